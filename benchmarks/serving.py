@@ -5,9 +5,10 @@
 Each contender gets the same fine-tuned MRPC classifier (six layers, hidden size 384;
 run_classifier.py on MiniLM) and the same strings, and returns labels:
 
-- `ours_float32` and `ours_bfloat16`: the signature of the exported SavedModel, called from Python;
-- `torch`: transformers with its fast tokenizer and dynamic padding;
-- `onnxruntime`: our `--format=onnx` file behind Hugging Face's tokenizers, with dynamic padding;
+- `ours_ENGINE_PRECISION`: the signature of the export on an engine, called from Python;
+- `torch_PRECISION`: transformers with its fast tokenizer and dynamic padding;
+- `onnxruntime_PRECISION` and `openvino_PRECISION`: our `--format=onnx` file in the library's own
+  call behind Hugging Face's tokenizers, with dynamic padding;
 - `keras_hub`: `predict` of KerasHub's text classifier.
 
 A turn consists of 50 calls with one text or 2 calls with 64 texts. The texts are the pairs of
@@ -20,16 +21,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 from absl import app, flags
+from serving_contenders import CONTENDERS, IN_PEERS, export, make
 from workers import ROOT, answer, start_worker
 
 SHARED = ROOT.parent / "shared" / "data"
-CONTENDERS = ("ours_float32", "ours_bfloat16", "torch", "onnxruntime", "keras_hub")
-BASELINE = "torch"
+BASELINE = "torch_float32"
 LENGTHS = {"mrpc": 128, "xquad": 384}
 CALLS = {1: 50, 64: 2}  # Batch size -> calls per turn.
 SLOW = {"keras_hub": {1: 3, 64: 1}}  # A call of predict builds a tf.data pipeline.
@@ -43,9 +43,6 @@ flags.DEFINE_list("contenders", list(CONTENDERS), f"contenders, from {', '.join(
 flags.DEFINE_list("batches", ["1", "64"], "batch sizes")
 flags.DEFINE_string("worker", None, "internal: contender,texts,folder")
 FLAGS = flags.FLAGS
-
-# First texts, second texts -> label indices.
-Classify = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
 
 def pairs(texts: str) -> tuple[list[str], list[str], np.ndarray | None]:
@@ -66,119 +63,10 @@ def pairs(texts: str) -> tuple[list[str], list[str], np.ndarray | None]:
     return [row[3] for row in rows], [row[4] for row in rows], labels
 
 
-def export(model_dir: str, folder: Path, length: int) -> None:
-    """Writes the files of the contenders: two SavedModels, an ONNX file and a KerasHub preset."""
-    sys.path.insert(0, str(ROOT))
-    from keras_bert.checkpoints.conversion import convert
-    from keras_bert.tasks.export import ExportSettings
-    from keras_bert.tasks.export import export as write
-
-    for version, compute_type in enumerate(("float32", "bfloat16"), 1):
-        write(
-            ExportSettings(
-                model_dir,
-                str(folder / "ours" / str(version)),
-                compute_type=compute_type,
-                max_seq_length=length,
-            )
-        )
-    write(ExportSettings(model_dir, str(folder / "onnx" / "1"), format="onnx"))
-    convert(Path(model_dir), folder / "keras_hub", "keras_hub")
-
-
-def make_ours(compute_type: str, folder: Path, length: int) -> Classify:
-    """Returns a function that calls the signature of the SavedModel."""
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401  Registers the ops.
-
-    version = {"float32": "1", "bfloat16": "2"}[compute_type]
-    loaded = tf.saved_model.load(str(folder / "ours" / version))
-    serve = loaded.signatures["serving_default"]
-
-    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-        outputs = serve(text=tf.constant(first), text_pair=tf.constant(second))
-        return outputs["label"].numpy().astype(int)
-
-    classify.loaded = loaded  # The loaded object keeps the variables alive.
-    return classify
-
-
-def make_torch(model_dir: Path, length: int) -> Classify:
-    """Returns a function that runs transformers' tokenizer and model."""
-    import torch
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
-    model = transformers.BertForSequenceClassification.from_pretrained(model_dir).eval()
-
-    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-        batch = tokenizer(
-            list(first),
-            list(second),
-            padding=True,
-            truncation=True,
-            max_length=length,
-            return_tensors="pt",
-        )
-        with torch.inference_mode():
-            return model(**batch).logits.argmax(-1).numpy()
-
-    return classify
-
-
-def make_onnxruntime(folder: Path, length: int) -> Classify:
-    """Returns a function that runs the ONNX file behind Hugging Face's tokenizers."""
-    import onnxruntime
-    import tokenizers
-
-    session = onnxruntime.InferenceSession(folder / "onnx" / "1" / "model.onnx")
-    tokenizer = tokenizers.BertWordPieceTokenizer(str(folder / "onnx" / "1" / "vocab.txt"))
-    tokenizer.enable_truncation(length)
-    tokenizer.enable_padding()
-
-    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-        rows = tokenizer.encode_batch(list(zip(first, second, strict=True)))
-        inputs = {
-            "input_ids": [row.ids for row in rows],
-            "input_mask": [row.attention_mask for row in rows],
-            "segment_ids": [row.type_ids for row in rows],
-        }
-        logits = session.run(["logits"], {k: np.array(v, np.int64) for k, v in inputs.items()})
-        return logits[0].argmax(-1)
-
-    return classify
-
-
-def make_keras_hub(folder: Path, length: int) -> Classify:
-    """Returns a function that calls KerasHub's predict."""
-    import keras_hub
-
-    preprocessor = keras_hub.models.BertTextClassifierPreprocessor.from_preset(
-        str(folder / "keras_hub"), sequence_length=length
-    )
-    model = keras_hub.models.BertTextClassifier.from_preset(
-        str(folder / "keras_hub"), preprocessor=preprocessor
-    )
-
-    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-        sides = np.array(first), np.array(second)
-        return model.predict(sides, batch_size=len(first), verbose=0).argmax(-1)
-
-    return classify
-
-
 def work(contender: str, texts: str, folder: Path) -> None:
     """Runs a turn for each line on stdin, a batch size; prints the seconds of each call as JSON."""
     length = LENGTHS[texts]
-    library, _, compute_type = contender.partition("_")
-    if library == "ours":
-        classify = make_ours(compute_type, folder, length)
-    elif library == "torch":
-        classify = make_torch(Path((folder / "model_dir").read_text()), length)
-    elif library == "onnxruntime":
-        classify = make_onnxruntime(folder, length)
-    else:
-        classify = make_keras_hub(folder, length)
+    classify = make(contender, folder, length)
     first, second, labels = pairs(texts)
     ready = {}
     if labels is not None:
@@ -246,7 +134,7 @@ def main(_) -> None:
         export(FLAGS.model_dir, Path(folder), LENGTHS[FLAGS.texts])
         workers, ready = {}, {}
         for name in FLAGS.contenders:
-            environment = ".peers" if name in ("torch", "keras_hub") else ".venv"
+            environment = ".peers" if name in IN_PEERS else ".venv"
             workers[name] = start_worker(environment, __file__, f"{name},{FLAGS.texts},{folder}")
             ready[name] = answer(workers[name])
             print(f"{name} is warmed up: {ready[name]}", file=sys.stderr, flush=True)

@@ -37,7 +37,16 @@ def define_flags(define: Definitions) -> None:
     )
     define.enum("format", "saved_model", ["saved_model", "onnx", "litert"], "Format of the export.")
     define.boolean(
-        "int8", None, "onnx and litert: quantize the weights to int8 (dynamic quantization)."
+        "int8",
+        None,
+        "Quantize the weights to int8 (dynamic quantization): those of the file for onnx and "
+        "litert; with --engines=onnxruntime, those of a second file beside the SavedModel.",
+    )
+    define.strings(
+        "engines",
+        None,
+        "saved_model: engines besides TensorFlow that can run the network, from onnxruntime and "
+        "openvino. Their files are written beside the SavedModel.",
     )
     define.enum(
         "compute_type",
@@ -101,6 +110,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     from keras_bert.tasks.export import ExportSettings, export
 
     settings = {field.name: flags[field.name].value for field in fields(ExportSettings)}
+    settings["engines"] = tuple(flags.engines or ()) or None
     print(export(ExportSettings(**settings)))
 
 

@@ -17,6 +17,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.serving.engines.choice import EngineRequest
 from keras_bert.serving.server.folder import require_version
 
 
@@ -26,6 +27,19 @@ def define_flags(define: Definitions) -> None:
         "export_dir",
         None,
         "Folder with the exported versions DIR/1, DIR/2, ...; the highest number is served.",
+    )
+    define.enum(
+        "engine",
+        "auto",
+        ["auto", "tensorflow", "onnxruntime", "openvino"],
+        "Engine that runs the network. auto: the fastest installed one that gives the answers of "
+        "the SavedModel. Engines besides tensorflow need a model exported with --engines.",
+    )
+    define.enum(
+        "engine_precision",
+        None,
+        ["float32", "bfloat16", "int8"],
+        "Precision of the engine's matrix products. Default: the compute type of the export.",
     )
     define.string("model_name", "model", "Name of the model in the URLs, /v1/models/NAME.")
     define.string(
@@ -119,8 +133,11 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
                 "pip install 'keras-bert-pipeline[serving]'"
             )
     folder = Path(flags.export_dir)
+    request = EngineRequest(flags.engine, flags.engine_precision or "")
     require_version(folder)
     bound = bind(flags.host, flags.port)
+    # Served weights do not change, so TensorFlow may keep them in the layout of oneDNN's products.
+    os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.serving.server.lifecycle import serve, stop_on_signals
     from keras_bert.serving.server.settings import Settings
@@ -142,7 +159,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         drain_timeout_s=flags.drain_timeout_s,
         poll_s=flags.file_system_poll_wait_seconds,
     )
-    versions = Versions(folder)
+    versions = Versions(folder, request)
     versions.start()
 
     def ready(stop: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
     saved_model.pb, variables/     the graph from text to answers, and its weights
     assets.extra/                  warm-up requests, if tensorflow-serving-api is installed
+    engines/                       the network for other engines, if they were requested
     export.json                    the task, its labels, settings and signatures
     README.md                      the model card
 
@@ -18,6 +19,8 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, write_json
+from keras_bert.serving.engines.saved_functions import add_functions
+from keras_bert.serving.served_task import ServedTask
 from keras_bert.serving.warmup import write_warmup_requests
 
 INFO = "export.json"
@@ -25,11 +28,12 @@ CARD = "README.md"
 
 
 def write_saved_model(
-    served: tf.Module,
+    served: ServedTask,
     export_dir: Path,
     info: Mapping[str, object],
     card: Callable[[Mapping[str, object]], str],
     texts: Mapping[str, str],
+    write_engines: Callable[[Path], list[str]] | None = None,
 ) -> None:
     """Writes a version folder with a SavedModel.
 
@@ -39,6 +43,8 @@ def write_saved_model(
         info: the content of export.json without "signatures", which this function adds.
         card: converts the complete content of export.json to the text of README.md.
         texts: {input name: text} for the warm-up requests.
+        write_engines: writes the files of other engines to a version folder, and returns their
+            names; None for none.
 
     Raises:
         InputError: an output of the model is not finite, or the folder cannot be written.
@@ -49,9 +55,14 @@ def write_saved_model(
     requests = {name: _request(function, texts) for name, function in signatures.items()}
     for name, function in signatures.items():
         _check_answer(export_dir, name, function, requests[name])
+    if write_engines is not None:
+        add_functions(served)
     with atomic_path(export_dir, failures=(tf.errors.OpError,)) as folder:
         with _quiet():
             tf.saved_model.save(served, str(folder), signatures=signatures)
+        if write_engines is not None:
+            files = write_engines(folder)
+            info = {**info, "engines": {"files": files, "network": served.spec().to_json()}}
         write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
         info = {**info, "signatures": describe(signatures)}
         write_json(folder / INFO, info)

@@ -3,6 +3,8 @@
 B rows, S length of a padded row, T kept tokens of all rows.
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
@@ -14,54 +16,66 @@ SPECS = [
 ]
 
 
-class Rows:
-    """The rows of a request without padding.
-
-    The arguments input_ids, input_mask and segment_ids are int32 [B, S]. Padding (input_mask 0) may
-    be at any position. A row of only padding keeps the token at its first position; if S is 0, a
-    token with id 0 is added to it.
-
-    The graph fails with an InvalidArgumentError if the shapes differ, a value of the mask is
-    neither 0 nor 1, or the id or segment id of a kept token is out of range.
+class Rows(NamedTuple):
+    """The rows of a request without padding, as `of_request` creates them.
 
     Attributes:
         input_ids: ragged int32 [B, (S)], at most the first max_position_embeddings tokens of a row.
         segment_ids: ragged int32 [B, (S)].
         truncated: bool [B], whether the row has more than max_position_embeddings tokens.
+        positions: int64 [T, 2], the row and the column of each kept token in the request.
+        shape: int32 [2], the shape of the request, with at least one column.
+        length: int32, the number of columns of the request.
     """
 
-    def __init__(
-        self,
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+    truncated: tf.Tensor
+    positions: tf.Tensor
+    shape: tf.Tensor
+    length: tf.Tensor
+
+    @classmethod
+    def of_request(
+        cls,
         input_ids: tf.Tensor,
         input_mask: tf.Tensor,
         segment_ids: tf.Tensor,
         config: BertConfig,
-    ):
+    ) -> "Rows":
+        """Removes the padding of a request.
+
+        The arguments input_ids, input_mask and segment_ids are int32 [B, S]. Padding (input_mask 0)
+        may be at any position. A row of only padding keeps the token at its first position; if S is
+        0, a token with id 0 is added to it.
+
+        The graph fails with an InvalidArgumentError if the shapes differ, a value of the mask is
+        neither 0 nor 1, or the id or segment id of a kept token is out of range.
+        """
         inputs = same_shape(input_ids=input_ids, input_mask=input_mask, segment_ids=segment_ids)
         [inputs[1]] = in_range(2, input_mask=inputs[1])
-        self._length = tf.shape(inputs[0])[1]
-        is_empty = tf.cast(self._length == 0, tf.int32)
+        length = tf.shape(inputs[0])[1]
+        is_empty = tf.cast(length == 0, tf.int32)
         input_ids, input_mask, segment_ids = (tf.pad(x, [[0, 0], [0, is_empty]]) for x in inputs)
-        self._shape = tf.shape(input_ids)
+        shape = tf.shape(input_ids)
         mask = input_mask > 0
         # At least one token per row, and at most max_position_embeddings.
-        first = tf.range(self._shape[1]) == 0
+        first = tf.range(shape[1]) == 0
         mask |= first & ~tf.reduce_any(mask, axis=1, keepdims=True)
         counts = tf.cumsum(tf.cast(mask, tf.int32), axis=1)
-        self.truncated = counts[:, -1] > config.max_position_embeddings
+        truncated = counts[:, -1] > config.max_position_embeddings
         mask &= counts <= config.max_position_embeddings
-        self._positions = tf.where(mask)
+        positions = tf.where(mask)
         lengths = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
-        tokens = in_range(config.vocab_size, input_ids=tf.gather_nd(input_ids, self._positions))
-        tokens += in_range(
-            config.type_vocab_size, segment_ids=tf.gather_nd(segment_ids, self._positions)
-        )
-        self.input_ids, self.segment_ids = (
+        tokens = in_range(config.vocab_size, input_ids=tf.gather_nd(input_ids, positions))
+        tokens += in_range(config.type_vocab_size, segment_ids=tf.gather_nd(segment_ids, positions))
+        ragged = (
             tf.RaggedTensor.from_row_lengths(values, lengths, validate=False) for values in tokens
         )
+        return cls(*ragged, truncated, positions, shape, length)
 
     def padded(self, values: tf.Tensor) -> tf.Tensor:
         """Scatters values of the kept tokens to padded rows of zeros: [T, ...] -> [B, S, ...]."""
-        shape = tf.concat([self._shape, tf.shape(values)[1:]], axis=0)
-        padded = tf.scatter_nd(self._positions, values, tf.cast(shape, tf.int64))
-        return tf.ensure_shape(padded[:, : self._length], [None, None, *values.shape[1:]])
+        shape = tf.concat([self.shape, tf.shape(values)[1:]], axis=0)
+        padded = tf.scatter_nd(self.positions, values, tf.cast(shape, tf.int64))
+        return tf.ensure_shape(padded[:, : self.length], [None, None, *values.shape[1:]])

@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json
+from keras_bert.serving.engines.choice import ANY_ENGINE, EngineRequest, open_engine
+from keras_bert.serving.engines.spec import TENSORFLOW
 from keras_bert.serving.saved_model import INFO
 from keras_bert.tasks.loading import TASK_OF, Source
 from keras_bert.tasks.task import Task
-
-ENGINES = ("tensorflow",)
 
 # Task -> module and name of its class.
 _CLASSES = {
@@ -29,7 +29,7 @@ _CLASSES = {
 }
 
 
-def load(path: str | os.PathLike, engine: str = "tensorflow") -> Task:
+def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "") -> Task:
     """Loads a model directory or an export as a task object, such as a `TextClassifier`.
 
     The files determine the class of the object. An object loaded from an export can predict, but
@@ -37,17 +37,25 @@ def load(path: str | os.PathLike, engine: str = "tensorflow") -> Task:
 
     Args:
         path: any path that `from_pretrained` accepts, or the directory of an exported version.
-        engine: the engine that runs the network of an export; only `tensorflow` is available.
+        engine: the engine that runs the network of an export: `tensorflow`; `onnxruntime` or
+            `openvino`, for exports that were made with them; or `auto`, the fastest installed one
+            that gives the answers of the SavedModel.
+        precision: the precision of the engine, `float32`, `bfloat16` or `int8`; empty for the
+            compute type of the export.
 
     Raises:
         InputError: the path cannot be opened, the model has no head of a known task, or the engine
             is unknown.
     """
-    if engine not in ENGINES:
-        raise InputError(f"engine={engine!r}: expected one of {', '.join(ENGINES)}")
+    request = EngineRequest(engine, precision)
     folder = Path(path)
     if (folder / INFO).is_file():
-        return _open_export(folder)
+        return _open_export(folder, request)
+    if request not in (ANY_ENGINE, EngineRequest(TENSORFLOW)):
+        raise InputError(
+            f"{folder}: found no export, which engine={engine!r} and precision={precision!r} need; "
+            "expected an exported version, or the engine tensorflow for a model directory"
+        )
     source = Source.open(folder)
     task = TASK_OF.get(source.checkpoint.architecture)
     if task is None:
@@ -70,7 +78,7 @@ def task_class(task: str) -> type[Task]:
     return getattr(importlib.import_module(module), name)
 
 
-def _open_export(folder: Path) -> Task:
+def _open_export(folder: Path, request: EngineRequest) -> Task:
     info = read_json(folder / INFO)
     if info.get("format") != "saved_model" or info.get("task") not in _CLASSES:
         raise InputError(
@@ -80,4 +88,7 @@ def _open_export(folder: Path) -> Task:
     import tensorflow_text  # noqa: F401  Its operations are in the graph.
 
     loaded = tf.saved_model.load(str(folder))
-    return task_class(info["task"]).from_export(info, loaded.signatures)
+    opened = open_engine(folder, loaded, info, request)
+    task = task_class(info["task"]).from_export(info, opened.functions)
+    task.engine = opened
+    return task

@@ -23,6 +23,7 @@ from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
+from keras_bert.serving.engines.choice import Engine
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.fitting import FitData, FitSettings, fit, reinitialize
@@ -55,6 +56,7 @@ class Task:
         source: the checkpoint that the object was loaded from; None after `fit`, or if the object
             was not loaded from one.
         serve: the signature of an export that maps strings to answers; None for other objects.
+        engine: the engine that runs an export; None for other objects.
 
     Raises:
         InputError: `max_seq_length` exceeds the model's number of positions.
@@ -76,6 +78,7 @@ class Task:
         self.untrained: tuple[str, ...] = ()
         self.source: Source | None = None
         self.serve: Serve | None = None
+        self.engine: Engine | None = None
         self._initial_values: dict[str, np.ndarray] = {}
 
     # Implemented by subclasses.
@@ -170,6 +173,7 @@ class Task:
         *,
         compute_type: str | None = None,
         int8: bool | None = None,
+        engines: Sequence[str] = (),
     ) -> Path:
         """Exports the model for serving and returns the export directory.
 
@@ -179,7 +183,10 @@ class Task:
                 model's outputs.
             compute_type: the dtype of matrix products in a SavedModel, `float32` (the default) or
                 `bfloat16`.
-            int8: whether `onnx` and `litert` store weights as int8; None for False.
+            int8: whether `onnx` and `litert` store weights as int8, or a SavedModel also gets an
+                int8 file for onnxruntime; None for False.
+            engines: the engines besides TensorFlow that can run the network of the SavedModel, from
+                `onnxruntime` and `openvino`.
 
         Raises:
             InputError: some weights are untrained, an argument does not apply to the format, or
@@ -187,7 +194,8 @@ class Task:
         """
         from keras_bert.tasks.export.task_export import ExportFormat, export_task
 
-        return export_task(self, Path(export_dir), ExportFormat(format, compute_type, bool(int8)))
+        export_format = ExportFormat(format, compute_type, bool(int8), tuple(engines))
+        return export_task(self, Path(export_dir), export_format)
 
     @classmethod
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":

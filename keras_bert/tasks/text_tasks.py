@@ -1,6 +1,5 @@
 """Provides preprocessing and serving signatures for the tasks that operate on whole texts."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -8,6 +7,7 @@ import tensorflow as tf
 from keras_bert.serving import token_ids
 from keras_bert.serving.inputs import same_shape
 from keras_bert.serving.network import Network
+from keras_bert.serving.served_task import ServedTask, Steps
 from keras_bert.text.padding import Segments, combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -38,8 +38,11 @@ class TextProcessor:
         )
 
 
-class ServedTexts(tf.Module):
-    """The SavedModel signatures of a task on texts, which map strings or token ids to answers."""
+class ServedTexts(ServedTask):
+    """The SavedModel signatures of a task on texts, which map strings or token ids to answers.
+
+    The signature `serving_default` is for texts, and `token_ids` for token ids.
+    """
 
     input_names: tuple[str, ...] = ("text",)
 
@@ -48,25 +51,17 @@ class ServedTexts(tf.Module):
         self.network = network
         self.processor = processor
 
-    def signatures(self) -> dict[str, Callable]:
-        """Returns the signatures `serving_default` for texts and `token_ids` for token ids."""
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in self.input_names]
+        decode = self.processor.decode
         return {
-            "serving_default": tf.function(self.of_texts, input_signature=texts),
-            "token_ids": tf.function(self.of_token_ids, input_signature=token_ids.SPECS),
+            "serving_default": Steps(texts, self.processor.preprocess, decode),
+            "token_ids": Steps(token_ids.SPECS, self._of_token_ids, decode),
         }
 
-    def of_texts(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Computes the answers for texts [B] or for pairs of texts, [B] each."""
-        return self.answer(self.processor.preprocess(*texts))
-
-    def of_token_ids(
+    def _of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Computes the answers for token ids, mask and segment ids, int32 [B, S] each."""
-        rows = token_ids.Rows(input_ids, input_mask, segment_ids, self.network.config)
-        return self.answer(Segments(rows.input_ids, rows.segment_ids, rows.truncated))
-
-    def answer(self, inputs: Segments) -> dict[str, tf.Tensor]:
-        """Runs the network and decodes its outputs into answers {name: [B, ...]}."""
-        return self.processor.decode(self.network(inputs.input_ids, inputs.segment_ids), inputs)
+    ) -> Segments:
+        rows = token_ids.Rows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+        return Segments(rows.input_ids, rows.segment_ids, rows.truncated)

@@ -20,6 +20,7 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_bert.common.errors import InputError
+from keras_bert.serving.engines.choice import ANY_ENGINE, Engine, EngineRequest, open_engine
 from keras_bert.serving.saved_model import INFO
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.folder import MODEL_FILE, describe_files, require_version
@@ -53,8 +54,7 @@ class Version:
     """A loaded version of a model.
 
     Attributes:
-        model: the loaded SavedModel; kept because the functions hold its variables weakly.
-        functions: {signature: TensorFlow function}.
+        engine: the engine that runs the signatures.
         signatures: {signature: {input name: dtype and shape}}.
         output_shapes: {signature: the shapes of its outputs}, as in `Input`.
         batched: the signatures whose inputs and outputs all have a first dimension of any size.
@@ -63,8 +63,7 @@ class Version:
     """
 
     number: int
-    model: Any
-    functions: dict[str, Any]
+    engine: Engine
     signatures: dict[str, dict[str, Input]]
     output_shapes: dict[str, list[tuple[int | None, ...] | None]]
     batched: frozenset[str]
@@ -82,7 +81,7 @@ class Version:
             for name, array in inputs.items()
         }
         try:
-            outputs = self.functions[signature](**tensors)
+            outputs = self.engine.functions[signature](**tensors)
             return {
                 name: np.asarray(value.numpy(), object if value.dtype == tf.string else None)
                 for name, value in outputs.items()
@@ -91,14 +90,15 @@ class Version:
             raise RestError(_STATUSES.get(error.error_code, 500), _message(error)) from error
 
 
-def load_version(folder: Path) -> Version:
-    """Loads the SavedModel in DIR/NUMBER and runs its warm-up requests.
+def load_version(folder: Path, request: EngineRequest = ANY_ENGINE) -> Version:
+    """Loads the SavedModel in DIR/NUMBER and its engine, and runs its warm-up requests.
 
     If the files are invalid, any exception may be raised.
     """
     proto = saved_model_pb2.SavedModel.FromString((folder / MODEL_FILE).read_bytes())
     model = tf.saved_model.load(str(folder))
-    functions = dict(model.signatures)
+    export = _read_info(folder / INFO)
+    engine = open_engine(folder, model, export, request)
     definitions = dict(proto.meta_graphs[0].signature_def.items())
     described = {
         name: MessageToDict(
@@ -110,34 +110,34 @@ def load_version(folder: Path) -> Version:
     }
     signatures = {
         name: {key: _input(tensor) for key, tensor in sorted(definitions[name].inputs.items())}
-        for name in functions
+        for name in model.signatures
     }
-    batched = frozenset(name for name in functions if _is_batched(definitions[name]))
+    batched = frozenset(name for name in model.signatures if _is_batched(definitions[name]))
     version = Version(
         number=int(folder.name),
-        model=model,
-        functions=functions,
+        engine=engine,
         signatures=signatures,
         output_shapes={
             name: [_sizes(tensor) for tensor in definitions[name].outputs.values()]
-            for name in functions
+            for name in model.signatures
         },
         batched=batched,
         signature_def=described,
-        export=_read_info(folder / INFO),
+        export=export,
     )
     _warm_up(version, folder / WARMUP_FILE)
     return version
 
 
 class Versions:
-    """The versions in a model's folder.
+    """The versions in a model's folder, which run on the engine that `request` selects.
 
     `current` is the served version; None only before `start`.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, request: EngineRequest = ANY_ENGINE):
         self.folder = folder
+        self._request = request
         self.current: Version | None = None
         self._states: dict[int, tuple[str, str]] = {}  # number -> state, error message
         self._errors: dict[int, str] = {}  # number -> the loading error in the last check
@@ -199,7 +199,7 @@ class Versions:
         if not is_served:
             self._states[number] = ("LOADING", "")
         try:
-            version = load_version(path)
+            version = load_version(path, self._request)
         # A broken folder can raise any exception, and must not stop the server.
         except Exception as error:
             self._errors[number] = " ".join(str(error).split()) or type(error).__name__
@@ -211,7 +211,7 @@ class Versions:
         self._states[number] = ("AVAILABLE", "")
         if before is not None and not is_served:
             self._states[before.number] = ("END", "")
-        logging.info("Serving version %d of %s", number, self.folder)
+        logging.info("Serving version %d of %s on %s", number, self.folder, version.engine)
         return True
 
     def _report(self, numbers: Collection[int]) -> None:

@@ -2,9 +2,10 @@
 
 import tensorflow as tf
 
+from keras_bert.serving.engines.spec import NetworkSpec
+from keras_bert.serving.served_task import Inputs
 from keras_bert.tasks.embedding.processor import EmbeddingProcessor
 from keras_bert.tasks.text_tasks import ServedTexts
-from keras_bert.text.padding import Segments
 
 
 class ServedEmbedding(ServedTexts):
@@ -12,12 +13,16 @@ class ServedEmbedding(ServedTexts):
 
     processor: EmbeddingProcessor
 
-    def answer(self, inputs: Segments) -> dict[str, tf.Tensor]:
-        """Runs the network and computes the vectors."""
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec({"vectors": "row"}, pooled=self.processor.settings.pooled)
+
+    def outputs(self, inputs: Inputs) -> dict[str, tf.Tensor]:
+        """Computes the vectors of each row, float32 [B, 2 or 3, H]."""
         # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
         shape = [len(self.processor.settings.names), self.network.config.hidden_size]
         vectors = self.network.reduced(inputs.input_ids, inputs.segment_ids, self._vectors, shape)
-        return self.processor.decode({"vectors": vectors}, inputs)
+        return {"vectors": vectors}
 
     def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Computes the vectors of some rows: hidden states [t, H] -> [b, 2 or 3, H]."""

@@ -23,7 +23,11 @@ def export(settings: ExportSettings) -> Path:
     task = settings.task_of(source)
     settings.check_unused(task)
     return open_task(task, source, settings.given(task, source)).export(
-        export_dir, settings.format, compute_type=settings.compute_type, int8=settings.int8
+        export_dir,
+        settings.format,
+        compute_type=settings.compute_type,
+        int8=settings.int8,
+        engines=settings.engines or (),
     )
 
 

@@ -39,7 +39,10 @@ class ExportSettings:
         export_dir: DIR/<version>, for TensorFlow Serving; must not exist.
         task: one of TASKS; if empty, the task of the model's heads.
         format: `saved_model`, `onnx` or `litert`.
-        int8: whether `onnx` and `litert` store weights as int8; None means False.
+        int8: whether `onnx` and `litert` store weights as int8, or a SavedModel gets an int8 file
+            for onnxruntime; None means False.
+        engines: the engines besides TensorFlow that can run a SavedModel's network, from
+            `onnxruntime` and `openvino`.
         compute_type: dtype of a SavedModel's matrix products, `float32` or `bfloat16`; None means
             `float32`.
         max_seq_length: maximum number of tokens in a text, pair or window.
@@ -57,6 +60,7 @@ class ExportSettings:
     format: str = "saved_model"
     int8: bool | None = None
     compute_type: str | None = None
+    engines: tuple[str, ...] | None = None
     max_seq_length: int | None = None
     pair: bool | None = None
     normalize: bool | None = None
@@ -106,7 +110,10 @@ class ExportSettings:
     def check_unused(self, task: str) -> None:
         """Raises InputError for a setting that is not None but that the task or format ignores."""
         is_saved_model = self.format == "saved_model"
-        used = ("compute_type", *_USED_SETTINGS[task]) if is_saved_model else ("int8",)
+        used = ("int8",)
+        if is_saved_model:
+            used = ("compute_type", *_USED_SETTINGS[task], "engines")
+            used += ("int8",) if self.engines else ()
         for field in fields(self):
             if field.name in (*_ALWAYS_USED, *used) or getattr(self, field.name) is None:
                 continue

@@ -1,6 +1,6 @@
 """Writes a task object to a version folder, as a SavedModel, an ONNX file or a LiteRT file."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,12 @@ from absl import logging
 from keras_bert.checkpoints.safetensors_file import WEIGHTS
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
+from keras_bert.serving.engines.spec import INT8_ENGINES, PRECISIONS
 from keras_bert.serving.model_card import model_card, public_name
 from keras_bert.serving.model_file import ModelFile, write_model_file
 from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import write_saved_model
+from keras_bert.serving.served_task import ServedTask
 from keras_bert.serving.version_folders import check_version
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class ExportFormat:
     format: str = "saved_model"
     compute_type: str | None = None
     int8: bool = False
+    engines: tuple[str, ...] = ()
 
     def __post_init__(self):
         if self.format not in FORMATS:
@@ -45,10 +48,23 @@ class ExportFormat:
             raise InputError(
                 f"compute_type={self.compute_type!r}: expected one of {', '.join(COMPUTE_TYPES)}"
             )
-        reads_text = self.format == "saved_model"
-        if self.int8 if reads_text else self.compute_type is not None:
-            name = "int8" if reads_text else "compute_type"
-            raise InputError(f"{name} has no effect with format={self.format!r}; expected no value")
+        unknown = [name for name in self.engines if name not in PRECISIONS]
+        if unknown:
+            raise InputError(
+                f"engines={','.join(self.engines)}: found {unknown[0]!r}; expected some of "
+                f"{', '.join(PRECISIONS)}"
+            )
+        if self.format != "saved_model":
+            for name in ("compute_type", "engines"):
+                if getattr(self, name):
+                    raise InputError(
+                        f"{name} has no effect with format={self.format!r}; expected no value"
+                    )
+        elif self.int8 and not set(self.engines) & set(INT8_ENGINES):
+            raise InputError(
+                f"int8 has no effect with format={self.format!r} without an engine that has int8; "
+                f"expected engines={','.join(INT8_ENGINES)}"
+            )
 
 
 def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> Path:
@@ -64,7 +80,9 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
             f"{where}lacks the weights {', '.join(task.untrained)}; expected a model that was "
             f"trained for the task {task.task}"
         )
-    compute_type = "int8" if export_format.int8 else export_format.compute_type or "float32"
+    reads_text = export_format.format == "saved_model"
+    is_int8 = export_format.int8 and not reads_text  # A SavedModel has its int8 file beside it.
+    compute_type = "int8" if is_int8 else export_format.compute_type or "float32"
     run = task.source.run if task.source else None
     settings, results = (run.settings, run.results) if run else ({}, {})
     info: dict[str, Any] = {
@@ -76,7 +94,6 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
         "do_lower_case": task.tokenizer.do_lower_case,
         **task.description(),
     }
-    reads_text = export_format.format == "saved_model"
 
     def card(info: Mapping[str, object]) -> str:
         request = task.example_request() if reads_text else {}
@@ -85,7 +102,8 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
     if reads_text:
         served = task.served(Network(task.model, compute_type))
         info |= task.text_settings()
-        write_saved_model(served, export_dir, info, card, task.example_request())
+        engines = _engine_writer(task, served, export_format)
+        write_saved_model(served, export_dir, info, card, task.example_request(), engines)
     else:
         info["max_seq_length"] = config.max_position_embeddings
         file = ModelFile(
@@ -99,6 +117,18 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
     source = task.source.checkpoint.path if task.source else info["model"]
     logging.info("Exported %s to %s (task: %s)", source, export_dir, task.task)
     return export_dir
+
+
+def _engine_writer(
+    task: "Task", served: ServedTask, export_format: ExportFormat
+) -> Callable[[Path], list[str]] | None:
+    """Returns a function that writes the files of the engines to a folder; None without engines."""
+    if not export_format.engines:
+        return None
+    # Imported here, because only exports with engines need the package onnx.
+    from keras_bert.serving.engines.graph import write_engine_files
+
+    return lambda folder: write_engine_files(task.model, served.spec(), folder, export_format.int8)
 
 
 def weights_checksum(path: Path) -> str | None:

@@ -2,9 +2,10 @@
 
 import tensorflow as tf
 
+from keras_bert.serving.engines.spec import NetworkSpec
+from keras_bert.serving.served_task import Inputs
 from keras_bert.tasks.fill_mask.processor import MaskFillingProcessor
 from keras_bert.tasks.text_tasks import ServedTexts
-from keras_bert.text.padding import Segments
 
 # The maximum number of masks per step. It limits the memory for logits, V floats per mask.
 _MASKS_AT_ONCE = 256
@@ -15,15 +16,24 @@ class ServedFillMask(ServedTexts):
 
     processor: MaskFillingProcessor
 
-    def answer(self, inputs: Segments) -> dict[str, tf.Tensor]:
-        """Runs the network and decodes the best tokens of each mask."""
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        processor = self.processor
+        return NetworkSpec(
+            {"scores": "mask", "token_ids": "mask"},
+            top_k=processor.settings.top_k,
+            mask_token_id=processor.tokenizer.mask_token_id,
+        )
+
+    def outputs(self, inputs: Inputs) -> dict[str, tf.Tensor]:
+        """Computes the probabilities and ids of the best tokens of each mask, [P, K] each."""
         counts = self.processor.mask_counts(inputs.input_ids)
         shape = [self.network.config.hidden_size]
         hidden = self.network.reduced(
             inputs.input_ids, inputs.segment_ids, self._of_masks, shape, counts
         )
         scores, ids = self._best(hidden)
-        return self.processor.decode({"scores": scores, "token_ids": ids}, inputs)
+        return {"scores": scores, "token_ids": ids}
 
     def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Selects the hidden states of the p masks in some rows: [t, H] -> [p, H]."""

@@ -1,16 +1,19 @@
 """Defines the serving signatures of question answering, for strings and for token ids."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.serving import token_ids
+from keras_bert.serving.engines.spec import NetworkSpec
 from keras_bert.serving.network import Network
+from keras_bert.serving.served_task import Outputs, ServedTask, Steps
 from keras_bert.tasks.question_answering.processor import SpanProcessor
+from keras_bert.tasks.question_answering.span_windows import SpanWindows
+
+_LOGITS = ("start_logits", "end_logits")
 
 
-class ServedQuestionAnswering(tf.Module):
+class ServedQuestionAnswering(ServedTask):
     """The SavedModel signatures of question answering.
 
     Raises:
@@ -27,37 +30,37 @@ class ServedQuestionAnswering(tf.Module):
         self.network = network
         self.processor = processor
 
-    def signatures(self) -> dict[str, Callable]:
-        """Returns the signatures by name."""
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec(dict.fromkeys(_LOGITS, "token"))
+
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
         return {
-            "serving_default": tf.function(self.of_texts, texts, autograph=False),
-            "token_ids": tf.function(self.of_token_ids, token_ids.SPECS, autograph=False),
+            "serving_default": Steps(texts, self.processor.preprocess, self._answers),
+            "token_ids": Steps(token_ids.SPECS, self._of_token_ids, self._logits),
         }
 
-    def of_texts(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Answers each question, strings [B], from its context, strings [B].
-
-        Returns the outputs of `SpanProcessor.decode`, with scores in float32.
-        """
-        inputs = self.processor.preprocess(question, context)
-        outputs = self.network(inputs.input_ids, inputs.segment_ids)
-        answers = self.processor.decode(outputs, inputs)
+    def _answers(self, outputs: Outputs, inputs: SpanWindows) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `SpanProcessor.decode`, with scores in float32."""
         return {
             name: tf.cast(value, tf.float32) if value.dtype.is_floating else value
-            for name, value in answers.items()
+            for name, value in self.processor.decode(outputs, inputs).items()
         }
 
-    def of_token_ids(
+    def _of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Computes the logits of windows that the client has tokenized, given as int32 [B, S] each.
+    ) -> token_ids.Rows:
+        """Removes the padding of windows that the client has tokenized, int32 [B, S] each."""
+        return token_ids.Rows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+
+    def _logits(self, outputs: Outputs, rows: token_ids.Rows) -> dict[str, tf.Tensor]:
+        """Returns the logits of the tokens of each window.
 
         Returns:
             "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
             "truncated", bool [B], whether tokens beyond the model's positions were ignored.
         """
-        rows = token_ids.Rows(input_ids, input_mask, segment_ids, self.network.config)
-        outputs = self.network(rows.input_ids, rows.segment_ids)
-        logits = {name: rows.padded(outputs[name]) for name in ("start_logits", "end_logits")}
+        logits = {name: rows.padded(outputs[name]) for name in _LOGITS}
         return {**logits, "truncated": rows.truncated}

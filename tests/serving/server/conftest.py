@@ -31,6 +31,7 @@ class Server(NamedTuple):
     folder: Path
     stop: Callable[[], None]
     process: subprocess.Popen | None = None
+    log: str = ""
 
     @property
     def predict(self) -> str:
@@ -144,7 +145,7 @@ def start_process(root):
             if match := re.search(r"http://\S+", line):
                 # Keep reading, so that the pipe never fills.
                 threading.Thread(target=process.stderr.read, daemon=True).start()
-                return Server(match[0], folder, process.terminate, process)
+                return Server(match[0], folder, process.terminate, process, output)
         raise AssertionError(f"the server ended: {output}")
 
     yield start

@@ -76,8 +76,9 @@ def test_keras_hub_classifier_gives_the_same_logits(root: Path):
     assert labels_of(folder) == ("single_label_classification", ["LABEL_0", "LABEL_1", "LABEL_2"])
     golden = np.load(folder / "outputs.npz")
     classifier = opened("classification", folder)
-    found = classifier.served(Network(classifier.model)).of_token_ids(
-        *(tf.constant(golden[name]) for name in ("input_ids", "input_mask", "segment_ids"))
+    found = classifier.served(Network(classifier.model)).run(
+        "token_ids",
+        *(tf.constant(golden[name]) for name in ("input_ids", "input_mask", "segment_ids")),
     )
     np.testing.assert_allclose(found["logits"], golden["logits"], atol=1e-5)
 
@@ -137,7 +138,7 @@ def test_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Pat
     model = make_run(tmp_path, "embedding") / "model"
     without(model, "pooler")
     embedder = opened("embedding", model)
-    found = embedder.served(Network(embedder.model)).of_texts(tf.constant(["a b"]))
+    found = embedder.served(Network(embedder.model)).run("serving_default", tf.constant(["a b"]))
     assert set(found) == {"cls", "mean", "truncated"}
     folder = export(ExportSettings(str(model), str(tmp_path / "1"), format="onnx"))
     signatures = json.loads((folder / "export.json").read_text())["signatures"]

@@ -117,7 +117,7 @@ def test_mask_beyond_the_length_has_no_tokens_and_its_text_is_marked(signatures)
 
 def test_many_masks_are_scored_in_chunks(filler, signatures, monkeypatch):
     monkeypatch.setattr(served, "_MASKS_AT_ONCE", 4)
-    by_four = filler.of_texts(tf.constant(TEXTS))
+    by_four = filler.run("serving_default", tf.constant(TEXTS))
     at_once = signatures["serving_default"](tf.constant(TEXTS))
     assert by_four["tokens"].numpy().tolist() == at_once["tokens"].numpy().tolist()
     np.testing.assert_allclose(by_four["scores"], at_once["scores"], atol=1e-6)

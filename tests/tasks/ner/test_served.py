@@ -103,7 +103,7 @@ def test_words_get_the_most_probable_tags_in_iob2(tagger_of, scheme):
 
     width = max(map(len, sentences)) + 2
     padded = tf.constant([words + [""] * (width - len(words)) for words in sentences])
-    outputs = tagger.tags(padded)
+    outputs = tagger.run("words", padded)
     padding = padded.numpy() == b""
     assert [
         [tag.decode() for tag in row[~empty]]
@@ -119,9 +119,9 @@ def test_text_has_the_entities_of_its_words_with_their_mean_scores(tagger_of):
     tagger = tagger_of(SCHEMES["iob2"], max_seq_length=8)
     rng = np.random.default_rng(1)
     sentences = [rng.choice(["a", "bcd", "ef", "gh", "i"], n).tolist() for n in (1, 4, 9, 30)]
-    outputs = tagger.entities([" ".join(words) for words in sentences])
+    outputs = tagger.run("serving_default", [" ".join(words) for words in sentences])
     width = max(map(len, sentences))
-    words = tagger.tags([words + [""] * (width - len(words)) for words in sentences])
+    words = tagger.run("words", [words + [""] * (width - len(words)) for words in sentences])
     assert sum(map(len, listed(outputs))) > 8
     for row, found in enumerate(listed(outputs)):
         tags = [tag.decode() for tag in words["tags"].numpy()[row, : len(sentences[row])]]
@@ -139,7 +139,7 @@ def test_text_has_the_entities_of_its_words_with_their_mean_scores(tagger_of):
 def test_positions_count_characters_like_python():
     text = "😀 ab 中 e\u0301f\x00g \u00dfx"
     tagger = served(EveryWord(), ["S-X"])
-    found = listed(tagger.entities([text]))[0]
+    found = listed(tagger.run("serving_default", [text]))[0]
     assert [word for _, word, *_ in found] == ["😀", "ab", "中", "e\u0301f\x00g", "\u00dfx"]
     assert all(text[start:end] == word for _, word, start, end in found)
 
@@ -152,18 +152,18 @@ def test_invalid_utf_8_bytes_are_kept_and_count_as_characters():
     ]
     expected = [["a\udcffb", "c"], [], ["ab"], ["a-b"], ["Jo\x01hn"], ["Jo\0hün", "🙂"], []]
     tagger = served(EveryWord(), ["S-X"])
-    together = listed(tagger.entities(texts))
+    together = listed(tagger.run("serving_default", texts))
     assert [[word for _, word, *_ in found] for found in together] == expected
     for text, found in zip(texts, together, strict=True):
-        assert listed(tagger.entities([text])) == [found]
+        assert listed(tagger.run("serving_default", [text])) == [found]
         decoded = text.decode(errors="surrogateescape")
         assert all(decoded[start:end] == word for _, word, start, end in found)
 
 
 def test_any_batch_size_with_or_without_entities_is_accepted():
     tagger = served(EveryWord(2), ["O", "B-X"])
-    find = tf.function(tagger.entities, input_signature=[tf.TensorSpec([None], tf.string)])
-    tag = tf.function(tagger.tags, input_signature=[tf.TensorSpec([None, None], tf.string)])
+    find = tagger.signatures()["serving_default"]
+    tag = tagger.signatures()["words"]
     for texts in ([], [""], ["a"], ["", "a b", ""]):
         outputs = find(tf.constant(texts, tf.string))
         assert {value.shape for value in outputs.values()} == {(len(texts), 0)}
@@ -179,7 +179,7 @@ def test_any_batch_size_with_or_without_entities_is_accepted():
 )
 def test_all_words_of_a_text_of_1_mb_are_tagged(text, count):
     tagger = served(EveryWord(), ["S-X"], max_seq_length=128)
-    outputs = tf.function(tagger.entities)(tf.constant([text, "a"]))
+    outputs = tagger.signatures()["serving_default"](tf.constant([text, "a"]))
     starts, ends = outputs["starts"].numpy(), outputs["ends"].numpy()
     assert starts.shape == (2, count)
     assert ends[0, -1] == len(text.rstrip())

@@ -1,5 +1,7 @@
 """Tests that served question answering of raw strings equals the reference decoding."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -54,7 +56,11 @@ class KnownNetwork:
 def served(network, tokenizer, settings=AnswerSettings(), *, graph=False):  # noqa: B008
     """Returns a function that takes lists of texts and returns arrays."""
     answering = ServedQuestionAnswering(network, SpanProcessor(tokenizer, settings))
-    run = answering.signatures()["serving_default"] if graph else answering.of_texts
+    run = (
+        answering.signatures()["serving_default"]
+        if graph
+        else functools.partial(answering.run, "serving_default")
+    )
 
     def ask(questions, contexts):
         outputs = run(tf.constant(questions, tf.string), tf.constant(contexts, tf.string))

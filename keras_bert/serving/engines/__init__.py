@@ -1,0 +1,1 @@
+"""Runs the network of an exported model on TensorFlow, onnxruntime or OpenVINO."""

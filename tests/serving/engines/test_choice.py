@@ -1,0 +1,175 @@
+"""Which engine opens an export, and the errors of engines that cannot."""
+
+import importlib.util
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_bert
+from keras_bert.common.errors import InputError
+from keras_bert.serving.engines import choice, parity
+from keras_bert.serving.engines.choice import EngineRequest, open_engine
+from tests.serving.engines.conftest import INSTALLED
+
+onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
+
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="no engine is installed")
+
+
+@pytest.fixture(scope="module")
+def loaded(export_with_engines):
+    folder = export_with_engines("pair")
+    return (
+        folder,
+        tf.saved_model.load(str(folder)),
+        json.loads((folder / "export.json").read_text()),
+    )
+
+
+@pytest.fixture
+def copy(export_with_engines, tmp_path):
+    return shutil.copytree(export_with_engines("pair"), tmp_path / "1")
+
+
+def test_auto_takes_the_fastest_engine(loaded, monkeypatch, caplog):
+    folder, model, info = loaded
+    for fastest in ("tensorflow", *INSTALLED):
+        seconds = {"tensorflow": 2.0, "onnxruntime": 2.0, "openvino": 2.0, fastest: 1.0}
+        monkeypatch.setattr(choice, "_seconds", lambda engine, _, s=seconds: s[engine.name])
+        with caplog.at_level("INFO", "absl"):
+            assert open_engine(folder, model, info, EngineRequest()).name == fastest
+        assert f"Engine {fastest}: 1000.0 ms" in caplog.text
+
+
+def test_auto_skips_engines_with_other_answers(loaded, monkeypatch, caplog):
+    folder, model, info = loaded
+    monkeypatch.setitem(parity.TOLERANCE, "float32", 0.0)
+    monkeypatch.setattr(choice, "_seconds", lambda engine, _: engine.name == "tensorflow")
+    with caplog.at_level("WARNING", "absl"):
+        assert open_engine(folder, model, info, EngineRequest()).name == "tensorflow"
+    for name in INSTALLED:
+        assert f"Skipping the engine {name}: " in caplog.text
+    assert "logits differs by" in caplog.text
+
+
+def test_given_engine_with_other_answers_is_rejected(loaded, monkeypatch):
+    folder, model, info = loaded
+    monkeypatch.setitem(parity.TOLERANCE, "float32", 0.0)
+    with pytest.raises(InputError, match=r"the answers of .* are not those of the SavedModel: log"):
+        open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
+
+
+def test_changed_weights_are_noticed(copy):
+    path = copy / "engines" / "network.onnx"
+    proto = onnx.load_model(path)
+    [weight] = [x for x in proto.graph.initializer if x.name == "classifier/kernel"]
+    changed = onnx.numpy_helper.to_array(weight) * 1.1
+    weight.CopyFrom(onnx.numpy_helper.from_array(changed, weight.name))
+    onnx.save_model(proto, path)
+    with pytest.raises(InputError, match=r"network\.onnx: the answers of \w+ in float32 are not"):
+        keras_bert.load(copy, engine=INSTALLED[0])
+
+
+def test_file_of_another_model_is_noticed(export_with_engines, copy):
+    other = export_with_engines("regression")
+    shutil.copy(other / "engines" / "network.onnx", copy / "engines" / "network.onnx")
+    with pytest.raises(InputError, match=r"logits has the shape \(8, 1\); expected \(8, 3\)"):
+        keras_bert.load(copy, engine=INSTALLED[0])
+
+
+def test_different_labels_are_noticed():
+    found, expected = ({"label": tf.constant([b"a", label])} for label in (b"a", b"b"))
+    message = parity._different_answers(found, expected, "float32")
+    assert message == "50% of label are equal; expected at least 100% in float32"
+    assert parity._different_answers(found, found, "float32") is None
+
+
+def test_export_without_engines_runs_on_tensorflow(loaded):
+    folder, model, info = loaded
+    info = {key: value for key, value in info.items() if key != "engines"}
+    assert open_engine(folder, model, info, EngineRequest()).name == "tensorflow"
+    assert open_engine(folder, model, None, EngineRequest()).name == "tensorflow"
+    with pytest.raises(InputError, match=r"network\.onnx: no such file; expected an .*--eng"):
+        open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
+
+
+def test_missing_file(copy):
+    (copy / "engines" / "network_int8.onnx").unlink()
+    with pytest.raises(InputError, match=r"network_int8\.onnx: no such file; .*--int8"):
+        keras_bert.load(copy, engine="onnxruntime", precision="int8")
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+@pytest.mark.parametrize("content", [b"", b"not ONNX", None])
+def test_damaged_file(copy, engine, content, caplog):
+    path = copy / "engines" / "network.onnx"
+    path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
+    with pytest.raises(InputError, match=r"network\.onnx: \w+ cannot load the file: .*; expected"):
+        keras_bert.load(copy, engine=engine)
+    with caplog.at_level("WARNING", "absl"):
+        assert keras_bert.load(copy, engine="auto").engine.name == "tensorflow"
+    assert f"Skipping the engine {engine}: {path}" in caplog.text
+
+
+@pytest.mark.parametrize(("engine", "extra"), [("onnxruntime", "onnx"), ("openvino", "openvino")])
+def test_missing_package_names_the_extra(loaded, monkeypatch, engine, extra):
+    folder, model, info = loaded
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == engine else find(name, *a)
+    )
+    message = rf"engine={engine}: .* not installed; .* 'keras-bert-pipeline\[{extra}\]'"
+    with pytest.raises(InputError, match=message):
+        open_engine(folder, model, info, EngineRequest(engine))
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "message"),
+    [
+        ("torch", "", r"engine='torch': expected one of auto, tensorflow, onnxruntime, openvino"),
+        ("auto", "float16", r"precision='float16': expected one of float32, bfloat16, int8"),
+        ("onnxruntime", "bfloat16", r"found precision bfloat16; .*needs the engine openvino"),
+        ("openvino", "int8", r"found precision int8; .*needs the engine onnxruntime"),
+    ],
+)
+def test_unknown_values_are_rejected(engine, precision, message):
+    with pytest.raises(InputError, match=message):
+        EngineRequest(engine, precision)
+
+
+def test_tensorflow_has_the_precision_of_the_export(loaded):
+    folder, model, info = loaded
+    with pytest.raises(InputError, match=r"a SavedModel in float32; expected bfloat16 .*--compute"):
+        open_engine(folder, model, info, EngineRequest("tensorflow", "bfloat16"))
+
+
+def test_no_engine_for_a_precision(loaded):
+    folder, model, info = loaded
+    info = {key: value for key, value in info.items() if key != "engines"}
+    with pytest.raises(InputError, match=r"found no engine for int8; expected .*--engines="):
+        open_engine(folder, model, info, EngineRequest("auto", "int8"))
+
+
+def test_model_directory_has_no_engines(pretrained):
+    with pytest.raises(InputError, match="found no export, which engine='openvino'"):
+        keras_bert.load(pretrained, engine="openvino")
+
+
+def test_invalid_description_of_the_network(copy):
+    info = json.loads((copy / "export.json").read_text())
+    info["engines"]["network"] = {"per": {"logits": "column"}}
+    (copy / "export.json").write_text(json.dumps(info))
+    with pytest.raises(InputError, match=r"export\.json: found .* as the description of the"):
+        keras_bert.load(copy, engine=INSTALLED[0])
+
+
+def test_predictions_of_auto_are_those_of_the_saved_model(loaded):
+    folder, *_ = loaded
+    texts = ["the cat", "on the mat", ""], ["sat", "who?", "the"]
+    expected = keras_bert.load(folder).predict(texts)
+    found = keras_bert.load(folder, engine="auto").predict(texts)
+    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-4)
+    assert list(found["label"]) == list(expected["label"])

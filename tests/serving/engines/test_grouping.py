@@ -1,0 +1,89 @@
+"""Rows are grouped by length without loss, and their outputs get their order back."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from keras_bert.serving.engines import grouping
+from keras_bert.serving.engines.grouping import Batch, Rows, sort_into_groups
+from keras_bert.serving.engines.spec import NetworkSpec
+
+MASK = 4
+
+
+def make_rows(lengths, seed=0) -> Rows:
+    rng = np.random.default_rng(seed)
+    splits = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    ids = rng.integers(MASK, MASK + 4, splits[-1]).astype(np.int32)
+    return Rows(ids, rng.integers(0, 2, splits[-1]).astype(np.int32), splits)
+
+
+@pytest.mark.parametrize("parallel", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 64])
+def test_every_row_is_in_one_group_of_similar_lengths(count, parallel):
+    lengths = np.random.default_rng(count).integers(1, 60, count)
+    groups = sort_into_groups(lengths, 8, parallel)
+    assert sorted(np.concatenate([*groups, []])) == list(range(count))
+    assert all(0 < len(group) <= 8 for group in groups)
+    if count >= parallel:
+        assert len(groups) % parallel == 0
+    longest = [lengths[group].max() for group in groups]
+    assert longest == sorted(longest, reverse=True)
+    assert all(
+        lengths[one].min() >= lengths[other].max() for one, other in itertools.pairwise(groups)
+    )
+
+
+def test_groups_of_long_rows_are_smaller():
+    assert [len(group) for group in sort_into_groups(np.full(32, 512), 32, 1)] == [8] * 4
+    assert len(sort_into_groups(np.full(1, 100_000), 8, 1)) == 1
+
+
+def run(batch: Batch, rows: Rows, group_rows: int, parallel: int) -> None:
+    """Sets outputs from the group's padded inputs alone."""
+    for group in batch.groups(group_rows, parallel):
+        ids, mask = group.inputs["input_ids"], group.inputs["input_mask"]
+        assert ids.shape == group.inputs["segment_ids"].shape == mask.shape
+        assert not ids[mask == 0].any()
+        outputs = {"sum": (ids * mask).sum(1), "ids": ids * 10}
+        if "mask_places" in group.inputs:
+            outputs = {"best": np.stack([ids.ravel()[group.inputs["mask_places"]]] * 2, 1)}
+        batch.set_outputs(group, outputs)
+
+
+@pytest.mark.parametrize("lengths", [[], [5], [3, 9, 1, 4, 4, 30, 2]])
+@pytest.mark.parametrize("group_rows", [1, 2, 8])
+def test_outputs_per_row_and_per_token_are_in_the_order_of_the_rows(lengths, group_rows):
+    rows = make_rows(lengths)
+    batch = Batch(rows, NetworkSpec({"sum": "row", "ids": "token"}))
+    run(batch, rows, group_rows, 2)
+    if not lengths:
+        assert batch.outputs() is None
+        return
+    sums, ids = batch.outputs()
+    expected = [rows.input_ids[a:b].sum() for a, b in itertools.pairwise(rows.splits)]
+    np.testing.assert_array_equal(sums, np.array(expected, int))
+    np.testing.assert_array_equal(ids, rows.input_ids * 10)
+
+
+def test_rows_without_masks_are_skipped_and_groups_have_a_limited_number_of_masks(monkeypatch):
+    monkeypatch.setattr(grouping, "_MAX_MASKS", 5)
+    rows = make_rows([6, 3, 9, 2, 7, 12, 5])
+    rows.input_ids[rows.splits[1] : rows.splits[2]] = 7
+    spec = NetworkSpec({"best": "mask"}, top_k=2, mask_token_id=MASK)
+    batch = Batch(rows, spec)
+    for group in batch.groups(8, 1):
+        assert 1 not in group.rows
+        assert len(group.masks) <= 5 or len(group.rows) == 1
+    run(batch, rows, 8, 1)
+    [best] = batch.outputs()
+    np.testing.assert_array_equal(best, np.full([(rows.input_ids == MASK).sum(), 2], MASK))
+
+
+def test_rows_without_masks_have_no_groups():
+    rows = make_rows([3, 2])
+    rows.input_ids[:] = 7
+    batch = Batch(rows, NetworkSpec({"best": "mask"}, top_k=2, mask_token_id=MASK))
+    assert list(batch.groups(8, 2)) == []
+    assert batch.outputs() is None
