@@ -53,8 +53,8 @@ def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "
         return _open_export(folder, request)
     if request not in (ANY_ENGINE, EngineRequest(TENSORFLOW)):
         raise InputError(
-            f"{folder}: found no export, which engine={engine!r} and precision={precision!r} need; "
-            "expected an exported version, or the engine tensorflow for a model directory"
+            f"{folder}: engine={engine!r}, precision={precision!r}: found a model directory; "
+            "expected an exported version, or engine='tensorflow' without a precision"
         )
     source = Source.open(folder)
     task = TASK_OF.get(source.checkpoint.architecture)

@@ -76,9 +76,17 @@ def test_class_of_a_google_checkpoint_is_determined_by_its_weights(pretrained, t
     assert type(load(tmp_path / "tf1")) is MaskFiller
 
 
-def test_other_engine_is_rejected(pretrained):
-    with pytest.raises(InputError, match="engine='onnxruntime': expected one of tensorflow"):
-        load(pretrained, engine="onnxruntime")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"engine": "onnxruntime"}, "engine='onnxruntime', .* found a model directory"),
+        ({"precision": "bfloat16"}, "precision='bfloat16': found a model directory"),
+        ({"engine": "pytorch"}, "engine='pytorch': expected one of auto, tensorflow"),
+    ],
+)
+def test_engine_of_a_model_directory_is_rejected(pretrained, arguments, message):
+    with pytest.raises(InputError, match=message):
+        load(pretrained, **arguments)
 
 
 @pytest.mark.parametrize(

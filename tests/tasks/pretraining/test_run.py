@@ -234,7 +234,7 @@ def test_run_that_cannot_be_exported_is_rejected_before_training(
 def test_training_sample_is_evaluated_without_held_out_records(
     tmp_path, records, config_file, monkeypatch, caplog
 ):
-    """Two steps of four examples allow an evaluation of one batch, fourteen steps of two."""
+    """Two steps of four examples allow an evaluation of one batch, twenty steps of two."""
     shown = []
 
     @contextmanager
@@ -245,7 +245,7 @@ def test_training_sample_is_evaluated_without_held_out_records(
     monkeypatch.setattr("keras_bert.tasks.pretraining.run.progress", progress)
     with caplog.at_level("INFO", "absl"):
         run(tmp_path, input_file=records, bert_config=config_file)
-        run(tmp_path / "longer", 14, input_file=records, bert_config=config_file)
+        run(tmp_path / "longer", 20, input_file=records, bert_config=config_file)
     assert shown == [
         ["evaluating", 4, "examples", False, 4],
         ["evaluating", 8, "examples", False, 4, 4],
