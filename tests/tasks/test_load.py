@@ -79,7 +79,7 @@ def test_class_of_a_google_checkpoint_is_determined_by_its_weights(pretrained, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"engine": "onnxruntime"}, "engine='onnxruntime', .* found a model directory"),
+        ({"engine": "onnxruntime"}, r"engine='onnxruntime', .* found a model directory"),
         ({"precision": "bfloat16"}, "precision='bfloat16': found a model directory"),
         ({"engine": "pytorch"}, "engine='pytorch': expected one of auto, tensorflow"),
     ],

@@ -1,5 +1,6 @@
 """Runs a network with OpenVINO, on the CPU."""
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ class OpenVINONetwork(CompiledNetwork):
             "ENABLE_CPU_PINNING": False,
         }
         try:
-            self._model = openvino.Core().compile_model(str(path), "CPU", config)
+            self._model = _core().compile_model(str(path), "CPU", config)
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise InputError(
@@ -60,3 +61,14 @@ class OpenVINONetwork(CompiledNetwork):
         if not hasattr(self._requests, "value"):
             self._requests.value = self._model.create_infer_request()
         return self._requests.value
+
+
+@functools.cache
+def _core() -> openvino.Core:
+    """Returns the process's only Core, which is never freed.
+
+    OpenVINO gives the thread that loads its CPU plugin an alternate signal stack. When the last
+    Core is freed, the stack is freed but stays in use: the next SIGTERM would be a segmentation
+    fault (OpenVINO 2026.4).
+    """
+    return openvino.Core()

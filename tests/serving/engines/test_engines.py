@@ -1,6 +1,8 @@
 """Every task and signature gives the SavedModel's answers on every installed engine."""
 
 import json
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -97,3 +99,25 @@ def test_several_threads_get_their_own_answers(engine, export_with_engines, requ
     for thread in threads:
         thread.join()
     assert wrong == [False] * 80
+
+
+FREED_THEN_TERMINATED = """
+import gc, os, signal, sys
+import keras_bert
+task = keras_bert.load(sys.argv[1], engine=sys.argv[2])
+task.predict(["one text"])
+del task
+gc.collect()
+received = []
+signal.signal(signal.SIGTERM, lambda *_: received.append(1))
+os.kill(os.getpid(), signal.SIGTERM)
+print(len(received))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_sigterm_is_handled_after_an_engine_is_freed(engine, export_with_engines, root):
+    command = [sys.executable, "-c", FREED_THEN_TERMINATED, str(export_with_engines("embedding"))]
+    done = subprocess.run([*command, engine], cwd=root, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
