@@ -5,12 +5,14 @@
 Needs `.beam` (`make beam`). Starts a scheduler and one or two workers with one thread each, and
 creates the records of gutenberg-85 (85 books, 60.6 MB, --dupe_factor=5) on them, after those of one
 book, for which the workers import their packages. The time is measured from the log line that the
-client is connected to the end of the program. The numbers of workers take turns. All records must
-have the same bytes.
+client is connected to the end of the program, as is the CPU time of each of the processes: as they
+share the cores of the machine, their sum divided by its cores is a lower bound of the time. The
+numbers of workers take turns. All records must have the same bytes.
 """
 
 import contextlib
 import hashlib
+import os
 import re
 import socket
 import subprocess
@@ -20,7 +22,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
+import psutil
 from absl import app, flags
 from workers import ROOT
 
@@ -32,9 +36,38 @@ CORPUS = ROOT.parent / "shared" / "data" / "corpus" / "gutenberg-85"
 BEAM = ROOT / ".beam" / "bin"
 
 
+class Cluster(NamedTuple):
+    """The address and process of a scheduler, and the process that starts its workers."""
+
+    address: str
+    scheduler: psutil.Process
+    workers: psutil.Process
+
+
+class Times(NamedTuple):
+    """The seconds of a build, and the CPU seconds of its processes."""
+
+    elapsed: float
+    client: float
+    scheduler: float
+    workers: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.elapsed:.1f} s; CPU seconds: client {self.client:.1f}, scheduler "
+            f"{self.scheduler:.1f}, workers {self.workers:.1f}, sum {sum(self[1:]):.1f}"
+        )
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Returns the CPU seconds of a process and its descendants so far."""
+    times = [found.cpu_times() for found in (process, *process.children(recursive=True))]
+    return sum(time.user + time.system for time in times)
+
+
 @contextlib.contextmanager
-def cluster(num_workers: int, folder: Path) -> Iterator[str]:
-    """Starts a scheduler and workers, and yields the address of the scheduler."""
+def cluster(num_workers: int, folder: Path) -> Iterator[Cluster]:
+    """Starts a scheduler and workers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -50,15 +83,15 @@ def cluster(num_workers: int, folder: Path) -> Iterator[str]:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             processes.append(subprocess.Popen([BEAM / "dask", *command], cwd=ROOT, **quiet))
             time.sleep(5)
-        yield address
+        yield Cluster(address, *(psutil.Process(process.pid) for process in processes))
     finally:
         for process in reversed(processes):
             process.terminate()
             process.wait()
 
 
-def build(address: str, num_workers: int, books: str, output_dir: Path) -> float:
-    """Creates the records of books and returns the seconds since the client was connected."""
+def build(cluster: Cluster, num_workers: int, books: str, output_dir: Path) -> Times:
+    """Creates the records of books; the times are those since the client was connected."""
     command = [BEAM / "python", "-m", "data_tools.create_pretraining_data"]
     command += [
         f"--input_file={CORPUS}/{books}.txt.xz",
@@ -66,16 +99,23 @@ def build(address: str, num_workers: int, books: str, output_dir: Path) -> float
         "--language=en",
     ]
     command += [f"--vocab_file={FLAGS.vocab_file}", f"--output_dir={output_dir}"]
-    command += ["--dupe_factor=5", "--runner=DaskRunner", "--", f"--dask_client_address={address}"]
+    command += ["--dupe_factor=5", "--runner=DaskRunner", "--"]
+    command += [f"--dask_client_address={cluster.address}"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    connected, log = None, []
+    others = [cluster.scheduler, cluster.workers]
+    start, log = None, []
     for line in process.stderr:
         log.append(line)
-        if connected is None and re.search(rf": {num_workers} workers?$", line):
-            connected = time.perf_counter()
-    if process.wait() or connected is None:
+        if start is None and re.search(rf": {num_workers} workers?$", line):
+            used = map(cpu_seconds, [psutil.Process(process.pid), *others])
+            start = Times(time.perf_counter(), *used)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status or start is None:
         sys.exit("".join(log[-20:]))
-    return time.perf_counter() - connected
+    used = [usage.ru_utime + usage.ru_stime, *map(cpu_seconds, others)]
+    return Times(
+        *(end - begin for begin, end in zip(start, [time.perf_counter(), *used], strict=True))
+    )
 
 
 def digest(folder: Path) -> str:
@@ -89,18 +129,18 @@ def digest(folder: Path) -> str:
 def main(argv: Sequence[str]) -> None:
     """Runs the rounds and prints the seconds and ratios."""
     del argv
-    seconds: dict[int, list[float]] = {1: [], 2: []}
+    times: dict[int, list[Times]] = {1: [], 2: []}
     digests = set()
     for _ in range(FLAGS.rounds):
-        for num_workers, found in seconds.items():
+        for num_workers, found in times.items():
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
-                with cluster(num_workers, folder / "dask") as address:
-                    build(address, num_workers, "iliad", folder / "warm_up")
-                    found.append(build(address, num_workers, "*", folder / "records"))
+                with cluster(num_workers, folder / "dask") as started:
+                    build(started, num_workers, "iliad", folder / "warm_up")
+                    found.append(build(started, num_workers, "*", folder / "records"))
                 digests.add(digest(folder / "records"))
-            print(f"workers: {num_workers}; {found[-1]:.1f} s", flush=True)
-    ratios = [one / two for one, two in zip(seconds[1], seconds[2], strict=True)]
+            print(f"workers: {num_workers}; {found[-1]}", flush=True)
+    ratios = [one.elapsed / two.elapsed for one, two in zip(times[1], times[2], strict=True)]
     print(f"two workers: {median(ratios):.2f} x one ({min(ratios):.2f} to {max(ratios):.2f})")
     print(f"different contents: {len(digests) - 1}")
 

@@ -42,7 +42,7 @@ def make_evaluate(
         replica = tf.distribute.get_replica_context()
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, forward(batch))
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(batch: Batch) -> tf.Tensor:
         return strategy.experimental_local_results(strategy.run(replica_step, args=(batch,)))[0]
 

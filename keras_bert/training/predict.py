@@ -32,7 +32,8 @@ def make_predict(
     """
     forward = compiled(lambda batch: model(select_inputs(batch), training=False), jit_compile)
 
-    @tf.function(reduce_retracing=True)  # Traced once for all sequence lengths.
+    # Traced once for all sequence lengths.
+    @tf.function(reduce_retracing=True, autograph=False)
     def step(batch: Batch) -> tuple[tuple[tf.Tensor, ...], ...]:
         outputs = strategy.run(forward, args=(batch,))
         return tuple(

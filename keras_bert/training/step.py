@@ -68,7 +68,7 @@ def make_train_steps(
     forward_backward = compiled(forward_backward, jit_compile)
 
     # XLA reads the weights and moments once; separate operations would read them a dozen times.
-    @tf.function(jit_compile=jit_compile)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
         rate = optimizer.learning_rate
         for gradient, variable in zip(gradients, variables, strict=True):
@@ -136,15 +136,18 @@ def make_train_steps(
             optimizer.iterations.assign_add(taken)
         return tf.concat([sums, known, [scale, norm, rate]], axis=0)
 
-    @tf.function
+    # Without AutoGraph, which would convert all functions of the step first, for several seconds.
+    @tf.function(autograph=False)
     def train_steps(iterator, count: tf.Tensor) -> StepMetrics:
+        def take_step(i: tf.Tensor, steps: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            metrics = strategy.run(replica_step, args=(next(iterator),))
+            return i + 1, steps.write(i, strategy.experimental_local_results(metrics)[0])
+
         # One vector per step, which depends on all collectives of the step. With seven independent
         # arrays, the next step's all-reduce could start first, and the devices would deadlock.
         sizes = [len(names), len(names), 1, 1, 1, 1, 1]
         steps = tf.TensorArray(tf.float32, size=count, element_shape=[sum(sizes)])
-        for i in tf.range(count):
-            metrics = strategy.run(replica_step, args=(next(iterator),))
-            steps = steps.write(i, strategy.experimental_local_results(metrics)[0])
+        _, steps = tf.while_loop(lambda i, _: i < count, take_step, (tf.constant(0), steps))
         sums, weights, *scalars = tf.split(steps.stack(), sizes, axis=1)
         return StepMetrics(sums, weights, *[tf.squeeze(scalar, axis=1) for scalar in scalars])
 
