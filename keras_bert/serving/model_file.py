@@ -49,8 +49,7 @@ def write_model_file(
         card: converts the complete content of export.json to the text of README.md.
 
     Raises:
-        InputError: a package for the format is not installed, the model is too large, or the folder
-            cannot be written.
+        InputError: the model is too large, or the folder cannot be written.
     """
     # Imported here, because users of one format may not have the packages for the other one.
     if file.name.endswith(".onnx"):

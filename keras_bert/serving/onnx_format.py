@@ -10,6 +10,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import onnx
 
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
@@ -29,14 +30,6 @@ from keras_bert.serving.onnx_graph import (
     pooler,
     tensor_info,
 )
-
-try:
-    import onnx
-except ImportError as error:
-    raise InputError(
-        f"{error.name} is not installed; ONNX files need it: "
-        "pip install 'keras-bert-pipeline[onnx]'"
-    ) from None
 
 _MAX_BYTES = 2**31 - 2**24  # The limit of a protocol buffer, with room left for the nodes.
 
@@ -63,7 +56,7 @@ def save_onnx(proto: onnx.ModelProto, path: Path, int8: bool) -> None:
     """Saves a graph as a file, completely or not at all; with `int8`, quantizes its weights.
 
     Raises:
-        InputError: the weights are too large, the file cannot be written, or a package is missing.
+        InputError: the weights are too large, or the file cannot be written.
     """
     size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
     if size > _MAX_BYTES:
@@ -86,14 +79,10 @@ def _type_and_shape(value: onnx.ValueInfoProto) -> list:
 
 
 def _quantize(proto: onnx.ModelProto, path: Path) -> None:
-    try:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-        from onnxruntime.quantization.quant_utils import add_pre_process_metadata
-    except ImportError as error:
-        raise InputError(
-            f"{error.name} is not installed; int8 files need it: "
-            "pip install 'keras-bert-pipeline[onnx]'"
-        ) from None
+    # Imported here, because only int8 files need the package onnxruntime.
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.quant_utils import add_pre_process_metadata
+
     add_pre_process_metadata(proto)  # Otherwise the quantizer asks for pre-processing.
     quantize_dynamic(
         proto,

@@ -8,17 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-
-try:
-    import onnx
-except ImportError as error:
-    raise InputError(
-        f"{error.name} is not installed; ONNX files need it: "
-        "pip install 'keras-bert-pipeline[onnx]'"
-    ) from None
 
 OPSET = 20  # The first opset with Gelu.
 SEGMENTS = "segment_embeddings"  # The name of the node with the segment embeddings.
@@ -179,7 +171,7 @@ def _self_attention(
         split = graph.node("Reshape", graph.dense(x, f"{path}/{name}"), shape, allowzero=0)
         return graph.node("Transpose", split, perm=order)
 
-    query = projected(sources[0], "query", [0, 2, 1, 3])  # [B, N, Q, D]  # [B, N, S, D]
+    query = projected(sources[0], "query", [0, 2, 1, 3])  # [B, N, Q, D]
     key = projected(sources[1], "key", [0, 2, 3, 1])  # [B, N, D, S]
     value = projected(sources[2], "value", [0, 2, 1, 3])
     products = graph.node("MatMul", query, key)  # [B, N, Q, S]

@@ -33,7 +33,7 @@ def write_saved_model(
     info: Mapping[str, object],
     card: Callable[[Mapping[str, object]], str],
     texts: Mapping[str, str],
-    write_engines: Callable[[Path], list[str]] | None = None,
+    write_engines: Callable[[Path], None] | None = None,
 ) -> None:
     """Writes a version folder with a SavedModel.
 
@@ -43,8 +43,7 @@ def write_saved_model(
         info: the content of export.json without "signatures", which this function adds.
         card: converts the complete content of export.json to the text of README.md.
         texts: {input name: text} for the warm-up requests.
-        write_engines: writes the files of other engines to a version folder, and returns their
-            names; None for none.
+        write_engines: writes the files of other engines to a version folder; None for none.
 
     Raises:
         InputError: an output of the model is not finite, or the folder cannot be written.
@@ -61,8 +60,8 @@ def write_saved_model(
         with _quiet():
             tf.saved_model.save(served, str(folder), signatures=signatures)
         if write_engines is not None:
-            files = write_engines(folder)
-            info = {**info, "engines": {"files": files, "network": served.spec().to_json()}}
+            write_engines(folder)
+            info = {**info, "engines": {"network": served.spec().to_json()}}
         write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
         info = {**info, "signatures": describe(signatures)}
         write_json(folder / INFO, info)

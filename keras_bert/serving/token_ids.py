@@ -16,7 +16,7 @@ SPECS = [
 ]
 
 
-class Rows(NamedTuple):
+class UnpaddedRows(NamedTuple):
     """The rows of a request without padding, as `of_request` creates them.
 
     Attributes:
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
         input_mask: tf.Tensor,
         segment_ids: tf.Tensor,
         config: BertConfig,
-    ) -> "Rows":
+    ) -> "UnpaddedRows":
         """Removes the padding of a request.
 
         The arguments input_ids, input_mask and segment_ids are int32 [B, S]. Padding (input_mask 0)

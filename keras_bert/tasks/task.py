@@ -26,15 +26,13 @@ from keras_bert.common.errors import InputError
 from keras_bert.serving.engines.choice import Engine
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size
+from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
 from keras_bert.tasks.fitting import FitData, FitSettings, fit, reinitialize
 from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, load_weights
-from keras_bert.tasks.prepared import Prepared, Processor, as_tensor, decoded, gathered, prepare
+from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare
 from keras_bert.tasks.running import ModelRunner
 from keras_bert.text.strings import decode_texts
 from keras_bert.text.tokenizer import BertTokenizer
-
-Columns = Sequence[Sequence[Any]]
-Serve = Callable[..., Mapping[str, tf.Tensor]]
 
 
 class Task:
@@ -201,19 +199,8 @@ class Task:
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
         """Creates the object for a SavedModel from its export.json (`info`) and its signatures."""
         loaded = cls(None, None, cls.settings_of_export(info))
-        signature = signatures["serving_default"]
         names = info["signatures"]["serving_default"]["inputs"]
-
-        def serve(*texts: tf.Tensor) -> Mapping[str, tf.Tensor]:
-            given = cls.input_names[: len(texts)]
-            if set(given) != set(names):
-                raise InputError(
-                    f"predict() got {', '.join(given)}; the exported model expects "
-                    f"{', '.join(names)}"
-                )
-            return signature(**dict(zip(given, texts, strict=True)))
-
-        loaded.serve = serve
+        loaded.serve = positional(signatures["serving_default"], cls.input_names, names)
         return loaded
 
     # Helpers for subclasses.
@@ -252,17 +239,11 @@ class Task:
         """
         check_batch_size(batch_size)
         if self.serve is not None:
-            yield from self._served_answers(columns, batch_size)
+            yield from served_answers(self.serve, columns, batch_size)
             return
         prepared = prepare(preprocess or self.processor.preprocess, columns)
         outputs = self._outputs(prepared, batch_size)
         yield from decoded(self.processor, prepared, outputs, self._parts(prepared))
-
-    def _served_answers(self, columns: Columns, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-        count = len(columns[0])
-        for start in range(0, max(count, 1), batch_size):
-            batch = [as_tensor(column[start : start + batch_size]) for column in columns]
-            yield {name: value.numpy() for name, value in self.serve(*batch).items()}
 
     def _predict(self, columns: Columns, batch_size: int) -> dict[str, Any]:
         """Returns the answers for n texts, {name: [n, ...]}; byte strings become Python strings."""

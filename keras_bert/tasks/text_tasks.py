@@ -63,5 +63,7 @@ class ServedTexts(ServedTask):
     def _of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> Segments:
-        rows = token_ids.Rows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+        rows = token_ids.UnpaddedRows.of_request(
+            input_ids, input_mask, segment_ids, self.network.config
+        )
         return Segments(rows.input_ids, rows.segment_ids, rows.truncated)

@@ -1,8 +1,5 @@
 """ONNX files: onnxruntime computes the same outputs as the Keras model."""
 
-import importlib
-import sys
-
 import numpy as np
 import pytest
 
@@ -96,12 +93,3 @@ def test_too_large_model_is_rejected_and_existing_file_is_kept(make_model, tmp_p
         write_onnx(make_model("classifier"), tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert (tmp_path / "model.onnx").read_text() == "earlier"
-
-
-def test_missing_package_error_names_the_extra_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    monkeypatch.delitem(sys.modules, "keras_bert.serving.onnx_format")
-    with pytest.raises(
-        InputError, match=r"onnx is not installed; .* pip install 'keras-bert-pipeline\[onnx\]'"
-    ):
-        importlib.import_module("keras_bert.serving.onnx_format")

@@ -15,7 +15,7 @@ def read(input_ids, input_mask, segment_ids):
     """Returns tokens, segments, both padded, and `truncated`, from a graph of unknown shapes."""
 
     def run(input_ids, input_mask, segment_ids):
-        rows = token_ids.Rows.of_request(input_ids, input_mask, segment_ids, CONFIG)
+        rows = token_ids.UnpaddedRows.of_request(input_ids, input_mask, segment_ids, CONFIG)
         values = tf.stack([rows.input_ids.values, rows.segment_ids.values], axis=1)
         return rows.input_ids, rows.segment_ids, rows.padded(values), rows.truncated
 

@@ -10,8 +10,8 @@ class CompiledNetwork(ABC):
     """A network that an engine has compiled; `run` may be called by several threads at once.
 
     Attributes:
-        parallel: the number of calls of `run` that are computed at the same time; each of them
-            uses the same share of the threads.
+        parallel: the number of calls of `run` that are computed at the same time; they share the
+            threads.
     """
 
     parallel: int

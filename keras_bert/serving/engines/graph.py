@@ -36,19 +36,15 @@ _BATCH = ["batch", "length"]
 
 def write_engine_files(
     model: keras.Model, spec: NetworkSpec, export_dir: Path, int8: bool = False
-) -> list[str]:
+) -> None:
     """Writes the files of the engines to a version folder; with `int8`, also the int8 file.
 
-    Returns the names of the files in the folder FOLDER.
-
     Raises:
-        InputError: a file is too large or cannot be written, or a package is not installed.
+        InputError: a file is too large or cannot be written.
     """
-    names = [FLOAT_FILE, INT8_FILE] if int8 else [FLOAT_FILE]
-    for name in names:
+    for name in [FLOAT_FILE, INT8_FILE] if int8 else [FLOAT_FILE]:
         is_int8 = name == INT8_FILE
         save_onnx(network_model(model, spec, not is_int8), export_dir / FOLDER / name, is_int8)
-    return names
 
 
 def network_model(model: keras.Model, spec: NetworkSpec, tied: bool = True) -> onnx.ModelProto:

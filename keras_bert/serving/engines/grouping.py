@@ -11,8 +11,8 @@ import numpy as np
 
 from keras_bert.serving.engines.spec import NetworkSpec
 
-# The maximum number of tokens, with padding, and of masks of a group. They limit the memory for
-# attention scores and for logits over the vocabulary.
+# The maximum number of tokens, with padding, and of masks in the groups that run at the same time.
+# They limit the memory for attention scores and for logits over the vocabulary.
 _MAX_TOKENS = 4096
 _MAX_MASKS = 256
 
@@ -47,7 +47,8 @@ def sort_into_groups(lengths: np.ndarray, group_rows: int, parallel: int) -> lis
     """Divides rows into groups of similar lengths; returns the row indices of each group.
 
     The number of groups is a multiple of `parallel`, the number of groups that run at the same
-    time, if there are enough rows. The group with the longest rows is first.
+    time, if there are enough rows. Such groups share the limit of tokens. The group with the
+    longest rows is first.
     """
     rows = len(lengths)
     count = -(-rows // max(group_rows, 1))
@@ -58,19 +59,19 @@ def sort_into_groups(lengths: np.ndarray, group_rows: int, parallel: int) -> lis
     groups = []
     for group in reversed(np.array_split(order, count)):
         # The last row is the longest.
-        parts = -(-len(group) * int(lengths[group[-1]]) // _MAX_TOKENS)
+        parts = -(-len(group) * int(lengths[group[-1]]) * parallel // _MAX_TOKENS)
         groups += reversed(np.array_split(group, min(parts, len(group))))
     return groups
 
 
-def _limited(rows: np.ndarray, masks: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields rows in parts with at most _MAX_MASKS masks, or of one row; `masks` counts them."""
-    if len(rows) == 1 or masks.sum() <= _MAX_MASKS:
+def _limited(rows: np.ndarray, masks: np.ndarray, limit: int) -> Iterator[np.ndarray]:
+    """Yields rows in parts with at most `limit` masks, or of one row; `masks` counts them."""
+    if len(rows) == 1 or masks.sum() <= limit:
         yield rows
         return
     middle = len(rows) // 2
-    yield from _limited(rows[:middle], masks[:middle])
-    yield from _limited(rows[middle:], masks[middle:])
+    yield from _limited(rows[:middle], masks[:middle], limit)
+    yield from _limited(rows[middle:], masks[middle:], limit)
 
 
 class Batch:
@@ -101,7 +102,7 @@ class Batch:
         kept = np.flatnonzero(masks)
         for chosen in sort_into_groups(self._lengths[kept], group_rows, parallel):
             rows = kept[chosen]
-            yield from map(self._group, _limited(rows, masks[rows]))
+            yield from map(self._group, _limited(rows, masks[rows], _MAX_MASKS // parallel))
 
     def _group(self, rows: np.ndarray) -> Group:
         lengths = self._lengths[rows]

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ class Plan:
 
     Attributes:
         single: the network that runs one group of rows on all threads.
-        several: the network that runs several groups at the same time; may be the same object.
+        several: the network that runs `several.parallel` groups at the same time; may be the same
+            object.
         group_rows: the number of rows in a group.
     """
 
@@ -39,16 +41,23 @@ class EngineNetwork:
 
     def __call__(self, rows: Rows) -> list[np.ndarray]:
         """Computes the outputs of all rows, in the order of `spec.per`."""
-        batch, plan = Batch(rows, self.spec), self.plan
-        groups = list(batch.groups(plan.group_rows, plan.several.parallel))
-        if len(groups) == 1 or self._threads is None:
-            for group in groups:
-                batch.set_outputs(group, plan.single.run(group.inputs))
-        else:
-            for group, outputs in zip(groups, self._threads.map(self._run, groups), strict=True):
-                batch.set_outputs(group, outputs)
+        batch = Batch(rows, self.spec)
+        for group, results in self._results(batch):
+            batch.set_outputs(group, results)
         outputs = batch.outputs()
         return self._empty if outputs is None else outputs
+
+    def _results(self, batch: Batch) -> Iterator[tuple[Group, dict[str, np.ndarray]]]:
+        """Yields the groups of a batch and their outputs."""
+        plan = self.plan
+        if self._threads is not None:
+            groups = list(batch.groups(plan.group_rows, plan.several.parallel))
+            # With fewer groups, some threads of `several` would have nothing to do.
+            if len(groups) >= plan.several.parallel:
+                yield from zip(groups, self._threads.map(self._run, groups), strict=True)
+                return
+        for group in batch.groups(plan.group_rows, 1):
+            yield group, plan.single.run(group.inputs)
 
     @functools.cached_property
     def _empty(self) -> list[np.ndarray]:
@@ -62,4 +71,6 @@ class EngineNetwork:
 
 def available_cores() -> int:
     """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows.

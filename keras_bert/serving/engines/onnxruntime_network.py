@@ -19,8 +19,12 @@ class OnnxRuntimeNetwork(CompiledNetwork):
 
     def __init__(self, path: Path, threads: int, parallel: int):
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = max(threads // parallel, 1)
+        # Concurrent calls share one pool, and the threads that call take part in the computation.
+        # The pool has one thread less than this number.
+        options.intra_op_num_threads = max(threads - parallel + 1, 1)
         options.inter_op_num_threads = 1
+        # Memory patterns are stored for each shape of the inputs, and here most calls have another.
+        options.enable_mem_pattern = False
         options.log_severity_level = 3  # Errors.
         # A thread that spins after a call takes time from decoding, and with several calls at a
         # time also from the others.

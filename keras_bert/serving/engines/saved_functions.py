@@ -8,6 +8,7 @@
 They are not signatures: TensorFlow Serving ignores them. B rows, T tokens of all rows.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,11 +90,24 @@ class SavedFunction:
             spec.name for spec in tf.nest.flatten(concrete.structured_input_signature)
         ]
         self._concrete = concrete
-        # Not a documented method; without it, calls take 0.05 ms longer.
-        self._call_flat = getattr(concrete, "_call_flat", None)
+        self._call_flat = _flat_call(concrete)
 
     def __call__(self, *tensors: tf.Tensor) -> Any:
         """Runs the function."""
         if self._call_flat is None:
             return self._function(*tensors)
         return self._call_flat(list(tensors), self._concrete.captured_inputs)
+
+
+def _flat_call(concrete: Any) -> Callable | None:
+    """Returns the method of a concrete function that skips the checks; None if it has another form.
+
+    The method is not documented. Without it, calls take 0.05 ms longer.
+    """
+    method = getattr(concrete, "_call_flat", None)
+    try:
+        parameters = list(inspect.signature(method).parameters)
+    except (TypeError, ValueError):  # Not a function, or one without a signature.
+        return None
+    # The first argument, a list of tensors, has different names in different classes.
+    return method if parameters[1:] == ["captured_inputs"] else None

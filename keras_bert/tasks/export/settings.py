@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from keras_bert.common.errors import InputError
+from keras_bert.serving.engines.spec import INT8_ENGINES
 from keras_bert.tasks.loading import TASK_OF, Source
 
 # Task -> the settings that its SavedModel uses. The other formats convert token ids to logits and
@@ -110,6 +111,11 @@ class ExportSettings:
     def check_unused(self, task: str) -> None:
         """Raises InputError for a setting that is not None but that the task or format ignores."""
         is_saved_model = self.format == "saved_model"
+        if is_saved_model and self.int8 and not self.engines:
+            raise InputError(
+                "--int8 has no effect with --format=saved_model without --engines; expected "
+                f"--engines={','.join(INT8_ENGINES)}, or --format=onnx or litert"
+            )
         used = ("int8",)
         if is_saved_model:
             used = ("compute_type", *_USED_SETTINGS[task], "engines")

@@ -10,7 +10,8 @@ from absl import logging
 from keras_bert.checkpoints.safetensors_file import WEIGHTS
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
-from keras_bert.serving.engines.spec import INT8_ENGINES, PRECISIONS
+from keras_bert.serving.engines.spec import COMPUTE_TYPES, INT8_ENGINES, PRECISIONS
+from keras_bert.serving.extras import require_packages
 from keras_bert.serving.model_card import model_card, public_name
 from keras_bert.serving.model_file import ModelFile, write_model_file
 from keras_bert.serving.network import Network
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 # Format -> the file with the model.
 FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}
-COMPUTE_TYPES = ("float32", "bfloat16")
 # Start of the paths of weights that a checkpoint may lack -> the output that is then not exported.
 _OUTPUT_OF = {"encoder/pooler": "pooled_output", "next_sentence": "next_sentence_logits"}
 
@@ -70,9 +70,11 @@ class ExportFormat:
 def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> Path:
     """Exports a task object to DIR/<version>, which must not exist, and returns this folder.
 
-    Raises InputError if some weights were never trained, or the folder cannot be written.
+    Raises InputError if some weights were never trained, a package that the format needs is not
+    installed, or the folder cannot be written.
     """
     check_version(export_dir)
+    _require_packages(export_format)
     config = task.model.config
     if task.untrained:
         where = f"{task.source.checkpoint.path}: " if task.source else ""
@@ -119,9 +121,21 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
     return export_dir
 
 
+def _require_packages(export_format: ExportFormat) -> None:
+    """Raises an InputError if a package that writes the format is not installed."""
+    user = f"format={export_format.format!r}"
+    if export_format.engines:
+        user = f"engines={','.join(export_format.engines)}"
+    elif export_format.format != "onnx":
+        return
+    require_packages(["onnx"], user)
+    if export_format.int8:
+        require_packages(["onnxruntime"], f"{user} with int8")
+
+
 def _engine_writer(
     task: "Task", served: ServedTask, export_format: ExportFormat
-) -> Callable[[Path], list[str]] | None:
+) -> Callable[[Path], None] | None:
     """Returns a function that writes the files of the engines to a folder; None without engines."""
     if not export_format.engines:
         return None

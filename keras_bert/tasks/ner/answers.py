@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.tasks.task import Serve
+from keras_bert.tasks.exported import Serve
 from keras_bert.text.strings import encode_texts
 
 Answers = Mapping[str, np.ndarray]

@@ -11,6 +11,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.models import BertTokenClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size, check_list, check_strings
+from keras_bert.tasks.exported import Serve
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import tag_accuracy, tag_loss
@@ -34,7 +35,7 @@ from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.served import ServedTagger
 from keras_bert.tasks.prepared import Prepared
-from keras_bert.tasks.task import Serve, Task
+from keras_bert.tasks.task import Task
 from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."

@@ -51,11 +51,13 @@ class ServedQuestionAnswering(ServedTask):
 
     def _of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> token_ids.Rows:
+    ) -> token_ids.UnpaddedRows:
         """Removes the padding of windows that the client has tokenized, int32 [B, S] each."""
-        return token_ids.Rows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+        return token_ids.UnpaddedRows.of_request(
+            input_ids, input_mask, segment_ids, self.network.config
+        )
 
-    def _logits(self, outputs: Outputs, rows: token_ids.Rows) -> dict[str, tf.Tensor]:
+    def _logits(self, outputs: Outputs, rows: token_ids.UnpaddedRows) -> dict[str, tf.Tensor]:
         """Returns the logits of the tokens of each window.
 
         Returns:

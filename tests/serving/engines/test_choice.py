@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import shutil
 
 import numpy as np
@@ -10,8 +11,10 @@ import tensorflow as tf
 
 import keras_bert
 from keras_bert.common.errors import InputError
-from keras_bert.serving.engines import choice, parity
+from keras_bert.serving.engines import choice, opening, parity
 from keras_bert.serving.engines.choice import EngineRequest, open_engine
+from keras_bert.serving.engines.opening import Engine
+from keras_bert.serving.engines.spec import PRECISIONS
 from tests.serving.engines.conftest import INSTALLED
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
@@ -80,25 +83,20 @@ def test_file_of_another_model_is_noticed(export_with_engines, copy):
         keras_bert.load(copy, engine=INSTALLED[0])
 
 
-def test_different_labels_are_noticed():
-    found, expected = ({"label": tf.constant([b"a", label])} for label in (b"a", b"b"))
-    message = parity._different_answers(found, expected, "float32")
-    assert message == "50% of label are equal; expected at least 100% in float32"
-    assert parity._different_answers(found, found, "float32") is None
-
-
 def test_export_without_engines_runs_on_tensorflow(loaded):
     folder, model, info = loaded
     info = {key: value for key, value in info.items() if key != "engines"}
     assert open_engine(folder, model, info, EngineRequest()).name == "tensorflow"
     assert open_engine(folder, model, None, EngineRequest()).name == "tensorflow"
-    with pytest.raises(InputError, match=r"network\.onnx: no such file; expected an .*--eng"):
-        open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
+    for name in INSTALLED:
+        message = rf"network\.onnx: no such file; expected an .* made with --engines={name}$"
+        with pytest.raises(InputError, match=message):
+            open_engine(folder, model, info, EngineRequest(name))
 
 
 def test_missing_file(copy):
     (copy / "engines" / "network_int8.onnx").unlink()
-    with pytest.raises(InputError, match=r"network_int8\.onnx: no such file; .*--int8"):
+    with pytest.raises(InputError, match=r"int8\.onnx: no such file; .*onnxruntime --int8$"):
         keras_bert.load(copy, engine="onnxruntime", precision="int8")
 
 
@@ -133,6 +131,7 @@ def test_missing_package_names_the_extra(loaded, monkeypatch, engine, extra):
         ("auto", "float16", r"precision='float16': expected one of float32, bfloat16, int8"),
         ("onnxruntime", "bfloat16", r"found precision bfloat16; .*needs the engine openvino"),
         ("openvino", "int8", r"found precision int8; .*needs the engine onnxruntime"),
+        ("tensorflow", "int8", r"found precision int8; expected one of float32, bfloat16; .*onnxr"),
     ],
 )
 def test_unknown_values_are_rejected(engine, precision, message):
@@ -160,10 +159,73 @@ def test_model_directory_has_no_engines(pretrained):
 
 def test_invalid_description_of_the_network(copy):
     info = json.loads((copy / "export.json").read_text())
-    info["engines"]["network"] = {"per": {"logits": "column"}}
+    info["engines"]["network"]["per"] = [["logits", "column"]]
     (copy / "export.json").write_text(json.dumps(info))
     with pytest.raises(InputError, match=r"export\.json: found .* as the description of the"):
         keras_bert.load(copy, engine=INSTALLED[0])
+
+
+def fail(error: Exception):
+    """Returns a function that raises an error."""
+
+    def raise_error(*_, **__):
+        raise error
+
+    return raise_error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no\nmemory"), ImportError("lib"), KeyError("a")])
+def test_any_failure_names_the_file_and_the_remedy_and_auto_skips_the_engine(
+    loaded, monkeypatch, caplog, error
+):
+    folder, model, info = loaded
+    monkeypatch.setattr(opening, "_compiler", fail(error))
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    message = f"network.onnx: {INSTALLED[0]} in float32 failed with {reason}; expected a network"
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
+    assert "use --engine=tensorflow, or export the model again" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with caplog.at_level("WARNING", "absl"):
+        assert open_engine(folder, model, info, EngineRequest()).name == "tensorflow"
+    for name in INSTALLED:
+        assert f"Skipping the engine {name}: " in caplog.text
+
+
+@pytest.mark.parametrize("entries", [{"engines": None}, {"engines": {}}, {"max_seq_length": None}])
+def test_auto_skips_engines_that_export_json_does_not_describe(loaded, caplog, entries):
+    folder, model, info = loaded
+    with caplog.at_level("WARNING", "absl"):
+        opened = open_engine(folder, model, {**info, **entries}, EngineRequest())
+    assert opened.name == "tensorflow"
+    assert f"Skipping the engine {INSTALLED[0]}: " in caplog.text
+
+
+def test_auto_skips_an_engine_that_fails_while_it_is_timed(loaded, monkeypatch, caplog):
+    folder, model, info = loaded
+
+    def open_failing(export, name, precision):
+        functions = {"serving_default": fail(RuntimeError("out of memory"))}
+        return Engine(name, precision, functions, export.loaded)
+
+    monkeypatch.setattr(choice, "open_network_engine", open_failing)
+    with caplog.at_level("WARNING", "absl"):
+        assert open_engine(folder, model, info, EngineRequest()).name == "tensorflow"
+    assert f"Skipping the engine {INSTALLED[0]}: out of memory" in caplog.text
+
+
+def test_log_reports_measurements_and_engines_that_are_not_installed(loaded, monkeypatch, caplog):
+    folder, model, info = loaded
+    monkeypatch.setattr(choice, "is_installed", lambda name: name == INSTALLED[0])
+    with caplog.at_level("INFO", "absl"):
+        open_engine(folder, model, info, EngineRequest())
+    assert f"Measuring {INSTALLED[0]} in float32 for {folder}: " in caplog.text
+    [missing] = set(PRECISIONS) - {INSTALLED[0]}
+    assert f"on engines that are not installed: {missing} (pip install 'keras-bert" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", "absl"):
+        open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
+    assert "not installed" not in caplog.text
 
 
 def test_predictions_of_auto_are_those_of_the_saved_model(loaded):

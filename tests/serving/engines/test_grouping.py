@@ -40,6 +40,18 @@ def test_groups_of_long_rows_are_smaller():
     assert len(sort_into_groups(np.full(1, 100_000), 8, 1)) == 1
 
 
+def test_groups_that_run_at_the_same_time_share_the_limits(monkeypatch):
+    assert [len(group) for group in sort_into_groups(np.full(32, 512), 32, 2)] == [4] * 8
+    assert [len(group) for group in sort_into_groups(np.full(16, 512), 8, 16)] == [1] * 16
+    monkeypatch.setattr(grouping, "_MAX_MASKS", 8)
+    rows = make_rows([6] * 6)
+    rows.input_ids[:] = MASK
+    rows.input_ids.reshape(6, 6)[:, 2:] = 7  # Two masks in each row.
+    batch = Batch(rows, NetworkSpec({"best": "mask"}, top_k=2, mask_token_id=MASK))
+    assert [len(group.masks) for group in batch.groups(3, 1)] == [6, 6]
+    assert max(len(group.masks) for group in batch.groups(3, 2)) == 4
+
+
 def run(batch: Batch, rows: Rows, group_rows: int, parallel: int) -> None:
     """Sets outputs from the group's padded inputs alone."""
     for group in batch.groups(group_rows, parallel):

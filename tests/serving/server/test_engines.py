@@ -16,7 +16,12 @@ BODY = {"instances": [{"text": "the cat", "text_pair": "on"}, {"text": "", "text
 def run(folder, root, *flags):
     command = [sys.executable, "-m", "keras_bert.serving.server", f"--export_dir={folder}"]
     return subprocess.run(
-        [*command, "--port=0", *flags], cwd=root, capture_output=True, text=True, check=False
+        [*command, "--port=0", *flags],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
 
 
