@@ -60,7 +60,7 @@ def _draw_steps(figure: Any, results: Results, study: Plan) -> None:
         axes = figure.add_subplot(1, len(tasks), place + 1)
         for arm in (arm for arm in arms if task in arm.point_tasks):
             points = [
-                (study.scaled_steps * percent // 100, scores)
+                (study.steps_of(arm) * percent // 100, scores)
                 for percent in (*sorted(arm.points), 100)
                 if (scores := scores_of(Variant(arm.name, percent), task, results, study))
             ]
@@ -77,7 +77,7 @@ def _draw_steps(figure: Any, results: Results, study: Plan) -> None:
                 )
         axes.set_title(f"{task}, {TASKS[task].metrics[0]}", loc="left", fontweight="bold")
         axes.set_xlabel("pre-training steps")
-        axes.set_xlim(0, 1.05 * study.scaled_steps)
+        axes.set_xlim(left=0)
     _legend(figure)
 
 

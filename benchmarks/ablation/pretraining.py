@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ablation.corpus import HELD_OUT, Folders, prepare_records
-from ablation.plan import Arm, Plan
+from ablation.plan import EVALUATIONS, Arm, Plan
 from ablation.programs import run_program
 from ablation.results import Result
 from ablation.units import pretraining_settings
 
 # Settings that determine the records, and are not flags of run_pretraining.py.
 _OF_RECORDS = ("records", "held_out", "vocab_size", "passes")
-_CHECKPOINTS = 10  # Checkpoints at every tenth of the steps, each with an evaluation.
 
 
 def run_folder(arm: Arm, folders: Folders) -> Path:
@@ -30,7 +29,7 @@ def checkpoint(arm: Arm, percent: int, study: Plan, folders: Folders) -> Path:
     folder = run_folder(arm, folders)
     if percent == 100:
         return folder
-    return folder / "checkpoints" / f"step-{study.scaled_steps * percent // 100:08}"
+    return folder / "checkpoints" / f"step-{study.steps_of(arm) * percent // 100:08}"
 
 
 def pretrain(arm: Arm, study: Plan, folders: Folders) -> Result:
@@ -42,14 +41,14 @@ def pretrain(arm: Arm, study: Plan, folders: Folders) -> Result:
     """
     folder, settings = run_folder(arm, folders), pretraining_settings(arm, study)
     flags = {name: value for name, value in settings.items() if name not in _OF_RECORDS}
-    every = max(1, settings["num_train_steps"] // _CHECKPOINTS)
+    every = max(1, settings["num_train_steps"] // EVALUATIONS)
     flags |= {
         "input_file": prepare_records(arm.records, study, folders),
         "eval_file": prepare_records(HELD_OUT, study, folders),
         "output_dir": folder,
         "mixed_precision": "bfloat16",
         "save_checkpoints_steps": every,
-        "keep_checkpoint_max": _CHECKPOINTS if arm.points else 1,
+        "keep_checkpoint_max": EVALUATIONS if arm.points else 1,
     }
     usage = run_program("run_pretraining.py", flags, folders.log)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -94,7 +94,7 @@ def _arm_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
 
 
 def _steps_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
-    arms = [arm for arm in study.arms if arm.points]
+    arms = [arm for arm in study.arms if arm.points]  # All have the same number of steps.
     columns = [(arm, task) for arm in arms for task in arm.point_tasks]
     yield ["steps", *(f"{arm.name} {task}" for arm, task in columns)]
     for percent in sorted({percent for arm in arms for percent in (*arm.points, 100)}):
@@ -102,7 +102,7 @@ def _steps_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
             summary(scores_of(Variant(arm.name, percent), task, results, study), len(study.seeds))
             for arm, task in columns
         ]
-        yield [f"{study.scaled_steps * percent // 100:,} ({percent} %)", *cells]
+        yield [f"{study.steps_of(arms[0]) * percent // 100:,} ({percent} %)", *cells]
 
 
 def _features_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:

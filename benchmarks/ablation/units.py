@@ -92,7 +92,7 @@ def pretraining_settings(arm: Arm, study: Plan) -> dict[str, object]:
         "passes": study.passes,
         "max_seq_length": study.length,
         "train_batch_size": study.batch,
-        "num_train_steps": study.scaled_steps if is_trained else 1,
+        "num_train_steps": study.steps_of(arm) if is_trained else 1,
         "learning_rate": study.rate if is_trained else 0.0,
         "dropout_prob": 0.0,
         "random_seed": 0,
@@ -103,10 +103,8 @@ def estimated_seconds(unit: Unit, study: Plan) -> float:
     """Returns the machine time of a unit in the budget, in seconds."""
     arm = unit.arm
     if not unit.task:
-        if arm.objective is None:
-            return plan.INITIALIZATION_SECONDS
-        rate = plan.PRETRAINING_RATES.get((arm.size, arm.objective))
-        return study.scaled_steps * study.batch / rate if rate else 0.0
+        step, evaluation = plan.STEP_SECONDS.get((arm.size, arm.objective), (0, 0))
+        return plan.START_SECONDS + study.steps_of(arm) * step + plan.EVALUATIONS * evaluation
     if unit.features:
         return plan.FEATURE_SECONDS * study.scale
     return plan.FINE_TUNING_SECONDS.get(arm.size, {}).get(unit.task, 0.0) * study.scale
