@@ -8,6 +8,7 @@ import json
 import shutil
 
 from ablation.corpus import Folders, task_files
+from ablation.fine_tuning import overall
 from ablation.plan import Plan
 from ablation.pretraining import checkpoint
 from ablation.programs import Usage, run_program
@@ -35,9 +36,9 @@ def train_tagger(unit: Unit, study: Plan, folders: Folders) -> Result:
         "output_file": output,
     }
     usage = extraction + run_program("ablation.tagger", flags, folders.log)
-    return Result(
-        json.loads(output.read_text()), round(usage.seconds, 1), round(usage.cpu_seconds, 1)
-    )
+    scores = json.loads(output.read_text())
+    figures = {split: overall(of_split) for split, of_split in scores.items()}
+    return Result(figures, round(usage.seconds, 1), round(usage.cpu_seconds, 1))
 
 
 def delete_features(arm: str, folders: Folders) -> None:

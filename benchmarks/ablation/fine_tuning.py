@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from ablation.corpus import Folders, task_files
@@ -12,6 +13,7 @@ from ablation.results import Result
 from ablation.units import Unit, settings_of
 
 _EVALUATION = "eval_"
+_OF_A_TYPE = ("precision_", "recall_", "f1_")
 
 
 def fine_tune(unit: Unit, study: Plan, folders: Folders) -> Result:
@@ -37,16 +39,27 @@ def fine_tune(unit: Unit, study: Plan, folders: Folders) -> Result:
     return Result(figures, round(usage.seconds, 1), round(usage.cpu_seconds, 1))
 
 
+def overall(scores: Mapping[str, float]) -> dict[str, float]:
+    """Returns scores without those of single entity types, such as f1_person."""
+    return {name: value for name, value in scores.items() if not name.startswith(_OF_A_TYPE)}
+
+
 def _figures(folder: Path) -> dict[str, dict[str, float]]:
     rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    evaluated = [row for row in rows if any(name.startswith(_EVALUATION) for name in row)]
-    figures = {
-        "last": {
+    evaluated = [
+        {
             name.removeprefix(_EVALUATION): value
-            for name, value in evaluated[-1].items()
+            for name, value in row.items()
             if name.startswith(_EVALUATION)
+        }
+        for row in rows
+    ]
+    files = {"best": folder / "results.json", "test": folder / "test_results.json"}
+    return {
+        "last": overall([row for row in evaluated if row][-1]),
+        **{
+            name: overall(json.loads(path.read_text()))
+            for name, path in files.items()
+            if path.exists()
         },
-        "best": json.loads((folder / "results.json").read_text()),
     }
-    test = folder / "test_results.json"
-    return figures | ({"test": json.loads(test.read_text())} if test.exists() else {})

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from workers import ROOT
 
-_LOWEST = 19
+NICENESS = 19  # The lowest priority.
 _PR_SET_PDEATHSIG = 1
 
 
@@ -118,9 +118,9 @@ def _lower_priority() -> None:
     Linux shares the CPU between sessions first, so that the session also gets the lowest priority.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(_LOWEST)
+    os.nice(NICENESS)
     with contextlib.suppress(OSError):
-        Path("/proc/self/autogroup").write_text(f"{_LOWEST}")
+        Path("/proc/self/autogroup").write_text(f"{NICENESS}")
 
 
 def _cpu_seconds() -> float:

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 
 from ablation import reference
 from ablation.claims import Variant, judge, scores_of, verdict
-from ablation.plan import FEATURES, TASKS, Plan
+from ablation.plan import FEATURES, TARGET_ACCURACY, TASKS, Plan
 from ablation.results import Results
 from ablation.units import Unit
 
@@ -21,6 +21,7 @@ def report(results: Results, study: Plan) -> str:
     parts = [
         reference.share_of_tokens(study),
         *_section("Pre-training", _pretraining_table(results, study)),
+        *_target(results, study),
         *_section("All arms", _arm_table(results, study)),
         *_section("Steps", _steps_table(results, study)),
         *_section("Features and fine-tuning on WNUT-17", _features_table(results, study)),
@@ -76,6 +77,23 @@ def _pretraining_table(results: Results, study: Plan) -> Iterator[Sequence[str]]
             digits = 2 if name.endswith("loss") else 1
             cells.append(MISSING if value is None else f"{percent * value:.{digits}f}")
         yield [*cells, f"{result.seconds / 60:.0f}"]
+
+
+def _target(results: Results, study: Plan) -> Iterator[str]:
+    """Yields a line about the masked-LM accuracy that the plan expects of mini."""
+    found = {
+        arm.name: 100 * result.figures["masked_lm_accuracy"]
+        for arm in study.arms
+        if arm.size == "mini" and arm.objective
+        if (result := results.get(Unit(arm))) and "masked_lm_accuracy" in result.figures
+    }
+    if found:
+        best = max(found, key=found.get)
+        state = "reached" if found[best] >= TARGET_ACCURACY else "not reached"
+        yield (
+            f"\nTarget: a masked-LM accuracy of mini of at least {TARGET_ACCURACY:.0f} % on the "
+            f"held-out books. It is {state}: {best} has {found[best]:.1f} %."
+        )
 
 
 def _columns(tasks: Iterable[str]) -> list[tuple[str, str]]:
