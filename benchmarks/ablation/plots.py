@@ -19,6 +19,7 @@ from keras_bert.common.files import write_bytes
 
 _LOOK = {
     "axes.grid": True,
+    "axes.axisbelow": True,
     "grid.color": "#e6e6e6",
     "axes.edgecolor": "#999999",
     "axes.spines.top": False,
