@@ -11,14 +11,19 @@ from keras_bert.checkpoints.google import is_google_checkpoint, open_google_chec
 from keras_bert.checkpoints.keras_hub import is_keras_hub_preset, open_keras_hub_preset
 from keras_bert.checkpoints.model_directory import CONFIG, open_model_directory
 from keras_bert.checkpoints.safetensors_file import INDEX, WEIGHTS
+from keras_bert.checkpoints.training_checkpoint import (
+    is_training_checkpoint,
+    open_training_checkpoint,
+)
 from keras_bert.common.errors import InputError
 
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Opens a checkpoint of any format without reading its weights, and logs the format.
 
-    The path may be a Hugging Face model directory, the folder of an earlier run, a TF1 checkpoint
-    in Google's format (prefix, directory or zip), or a KerasHub preset.
+    The path may be a Hugging Face model directory, the folder of an earlier run or one of its
+    training checkpoints, a TF1 checkpoint in Google's format (prefix, directory or zip), or a
+    KerasHub preset.
 
     Raises:
         InputError: the path is not a checkpoint, or the checkpoint is inconsistent.
@@ -36,6 +41,8 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         )
     elif is_keras_hub_preset(path):
         checkpoint = open_keras_hub_preset(path)
+    elif is_training_checkpoint(path):
+        checkpoint = open_training_checkpoint(path)
     else:
         checkpoint = open_model_directory(path)
     casing = "uncased" if checkpoint.do_lower_case else "cased"

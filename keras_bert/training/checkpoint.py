@@ -16,11 +16,13 @@ from absl import logging
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from keras_bert.checkpoints.safetensors_file import WEIGHTS
+from keras_bert.checkpoints.training_checkpoint import STATE
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, read_json, sha256, write_json
 
 PREFIX = "step-"
-_MODEL, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+_MODEL, _OPTIMIZER = WEIGHTS, "optimizer.safetensors"
 
 
 class CheckpointWriter:
@@ -74,7 +76,7 @@ class CheckpointWriter:
             for name, values in files.items():
                 save_file(values, partial / name)
             digests = {name: sha256(partial / name) for name in files}
-            write_json(partial / "state.json", {"step": step, "sha256": digests})
+            write_json(partial / STATE, {"step": step, "sha256": digests})
         # Checkpoints of later steps are damaged; otherwise the run would have resumed from them.
         later = [path for path in list_checkpoints(self.directory) if path.name > final.name]
         earlier = [path for path in list_checkpoints(self.directory) if path not in later]
@@ -100,13 +102,13 @@ def restore_latest(
     checkpoints = list_checkpoints(directory)
     for path in reversed(checkpoints):
         try:
-            state = read_json(path / "state.json")
+            state = read_json(path / STATE)
             step, digests = state["step"], state["sha256"]
             broken = [n for n in (_MODEL, _OPTIMIZER) if sha256(path / n) != digests[n]]
             if path.name != _folder_name(step):  # state.json itself has no checksum.
-                broken.append("state.json")
+                broken.append(STATE)
         except (OSError, ValueError, KeyError, TypeError):
-            broken = ["state.json"]
+            broken = [STATE]
         if broken:
             logging.warning(
                 "%s is damaged (%s); trying the previous checkpoint", path, ", ".join(broken)

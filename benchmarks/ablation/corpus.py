@@ -1,0 +1,148 @@
+"""Prepares the data of the study: corpus, vocabulary, records and the split of the SQuAD file.
+
+WORK_DIR/data/vocab.txt            learned from the training books
+WORK_DIR/data/train-dynamic/       records; masks are drawn in training, other pairs each pass
+WORK_DIR/data/train-static/        the same with the masks in the records
+WORK_DIR/data/train-whole_word/    as dynamic, with whole words masked
+WORK_DIR/data/held_out/            records of the held-out books, with fixed masks
+WORK_DIR/data/squad-{train,dev}.json
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablation.plan import Plan
+from ablation.programs import run_program
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, write_json
+
+HELD_OUT = "held_out"
+# Flags of each kind of training records.
+KINDS: Mapping[str, Mapping[str, object]] = {
+    "dynamic": {"dynamic": True},
+    "static": {},
+    "whole_word": {"dynamic": True, "do_whole_word_mask": True},
+}
+_DEV_ARTICLES = 4  # Every fourth article of the SQuAD file, by title, is for evaluation.
+_WNUT = {
+    "train_file": "wnut17train.conll",
+    "eval_file": "emerging.dev.conll",
+    "test_file": "emerging.test.annotated",
+}
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of the study.
+
+    Attributes:
+        data: the input, ../shared/data.
+        work: records, models and runs; everything in it can be computed again.
+    """
+
+    data: Path
+    work: Path
+
+    @property
+    def prepared(self) -> Path:
+        """The folder of vocabulary, records and SQuAD files."""
+        return self.work / "data"
+
+    @property
+    def log(self) -> Path:
+        """The file with the output of all programs."""
+        return self.work / "programs.log"
+
+    def books(self, study: Plan) -> tuple[list[Path], list[Path]]:
+        """Returns the files of the training books and of the held-out books.
+
+        Raises:
+            InputError: a held-out book does not exist, or there are no other books.
+        """
+        folder = self.data / "corpus" / "gutenberg-85"
+        books = sorted(folder.glob("*.txt*"))
+        held_out = [folder / name for name in study.held_out]
+        train = [path for path in books if path not in held_out]
+        missing = [path.name for path in held_out if path not in books]
+        if missing or not train:
+            raise InputError(
+                f"{folder}: found {len(books)} books, without {', '.join(missing)}; expected the "
+                "books of the study"
+            )
+        return train, held_out
+
+
+def prepare_records(kind: str, study: Plan, folders: Folders) -> Path:
+    """Creates the vocabulary, and one kind of records, unless they exist; returns their folder.
+
+    `kind` is a key of KINDS, or HELD_OUT.
+    """
+    train, held_out = folders.books(study)
+    vocab = folders.prepared / "vocab.txt"
+    if not vocab.exists():
+        flags = {"vocab_file": vocab, "vocab_size": study.vocab_size}
+        _run_tool("data_tools.build_vocab", train, flags, folders)
+    output = folders.prepared / (kind if kind == HELD_OUT else f"train-{kind}")
+    if not (output / "manifest.json").exists():
+        settings = {"dupe_factor": 1} if kind == HELD_OUT else KINDS[kind]
+        flags = {
+            "vocab_file": vocab,
+            "output_dir": output,
+            "max_seq_length": study.length,
+            "max_predictions_per_seq": -(-study.length * 15 // 100),
+            "dupe_factor": study.passes,
+            **settings,
+        }
+        books = held_out if kind == HELD_OUT else train
+        _run_tool("data_tools.create_pretraining_data", books, flags, folders)
+    return output
+
+
+def task_files(task: str, folders: Folders) -> dict[str, Path]:
+    """Returns the flags that name the files of a task."""
+    if task == "WNUT-17":
+        return {flag: folders.data / "ner" / "wnut17" / name for flag, name in _WNUT.items()}
+    if task == "SQuAD":
+        return {f"{split}_file": path for split, path in split_squad(folders).items()}
+    return {"data_dir": folders.data / "glue" / task}
+
+
+def split_squad(folders: Folders) -> dict[str, Path]:
+    """Writes the answerable questions of the SQuAD file to two files; returns {"train", "eval"}.
+
+    Articles are either for training or for evaluation, so that no context is in both.
+    """
+    paths = {
+        split: folders.prepared / f"squad-{name}.json"
+        for split, name in (("train", "train"), ("eval", "dev"))
+    }
+    if not all(path.exists() for path in paths.values()):
+        content = read_json(folders.data / "squad" / "squad2_cs224n_dev.json")
+        articles = sorted(content["data"], key=lambda article: article["title"])
+        parts = {
+            "eval": articles[::_DEV_ARTICLES],
+            "train": [article for place, article in enumerate(articles) if place % _DEV_ARTICLES],
+        }
+        for split, some in parts.items():
+            write_json(paths[split], {"version": "v1.1", "data": [*map(_answerable, some)]})
+    return paths
+
+
+def _answerable(article: Mapping) -> dict:
+    """Returns an article with the questions that have an answer, and the paragraphs of these."""
+    paragraphs = [
+        {
+            "context": paragraph["context"],
+            "qas": [question for question in paragraph["qas"] if question["answers"]],
+        }
+        for paragraph in article["paragraphs"]
+    ]
+    return {"title": article["title"], "paragraphs": [p for p in paragraphs if p["qas"]]}
+
+
+def _run_tool(
+    tool: str, books: Sequence[Path], flags: Mapping[str, object], folders: Folders
+) -> None:
+    reading = {"input_file": [*map(str, books)], "input_format": "gutenberg"}
+    run_program(tool, {**reading, **flags}, folders.log)

@@ -1,0 +1,177 @@
+"""Defines the study: arms, tasks, settings and budget, all fixed before the first run.
+
+The budget is machine time on two idle cores of an AMD EPYC with AVX512-BF16. README.md derives it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
+ALL_TASKS = (*GLUE, "WNUT-17", "SQuAD")
+# Tasks for the checkpoints of a run and for the floors of tiny and small. They take little time and
+# differ between models; Google's published mini has a score of 0 on CoLA.
+CHEAP_TASKS = ("MRPC", "STS-B")
+# Masked-LM accuracy on the held-out books, in percent, that mini should reach.
+TARGET_ACCURACY = 35.0
+# How the features of WNUT-17 are made from the hidden states of a model (Table 7 of the paper).
+FEATURES = ("last", "second_to_last", "sum_last_four", "concat_last_four")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One pre-trained model, and the tasks on which it is compared with others.
+
+    Attributes:
+        name: the name of the arm and of its file of results.
+        size: a bundled config, or a JSON file.
+        objective: the pre-training objective; None for newly initialized weights.
+        records: the kind of training records: dynamic, static or whole_word.
+        tasks: the tasks that the final model is fine-tuned on.
+        points: shares of the pre-training steps, in percent, of the checkpoints that are fine-tuned
+            on `point_tasks`.
+        point_tasks: the tasks for the checkpoints.
+        features: the features of WNUT-17 that a tagger is trained on.
+        step_factor: a factor for the number of pre-training steps.
+        is_optional: whether the arm runs only if --arms names it.
+    """
+
+    name: str
+    size: str
+    objective: str | None
+    records: str = "dynamic"
+    tasks: Sequence[str] = ALL_TASKS
+    points: Sequence[int] = ()
+    point_tasks: Sequence[str] = CHEAP_TASKS
+    features: Sequence[str] = ()
+    step_factor: int = 1
+    is_optional: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """A fine-tuning task.
+
+    Attributes:
+        name: the name of the task.
+        program: the file of the program.
+        epochs: the number of passes over the training examples.
+        metrics: the metrics to report, as named in metrics.jsonl; the first one is the main one.
+        flags: further flags of the program.
+        percent: whether the metrics are already in percent.
+    """
+
+    name: str
+    program: str
+    epochs: float
+    metrics: Sequence[str]
+    flags: Mapping[str, object]
+    percent: bool = False
+
+
+def _glue(name: str, epochs: float, *metrics: str) -> Task:
+    flags = {"task_name": name, "max_seq_length": 128, "train_batch_size": 32}
+    return Task(name, "run_classifier.py", epochs, metrics, {**flags, "do_predict": False})
+
+
+# Epochs are in the range of the paper, 2 to 4, except for SST-2 (67,349 examples) and WNUT-17
+# (3,394 sentences). Windows of SQuAD have 128 tokens, because pre-training trains no further
+# positions. They overlap by about 30 tokens, the longest answer that is predicted.
+TASKS = {
+    task.name: task
+    for task in (
+        _glue("CoLA", 4, "matthews_corrcoef"),
+        _glue("SST-2", 1, "accuracy"),
+        _glue("MRPC", 4, "accuracy", "f1"),
+        _glue("STS-B", 4, "spearman", "pearson"),
+        _glue("RTE", 4, "accuracy"),
+        Task("WNUT-17", "run_ner.py", 6, ("f1",), {"max_seq_length": 128, "train_batch_size": 32}),
+        Task(
+            "SQuAD",
+            "run_squad.py",
+            3,
+            ("f1", "exact"),
+            {"max_seq_length": 128, "doc_stride": 80, "train_batch_size": 32},
+            percent=True,
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The settings of the study.
+
+    Attributes:
+        arms: the arms, in the order in which they run.
+        seeds: the seeds of each fine-tuning.
+        steps: the number of pre-training steps of an arm with a step factor of 1.
+        batch: the number of examples of a pre-training step.
+        length: the number of tokens of an example.
+        passes: the number of passes over the corpus in the records, each with other pairs.
+        vocab_size: the number of tokens of the vocabulary.
+        rate: the peak learning rate of pre-training.
+        fine_tuning_rates: {size: peak learning rate of fine-tuning}.
+        held_out: the books that are not trained on; nor is the vocabulary learned from them.
+        scale: a factor for steps and epochs, below 1 for a trial.
+        tagger_units: the size of the LSTMs that read features.
+        tagger_epochs: the number of passes of their training.
+    """
+
+    arms: Sequence[Arm]
+    seeds: Sequence[int] = (0, 1, 2)
+    steps: int = 6000
+    batch: int = 32
+    length: int = 128
+    passes: int = 2
+    vocab_size: int = 16384
+    rate: float = 1e-3
+    fine_tuning_rates: Mapping[str, float] = field(default_factory=dict)
+    held_out: Sequence[str] = ("time_machine.txt.xz", "cranford.txt.xz")
+    scale: float = 1.0
+    tagger_units: int = 128
+    tagger_epochs: float = 15
+
+    def steps_of(self, arm: Arm) -> int:
+        """Returns the number of pre-training steps; a multiple of ten because of checkpoints."""
+        return 10 * math.ceil(self.steps * arm.step_factor * self.scale / 10)
+
+    def arm(self, name: str) -> Arm:
+        """Returns the arm with a name; raises a KeyError if there is none."""
+        return {arm.name: arm for arm in self.arms}[name]
+
+
+ARMS = (
+    Arm("mini-mlm_nsp", "mini", "mlm_nsp", features=FEATURES),
+    Arm("mini-mlm", "mini", "mlm", points=(10, 20, 40, 70)),
+    Arm("mini-ltr", "mini", "ltr", points=(10, 20, 40, 70)),
+    Arm("mini-none", "mini", None),
+    Arm("tiny-mlm_nsp", "tiny", "mlm_nsp"),
+    Arm("tiny-none", "tiny", None, tasks=CHEAP_TASKS),
+    Arm("small-mlm_nsp", "small", "mlm_nsp", tasks=GLUE),
+    Arm("small-none", "small", None, tasks=CHEAP_TASKS),
+    Arm("mini-mlm-long", "mini", "mlm", step_factor=3, is_optional=True),
+    Arm("mini-whole_word", "mini", "mlm_nsp", records="whole_word", is_optional=True),
+    Arm("mini-static", "mini", "mlm_nsp", records="static", is_optional=True),
+)
+PLAN = Plan(ARMS, fine_tuning_rates={"tiny": 3e-4, "mini": 2e-4, "small": 1e-4})
+
+# The budget. Pre-training: seconds of a step of 32 x 128 tokens, and of an evaluation.
+STEP_SECONDS = {
+    ("tiny", "mlm_nsp"): (0.09, 2),
+    ("mini", "mlm_nsp"): (0.31, 4),
+    ("mini", "mlm"): (0.31, 4),
+    ("mini", "ltr"): (0.63, 8),
+    ("small", "mlm_nsp"): (0.97, 12),
+}
+# Fine-tuning and features: seconds of a run with start-up and evaluations, in the order of
+# ALL_TASKS: CoLA, SST-2, MRPC, STS-B, RTE, WNUT-17, SQuAD.
+FINE_TUNING_SECONDS = {
+    "tiny": dict(zip(ALL_TASKS, (33, 53, 32, 33, 28, 38, 57), strict=True)),
+    "mini": dict(zip(ALL_TASKS, (75, 126, 85, 83, 71, 95, 176), strict=True)),
+    "small": dict(zip(ALL_TASKS, (157, 294, 204, 193, 173, 197, 460), strict=True)),
+}
+EVALUATIONS = 10  # At every tenth of the steps.
+FEATURE_SECONDS = 115
+CORPUS_SECONDS = 60
+START_SECONDS = 20  # Start-up and compilation of pre-training.
