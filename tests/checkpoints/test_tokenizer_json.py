@@ -1,5 +1,6 @@
 """The `tokenizers` library opens tokenizer.json and computes the ids of this library."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -13,6 +14,7 @@ import pytest
 import tensorflow as tf
 from tokenizers import Tokenizer, normalizers
 
+from keras_bert.checkpoints.model_directory import write_model_directory
 from keras_bert.checkpoints.tokenizer_json import tokenizer_json
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
@@ -89,6 +91,15 @@ def different_texts(ours, opened, texts) -> list[str]:
     return [t for t, a, b in zip(texts, rows, theirs, strict=True) if a.tolist() != b.ids]
 
 
+def vocab_of(texts) -> list[str]:
+    """Returns a vocabulary of the characters of normalized texts, so that none becomes [UNK]."""
+    text = "".join(texts)
+    characters = {*text, *text.lower()}
+    characters |= {*unicodedata.normalize("NFD", "".join(characters))}
+    tokens = sorted(character for character in characters if not character.isspace())
+    return [*VOCAB[:5], *tokens, *(f"##{token}" for token in tokens)]
+
+
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_written_normalizer_has_the_effect_of_that_of_transformers(settings):
     theirs = normalizers.BertNormalizer(
@@ -147,11 +158,26 @@ def test_generated_strings(settings):
         for length in random.integers(1, 40, 500):
             texts.append("".join(map(chr, random.choice(codes, length))))
     texts = [text for text in texts if not _SPECIAL.search(text)]
-    characters = sorted({*"".join(texts)} | {*"".join(texts).lower()})
-    characters += sorted({*unicodedata.normalize("NFD", "".join(characters))} - {*characters})
-    characters = [character for character in characters if not character.isspace()]
-    vocab = [*VOCAB[:5], *characters, *(f"##{character}" for character in characters)]
-    assert not different(vocab, settings, texts)
+    assert not different(vocab_of(texts), settings, texts)
+
+
+@pytest.mark.slow
+def test_transformers_opens_every_saved_tokenizer(tiny, run_in_peers, shared_data, tmp_path):
+    texts = [text for _, part in real_texts(shared_data, 200) for text in part[:20]]
+    texts += ["Höhe ÉTÉ ñandú", "e\u0301 İ ẞ ß", "中un北京", "한국어 \u1112\u1161\u11ab", ""]
+    (tmp_path / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+    vocab = vocab_of(texts)
+    folders = [tmp_path / str(index) for index in range(len(SETTINGS))]
+    config = dataclasses.replace(tiny.config, vocab_size=len(vocab))
+    weights, own = {}, {**config.to_dict(), "model_type": "bert"}
+    for folder, settings in zip(folders, SETTINGS, strict=True):
+        folder.mkdir()
+        write_model_directory(folder, weights, own, vocab, TokenizerSettings(*settings))
+    out = tmp_path / "ids.json"
+    run_in_peers("tokenize_transformers.py", tmp_path / "texts.json", out, *folders)
+    for theirs, settings in zip(json.loads(out.read_text()), SETTINGS, strict=True):
+        ours = BertTokenizer(vocab, **TokenizerSettings(*settings).to_dict()).tokenize(texts)
+        assert ours.to_list() == theirs, settings
 
 
 @pytest.mark.slow
@@ -200,10 +226,7 @@ def test_real_text(shared_data, folder, do_lower_case, step):
 def test_real_text_with_other_settings(shared_data, settings, step):
     """Uses a vocabulary with all characters of the texts, so that [UNK] hides no difference."""
     characters = {c for _, texts in real_texts(shared_data, step) for c in {*"".join(texts)}}
-    characters |= {*unicodedata.normalize("NFD", "".join(characters)).lower()}
-    characters |= {*"".join(characters).lower()}
-    tokens = sorted(character for character in characters if not character.isspace())
-    vocab = [*VOCAB[:5], *tokens, *(f"##{token}" for token in tokens)]
+    vocab = vocab_of(sorted(characters))
     check_real_text(shared_data, vocab, settings, step)
 
 
