@@ -83,9 +83,10 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
     from data_tools.corpus.odd_input import OddInput
     from data_tools.vocabulary.vocab_learning import learn_vocab
     from data_tools.vocabulary.word_counts import count_words
+    from keras_bert.text.settings import TokenizerSettings
 
     lap("start")
-    words = count_words([corpus], Reading(), True, OddInput())
+    words = count_words([corpus], Reading(), TokenizerSettings(), OddInput())
     lap("count")
     vocab = learn_vocab(words, VOCAB_SIZE)
     lap("learn")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools import reading_flags
+from data_tools import reading_flags, tokenizer_flags
 from data_tools.corpus.documents import Reading, find_input_files
 from data_tools.corpus.odd_input import OddInput
 from data_tools.vocabulary.vocab_extension import extend_vocab, load_extensible
@@ -37,6 +37,7 @@ from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, first_difference
 
 _LEARNING_FLAGS = ("vocab_size", "num_unused", "pad_to_multiple_of")
@@ -49,11 +50,13 @@ class VocabSettings:
 
     Attributes:
         vocab_size: number of tokens.
-        do_lower_case: whether the tokenizer lower-cases text and strips accents.
+        do_lower_case: whether the tokenizer lower-cases text.
         min_frequency: minimum number of occurrences of a token pair that is merged.
         num_unused: number of [unusedN] tokens to reserve.
         pad_to_multiple_of: [unusedN] tokens are added until the number of tokens is a multiple of
             this number.
+        strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
+        tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
     """
 
     vocab_size: int
@@ -61,6 +64,8 @@ class VocabSettings:
     min_frequency: int = 2
     num_unused: int = 0
     pad_to_multiple_of: int = 1
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +77,16 @@ class VocabExtension:
         do_lower_case: whether the existing vocabulary is lower-cased.
         min_frequency: minimum number of occurrences of a new word.
         num_new_words: maximum number of new words; 0 uses every [unusedN] token.
+        strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
+        tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
     """
 
     extend_vocab: str
     do_lower_case: bool = True
     min_frequency: int = 2
     num_new_words: int = 0
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
 
 
 def build_vocab(
@@ -100,11 +109,12 @@ def build_vocab(
     _check_at_least("num_unused", num_unused, 0)
     _check_at_least("pad_to_multiple_of", multiple, 1)
     check_vocab_size(vocab_size, num_unused)
+    tokenizer = TokenizerSettings.of(settings)
     input_files = find_input_files(input_file)
     _check_writable(vocab_file)
     _check_existing(vocab_file, lambda tokens: len(tokens) < vocab_size + multiple)
     odd = OddInput()
-    words = count_words(input_files, reading, settings.do_lower_case, odd)
+    words = count_words(input_files, reading, tokenizer, odd)
     vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, multiple)
     _write(vocab_file, vocab)
     odd.log()
@@ -143,10 +153,10 @@ def build_extended_vocab(
         InputError: if the input is invalid, the existing vocabulary has too few [unusedN] tokens or
             a different casing, or `vocab_file` exists with other content.
     """
-    do_lower_case, num_new_words = extension.do_lower_case, extension.num_new_words
+    tokenizer, num_new_words = TokenizerSettings.of(extension), extension.num_new_words
     _check_at_least("min_frequency", extension.min_frequency, 1)
     _check_at_least("num_new_words", num_new_words, 0)
-    existing = load_extensible(extension.extend_vocab, do_lower_case, num_new_words)
+    existing = load_extensible(extension.extend_vocab, tokenizer.do_lower_case, num_new_words)
     input_files = find_input_files(input_file)
     _check_writable(vocab_file)
 
@@ -156,9 +166,9 @@ def build_extended_vocab(
 
     _check_existing(vocab_file, is_extended)
     odd = OddInput()
-    words = count_words(input_files, reading, do_lower_case, odd)
+    words = count_words(input_files, reading, tokenizer, odd)
     vocab, new_words = extend_vocab(
-        existing, words, do_lower_case, extension.min_frequency, num_new_words
+        existing, words, tokenizer, extension.min_frequency, num_new_words
     )
     _write(vocab_file, vocab)
     odd.log()
@@ -231,7 +241,7 @@ def define_flags(define: Definitions) -> None:
     reading_flags.define_flags(define)
     define.string("input_file", None, "Comma-separated list of text files, globs and folders.")
     define.string("vocab_file", None, "Output file of the vocabulary.")
-    define.boolean("do_lower_case", True, "Lower-case the text, for uncased models.")
+    tokenizer_flags.define_flags(define)
     define.integer(
         "min_frequency",
         2,

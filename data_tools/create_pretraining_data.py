@@ -33,7 +33,7 @@ from typing import Any
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools import reading_flags
+from data_tools import reading_flags, tokenizer_flags
 from data_tools.building.local_build import build_locally
 from data_tools.corpus.documents import find_input_files
 from data_tools.corpus.odd_input import KINDS, OddInput
@@ -156,9 +156,7 @@ def define_flags(define: Definitions) -> None:
     define.string("output_dir", None, "Output folder of the dataset.")
     define.string("vocab_file", None, "Vocabulary file with one token per line.")
     reading_flags.define_flags(define)
-    define.boolean(
-        "do_lower_case", default.do_lower_case, "Lower-case the text, for uncased models."
-    )
+    tokenizer_flags.define_flags(define)
     define.boolean(
         "do_whole_word_mask", default.do_whole_word_mask, "Mask all tokens of a word together."
     )

@@ -7,6 +7,7 @@ from typing import Any
 from data_tools.corpus.documents import Reading
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
+from keras_bert.text.settings import TokenizerSettings
 
 NEXT_SENTENCE = ("random", "order", "none")
 
@@ -19,7 +20,7 @@ class Settings:
     also exist in Google's BERT have the same names there. Invalid values raise an `InputError`.
 
     Attributes:
-        do_lower_case: whether the tokenizer lower-cases text and strips accents.
+        do_lower_case: whether the tokenizer lower-cases text.
         do_whole_word_mask: whether all tokens of a word are masked together.
         ngram: masks runs of 1 to `ngram` tokens, or words with do_whole_word_mask.
         next_sentence: random: B follows A or comes from another document (BERT); order: A and B are
@@ -39,6 +40,8 @@ class Settings:
         language: ISO 639-1 code of the language whose rules split text into sentences.
         max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
         num_shards: number of output files; 0 derives it from the size of the corpus.
+        strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
+        tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
     """
 
     do_lower_case: bool = True
@@ -58,6 +61,8 @@ class Settings:
     language: str = Reading.language
     max_bad_line_share: float = Reading.max_bad_line_share
     num_shards: int = 0
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
 
     def __post_init__(self) -> None:
         if self.dupe_factor is None:
@@ -82,6 +87,8 @@ class Settings:
                 f"--next_sentence={self.next_sentence}: expected one of {', '.join(NEXT_SENTENCE)}"
             )
         self.reading()  # its constructor checks the reading settings
+        # The value of do_lower_case becomes None, so that equal settings compare equal.
+        object.__setattr__(self, "strip_accents", self.tokenizer().strip_accents)
         self._reject_options_without_effect()
 
     def _reject_options_without_effect(self) -> None:
@@ -100,9 +107,20 @@ class Settings:
         """Returns the settings for reading the corpus."""
         return Reading(**{field.name: getattr(self, field.name) for field in fields(Reading)})
 
+    def tokenizer(self) -> TokenizerSettings:
+        """Returns the settings of the tokenizer."""
+        return TokenizerSettings.of(self)
+
     def to_dict(self) -> dict[str, Any]:
-        """Returns {name: value} of all settings."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Returns {name: value} of all settings.
+
+        The default of a tokenizer setting other than do_lower_case is omitted, as in the manifests
+        of earlier versions.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        omitted = TokenizerSettings().to_dict().keys() - self.tokenizer().non_default().keys()
+        omitted -= {"do_lower_case"}
+        return {name: value for name, value in values.items() if name not in omitted}
 
 
 def reject_other_settings(
@@ -113,7 +131,9 @@ def reject_other_settings(
     `existing` and `requested` are manifests or plans with the keys settings, vocab and inputs.
     `description` is the error message's name for the existing dataset.
     """
-    old, new = existing["settings"], dict(requested["settings"])
+    old, new = (
+        {**TokenizerSettings().to_dict(), **each["settings"]} for each in (existing, requested)
+    )
     if new["num_shards"] == 0:  # With 0, any existing number matches.
         new["num_shards"] = old.get("num_shards")
     differences = [

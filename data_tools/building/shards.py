@@ -26,6 +26,7 @@ from data_tools.settings import Settings
 from keras_bert.common import files
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.masking import Masking, mask_examples, num_to_predict
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def write_shard_of(
     Raises:
         InputError: if the vocabulary cannot be read or the file cannot be written.
     """
-    tokenizer = _tokenizer(tuple(load_vocab(vocab_file)), settings.do_lower_case)
+    tokenizer = _tokenizer(tuple(load_vocab(vocab_file)), settings.tokenizer())
     tokenized = tokenize(documents, tokenizer)
     del documents  # frees memory for the examples
     counts = {"documents": len(tokenized), "sentences": len(tokenized.sentence_starts) - 1}
@@ -107,14 +108,14 @@ def write_shard_of(
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(vocab: tuple[str, ...], do_lower_case: bool) -> "BertTokenizer":
+def _tokenizer(vocab: tuple[str, ...], settings: TokenizerSettings) -> "BertTokenizer":
     # Created once per build and process, and only when a shard is created, because it starts
     # TensorFlow. The cache key is the tokens and not the file name, because the next build in the
     # same folder may have another vocabulary in the same file.
     start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
 
-    return BertTokenizer(vocab, do_lower_case=do_lower_case)
+    return BertTokenizer(vocab, **settings.to_dict())
 
 
 def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instances.Documents:

@@ -14,6 +14,7 @@ import numpy as np
 
 from data_tools.inspection.record_batches import Batch
 from keras_bert.text.normalization import normalize_character
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 # ANSI escape codes: select graphic rendition.
@@ -137,8 +138,9 @@ def _is_spaced(before: str, token: str) -> bool:
 
 def _is_unspaced(character: str) -> bool:
     """Returns whether a character belongs to Chinese or Japanese text, which has no spaces."""
+    cased = TokenizerSettings(do_lower_case=False)
     return (
         "\u3001" <= character <= "\u30ff"  # punctuation and kana
         or "\uff01" <= character <= "\uff65"  # full-width punctuation
-        or (character.isalpha() and normalize_character(character, False) != character)
+        or (character.isalpha() and normalize_character(character, cased) != character)
     )

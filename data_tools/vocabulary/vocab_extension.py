@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab, unused_ids
 
 _MAX_TOKEN_BYTES = 256  # limit of the tokenizer
@@ -50,14 +51,14 @@ def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0
 def extend_vocab(
     vocab: list[str],
     words: Counter[str],
-    do_lower_case: bool,
+    settings: TokenizerSettings,
     min_frequency: int = 2,
     num_new_words: int = 0,
 ) -> tuple[list[str], list[str]]:
     """Replaces [unusedN] tokens of a vocabulary by the most frequent words that it lacks.
 
-    `words` maps each word to its number of occurrences; the other arguments are those of
-    `build_vocab.VocabExtension`.
+    `words` maps each word to its number of occurrences, and `settings` are those of the tokenizer;
+    the other arguments are those of `build_vocab.VocabExtension`.
 
     Returns:
         The extended vocabulary, with all other ids unchanged, and the new words, most frequent
@@ -70,7 +71,7 @@ def extend_vocab(
         for word, times in sorted(words.items(), key=lambda item: (-item[1], item[0]))
         if times >= min_frequency and len(word.encode()) <= _MAX_TOKEN_BYTES
     ]
-    new_words = _words_without_token(vocab, frequent, do_lower_case, len(ids))
+    new_words = _words_without_token(vocab, frequent, settings, len(ids))
     extended = list(vocab)
     for token_id, word in zip(ids, new_words, strict=False):
         extended[token_id] = word
@@ -78,7 +79,7 @@ def extend_vocab(
 
 
 def _words_without_token(
-    vocab: list[str], words: list[str], do_lower_case: bool, max_words: int
+    vocab: list[str], words: list[str], settings: TokenizerSettings, max_words: int
 ) -> list[str]:
     """Returns the first `max_words` words that the tokenizer splits or maps to [UNK]."""
     start_tensorflow()
@@ -86,7 +87,7 @@ def _words_without_token(
 
     from keras_bert.text.tokenizer import BertTokenizer
 
-    tokenizer = BertTokenizer(vocab, do_lower_case=do_lower_case)
+    tokenizer = BertTokenizer(vocab, **settings.to_dict())
     found: list[str] = []
     for start in range(0, len(words), _WORDS_PER_BATCH):
         batch = words[start : start + _WORDS_PER_BATCH]

@@ -11,6 +11,7 @@ from data_tools.corpus.odd_input import OddInput
 from data_tools.progress import Progress
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 MAX_WORD_LENGTH = 200  # the tokenizer maps longer words to [UNK]
@@ -19,18 +20,18 @@ _CHARACTERS_PER_BATCH = 1 << 20
 
 
 def count_words(
-    input_files: Sequence[str], reading: Reading, do_lower_case: bool, odd: OddInput
+    input_files: Sequence[str], reading: Reading, settings: TokenizerSettings, odd: OddInput
 ) -> Counter[str]:
     """Returns the number of occurrences of each word, except words too long for the tokenizer.
 
-    Adds the counts of empty, malformed or too long input to `odd`. Raises an `InputError` if a file
-    cannot be read or the corpus has no words.
+    `settings` are those of the tokenizer. Adds the counts of empty, malformed or too long input to
+    `odd`. Raises an `InputError` if a file cannot be read or the corpus has no words.
     """
     start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
 
     # Words do not depend on the vocabulary; this is the smallest valid one.
-    tokenizer = BertTokenizer(list(SPECIAL_TOKENS), do_lower_case=do_lower_case)
+    tokenizer = BertTokenizer(list(SPECIAL_TOKENS), **settings.to_dict())
     counts: Counter[bytes] = Counter()
     with Progress("counting words", None, "sentences") as progress:
         for batch in _batches(input_files, reading, odd):

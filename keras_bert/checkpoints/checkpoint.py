@@ -12,6 +12,7 @@ from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.text.settings import TokenizerSettings
 
 # Model class of this library -> the transformers class with the same heads.
 ARCHITECTURES = {
@@ -40,7 +41,7 @@ class Checkpoint:
         kind: the name of the format in log messages, such as "a KerasHub preset".
         vocab: the V tokens in the order of their ids; None if there is no vocabulary, or if the
             tokenizer is not supported.
-        do_lower_case: whether the tokenizer lower-cases text.
+        tokenizer_settings: the settings of the tokenizer.
         settings: the content of Hugging Face's config.json, or its equivalent in other formats.
         open_weights: returns a context manager that opens the weights for reading.
         tokenizer_mismatch: one line with the file, key and value of the first unsupported tokenizer
@@ -51,10 +52,15 @@ class Checkpoint:
     kind: str
     config: BertConfig
     vocab: list[str] | None
-    do_lower_case: bool
+    tokenizer_settings: TokenizerSettings
     settings: Mapping[str, Any]
     open_weights: Callable[[], AbstractContextManager[StoredWeights]]
     tokenizer_mismatch: str | None = None
+
+    @property
+    def do_lower_case(self) -> bool:
+        """Whether the tokenizer lower-cases text."""
+        return self.tokenizer_settings.do_lower_case
 
     @property
     def why_no_vocab(self) -> str:
@@ -92,7 +98,7 @@ class Checkpoint:
         return ModelDescription(
             self.config,
             self.vocab,
-            self.do_lower_case,
+            self.tokenizer_settings,
             self.labels,
             self.problem_type,
             self.extra,

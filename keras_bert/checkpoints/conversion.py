@@ -1,8 +1,9 @@
 """Converts a checkpoint to another format without changing the weights."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import keras
 from absl import logging
@@ -42,15 +43,15 @@ def convert(
     target: Path,
     to: str = "hugging_face",
     heads: bool = True,
-    do_lower_case: bool | None = None,
+    tokenizer: Mapping[str, bool | None] = MappingProxyType({}),
 ) -> LoadReport:
     """Converts a checkpoint to another format; the target directory is written atomically.
 
     The weights are loaded into the smallest model class with the checkpoint's heads, and written in
     the format `to`: `hugging_face`, `tf1` or `keras_hub`. Weights that the checkpoint lacks are not
-    written. Without `heads`, only the encoder is converted. If `do_lower_case` is None, the casing
-    of the source is written. The target may be the result of an earlier conversion to the same
-    format, which is replaced. Returns the report of loading the source.
+    written. Without `heads`, only the encoder is converted. `tokenizer` corrects settings of the
+    source's tokenizer, by name; None keeps a setting. The target may be the result of an earlier
+    conversion to the same format, which is replaced. Returns the report of loading the source.
 
     Raises:
         InputError: the source cannot be opened or is inconsistent, or the target cannot be written
@@ -74,13 +75,18 @@ def convert(
     settings = description.hugging_face_settings(
         _architecture(model, weights.keys()), getattr(model, "num_labels", None)
     )
-    if do_lower_case is None:
-        do_lower_case = checkpoint.do_lower_case
+    changes = {name: value for name, value in tokenizer.items() if value is not None}
     if to != "hugging_face":
         _warn(checkpoint, to)
     with atomic_path(target, failures=(SafetensorError, RuntimeError)) as folder:
         folder.mkdir()
-        WRITERS[to](folder, weights, settings, checkpoint.vocab, do_lower_case)
+        WRITERS[to](
+            folder,
+            weights,
+            settings,
+            checkpoint.vocab,
+            replace(checkpoint.tokenizer_settings, **changes),
+        )
     return report
 
 

@@ -2,8 +2,8 @@
 
 The written checkpoints can be opened by Google's code. In Google's code, `gelu` means the tanh
 approximation, which is `gelu_new` in this library. `bert_config.json` also contains the settings
-that Google's code does not have (the exact gelu, casing, label names), under additional keys, which
-Google's code ignores.
+that Google's code does not have (the exact gelu, the settings of the tokenizer, label names), under
+additional keys, which Google's code ignores.
 """
 
 import contextlib
@@ -20,8 +20,9 @@ from keras_bert.checkpoints.google_zip import unpacked
 from keras_bert.checkpoints.model_directory import write_vocab
 from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, value_of, write_bytes, write_json
+from keras_bert.common.files import read_json, write_bytes, write_json
 from keras_bert.config import BertConfig
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
@@ -88,18 +89,19 @@ def open_google_checkpoint(path: Path) -> Checkpoint:
     """
     if path.suffix == ".zip":
         with unpacked(path, f"{CONFIG}|{VOCAB}") as folder:
-            settings, config, vocab, casing = _read_config_and_vocab(folder, path)
+            found = _read_config_and_tokenizer(folder, path)
         open_weights = partial(_open_zip, path)
     else:
         prefix = _prefix(path) if path.is_dir() else path
-        settings, config, vocab, casing = _read_config_and_vocab(prefix.parent, prefix.parent)
+        found = _read_config_and_tokenizer(prefix.parent, prefix.parent)
         open_weights = partial(_open_weights, prefix)
+    settings, config, vocab, tokenizer = found
     return Checkpoint(
         path=path,
         kind="a TF1 checkpoint in Google's format",
         config=config,
         vocab=vocab,
-        do_lower_case=guess_lower_case(vocab, path) if casing is None else casing,
+        tokenizer_settings=tokenizer,
         settings=settings,
         open_weights=open_weights,
     )
@@ -110,7 +112,7 @@ def write_google_checkpoint(
     weights: Mapping[str, np.ndarray],
     settings: Mapping[str, Any],
     vocab: Sequence[str] | None,
-    do_lower_case: bool,
+    tokenizer: TokenizerSettings,
 ) -> None:
     """Writes the files of a TF1 checkpoint; the arguments are those of `write_model_directory`.
 
@@ -120,7 +122,10 @@ def write_google_checkpoint(
     """
     import tensorflow as tf
 
-    extra = {"do_lower_case": do_lower_case}
+    extra: dict[str, Any] = {
+        "do_lower_case": tokenizer.do_lower_case,
+        **tokenizer.non_default(),
+    }
     if settings["hidden_act"].startswith("gelu"):
         extra |= {"hidden_act": "gelu", _EXACT_ACT: settings["hidden_act"]}
     write_json(folder / CONFIG, {**settings, **extra})
@@ -143,10 +148,10 @@ def write_google_checkpoint(
     write_bytes(folder / "checkpoint", state.encode())
 
 
-def _read_config_and_vocab(
+def _read_config_and_tokenizer(
     folder: Path, where: Path
-) -> tuple[dict[str, Any], BertConfig, list[str] | None, bool | None]:
-    """Returns a folder's settings, config, vocabulary and casing; errors call it `where`."""
+) -> tuple[dict[str, Any], BertConfig, list[str] | None, TokenizerSettings]:
+    """Returns a folder's settings, config, vocabulary and tokenizer; errors call it `where`."""
     if not (folder / CONFIG).is_file():
         raise InputError(
             f"{where}: has no {CONFIG}; expected it next to the weights. Copy the one that was "
@@ -156,8 +161,8 @@ def _read_config_and_vocab(
     exact = settings.pop(_EXACT_ACT, None)
     if settings.get("hidden_act", "gelu") == "gelu":
         settings["hidden_act"] = exact or "gelu_new"
-    casing = value_of(where / CONFIG, settings, "do_lower_case", bool, None)
-    settings.pop("do_lower_case", None)
+    stated = TokenizerSettings().to_dict().keys() & settings.keys()
+    stated = {name: settings.pop(name) for name in stated}
     try:
         config = BertConfig.from_dict(settings)
     except InputError as error:
@@ -165,7 +170,8 @@ def _read_config_and_vocab(
     vocab = load_vocab(folder / VOCAB) if (folder / VOCAB).is_file() else None
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, where / VOCAB)
-    return settings, config, vocab, casing
+    casing = guess_lower_case(vocab, where)
+    return settings, config, vocab, TokenizerSettings.read(where / CONFIG, stated, casing)
 
 
 def _prefix(folder: Path) -> Path:

@@ -27,6 +27,7 @@ from keras_bert.checkpoints.weights import Layout, stored_arrays
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of, write_json
 from keras_bert.config import BertConfig
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 CONFIG, METADATA, TOKENIZER, VOCAB = (
@@ -53,10 +54,11 @@ _SIZES = {
 _TOKENIZER_RULES = (
     ("class_name", "BertTokenizer"),
     ("split", True),
-    ("split_on_cjk", True),
     ("suffix_indicator", "##"),
     ("oov_token", "[UNK]"),
 )
+# The key under `keras_bert` in metadata.json for a `strip_accents` that differs from `lowercase`.
+_STRIP_ACCENTS = "strip_accents"
 # Settings that are fixed in KerasHub; this library adds the model's values to metadata.json.
 _FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
 
@@ -103,7 +105,11 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
             f"{path}: has no {WEIGHTS}; expected a KerasHub preset with all weights in one file"
         )
     metadata = read_json(path / METADATA) if (path / METADATA).is_file() else {}
-    settings = _settings(written["config"], metadata.get("keras_bert", {}))
+    own = metadata.get("keras_bert")
+    own = dict(own) if isinstance(own, dict) else {}
+    keeps_accents = value_of(path / METADATA, own, _STRIP_ACCENTS, bool, None) is False
+    own.pop(_STRIP_ACCENTS, None)
+    settings = _settings(written["config"], own)
     try:
         config = BertConfig.from_dict(settings)
     except InputError as error:
@@ -111,16 +117,16 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     vocab = load_vocab(path / VOCAB) if (path / VOCAB).is_file() else None
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
-    tokenizer = _read_tokenizer(path / TOKENIZER)
-    casing = value_of(path / TOKENIZER, tokenizer, "lowercase", bool, None)
-    do_lower_case = guess_lower_case(vocab, path) if casing is None else casing
-    mismatch = _tokenizer_mismatch(path / TOKENIZER, tokenizer, do_lower_case)
+    content = _read_tokenizer(path / TOKENIZER)
+    mismatch = find_mismatch(path / TOKENIZER, content, _TOKENIZER_RULES)
+    casing = guess_lower_case(vocab, path)
+    tokenizer = _tokenizer_settings(path / TOKENIZER, content, casing, keeps_accents)
     return Checkpoint(
         path=path,
         kind="a KerasHub preset",
         config=config,
         vocab=None if mismatch else vocab,
-        do_lower_case=do_lower_case,
+        tokenizer_settings=tokenizer,
         settings=settings,
         open_weights=partial(open_weights, path, _layout(config, settings)),
         tokenizer_mismatch=mismatch,
@@ -133,23 +139,30 @@ def _read_tokenizer(file: Path) -> dict[str, Any]:
     return {**(own if isinstance(own, dict) else {}), "class_name": tokenizer.get("class_name")}
 
 
-def _tokenizer_mismatch(
-    file: Path, tokenizer: Mapping[str, Any], do_lower_case: bool
-) -> str | None:
-    rules = _TOKENIZER_RULES
-    if not do_lower_case:
-        rules += (("strip_accents", False),)
-    elif tokenizer.get("strip_accents") is False:
+def _tokenizer_settings(
+    file: Path, content: Mapping[str, Any], casing: bool, keeps_accents: bool
+) -> TokenizerSettings:
+    """Returns the settings in a preset's tokenizer.json.
+
+    `casing` is the value of a missing `lowercase`; `keeps_accents` is whether metadata.json states
+    that accents are kept.
+    """
+    do_lower_case = value_of(file, content, "lowercase", bool, casing)
+    strip_accents = value_of(file, content, "strip_accents", bool, None)
+    if do_lower_case and strip_accents is False and not keeps_accents:
         # KerasHub's default is false, even in presets of uncased models that it converted from
         # Hugging Face. This is an error of KerasHub: these models were trained without accents.
         logging.warning(
-            "%s: strip_accents is false; accents are stripped anyway, as in Google's BERT",
+            "%s: strip_accents is false; accents are stripped anyway, as in Google's BERT; for a "
+            "model that was trained with accents, convert the preset with --nostrip_accents",
             file,
         )
-    return find_mismatch(file, tokenizer, rules)
+        strip_accents = None
+    chinese = value_of(file, content, "split_on_cjk", bool, True)
+    return TokenizerSettings(do_lower_case, strip_accents, chinese)
 
 
-def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:
+def _settings(backbone: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings with Hugging Face's keys.
 
     The sizes are from KerasHub's config `backbone`. The others are from `own`, which this library
@@ -157,7 +170,7 @@ def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:
     """
     sizes = {ours: backbone[theirs] for ours, theirs in _SIZES.items() if theirs in backbone}
     fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
-    return {**fixed, **(own if isinstance(own, dict) else {}), **sizes}
+    return {**fixed, **own, **sizes}
 
 
 def write_keras_hub_preset(
@@ -165,7 +178,7 @@ def write_keras_hub_preset(
     weights: Mapping[str, np.ndarray],
     settings: Mapping[str, Any],
     vocab: Sequence[str] | None,
-    do_lower_case: bool,
+    tokenizer: TokenizerSettings,
 ) -> None:
     """Writes the files of a preset; the arguments are those of `write_model_directory`.
 
@@ -188,16 +201,19 @@ def write_keras_hub_preset(
                         name.removeprefix(f"{part}/"), data=value, fletcher32=value.ndim > 0 or None
                     )
     count = sum(value.size for path, value in weights.items() if path.startswith("encoder/"))
-    write_json(folder / METADATA, {"parameter_count": count, "keras_bert": dict(settings)})
+    own = dict(settings)
+    if tokenizer.strip_accents is not None:
+        own[_STRIP_ACCENTS] = tokenizer.strip_accents
+    write_json(folder / METADATA, {"parameter_count": count, "keras_bert": own})
     backbone = {theirs: settings[ours] for ours, theirs in _SIZES.items()}
     backbone = _object("bert.bert_backbone", "BertBackbone", backbone, "float32")
     write_json(folder / CONFIG, backbone)
-    tokenizer = None
+    written = None
     if vocab is not None:
         write_vocab(folder / VOCAB, vocab)
-        tokenizer = _tokenizer(do_lower_case)
-        write_json(folder / TOKENIZER, tokenizer)
-    _write_task(folder, weights, settings, backbone, tokenizer)
+        written = _tokenizer(tokenizer)
+        write_json(folder / TOKENIZER, written)
+    _write_task(folder, weights, settings, backbone, written)
 
 
 def _write_task(
@@ -234,13 +250,15 @@ def _write_task(
     write_json(folder / TASK, _object(module, kind, parts))
 
 
-def _tokenizer(do_lower_case: bool) -> dict[str, Any]:
+def _tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
     own = {
         "config_file": TOKENIZER,
         "vocabulary": None,
-        "lowercase": do_lower_case,
-        "strip_accents": do_lower_case,  # As in BERT; KerasHub's default keeps accents.
+        "lowercase": settings.do_lower_case,
+        "strip_accents": settings.strips_accents,  # KerasHub's default keeps accents.
     }
+    if not settings.tokenize_chinese_chars:
+        own["split_on_cjk"] = False
     return _object("bert.bert_tokenizer", "BertTokenizer", own, "int32")
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_bert.config import BertConfig
+from keras_bert.text.settings import TokenizerSettings
 
 
 @dataclass(frozen=True)
@@ -13,6 +14,7 @@ class ModelDescription:
 
     Attributes:
         vocab: the V tokens in the order of their ids; None for a model without a vocabulary.
+        tokenizer_settings: the settings of the tokenizer.
         labels: the names of a classifier's labels in the order of its logits; None means LABEL_0,
             LABEL_1, ...
         problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
@@ -23,7 +25,7 @@ class ModelDescription:
 
     config: BertConfig
     vocab: Sequence[str] | None = None
-    do_lower_case: bool = True
+    tokenizer_settings: TokenizerSettings = field(default_factory=TokenizerSettings)
     labels: Sequence[str] | None = None
     problem_type: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)

@@ -38,6 +38,7 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, read_json, write_bytes, write_json
 from keras_bert.config import BertConfig
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab
 
 # Other names of Hugging Face for the same activations; the results are equal up to rounding.
@@ -70,7 +71,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
     settings = read_json(path / CONFIG)
     _check_settings(path / CONFIG, settings)
     config = _read_config(path / CONFIG, settings)
-    vocab, do_lower_case, mismatch = read_tokenizer(path, settings)
+    vocab, tokenizer, mismatch = read_tokenizer(path, settings)
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
     return Checkpoint(
@@ -78,7 +79,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
         kind="a Hugging Face model directory",
         config=config,
         vocab=vocab,
-        do_lower_case=do_lower_case,
+        tokenizer_settings=tokenizer,
         settings=settings,
         open_weights=partial(open_safetensors, path),
         tokenizer_mismatch=mismatch,
@@ -105,7 +106,9 @@ def save_model_directory(
     settings = description.hugging_face_settings(architecture, getattr(model, "num_labels", None))
     with atomic_path(path, failures=(SafetensorError,)) as folder:
         folder.mkdir()
-        write_model_directory(folder, weights_of(model), settings, vocab, description.do_lower_case)
+        write_model_directory(
+            folder, weights_of(model), settings, vocab, description.tokenizer_settings
+        )
         if description.card:
             write_bytes(folder / MODEL_CARD, description.card.encode())
 
@@ -115,7 +118,7 @@ def write_model_directory(
     weights: Mapping[str, np.ndarray],
     settings: Mapping[str, Any],
     vocab: Sequence[str] | None,
-    do_lower_case: bool,
+    tokenizer: TokenizerSettings,
 ) -> None:
     """Writes the files of a model directory.
 
@@ -124,15 +127,15 @@ def write_model_directory(
         weights: {variable path: array}.
         settings: the content of config.json.
         vocab: the V tokens in the order of their ids; if None, no tokenizer files are written.
-        do_lower_case: whether the tokenizer lower-cases text.
+        tokenizer: the settings of the tokenizer.
     """
     act = settings["hidden_act"]
     settings = {**settings, "hidden_act": _ACTIVATIONS_WRITTEN.get(act, act)}
     write_json(folder / CONFIG, settings)
     if vocab is not None:
         write_vocab(folder / VOCAB, vocab)
-        write_json(folder / TOKENIZER, _tokenizer_config(settings, do_lower_case))
-        write_json(folder / FAST_TOKENIZER, tokenizer_json(vocab, do_lower_case))
+        write_json(folder / TOKENIZER, _tokenizer_config(settings, tokenizer))
+        write_json(folder / FAST_TOKENIZER, tokenizer_json(vocab, tokenizer))
     write_safetensors(folder, weights)
 
 
@@ -195,12 +198,10 @@ def _read_config(path: Path, settings: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"{path}: {error}") from None
 
 
-def _tokenizer_config(settings: Mapping[str, Any], do_lower_case: bool) -> dict[str, Any]:
+def _tokenizer_config(settings: Mapping[str, Any], tokenizer: TokenizerSettings) -> dict[str, Any]:
     return {
         "tokenizer_class": "BertTokenizer",
-        "do_lower_case": do_lower_case,
-        "strip_accents": None,
-        "tokenize_chinese_chars": True,
+        **tokenizer.to_dict(),
         "model_max_length": settings["max_position_embeddings"],
         "unk_token": "[UNK]",
         "sep_token": "[SEP]",

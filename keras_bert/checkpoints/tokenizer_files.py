@@ -1,19 +1,22 @@
 """Reads the vocabulary and the settings of a Hugging Face tokenizer.
 
 A directory may specify a tokenizer that differs from this library's (docs/concepts/tokenizer.md),
-for example one that splits words with MeCab, or that lower-cases but keeps accents. The weights in
-such a directory can be used, but the vocabulary cannot, because this library's tokenizer would
-split texts into other tokens than in the model's training.
+for example one that splits words with MeCab. The weights in such a directory can be used, but the
+vocabulary cannot, because this library's tokenizer would split texts into other tokens than in the
+model's training.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from absl import logging
 
 from keras_bert.checkpoints.checkpoint import guess_lower_case
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_vocab, load_vocab
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
@@ -38,7 +41,6 @@ _RULES = (
     ("subword_tokenizer_type", "wordpiece"),
     ("do_basic_tokenize", True),
     ("clean_text", True),
-    ("tokenize_chinese_chars", True),
     ("wordpieces_prefix", "##"),
 )
 # The same for tokenizer.json: first the type of each step, then the settings of the steps.
@@ -50,20 +52,26 @@ _STEPS = (
 _FAST_RULES = (
     *_STEPS,
     ("normalizer.clean_text", True),
-    ("normalizer.handle_chinese_chars", True),
     ("model.continuing_subword_prefix", "##"),
 )
+# Setting of this library -> the key of tokenizer.json; in tokenizer_config.json, the names are the
+# same.
+_FAST_KEYS = {
+    "do_lower_case": "normalizer.lowercase",
+    "strip_accents": "normalizer.strip_accents",
+    "tokenize_chinese_chars": "normalizer.handle_chinese_chars",
+}
 
 
 def read_tokenizer(
-    path: Path, settings: Mapping[str, Any]
-) -> tuple[list[str] | None, bool, str | None]:
-    """Reads the tokenizer files of a directory; `settings` is the content of its config.json.
+    path: Path, config: Mapping[str, Any]
+) -> tuple[list[str] | None, TokenizerSettings, str | None]:
+    """Reads the tokenizer files of a directory; `config` is the content of its config.json.
 
     Returns:
         vocab: the V tokens in the order of their ids, from `vocab.txt`, or else `tokenizer.json`;
             None if the directory has neither file, or if the tokenizer is not BERT's.
-        do_lower_case: whether text is lower-cased.
+        settings: the settings of the tokenizer.
         mismatch: one line about the first setting that does not match BERT's tokenizer, from
             `find_mismatch`; None if all match.
 
@@ -76,31 +84,63 @@ def read_tokenizer(
     )
     steps = _steps(fast)
     mismatch = (
-        _class_mismatch(path, slow, steps, settings)
+        _class_mismatch(path, slow, steps, config)
         or find_mismatch(path / TOKENIZER, slow, _RULES)
         or find_mismatch(path / FAST_TOKENIZER, steps, _FAST_RULES)
     )
-    declared = [
-        value_of(path / TOKENIZER, slow, "do_lower_case", bool, None),
-        value_of(path / FAST_TOKENIZER, steps, "normalizer.lowercase", bool, None),
-    ]
     vocab = None
     if not mismatch and (path / VOCAB).is_file():
         vocab = load_vocab(path / VOCAB)
     elif not mismatch and fast:  # transformers 5 and later write only this file.
         vocab = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"))
-        declared.reverse()
-    casing = next((value for value in declared if value is not None), None)
-    do_lower_case = guess_lower_case(vocab, path) if casing is None else casing
-    # This library's tokenizer strips accents if and only if it lower-cases.
-    mismatch = (
-        mismatch
-        or find_mismatch(path / TOKENIZER, slow, [("strip_accents", do_lower_case)])
-        or find_mismatch(
-            path / FAST_TOKENIZER, steps, [("normalizer.strip_accents", do_lower_case)]
-        )
-    )
-    return None if mismatch else vocab, do_lower_case, mismatch
+    files = [
+        (path / TOKENIZER, slow, {name: name for name in _FAST_KEYS}),
+        (path / FAST_TOKENIZER, steps, _FAST_KEYS),
+    ]
+    # As in transformers: BERT's classes follow tokenizer_config.json, and generic ones the other.
+    if _declared_class(slow, config)[1] in _GENERIC_CLASSES:
+        files.reverse()
+    casing = guess_lower_case(vocab, path)
+    return vocab, _read_settings(files, casing), mismatch
+
+
+def _read_settings(
+    files: Sequence[tuple[Path, Mapping[str, Any], Mapping[str, str]]], do_lower_case: bool
+) -> TokenizerSettings:
+    """Combines the settings in two files; the values of the first file take precedence.
+
+    Args:
+        files: for each file its path, its content, and the key of each setting.
+        do_lower_case: the value if it is in neither file.
+
+    Raises:
+        InputError: a value is not a boolean.
+    """
+    first, second = (_stated(*file, do_lower_case) for file in files)
+    for name in first.keys() & second.keys():
+        if first[name] != second[name]:
+            (path, content, keys), (other, its_content, its_keys) = files
+            key, its_key = keys[name], its_keys[name]
+            logging.warning(
+                "%s: %s is %s, but %s: %s is %s; the former is used, as in transformers",
+                *(path, key, json.dumps(content[key])),
+                *(other, its_key, json.dumps(its_content[its_key])),
+            )
+    return TokenizerSettings(**{"do_lower_case": do_lower_case, **second, **first})
+
+
+def _stated(
+    path: Path, content: Mapping[str, Any], keys: Mapping[str, str], do_lower_case: bool
+) -> dict[str, bool | None]:
+    """Returns the settings that a file contains, by name."""
+    values = {
+        name: value_of(path, content, key, bool, None)
+        for name, key in keys.items()
+        # A null has a meaning only for strip_accents.
+        if key in content and (content[key] is not None or name == "strip_accents")
+    }
+    settings = TokenizerSettings(**{"do_lower_case": do_lower_case, **values})
+    return {name: getattr(settings, name) for name in values}
 
 
 def find_mismatch(
@@ -125,18 +165,23 @@ def _mismatch(file: Path, key: str, found: Any, expected: Any) -> str:
 
 
 def _class_mismatch(
-    path: Path, slow: Mapping[str, Any], steps: Mapping[str, Any], settings: Mapping[str, Any]
+    path: Path, slow: Mapping[str, Any], steps: Mapping[str, Any], config: Mapping[str, Any]
 ) -> str | None:
     """Finds a tokenizer class that is not BERT's, or a missing step of a generic class."""
-    # As in transformers, config.json names the class if tokenizer_config.json does not.
-    file, declared = (TOKENIZER, slow) if slow.get("tokenizer_class") else (CONFIG, settings)
-    name = declared.get("tokenizer_class")
+    file, name = _declared_class(slow, config)
     if name in _GENERIC_CLASSES:
         missing = next(((key, value) for key, value in _STEPS if steps.get(key) is None), None)
         return missing and _mismatch(path / FAST_TOKENIZER, missing[0], None, missing[1])
     if name is not None and name not in _BERT_CLASSES:
         return _mismatch(path / file, "tokenizer_class", name, _BERT_CLASSES[0])
     return None
+
+
+def _declared_class(slow: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, Any]:
+    """Returns the tokenizer class, and the name of the file that it is from."""
+    # As in transformers, config.json names the class if tokenizer_config.json does not.
+    file, declared = (TOKENIZER, slow) if slow.get("tokenizer_class") else (CONFIG, config)
+    return file, declared.get("tokenizer_class")
 
 
 def _steps(fast: Mapping[str, Any]) -> dict[str, Any]:

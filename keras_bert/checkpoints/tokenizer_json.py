@@ -6,10 +6,11 @@ docs/concepts/tokenizer.md lists the texts for which that library computes other
 from collections.abc import Sequence
 from typing import Any
 
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD, SPECIAL_TOKENS
 
 
-def tokenizer_json(vocab: Sequence[str], do_lower_case: bool) -> dict[str, Any]:
+def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[str, Any]:
     """Returns the content of tokenizer.json for the V tokens in the order of their ids."""
     ids = {token: index for index, token in enumerate(vocab)}
     special = sorted(SPECIAL_TOKENS, key=ids.__getitem__)
@@ -23,9 +24,9 @@ def tokenizer_json(vocab: Sequence[str], do_lower_case: bool) -> dict[str, Any]:
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
-            "handle_chinese_chars": True,
-            "strip_accents": None,  # The same as `lowercase`.
-            "lowercase": do_lower_case,
+            "handle_chinese_chars": settings.tokenize_chinese_chars,
+            "strip_accents": settings.strip_accents,  # None: the same as `lowercase`.
+            "lowercase": settings.do_lower_case,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "post_processor": {

@@ -12,6 +12,7 @@ from typing import Any
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json
+from keras_bert.text.settings import TokenizerSettings
 
 FORMAT, VERSION = "keras_bert.pretraining", 2
 MANIFEST = "manifest.json"
@@ -108,6 +109,7 @@ def _read_manifest(folder: str) -> dict[str, Any] | None:
         if kind != (FORMAT, VERSION):
             raise InputError(f"{path}: expected format and version {FORMAT, VERSION}, got {kind}")
         _ = [manifest["settings"][name] for name in _SETTINGS]
+        TokenizerSettings.read(path, manifest["settings"])  # raises for invalid values
         _ = os.path.join(folder, manifest["vocab"]["file"]), manifest["vocab"]["sha256"]
         for shard in manifest["shards"]:
             _ = os.path.join(folder, shard["file"]), shard["sha256"]

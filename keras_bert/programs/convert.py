@@ -15,6 +15,8 @@ from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program
 
+_TOKENIZER_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
@@ -22,6 +24,18 @@ def define_flags(define: Definitions) -> None:
     define.boolean("heads", True, "Whether to convert the heads too, or only the encoder.")
     define.boolean(
         "do_lower_case", None, "Whether the model is uncased. Default: as stored in SRC."
+    )
+    define.boolean(
+        "strip_accents",
+        None,
+        "Whether the tokenizer strips accents. Default: as stored in SRC, otherwise the value of "
+        "--do_lower_case.",
+    )
+    define.boolean(
+        "tokenize_chinese_chars",
+        None,
+        "Whether each CJK ideograph is a word of its own. Default: as stored in SRC, otherwise "
+        "true.",
     )
 
 
@@ -35,7 +49,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     from keras_bert.checkpoints.conversion import convert
 
     source, target = arguments
-    print(convert(Path(source), Path(target), flags.to, flags.heads, flags.do_lower_case))
+    tokenizer = {name: flags[name].value for name in _TOKENIZER_FLAGS}
+    print(convert(Path(source), Path(target), flags.to, flags.heads, tokenizer))
     print(f"{target}: written in format {flags.to}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert.config import BertConfig
+from keras_bert.text.settings import TokenizerSettings
 
 TASK_DESCRIPTIONS = {
     "classification": "predicts the label or score of a text",
@@ -61,21 +62,26 @@ def model_card(
 
 def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
     pooling = info.get("pooling")
+    settings = TokenizerSettings.read("export.json", info)
     return (
         f"# BERT model that {TASK_DESCRIPTIONS[info['task']]}\n\n"
-        f"{describe_sizes(config, info['do_lower_case'])} Matrix products are computed in "
+        f"{describe_sizes(config, settings)} Matrix products are computed in "
         f"{info['compute_type']}. Exported by keras_bert from `{info['model']}`.\n"
         + list_labels(info.get("labels", ()))
         + (f"\nsentence-transformers uses the output `{pooling}`.\n" if pooling else "")
     )
 
 
-def describe_sizes(config: BertConfig, do_lower_case: bool) -> str:
-    """Returns a sentence with the sizes of the encoder and its vocabulary."""
+def describe_sizes(config: BertConfig, settings: TokenizerSettings) -> str:
+    """Returns sentences with the sizes of the encoder and its vocabulary, and unusual settings."""
+    accents = ""
+    if settings.strip_accents is not None:
+        accents = " without accents" if settings.strip_accents else " with accents"
+    words = "" if settings.tokenize_chinese_chars else " CJK ideographs are not separate words."
     return (
         f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
-        f"{'lower-cased' if do_lower_case else 'cased'} tokens."
+        f"{'lower-cased' if settings.do_lower_case else 'cased'} tokens{accents}.{words}"
     )
 
 

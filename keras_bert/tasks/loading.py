@@ -119,7 +119,9 @@ class Source:
                 f"{checkpoint.why_no_vocab}; expected a checkpoint with a vocabulary, or the "
                 "argument `tokenizer`"
             )
-        return BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case, special)
+        return BertTokenizer(
+            checkpoint.vocab, keep_special_tokens=special, **checkpoint.tokenizer_settings.to_dict()
+        )
 
     def check_heads(self, task: str, name: str) -> None:
         """Checks that the checkpoint can be used for a task; `name` is the name of its class.

@@ -42,10 +42,10 @@ def run_card(
 
 def _opening(task: str | None, description: ModelDescription, base: str | None) -> str:
     start = f"the weights of `{public_name(base)}`" if base else "newly initialized weights"
+    sizes = describe_sizes(description.config, description.tokenizer_settings)
     return (
         f"# BERT model that {TASK_DESCRIPTIONS[task] if task else _PRETRAINED}\n\n"
-        f"{describe_sizes(description.config, description.do_lower_case)} Trained by keras_bert "
-        f"from {start}.\n" + list_labels(description.labels or ())
+        f"{sizes} Trained by keras_bert from {start}.\n" + list_labels(description.labels or ())
     )
 
 

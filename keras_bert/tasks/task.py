@@ -158,7 +158,7 @@ class Task:
         return ModelDescription(
             self.model.config,
             self.tokenizer.vocab,
-            self.tokenizer.do_lower_case,
+            self.tokenizer.settings,
             labels=self.label_names or None,
             problem_type=self.problem_type_name,
             extra={SETTINGS_KEY: self._saved_settings()},

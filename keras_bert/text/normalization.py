@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.unicode_14 import assigned_characters
 
 _CJK_RANGES = (
@@ -33,22 +34,24 @@ _IS_VALUE = 1 << 31  # flag of a trie unit: the unit holds a value
 _HAS_VALUE = 1 << 8  # flag of a trie unit: a character ends here
 
 
-def normalize_character(char: str, do_lower_case: bool) -> str:
+def normalize_character(char: str, settings: TokenizerSettings) -> str:
     """Returns the text that replaces one character in BERT's normalization.
 
-    Control characters are removed, and white space becomes " ". Spaces are added around punctuation
-    and CJK ideographs, which become words of their own. With `do_lower_case`, characters are
-    lower-cased and lose their accents.
+    Control characters are removed, and white space becomes " ". Spaces are added around
+    punctuation, which becomes words of its own. The settings determine whether the same holds for
+    CJK ideographs, and whether characters are lower-cased and lose their accents.
     """
     if _is_dropped(char):
         return ""
     if char.isspace():
         return " "
     text = char
-    if do_lower_case:
-        parts = unicodedata.normalize("NFD", char.lower())
+    if settings.do_lower_case:
+        text = text.lower()
+    if settings.strips_accents:
+        parts = unicodedata.normalize("NFD", text)
         text = "".join(part for part in parts if unicodedata.category(part) != "Mn")
-    if _is_cjk(char):
+    if settings.tokenize_chinese_chars and _is_cjk(char):
         return f" {text} "
     return "".join(f" {part} " if _is_punctuation(part) else part for part in text)
 
@@ -111,18 +114,18 @@ def _ranges(chars: Iterable[str]) -> str:
     return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in runs)
 
 
-def _replacements(do_lower_case: bool, own_words: str) -> Iterator[tuple[bytes, bytes]]:
+def _replacements(settings: TokenizerSettings, own_words: str) -> Iterator[tuple[bytes, bytes]]:
     """Yields each character that changes and its replacement, both in UTF-8."""
     for char in own_words:
         yield char.encode(), f" {char} ".encode()
     for char in _characters():
-        text = normalize_character(char, do_lower_case)
+        text = normalize_character(char, settings)
         if text != char:
             yield char.encode(), text.encode()
 
 
 @functools.cache
-def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
+def normalizer_model(settings: TokenizerSettings, own_words: str = "") -> bytes:
     """Builds the character table in the format of `FastBertNormalizer(model_buffer=...)`.
 
     The table is a double-array trie over the UTF-8 bytes of a character. From the unit at position
@@ -135,7 +138,7 @@ def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
     units = [256 << 10] + [0] * 511
     blocks: dict[bytes, int] = {}
     values: list[tuple[int, int]] = []
-    for key, text in _replacements(do_lower_case, own_words):
+    for key, text in _replacements(settings, own_words):
         if text not in places:
             places[text] = len(pool)
             pool += text
@@ -158,16 +161,16 @@ def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
         units[position] |= (position ^ len(units)) << 10 | _HAS_VALUE
         units.append(value)
     trie = np.array(units, "<u4")
-    return _flatbuffer(do_lower_case, trie.tobytes(), null_value, bytes(pool))
+    return _flatbuffer(settings.strips_accents, trie.tobytes(), null_value, bytes(pool))
 
 
-def _flatbuffer(do_lower_case: bool, trie: bytes, null_value: int, pool: bytes) -> bytes:
+def _flatbuffer(strips_accents: bool, trie: bytes, null_value: int, pool: bytes) -> bytes:
     """Encodes the fields in the layout of tensorflow-text's `fast_bert_normalizer_model.fbs`."""
     # The offset of the table (16), then at byte 4 the vtable, which consists of its size, the size
     # of the table, and the offset of each field in the table.
     header = struct.pack("<I6H", 16, 12, 20, 7, 8, 12, 16)
     # The table at byte 16 consists of the distance to the vtable, the flag, the offset of the trie,
     # the value of U+0000 and the offset of the pool. Each offset is relative to its own position.
-    table = struct.pack("<i3xBIII", 12, do_lower_case, 12, null_value, 4 + 4 + len(trie))
+    table = struct.pack("<i3xBIII", 12, strips_accents, 12, null_value, 4 + 4 + len(trie))
     vectors = struct.pack("<I", len(trie) // 4) + trie + struct.pack("<I", len(pool)) + pool
     return header + table + vectors

@@ -27,6 +27,7 @@ from keras_bert.text.offsets import (
     offsets_in_text,
     row_ids,
 )
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
@@ -51,12 +52,14 @@ class BertTokenizer:
 
     Args:
         vocab: the path of a vocabulary file, or the V tokens in the order of their ids.
-        do_lower_case: whether to lower-case and strip accents; True for uncased vocabularies.
+        do_lower_case: whether to lower-case; True for uncased vocabularies.
         keep_special_tokens: whether a special token in a text, such as "[MASK]", becomes a single
             token. By default, it is ordinary text: "[", "mask", "]".
+        strip_accents: whether to strip accents; None for the value of `do_lower_case`.
+        tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
 
     Raises:
-        InputError: the vocabulary is not valid (see `load_vocab`).
+        InputError: the vocabulary is not valid (see `load_vocab`), or a setting is not a boolean.
     """
 
     def __init__(
@@ -64,6 +67,8 @@ class BertTokenizer:
         vocab: Sequence[str] | os.PathLike | str,
         do_lower_case: bool = True,
         keep_special_tokens: bool = False,
+        strip_accents: bool | None = None,
+        tokenize_chinese_chars: bool = True,
     ):
         if isinstance(vocab, (str, os.PathLike)):
             self.vocab = load_vocab(vocab)
@@ -71,7 +76,7 @@ class BertTokenizer:
             self.vocab = list(vocab)
             check_vocab(self.vocab)
         self.vocab_size = len(self.vocab)
-        self.do_lower_case = do_lower_case
+        self.settings = TokenizerSettings(do_lower_case, strip_accents, tokenize_chinese_chars)
         self.keep_special_tokens = keep_special_tokens
         self._special_token_ids = [self.vocab.index(token) for token in SPECIAL_TOKENS]
         (
@@ -83,7 +88,7 @@ class BertTokenizer:
         ) = self._special_token_ids
 
         standins = _STANDINS if keep_special_tokens else ""
-        table = np.frombuffer(normalizer_model(do_lower_case, standins), np.uint8)
+        table = np.frombuffer(normalizer_model(self.settings, standins), np.uint8)
         with tf.init_scope():
             self._normalizer = tf_text.FastBertNormalizer(model_buffer=tf.constant(table))
             try:
@@ -101,6 +106,11 @@ class BertTokenizer:
                     f"{where}: tensorflow-text cannot use this vocabulary: {error}"
                 ) from None
             self._splitter = tf_text.WhitespaceTokenizer()
+
+    @property
+    def do_lower_case(self) -> bool:
+        """Whether texts are lower-cased."""
+        return self.settings.do_lower_case
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes strings [B] into token ids, ragged int32 [B, (tokens)].
@@ -163,14 +173,14 @@ class BertTokenizer:
             for token, standin in zip(SPECIAL_TOKENS, _STANDINS, strict=True):
                 filled = standin + DROPPED * (len(token) - len(standin.encode()))
                 text = tf.strings.regex_replace(text, rf"\[{token[1:-1]}\]", filled)
-        plain = _VALID_WITHOUT_SIGMA if self.do_lower_case else VALID
+        plain = _VALID_WITHOUT_SIGMA if self.settings.do_lower_case else VALID
         is_plain = tf.strings.regex_full_match(text, f"(?s)[{plain}]*")
         return tf.cond(tf.reduce_all(is_plain), lambda: text, lambda: self._repair(text))
 
     def _repair(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces invalid bytes by control characters, and final capital sigmas by "ς"."""
         text = mark_invalid(text)
-        if self.do_lower_case:
+        if self.settings.do_lower_case:
             text = tf.strings.regex_replace(text, final_sigma_pattern(), r"\1ς\2")
         return text
 

@@ -19,6 +19,7 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.models.encoder import BertEncoder
+from keras_bert.text.settings import TokenizerSettings
 
 KINDS = ("encoder", "pretrainer", "classifier", "token_classifier", "span_labeler")
 
@@ -35,7 +36,7 @@ def saved(request, tiny, tmp_path_factory):
         ModelDescription(
             tiny.config,
             tiny.vocab,
-            do_lower_case=False,
+            TokenizerSettings(False),
             labels=labels,
             problem_type="multi_label_classification" if labels else None,
             extra={"task_specific_params": {"threshold": 0.5}},
@@ -116,7 +117,7 @@ def test_do_lower_case_can_be_corrected(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
     )
-    convert(tmp_path / "a", tmp_path / "b", "tf1", do_lower_case=False)
+    convert(tmp_path / "a", tmp_path / "b", "tf1", tokenizer={"do_lower_case": False})
     assert not open_checkpoint(tmp_path / "b").do_lower_case
 
 

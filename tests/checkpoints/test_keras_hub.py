@@ -18,6 +18,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.layers.heads import MaskedLMHead
+from keras_bert.text.settings import TokenizerSettings
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CLASSIFIER, MASKED_LM = GOLDEN / "keras_hub_classifier", GOLDEN / "keras_hub_masked_lm"
@@ -147,10 +148,8 @@ def rewrite_tokenizer(path, **own):
     [
         ({"class_name": "XLMTokenizer"}, 'class_name is "XLMTokenizer"; expected "BertTokenizer"'),
         ({"split": False}, "split is false; expected true"),
-        ({"split_on_cjk": False}, "split_on_cjk is false; expected true"),
         ({"suffix_indicator": "@@"}, 'suffix_indicator is "@@"; expected "##"'),
         ({"oov_token": "<unk>"}, 'oov_token is "<unk>"; expected "[UNK]"'),
-        ({"lowercase": False, "strip_accents": True}, "strip_accents is true; expected false"),
     ],
 )
 def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(tmp_path, own, line):
@@ -161,6 +160,28 @@ def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(tmp_path, own, 
     assert checkpoint.tokenizer_mismatch.startswith(
         f"{path}/tokenizer.json: {line}, as in Google's"
     )
+
+
+@pytest.mark.parametrize(
+    ("own", "settings"),
+    [
+        ({"lowercase": False, "strip_accents": True}, TokenizerSettings(False, True)),
+        ({"lowercase": False, "strip_accents": False}, TokenizerSettings(False)),
+        ({"split_on_cjk": False}, TokenizerSettings(tokenize_chinese_chars=False)),
+    ],
+)
+def test_settings_of_the_tokenizer_are_read(tmp_path, own, settings):
+    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
+    rewrite_tokenizer(path, **own)
+    assert open_checkpoint(path).tokenizer_settings == settings
+
+
+@pytest.mark.parametrize("key", ["strip_accents", "split_on_cjk"])
+def test_tokenizer_setting_of_a_wrong_type_is_rejected(tmp_path, key):
+    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
+    rewrite_tokenizer(path, **{key: "no"})
+    with pytest.raises(InputError, match=rf"tokenizer.json: {key} is 'no'; expected true or false"):
+        open_checkpoint(path)
 
 
 def test_uncased_preset_that_keeps_accents_opens_with_a_warning(tmp_path, caplog):

@@ -20,6 +20,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
 from keras_bert.models.encoder import BertEncoder
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -51,7 +52,7 @@ def same_weights(a, b):
 def saved(tmp_path):
     model = randomised(BertPretrainer(CONFIG))
     save_model_directory(
-        tmp_path / "model", model, ModelDescription(CONFIG, VOCAB, do_lower_case=False)
+        tmp_path / "model", model, ModelDescription(CONFIG, VOCAB, TokenizerSettings(False))
     )
     return tmp_path / "model", model
 
@@ -327,6 +328,7 @@ def test_vocabulary_can_be_read_from_tokenizer_json_alone(saved):
         "normalizer": {"type": "BertNormalizer", "lowercase": True},
     }
     (path / "tokenizer.json").write_text(json.dumps(fast))
+    (path / "tokenizer_config.json").unlink()
     directory = open_model_directory(path)
     assert directory.vocab == VOCAB
     assert directory.do_lower_case is True
@@ -348,7 +350,9 @@ def test_transformers_loads_our_directory_with_the_same_outputs(tmp_path, root):
         config = dataclasses.replace(CONFIG, hidden_act=hidden_act)
         model = randomised(BertPretrainer(config))
         pairs += [tmp_path / hidden_act, tmp_path / f"{hidden_act}.npz"]
-        save_model_directory(pairs[-2], model, ModelDescription(config, VOCAB, do_lower_case=True))
+        save_model_directory(
+            pairs[-2], model, ModelDescription(config, VOCAB, TokenizerSettings(True))
+        )
         outputs = {**model.encoder(inputs), **model(inputs)}
         np.savez(
             pairs[-1],

@@ -14,6 +14,7 @@ from keras_bert.checkpoints.model_directory import open_model_directory, save_mo
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
 
@@ -181,7 +182,7 @@ def test_every_format_keeps_the_casing(tiny, tmp_path, to):
     for casing in (True, False):
         source = tmp_path / f"{casing}"
         save_model_directory(
-            source, model, ModelDescription(tiny.config, tiny.vocab, do_lower_case=casing)
+            source, model, ModelDescription(tiny.config, tiny.vocab, TokenizerSettings(casing))
         )
         convert(source, tmp_path / f"{casing}-{to}", to)
         assert open_checkpoint(tmp_path / f"{casing}-{to}").do_lower_case is casing

@@ -1,5 +1,7 @@
 """Tokenizers of Hugging Face directories: BERT's opens; others give a one-line reason."""
 
+import dataclasses
+import itertools
 import json
 
 import numpy as np
@@ -12,6 +14,7 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
+from keras_bert.text.settings import TokenizerSettings
 
 # Tokenizer files that transformers 5.23 saves with the weights of a BERT model.
 SLOW = {
@@ -103,6 +106,124 @@ def test_generic_class_opens_with_a_bert_tokenizer_json(directory, tiny, kind, c
 
 
 @pytest.mark.parametrize(
+    ("slow", "settings"),
+    [
+        ({}, TokenizerSettings()),
+        ({"strip_accents": False}, TokenizerSettings(True, False)),
+        ({"do_lower_case": False, "strip_accents": True}, TokenizerSettings(False, True)),
+        ({"tokenize_chinese_chars": False}, TokenizerSettings(tokenize_chinese_chars=False)),
+        ({"strip_accents": True, "tokenize_chinese_chars": None}, TokenizerSettings()),
+    ],
+)
+def test_settings_are_read_from_either_file(directory, tiny, slow, settings):
+    path, write = directory
+    write(SLOW | slow)
+    assert open_checkpoint(path).tokenizer_settings == settings
+    normalizer = NORMALIZER | {
+        "lowercase": settings.do_lower_case,
+        "strip_accents": settings.strip_accents,
+        "handle_chinese_chars": settings.tokenize_chinese_chars,
+    }
+    fast = tokenizer_json(FAST | {"normalizer": normalizer}, tiny)
+    write({"tokenizer_class": "PreTrainedTokenizerFast"}, fast)
+    assert open_checkpoint(path).tokenizer_settings == settings
+    write(SLOW | slow, fast)
+    checkpoint = open_checkpoint(path)
+    assert (checkpoint.tokenizer_settings, checkpoint.vocab) == (settings, tiny.vocab)
+
+
+@pytest.mark.parametrize(
+    ("slow", "normalizer", "settings", "warning"),
+    [
+        (
+            {"tokenizer_class": "BertTokenizer", "strip_accents": None},
+            {"strip_accents": False},
+            TokenizerSettings(),
+            "tokenizer_config.json: strip_accents is null, but {path}/tokenizer.json: "
+            "normalizer.strip_accents is false; the former is used, as in transformers",
+        ),
+        (
+            {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": False},
+            {"strip_accents": False},
+            TokenizerSettings(True, False),
+            "tokenizer.json: normalizer.lowercase is true, but {path}/tokenizer_config.json: "
+            "do_lower_case is false; the former is used, as in transformers",
+        ),
+        ({"tokenizer_class": "BertTokenizer"}, {"lowercase": False}, TokenizerSettings(False), ""),
+        ({"do_lower_case": True}, {"strip_accents": False}, TokenizerSettings(True, False), ""),
+    ],
+)
+def test_one_file_takes_precedence_as_in_transformers(
+    directory, tiny, caplog, slow, normalizer, settings, warning
+):
+    path, write = directory
+    write(slow, tokenizer_json(FAST | {"normalizer": NORMALIZER | normalizer}, tiny))
+    assert open_checkpoint(path).tokenizer_settings == settings
+    assert ("is used, as in transformers" in caplog.text) == bool(warning)
+    assert warning.format(path=path) in caplog.text
+
+
+@pytest.mark.parametrize("key", ["strip_accents", "tokenize_chinese_chars"])
+def test_setting_of_a_wrong_type_is_rejected(directory, tiny, key):
+    path, write = directory
+    write(SLOW | {key: "no"})
+    with pytest.raises(InputError, match=rf"tokenizer_config.json: {key} is 'no'; expected true"):
+        open_checkpoint(path)
+    name = {"tokenize_chinese_chars": "handle_chinese_chars"}.get(key, key)
+    write(SLOW, tokenizer_json(FAST | {"normalizer": NORMALIZER | {name: 0}}, tiny))
+    with pytest.raises(InputError, match=rf"tokenizer.json: normalizer.{name} is 0; expected true"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TokenizerSettings(*values)
+        for values in itertools.product([True, False], [None, True, False], [True, False])
+    ],
+)
+def test_every_format_stores_the_settings(tiny, tmp_path, caplog, to, settings):
+    description = ModelDescription(tiny.config, tiny.vocab, settings, extra={"other": 1})
+    save_model_directory(tmp_path / "source", tiny.make("encoder"), description)
+    convert(tmp_path / "source", tmp_path / "target", to)
+    checkpoint = open_checkpoint(tmp_path / "target")
+    assert checkpoint.tokenizer_settings == settings
+    assert checkpoint.extra == {"other": 1}
+    assert "accents" not in caplog.text
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_settings_can_be_corrected(tiny, tmp_path, to):
+    description = ModelDescription(tiny.config, tiny.vocab)
+    save_model_directory(tmp_path / "source", tiny.make("encoder"), description)
+    changes = {"do_lower_case": None, "strip_accents": False, "tokenize_chinese_chars": False}
+    convert(tmp_path / "source", tmp_path / "target", to, tokenizer=changes)
+    opened = open_checkpoint(tmp_path / "target")
+    assert opened.tokenizer_settings == TokenizerSettings(True, False, False)
+
+
+def test_fine_tuning_uses_the_settings_of_the_checkpoint(tiny, tmp_path):
+    settings = TokenizerSettings(True, False, False)
+    description = ModelDescription(tiny.config, tiny.vocab, settings)
+    save_model_directory(tmp_path / "model", tiny.make("encoder"), description)
+    start = StartSettings(str(tmp_path / "model"), max_seq_length=16)
+    opened = open_pretrained(start)
+    assert opened.tokenizer().settings == settings
+    stated = {"strip_accents": False, "tokenize_chinese_chars": False}
+    assert stated.items() <= opened.record().items()
+    # The flag replaces only the casing; a cased tokenizer keeps accents by default.
+    cased = open_pretrained(dataclasses.replace(start, do_lower_case=False))
+    assert cased.tokenizer_settings == TokenizerSettings(False, None, False)
+
+
+def test_default_settings_are_recorded_as_in_earlier_versions(directory):
+    path, _ = directory
+    record = open_pretrained(StartSettings(str(path), max_seq_length=16)).record()
+    assert [*record] == ["config", "weights_sha256", "vocab_sha256", "do_lower_case"]
+
+
+@pytest.mark.parametrize(
     ("change", "line"),
     [
         (
@@ -117,11 +238,7 @@ def test_generic_class_opens_with_a_bert_tokenizer_json(directory, tiny, kind, c
         ),
         ({"do_basic_tokenize": False}, "do_basic_tokenize is false; expected true"),
         ({"clean_text": False}, "clean_text is false; expected true"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false; expected true"),
         ({"wordpieces_prefix": "@@"}, 'wordpieces_prefix is "@@"; expected "##"'),
-        # Our tokenizer would strip umlauts that the model was trained with.
-        ({"strip_accents": False}, "strip_accents is false; expected true"),
-        ({"do_lower_case": False, "strip_accents": True}, "strip_accents is true; expected false"),
     ],
 )
 def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(directory, change, line):
@@ -138,8 +255,6 @@ def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(directory, chan
     [
         ("normalizer", {"type": "Sequence"}, '.type is "Sequence"; expected "BertNormalizer"'),
         ("normalizer", {"clean_text": False}, ".clean_text is false; expected true"),
-        ("normalizer", {"handle_chinese_chars": False}, ".handle_chinese_chars is false; expec"),
-        ("normalizer", {"strip_accents": False}, ".strip_accents is false; expected true"),
         ("pre_tokenizer", {"type": "Whitespace"}, '.type is "Whitespace"; expected "BertPreT'),
         ("model", {"type": "Unigram"}, '.type is "Unigram"; expected "WordPiece"'),
         ("model", {"continuing_subword_prefix": ""}, '.continuing_subword_prefix is ""; expected'),
@@ -192,11 +307,11 @@ def test_weights_convert_without_an_incompatible_tokenizer(directory, tmp_path, 
 
 def test_fine_tuning_requires_a_compatible_vocabulary(directory, tiny):
     path, write = directory
-    write(SLOW | {"strip_accents": False})
+    write(SLOW | {"clean_text": False})
     with pytest.raises(InputError) as error:
         open_pretrained(StartSettings(str(path), max_seq_length=16))
     assert str(error.value) == (
-        f"{path}/tokenizer_config.json: strip_accents is false; expected true, as in Google's "
+        f"{path}/tokenizer_config.json: clean_text is false; expected true, as in Google's "
         "BERT tokenizer; pass a vocabulary for BERT's tokenizer as --vocab_file"
     )
     start = open_pretrained(StartSettings(str(path), str(path / "vocab.txt"), max_seq_length=16))

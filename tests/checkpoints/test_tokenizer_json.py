@@ -1,17 +1,24 @@
 """The `tokenizers` library opens tokenizer.json and computes the ids of this library."""
 
+import dataclasses
 import itertools
 import json
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import tensorflow as tf
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
+from keras_bert.checkpoints.model_directory import write_model_directory
 from keras_bert.checkpoints.tokenizer_json import tokenizer_json
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.unicode_14 import assigned_characters
 from keras_bert.text.vocabulary import load_vocab
 
 VOCABS = [
@@ -21,28 +28,114 @@ VOCABS = [
     ("bert-base-multilingual-cased", False),
 ]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##lock", "caf", "##e", "!", "中", "É"]
+
+
+class TransformersSettings(NamedTuple):
+    """The arguments of transformers.BertTokenizerFast."""
+
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+
+
+SETTINGS = [
+    TransformersSettings(*values)
+    for values in itertools.product([True, False], [None, True, False], [True, False])
+]
+# Those with another effect than the default for either casing.
+OTHER_SETTINGS = [
+    settings
+    for settings in SETTINGS
+    if settings.strip_accents == (not settings.do_lower_case)
+    or (settings.strip_accents is None and not settings.tokenize_chinese_chars)
+]
+# Ranges of characters for which the libraries agree in any order: Latin, Greek without the capital
+# sigma, Cyrillic; letters with accents as marks; CJK ideographs, kana and Hangul.
+_LETTERS = [*range(0x20, 0x250), *range(0x388, 0x3A2), *range(0x3A4, 0x460)]
+_GENERATED = (
+    _LETTERS,
+    [*range(0x41, 0x7B), 0x20, 0xDF, 0xE4, 0xC4, 0x130, 0x131, 0x1E9E, *range(0x300, 0x346)],
+    [*range(0x4E00, 0x4E80), *range(0x3041, 0x3097), *range(0xF900, 0xF980), 0x20, 0x41, 0xE9],
+    [*range(0xAC00, 0xAD00), *range(0x1100, 0x1113), *range(0x1161, 0x1176), 0x20, 0x4E00],
+)
 # What docs/concepts/tokenizer.md lists: special tokens in a text.
 _SPECIAL = re.compile(r"\[(PAD|UNK|CLS|SEP|MASK)\]")
 
 
-def open_in_tokenizers(vocab, do_lower_case) -> Tokenizer:
-    return Tokenizer.from_str(json.dumps(tokenizer_json(vocab, do_lower_case)))
+def open_in_tokenizers(vocab, *settings) -> Tokenizer:
+    """Opens our tokenizer.json with the normalizer that transformers creates for these settings."""
+    written = tokenizer_json(vocab, TokenizerSettings(*settings))
+    opened = Tokenizer.from_str(json.dumps(written))
+    do_lower_case, strip_accents, tokenize_chinese_chars = TransformersSettings(*settings)
+    # As in the constructor of transformers.BertTokenizerFast 5.23.
+    opened.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=tokenize_chinese_chars,
+        strip_accents=strip_accents,
+        lowercase=do_lower_case,
+    )
+    return opened
 
 
-def different(vocab, do_lower_case, texts) -> list[str]:
+def different(vocab, settings, texts) -> list[str]:
     """Returns the texts for which the two libraries compute different ids."""
-    opened = open_in_tokenizers(vocab, do_lower_case)
+    ours = BertTokenizer(vocab, **TokenizerSettings(*settings).to_dict())
+    return different_texts(ours, open_in_tokenizers(vocab, *settings), texts)
+
+
+def different_texts(ours, opened, texts) -> list[str]:
     theirs = opened.encode_batch_fast(texts, add_special_tokens=False)
-    ours = BertTokenizer(vocab, do_lower_case).tokenize(tf.constant(texts))
-    ids, splits = ours.flat_values.numpy(), ours.row_splits.numpy()
-    rows = (ids[start:end] for start, end in itertools.pairwise(splits))
+    ids = ours.tokenize(tf.constant(texts))
+    values, splits = ids.flat_values.numpy(), ids.row_splits.numpy()
+    rows = (values[start:end] for start, end in itertools.pairwise(splits))
     return [t for t, a, b in zip(texts, rows, theirs, strict=True) if a.tolist() != b.ids]
 
 
-def test_examples():
-    texts = ["unlock café!", "中un", "É", "x" * 201, "x" * 200, "", "e\u0301 \u200b un\tlock"]
-    assert not different(VOCAB, True, texts)
-    assert not different(VOCAB, False, texts)
+def vocab_of(texts) -> list[str]:
+    """Returns a vocabulary of the characters of normalized texts, so that none becomes [UNK]."""
+    text = "".join(texts)
+    characters = {*text, *text.lower()}
+    characters |= {*unicodedata.normalize("NFD", "".join(characters))}
+    tokens = sorted(character for character in characters if not character.isspace())
+    return [*VOCAB[:5], *tokens, *(f"##{token}" for token in tokens)]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_written_normalizer_has_the_effect_of_that_of_transformers(settings):
+    theirs = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.tokenize_chinese_chars,
+        strip_accents=settings.strip_accents,
+        lowercase=settings.do_lower_case,
+    )
+    written = tokenizer_json(VOCAB, TokenizerSettings(*settings))
+    ours = Tokenizer.from_str(json.dumps(written)).normalizer
+    for text in ("Ünlock É", "中un", "e\u0301 İ ẞ ß", "한\u1100 ά", "\ufa0e"):
+        assert ours.normalize_str(text) == theirs.normalize_str(text)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_examples(settings):
+    texts = ["unlock café!", "中un", "É é", "x" * 201, "x" * 200, "", "e\u0301 \u200b un\tlock"]
+    assert not different(VOCAB, settings, texts)
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [
+        ((True, None, True), ["caf", "##e", "中", "中"]),
+        ((True, False, True), ["café", "中", "中"]),
+        ((False, None, True), ["Café", "中", "中"]),
+        ((False, True, True), ["[UNK]", "中", "中"]),
+        ((True, None, False), ["caf", "##e", "中中"]),
+        ((True, False, False), ["café", "中中"]),
+    ],
+)
+def test_each_setting_has_an_effect(settings, tokens):
+    vocab = [*VOCAB, "café", "Café", "中中"]
+    tokenizer = BertTokenizer(vocab, **TokenizerSettings(*settings).to_dict())
+    assert [vocab[i] for i in tokenizer.tokenize(["Café 中中"]).values.numpy()] == tokens
+    assert open_in_tokenizers(vocab, *settings).encode("Café 中中").tokens[1:-1] == tokens
 
 
 def test_pairs_get_special_tokens_and_segments():
@@ -54,6 +147,62 @@ def test_pairs_get_special_tokens_and_segments():
 
 def test_special_tokens_in_a_text_are_single_tokens_there():
     assert open_in_tokenizers(VOCAB, True).encode("[MASK]", add_special_tokens=False).ids == [4]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_generated_strings(settings):
+    """Covers accents, CJK ideographs and Hangul, precomposed and as marks, in random order."""
+    random = np.random.default_rng(0)
+    texts = []
+    for codes in _GENERATED:
+        for length in random.integers(1, 40, 500):
+            texts.append("".join(map(chr, random.choice(codes, length))))
+    texts = [text for text in texts if not _SPECIAL.search(text)]
+    assert not different(vocab_of(texts), settings, texts)
+
+
+@pytest.mark.slow
+def test_transformers_opens_every_saved_tokenizer(tiny, run_in_peers, shared_data, tmp_path):
+    texts = [text for _, part in real_texts(shared_data, 200) for text in part[:20]]
+    texts += ["Höhe ÉTÉ ñandú", "e\u0301 İ ẞ ß", "中un北京", "한국어 \u1112\u1161\u11ab", ""]
+    (tmp_path / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+    vocab = vocab_of(texts)
+    folders = [tmp_path / str(index) for index in range(len(SETTINGS))]
+    config = dataclasses.replace(tiny.config, vocab_size=len(vocab))
+    weights, own = {}, {**config.to_dict(), "model_type": "bert"}
+    for folder, settings in zip(folders, SETTINGS, strict=True):
+        folder.mkdir()
+        write_model_directory(folder, weights, own, vocab, TokenizerSettings(*settings))
+    out = tmp_path / "ids.json"
+    run_in_peers("tokenize_transformers.py", tmp_path / "texts.json", out, *folders)
+    for theirs, settings in zip(json.loads(out.read_text()), SETTINGS, strict=True):
+        ours = BertTokenizer(vocab, **TokenizerSettings(*settings).to_dict()).tokenize(texts)
+        assert ours.to_list() == theirs, settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ((True, None, True), 760),
+        ((True, None, False), 760 - 256),
+        ((True, False, True), 375),
+        ((True, False, False), 375 - 256),
+        ((False, None, True), 375),
+        ((False, None, False), 375 - 256),
+        ((False, True, True), 760),
+        ((False, True, False), 760 - 256),
+    ],
+)
+def test_characters_with_other_ids(settings, count):
+    """The numbers are those in docs/concepts/tokenizer.md."""
+    characters = [c for c in assigned_characters() if unicodedata.category(c) not in ("Co", "Cs")]
+    assert len(characters) == 144_762
+    codes = [*range(0x21, 0xD800), *range(0xE000, 0x32000), *range(0xE0100, 0xE01F0)]
+    tokens = [chr(code) for code in codes if code not in (0x85, 0xA0)]
+    vocab = [*VOCAB[:5], *tokens, *(f"##{token}" for token in tokens)]
+    texts = [f"a{character}b" for character in characters]
+    assert len(different(vocab, settings, texts)) == count
 
 
 def real_texts(data, step: int) -> Iterator[tuple[Path, list[str]]]:
@@ -69,8 +218,23 @@ def real_texts(data, step: int) -> Iterator[tuple[Path, list[str]]]:
 @pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_real_text(shared_data, folder, do_lower_case, step):
     vocab = load_vocab(shared_data / "vocab" / folder / "vocab.txt")
+    check_real_text(shared_data, vocab, (do_lower_case,), step)
+
+
+@pytest.mark.parametrize("settings", OTHER_SETTINGS)
+@pytest.mark.parametrize("step", [200, pytest.param(1, marks=pytest.mark.slow)])
+def test_real_text_with_other_settings(shared_data, settings, step):
+    """Uses a vocabulary with all characters of the texts, so that [UNK] hides no difference."""
+    characters = {c for _, texts in real_texts(shared_data, step) for c in {*"".join(texts)}}
+    vocab = vocab_of(sorted(characters))
+    check_real_text(shared_data, vocab, settings, step)
+
+
+def check_real_text(data, vocab, settings, step) -> None:
+    ours = BertTokenizer(vocab, **TokenizerSettings(*settings).to_dict())
+    opened = open_in_tokenizers(vocab, *settings)
     count = 0
-    for path, texts in real_texts(shared_data, step):
-        assert not different(vocab, do_lower_case, texts), path
+    for path, texts in real_texts(data, step):
+        assert not different_texts(ours, opened, texts), path
         count += len(texts)
     assert count > 300_000 / step

@@ -20,6 +20,7 @@ from data_tools.corpus.odd_input import OddInput
 from data_tools.vocabulary.vocab_learning import alphabet_tokens, learn_vocab
 from data_tools.vocabulary.word_counts import count_words
 from keras_bert.common.errors import InputError
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
@@ -36,7 +37,9 @@ def texts(shared_data):
 
 def counted(paths, do_lower_case=True, odd=None, **reading):
     odd = OddInput() if odd is None else odd
-    return count_words([str(path) for path in paths], Reading(**reading), do_lower_case, odd)
+    return count_words(
+        [str(path) for path in paths], Reading(**reading), TokenizerSettings(do_lower_case), odd
+    )
 
 
 def not_reached(vocab, do_lower_case):
@@ -234,6 +237,55 @@ def test_new_words_of_a_real_vocabulary(shared_data, tmp_path):
     assert "collins" not in words  # the old vocabulary has that word
     assert BertTokenizer(str(path)).tokenize(words).to_list() == [[number] for number in changed]
     assert min(map(len, BertTokenizer(str(old_file)).tokenize(words).to_list())) > 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, {"hohe", "北", "京"}),
+        ({"strip_accents": False}, {"höhe", "北", "京"}),
+        ({"do_lower_case": False, "strip_accents": True}, {"Hohe", "北", "京"}),
+        ({"tokenize_chinese_chars": False}, {"hohe", "北京"}),
+    ],
+)
+def test_vocabulary_of_each_tokenizer(tmp_path, changes, words):
+    text, vocab_file = tmp_path / "a.txt", tmp_path / "vocab.txt"
+    text.write_text("Höhe 北京\n" * 9, encoding="utf-8")
+    vocab = build_vocab(str(text), str(vocab_file), VocabSettings(60, **changes))
+    assert words <= {*vocab}
+    tokenizer = BertTokenizer(vocab, **TokenizerSettings(**changes).to_dict())
+    tokens = [vocab[token_id] for token_id in tokenizer.tokenize(["Höhe 北京"]).values.numpy()]
+    assert {*tokens} == words
+
+    old, extended = tmp_path / "old.txt", tmp_path / "new.txt"
+    cased = {False: ["A", "a"]}.get(changes.get("do_lower_case"), [])
+    free = [f"[unused{number}]" for number in range(4)]
+    old.write_text("".join(f"{token}\n" for token in [*SPECIAL_TOKENS, *free, *cased]))
+    extension = VocabExtension(str(old), **changes)
+    assert words <= {*build_extended_vocab(str(text), str(extended), extension)}
+
+
+def test_setting_of_a_wrong_type_is_rejected_before_anything_is_written(tmp_path):
+    (tmp_path / "a.txt").write_text("the cat\n" * 9)
+    arguments = str(tmp_path / "a.txt"), str(tmp_path / "vocab.txt")
+    with pytest.raises(InputError, match=r"^strip_accents='no': expected True, False or None$"):
+        build_vocab(*arguments, VocabSettings(60, strip_accents="no"))
+    assert not (tmp_path / "vocab.txt").exists()
+
+
+def test_program_accepts_the_flags_of_the_tokenizer(tmp_path, run_program):
+    (tmp_path / "a.txt").write_text("Höhe 北京\n" * 9, encoding="utf-8")
+    files = {"input_file": tmp_path / "a.txt", "vocab_file": tmp_path / "vocab.txt"}
+    arguments = ["--vocab_size=60", "--nostrip_accents", "--notokenize_chinese_chars"]
+    done = run_program("build_vocab.py", *arguments, **files)
+    assert done.returncode == 0, done.stderr
+    assert {"höhe", "北京"} <= {*load_vocab(tmp_path / "vocab.txt")}
+    for flag in ("strip_accents", "tokenize_chinese_chars"):
+        files["vocab_file"] = tmp_path / "other.txt"
+        done = run_program("build_vocab.py", f"--{flag}=maybe", **files)
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+        assert f"--{flag}=maybe" in done.stderr
+        assert not (tmp_path / "other.txt").exists()
 
 
 @pytest.mark.parametrize(

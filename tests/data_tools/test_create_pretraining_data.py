@@ -124,6 +124,35 @@ def test_manifest_describes_the_dataset(files, contents, vocab):
         assert sum(shard[count] for shard in manifest["shards"]) == len(examples["input_ids"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({}, ["hohe", "北", "京"]),
+        ({"strip_accents": False}, ["höhe", "北", "京"]),
+        ({"do_lower_case": False, "strip_accents": True}, ["Hohe", "北", "京"]),
+        ({"tokenize_chinese_chars": False}, ["hohe", "北京"]),
+    ],
+)
+def test_settings_of_the_tokenizer(tmp_path, changes, tokens):
+    vocab = [*SPECIAL_TOKENS, "hohe", "höhe", "Hohe", "Höhe", "北", "京", "北京"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in vocab), encoding="utf-8")
+    (tmp_path / "a.txt").write_text("Höhe 北京\nHöhe 北京\n\n" * 9, encoding="utf-8")
+    settings = replace(SMALL, masked_lm_prob=0, num_shards=1, **changes)
+    names = [str(tmp_path / name) for name in ("a.txt", "out", "vocab.txt")]
+    manifest = create_pretraining_data(*names, settings, num_workers=1)
+    ids = read_examples(names[1], settings)
+    rows = np.arange(len(ids["input_ids"]))
+    ids["input_ids"][rows, ids["masked_lm_positions"][:, 0]] = ids["masked_lm_ids"][:, 0]
+    assert {vocab[token] for token in {*ids["input_ids"].ravel()}} - {*SPECIAL_TOKENS} == {*tokens}
+    found = {name: value for name, value in manifest["settings"].items() if name in changes}
+    assert found == changes
+    # The same flags resume the dataset, and other settings are rejected.
+    create_pretraining_data(*names, settings, num_workers=1)
+    other = replace(settings, tokenize_chinese_chars=not settings.tokenize_chinese_chars)
+    with pytest.raises(InputError, match=r"tokenize_chinese_chars was .*, now .*expected the same"):
+        create_pretraining_data(*names, other, num_workers=1)
+
+
 def test_packed_examples_and_rows_are_counted_separately(files, caplog):
     caplog.set_level("INFO", logger="absl")
     settings = replace(SMALL, pack=True, short_seq_prob=0.9, num_shards=2)

@@ -7,6 +7,7 @@ import pytest
 from data_tools.corpus.documents import Reading
 from data_tools.settings import Settings, reject_other_settings
 from keras_bert.common.errors import InputError
+from keras_bert.text.settings import TokenizerSettings
 
 
 def test_settings_have_these_names_in_this_order():
@@ -29,10 +30,39 @@ def test_settings_have_these_names_in_this_order():
         "language",
         "max_bad_line_share",
         "num_shards",
+        "strip_accents",
+        "tokenize_chinese_chars",
     ]
+    # Manifests of the default tokenizer are those of versions without the last two settings.
     settings = Settings(ngram=3, pack=True)
+    assert list(settings.to_dict()) == names[:-2]
+    assert Settings(**settings.to_dict()) == settings
+    settings = Settings(strip_accents=False, tokenize_chinese_chars=False)
     assert list(settings.to_dict()) == names
     assert Settings(**settings.to_dict()) == settings
+
+
+def test_equal_tokenizer_settings_are_not_a_difference():
+    assert Settings(strip_accents=True) == Settings()
+    assert Settings(do_lower_case=False, strip_accents=False) == Settings(do_lower_case=False)
+    assert Settings(strip_accents=False).tokenizer() == TokenizerSettings(True, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"strip_accents": False}, "strip_accents was None, now False"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars was True, now False"),
+    ],
+)
+def test_other_tokenizer_settings_are_a_difference(change, message):
+    existing, requested = (
+        {"settings": settings.to_dict(), "vocab": {"sha256": "x"}, "inputs": []}
+        for settings in (Settings(), Settings(**change))
+    )
+    with pytest.raises(InputError, match=message):
+        reject_other_settings("out", "a dataset", existing, requested)
+    reject_other_settings("out", "a dataset", requested, requested)
 
 
 def test_dupe_factor_is_1_by_default_for_dynamic_masking():
@@ -61,6 +91,8 @@ def test_settings_give_the_reading_options():
         ({"masked_lm_prob": float("nan")}, "--masked_lm_prob=nan: expected from 0 to 1"),
         ({"short_seq_prob": -0.1}, "--short_seq_prob=-0.1: expected from 0 to 1"),
         ({"num_shards": 100_000}, "--num_shards=100000: expected from 0 to 99999"),
+        ({"strip_accents": "no"}, "strip_accents='no': expected True, False or None"),
+        ({"tokenize_chinese_chars": None}, "tokenize_chinese_chars=None: expected True or False"),
         ({"max_bad_line_share": 2}, "--max_bad_line_share=2: expected from 0 to 1"),
         (
             {"text_field": "body", "input_format": "wiki"},

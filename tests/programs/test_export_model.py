@@ -15,6 +15,7 @@ from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.models import BertSpanLabeler
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
 LANGUAGES = ("en", "de", "zh")
@@ -51,7 +52,7 @@ def model(shared_data: Path, tmp_path_factory) -> Path:
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("squad") / "bert"
     save_model_directory(
-        folder, BertSpanLabeler(config), ModelDescription(config, vocab, do_lower_case=False)
+        folder, BertSpanLabeler(config), ModelDescription(config, vocab, TokenizerSettings(False))
     )
     return folder
 

@@ -219,7 +219,7 @@ def test_each_token_equals_the_normalized_text_at_its_offsets(setting):
     def normalized(char: str) -> str:
         if char not in assigned:  # Python may have a later version of Unicode, where it is.
             return char
-        return normalize_character(char, tokenizer.do_lower_case).replace(" ", "")
+        return normalize_character(char, tokenizer.settings).replace(" ", "")
 
     texts = hard_strings()[::4]
     ids, starts, ends = (r.to_list() for r in tokenizer.tokenize_with_offsets(texts))

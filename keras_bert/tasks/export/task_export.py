@@ -94,6 +94,7 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
         "format": export_format.format,
         "compute_type": compute_type,
         "do_lower_case": task.tokenizer.do_lower_case,
+        **task.tokenizer.settings.non_default(),
         **task.description(),
     }
 

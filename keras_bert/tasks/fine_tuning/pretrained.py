@@ -12,6 +12,7 @@ from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
@@ -22,7 +23,12 @@ class Pretrained:
 
     checkpoint: Checkpoint
     vocab: list[str]
-    do_lower_case: bool
+    tokenizer_settings: TokenizerSettings
+
+    @property
+    def do_lower_case(self) -> bool:
+        """Whether text is lower-cased."""
+        return self.tokenizer_settings.do_lower_case
 
     @property
     def config(self) -> BertConfig:
@@ -53,8 +59,8 @@ class Pretrained:
         return digest.hexdigest()
 
     def tokenizer(self) -> BertTokenizer:
-        """Creates the tokenizer for this vocabulary and casing."""
-        return BertTokenizer(self.vocab, do_lower_case=self.do_lower_case)
+        """Creates the tokenizer for this vocabulary and these settings."""
+        return BertTokenizer(self.vocab, **self.tokenizer_settings.to_dict())
 
     def record(self) -> dict[str, object]:
         """Returns the entries of run.json that detect a changed checkpoint."""
@@ -63,6 +69,7 @@ class Pretrained:
             "weights_sha256": self.weights_sha256,
             "vocab_sha256": hashlib.sha256("\n".join(self.vocab).encode()).hexdigest(),
             "do_lower_case": self.do_lower_case,
+            **self.tokenizer_settings.non_default(),
         }
 
 
@@ -109,17 +116,16 @@ def open_pretrained(settings: StartSettings) -> Pretrained:
         raise InputError(
             f"{checkpoint.why_no_vocab}; pass a vocabulary for BERT's tokenizer as --vocab_file"
         )
-    do_lower_case = settings.do_lower_case
-    if do_lower_case is None:
-        do_lower_case = checkpoint.do_lower_case
-    elif do_lower_case != checkpoint.do_lower_case:
+    tokenizer, do_lower_case = checkpoint.tokenizer_settings, settings.do_lower_case
+    if do_lower_case not in (None, tokenizer.do_lower_case):
         logging.warning(
             "--do_lower_case=%s overrides the setting of %s, which is %s",
             do_lower_case,
             checkpoint.path,
             checkpoint.do_lower_case,
         )
-    return Pretrained(checkpoint, vocab, do_lower_case)
+        tokenizer = replace(tokenizer, do_lower_case=do_lower_case)
+    return Pretrained(checkpoint, vocab, tokenizer)
 
 
 def in_order_of(known: Sequence[str] | None, labels: Sequence[str]) -> list[str] | None:

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from keras_bert.text.normalization import normalize_character
 from keras_bert.text.offsets import byte_to_char_offsets, row_ids, valid_utf8
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 
 _JOINERS = "&-./@_"  # Between letters or digits, without spaces: AT&T, Jean-Paul, AC/DC.
@@ -52,7 +53,7 @@ class TextWords:
         # One value for each token of the vocabulary.
         vocab = tokenizer.vocab
         self._continues = np.array([token.startswith("##") for token in vocab])
-        self._is_word = np.array([_is_word(token) for token in vocab])
+        self._is_word = np.array([_is_word(token, tokenizer.settings) for token in vocab])
         self._starts_with_digit = np.array([token[0].isdecimal() for token in vocab])
         self._ends_with_digit = np.array([token[-1].isdecimal() for token in vocab])
         self._is_joiner = np.array([token in tuple(_JOINERS) for token in vocab])
@@ -118,9 +119,12 @@ class TextWords:
         return tf.tensor_scatter_nd_update(opens, at[:, tf.newaxis], ~continues)
 
 
-def _is_word(token: str) -> bool:
-    """Returns whether a token starts with a letter or digit; false for CJK ideographs."""
-    return token[0].isalnum() and not normalize_character(token[0], False).startswith(" ")
+def _is_word(token: str, settings: TokenizerSettings) -> bool:
+    """Returns whether a token starts with a letter or digit.
+
+    CJK ideographs count as letters only if the tokenizer does not split them.
+    """
+    return token[0].isalnum() and not normalize_character(token[0], settings).startswith(" ")
 
 
 def _before(values: tf.Tensor, first: int = 0) -> tf.Tensor:

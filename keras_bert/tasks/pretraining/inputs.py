@@ -1,6 +1,7 @@
 """Finds the inputs of a pre-training run: records, vocabulary, config and checkpoint.
 
-If several inputs determine the vocabulary, its casing or the size of the model, they must agree.
+If several inputs determine the vocabulary, the settings of the tokenizer or the size of the model,
+they must agree.
 """
 
 import hashlib
@@ -15,7 +16,9 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.data.pretraining_records import PretrainingData, find_records
+from keras_bert.data.record_files import MANIFEST
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab, load_vocab
 
 
@@ -28,7 +31,7 @@ class PretrainingInputs:
         held_out: the evaluation records.
         checkpoint: the initial checkpoint; None for newly initialized weights.
         vocab: the tokens in the order of their ids; None if no input has a vocabulary.
-        do_lower_case: whether the vocabulary is lower-cased.
+        tokenizer_settings: the settings of the tokenizer that made the records.
         objective: the name of the objective: `mlm_nsp`, `mlm` or `ltr`.
     """
 
@@ -36,7 +39,7 @@ class PretrainingInputs:
     held_out: PretrainingData
     checkpoint: Checkpoint | None
     vocab: list[str] | None
-    do_lower_case: bool
+    tokenizer_settings: TokenizerSettings
     config: BertConfig
     objective: str
 
@@ -47,6 +50,8 @@ class PretrainingInputs:
             "objective": self.objective,
             "config": self.config.to_dict(),
             "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
+            # The casing is recorded as a flag.
+            **self.tokenizer_settings.non_default(),
             # A model is exported for this length. It is that of the records, since the flag is
             # optional.
             "max_seq_length": self.data.max_seq_length,
@@ -70,8 +75,8 @@ def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> Pretrain
         _check_shape(records, settings, config)
     if settings.export:
         _check_export(data, vocab)
-    do_lower_case = _do_lower_case(settings, data, held_out, checkpoint, vocab, vocab_file)
-    return PretrainingInputs(data, held_out, checkpoint, vocab, do_lower_case, config, objective)
+    tokenizer = _tokenizer_settings(settings, data, held_out, checkpoint, vocab, vocab_file)
+    return PretrainingInputs(data, held_out, checkpoint, vocab, tokenizer, config, objective)
 
 
 def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
@@ -140,39 +145,49 @@ def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
         )
 
 
-def _do_lower_case(
+def _tokenizer_settings(
     settings: PretrainingSettings,
     data: PretrainingData,
     held_out: PretrainingData,
     checkpoint: Checkpoint | None,
     vocab: list[str] | None,
     vocab_file: Path | None,
-) -> bool:
-    """Returns whether the vocabulary is lower-cased.
+) -> TokenizerSettings:
+    """Returns the settings of the tokenizer.
 
-    Flag, records and checkpoint must agree on it. If none of them has this setting, it is inferred
+    Flag, records and checkpoint must agree on them. If none of them has the casing, it is inferred
     from the tokens of the vocabulary.
     """
-    declared = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
+    declared: dict[str, TokenizerSettings] = {}
     for records in (data, held_out):
         for folder, manifest in records.manifests.items():
-            declared[str(folder)] = manifest["settings"]["do_lower_case"]
-    if checkpoint and checkpoint.vocab:
-        declared[str(checkpoint.path)] = checkpoint.do_lower_case
-    if len(set(declared.values())) > 1:
-        found = ", ".join(f"{name} is {value}" for name, value in declared.items())
-        raise InputError(
-            f"do_lower_case differs: {found}; expected the same value for records and model"
+            declared[str(folder)] = TokenizerSettings.read(folder / MANIFEST, manifest["settings"])
+    model = checkpoint.tokenizer_settings if checkpoint and checkpoint.vocab else None
+    if model:
+        declared[str(checkpoint.path)] = model
+    flag, do_lower_case = "--do_lower_case", settings.do_lower_case
+    for name in TokenizerSettings().to_dict():
+        values = {where: each.effective()[name] for where, each in declared.items()}
+        if name == "do_lower_case" and do_lower_case is not None:
+            values = {flag: do_lower_case, **values}
+        if len(set(values.values())) > 1:
+            found = ", ".join(f"{where} is {value}" for where, value in values.items())
+            remedy = ""
+            if model:
+                remedy = f"; create the records with --{name}={model.effective()[name]}"
+            raise InputError(
+                f"{name} differs: {found}; expected the same value for records and model{remedy}"
+            )
+    if declared:
+        return next(iter(declared.values()))
+    if do_lower_case is None and vocab is not None:  # Without a vocabulary no casing is saved.
+        do_lower_case = guess_lower_case(vocab, vocab_file)
+        logging.info(
+            "--do_lower_case is not set; inferred from the tokens of %s: --do_lower_case=%s",
+            vocab_file,
+            str(do_lower_case).lower(),
         )
-    if declared or vocab is None:  # Without a vocabulary no casing is saved.
-        return next(iter(declared.values()), True)
-    looks_lower_case = guess_lower_case(vocab, vocab_file)
-    logging.info(
-        "--do_lower_case is not set; inferred from the tokens of %s: --do_lower_case=%s",
-        vocab_file,
-        str(looks_lower_case).lower(),
-    )
-    return looks_lower_case
+    return TokenizerSettings(do_lower_case is not False)
 
 
 def _vocab(

@@ -25,6 +25,7 @@ from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.run import pretrain, workers_of
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.training.checkpoint import list_checkpoints
 from keras_bert.training.cluster import check_agreement, gather, share_of
 from keras_bert.training.run import TrainingRun, TrainingSettings, check_batch_sizes
@@ -119,7 +120,7 @@ def check_phases(
                 raise InputError(
                     f"objective {requested} cannot follow {first}; expected {expected}"
                 )
-            for name in ("vocab", "do_lower_case", "config"):
+            for name in ("vocab", "tokenizer_settings", "config"):
                 if getattr(found[-1], name) != getattr(found[0], name):
                     raise InputError(
                         f"{run.settings.input_file}: {name} differs from that of the records of "
@@ -139,6 +140,7 @@ def _start_from(
 def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
     for folder, manifest in (inputs.data.manifests | inputs.held_out.manifests).items():
         settings = manifest["settings"]
+        settings = {**settings, **TokenizerSettings.read(folder, settings).effective()}
         for name, value in phase.data.items():
             if name in settings and settings[name] != value:
                 raise InputError(

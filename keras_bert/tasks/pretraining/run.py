@@ -91,7 +91,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     with running(output_dir, run.record, strategy, files) as folder:
         results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder == output_dir:
-            description = ModelDescription(inputs.config, inputs.vocab, inputs.do_lower_case)
+            description = ModelDescription(inputs.config, inputs.vocab, inputs.tokenizer_settings)
             card = run_card(None, description, flat(run.record), results)
             save_model_directory(output_dir / "model", state.model, replace(description, card=card))
         write_json(folder / "results.json", results)

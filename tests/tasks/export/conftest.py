@@ -58,7 +58,7 @@ def make_run():
         config = BertConfig.from_dict(CONFIG | sizes)
         model = MODELS[task](config)
         save_model_directory(
-            folder / "model", model, ModelDescription(config, VOCAB, True, LABELS.get(task))
+            folder / "model", model, ModelDescription(config, VOCAB, labels=LABELS.get(task))
         )
         own = {"do_train": True, **SETTINGS.get(task, {}), **(settings or {})}
         (folder / "run.json").write_text(json.dumps({"settings": own}))

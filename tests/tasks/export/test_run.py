@@ -167,6 +167,27 @@ def test_any_model_embeds_and_a_model_without_a_run_has_no_scores(make_run, tmp_
     assert "scores" not in card.lower()
 
 
+@pytest.mark.parametrize("kind", ["saved_model", "onnx"])
+def test_export_has_the_settings_of_the_tokenizer(
+    kind: str, runs: dict, exports: dict, edit_json, tmp_path: Path
+):
+    settings = {"strip_accents": False, "tokenize_chinese_chars": False}
+    assert not settings.keys() & read_info(exports["embedding"]).keys()  # The defaults.
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime")
+    shutil.copytree(runs["embedding"], tmp_path / "run")
+    edit_json(tmp_path / "run" / "model" / "tokenizer_config.json", **settings)
+    folder = export(ExportSettings(str(tmp_path / "run"), str(tmp_path / "1"), format=kind))
+    assert settings.items() <= read_info(folder).items()
+    card = (folder / "README.md").read_text()
+    assert "lower-cased tokens with accents. CJK ideographs are not separate words." in card
+    if kind == "saved_model":
+        for exported, keeps_accents in ((exports["embedding"], False), (folder, True)):
+            serve = tf.saved_model.load(str(exported)).signatures["serving_default"]
+            plain, accents = serve(text=tf.constant(["cafe", "café"]))["mean"].numpy()
+            assert (abs(plain - accents).max() > 1e-3) == keeps_accents
+
+
 def test_each_seed_is_exported_and_exported_again_after_retraining(
     make_run, runs: dict, tmp_path: Path
 ):

@@ -23,6 +23,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import make_strategy
@@ -189,6 +190,74 @@ def test_two_folders_of_records_must_share_a_casing(tmp_path, records, config_fi
     assert not (tmp_path / "out").exists()
 
 
+def change_settings(folder, **settings):
+    """Changes settings in the manifest of records."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["settings"] |= settings
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("strip_accents", True), ("tokenize_chinese_chars", False)]
+)
+def test_records_and_checkpoint_must_share_the_tokenizer(
+    tmp_path, records, config_file, write_records, name, value
+):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    (tmp_path / "out").rename(tmp_path / "first")
+    change_settings(records, **{name: value})
+    message = (
+        rf"{name} differs: .*records is {value}, .*first.model is {not value}; expected the same "
+        rf"value for records and model; create the records with --{name}={not value}$"
+    )
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
+    assert not (tmp_path / "out").exists()
+    other = make_dataset(tmp_path / "other", write_records)
+    message = rf"{name} differs: .*records is {value}, .*other is {not value}; expected the same"
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
+
+
+def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records(
+    tmp_path, records, config_file
+):
+    change_settings(records, strip_accents=True, tokenize_chinese_chars=False)
+    results = run(tmp_path, input_file=records, bert_config=config_file)
+    model = tmp_path / "out" / "model"
+    tokenizer = json.loads((model / "tokenizer_config.json").read_text())
+    assert tokenizer["strip_accents"] is True
+    assert tokenizer["tokenize_chinese_chars"] is False
+    assert (
+        "cased tokens without accents. CJK ideographs are not" in (model / "README.md").read_text()
+    )
+    record = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
+    assert (record["strip_accents"], record["tokenize_chinese_chars"]) == (True, False)
+    assert run(tmp_path, input_file=records, bert_config=config_file) == results
+    # A checkpoint that agrees is accepted.
+    (tmp_path / "out").rename(tmp_path / "first")
+    run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
+
+
+def test_default_tokenizer_settings_resume_runs_of_earlier_versions(tmp_path, records, config_file):
+    """Covers manifests with and without the settings, whose default values are not recorded."""
+    settings = PretrainingSettings(str(records), bert_config=str(config_file))
+    before = find_inputs(settings, 1).record()
+    assert not {"strip_accents", "tokenize_chinese_chars"} & {*before}
+    change_settings(records, strip_accents=False, tokenize_chinese_chars=True)
+    assert find_inputs(settings, 1).record() == before
+
+
+@pytest.mark.parametrize("name", ["strip_accents", "tokenize_chinese_chars"])
+def test_tokenizer_setting_of_a_wrong_type_in_a_manifest_is_rejected(
+    tmp_path, records, config_file, name
+):
+    change_settings(records, **{name: "no"})
+    with pytest.raises(InputError, match=rf"manifest.json: {name} is 'no'; expected true or false"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(("words", "is_lower"), [("word", True), ("Wort", False)])
 def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
     tmp_path, write_records, config_file, caplog, words, is_lower
@@ -199,7 +268,7 @@ def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
         str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
     )
     with caplog.at_level("INFO", "absl"):
-        assert find_inputs(settings, 1).do_lower_case is is_lower
+        assert find_inputs(settings, 1).tokenizer_settings == TokenizerSettings(is_lower)
     message = f"inferred from the tokens of {vocab_file}: --do_lower_case={str(is_lower).lower()}"
     assert message in caplog.text
 
@@ -417,7 +486,9 @@ def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
 def test_invalid_starting_point_leaves_no_files(tmp_path, records):
     tokens = (records / "vocab.txt").read_text().split()
     save_model_directory(
-        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, tokens, False)
+        tmp_path / "start",
+        BertPretrainer(CONFIG),
+        ModelDescription(CONFIG, tokens, TokenizerSettings(False)),
     )
     weights = tmp_path / "start" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
@@ -444,7 +515,9 @@ def test_loss_that_is_not_finite_in_the_first_step_leaves_no_files(tmp_path, rec
     model.encoder.embeddings.set_weights(
         [np.full(w.shape, 1e38) for w in model.encoder.embeddings.get_weights()]
     )
-    save_model_directory(tmp_path / "start", model, ModelDescription(CONFIG, tokens, False))
+    save_model_directory(
+        tmp_path / "start", model, ModelDescription(CONFIG, tokens, TokenizerSettings(False))
+    )
     with pytest.raises(InputError, match="step 1: the loss is nan") as caught:
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
     assert "no weight has been updated yet; expected" in str(caught.value)

@@ -1,0 +1,81 @@
+"""Defines the settings of the tokenizer besides the vocabulary."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import value_of
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """The rules by which the tokenizer normalizes and splits text.
+
+    Settings with the same effect are equal: a `strip_accents` that has the value of `do_lower_case`
+    becomes None.
+
+    Attributes:
+        do_lower_case: whether letters are lower-cased.
+        strip_accents: whether accents are stripped; None for the value of `do_lower_case`.
+        tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
+
+    Raises:
+        InputError: a value is not a boolean.
+    """
+
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+
+    def __post_init__(self):
+        for field in fields(self):
+            value, may_be_none = getattr(self, field.name), field.default is None
+            if not isinstance(value, bool) and not (may_be_none and value is None):
+                expected = "True, False or None" if may_be_none else "True or False"
+                raise InputError(f"{field.name}={value!r}: expected {expected}")
+        if self.strip_accents == self.do_lower_case:
+            object.__setattr__(self, "strip_accents", None)
+
+    @property
+    def strips_accents(self) -> bool:
+        """Whether accents are stripped."""
+        return self.do_lower_case if self.strip_accents is None else self.strip_accents
+
+    def effective(self) -> dict[str, bool]:
+        """Returns all settings by name, with the actual value of `strip_accents`."""
+        return {**self.to_dict(), "strip_accents": self.strips_accents}
+
+    @classmethod
+    def of(cls, owner: Any) -> "TokenizerSettings":
+        """Returns the settings that are attributes, of the same names, of another object."""
+        return cls(**{field.name: getattr(owner, field.name) for field in fields(cls)})
+
+    @classmethod
+    def read(
+        cls, path: str | os.PathLike, content: Mapping[str, Any], do_lower_case: bool = True
+    ) -> "TokenizerSettings":
+        """Returns the settings in a JSON object that was read from `path`.
+
+        A missing `do_lower_case` is the given value; other missing settings are the defaults.
+
+        Raises:
+            InputError: a value is not a boolean.
+        """
+        defaults = {**asdict(cls()), "do_lower_case": do_lower_case}
+        return cls(
+            **{name: value_of(path, content, name, bool, value) for name, value in defaults.items()}
+        )
+
+    def to_dict(self) -> dict[str, bool | None]:
+        """Returns all settings by name, which are also the names of BertTokenizer's arguments."""
+        return asdict(self)
+
+    def non_default(self) -> dict[str, bool | None]:
+        """Returns the settings besides `do_lower_case` that are not the default.
+
+        Files that contain only these stay as they were before these settings existed.
+        """
+        defaults = TokenizerSettings(self.do_lower_case).to_dict()
+        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
