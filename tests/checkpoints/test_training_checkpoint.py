@@ -10,6 +10,7 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.training.checkpoint import CheckpointWriter
 
 
@@ -27,7 +28,7 @@ def run(tiny, tmp_path):
         for variable in model.weights:
             variable.assign(variable + 1.0)
     writer.close()
-    description = ModelDescription(tiny.config, tiny.vocab, do_lower_case=False)
+    description = ModelDescription(tiny.config, tiny.vocab, TokenizerSettings(False))
     save_model_directory(tmp_path / "model", model, description)
     return tmp_path, weights
 
