@@ -14,8 +14,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program
-
-_TOKENIZER_FLAGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+from keras_bert.text.settings import TokenizerSettings
 
 
 def define_flags(define: Definitions) -> None:
@@ -49,7 +48,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     from keras_bert.checkpoints.conversion import convert
 
     source, target = arguments
-    tokenizer = {name: flags[name].value for name in _TOKENIZER_FLAGS}
+    tokenizer = {name: flags[name].value for name in TokenizerSettings().to_dict()}
     print(convert(Path(source), Path(target), flags.to, flags.heads, tokenizer))
     print(f"{target}: written in format {flags.to}")
 

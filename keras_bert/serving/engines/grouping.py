@@ -91,6 +91,11 @@ class Batch:
             self._mask_splits = np.concatenate([[0], np.cumsum(self._is_mask)])
         self._outputs: dict[str, np.ndarray] = {}
 
+    @property
+    def num_rows(self) -> int:
+        """The number of rows, which is the maximum number of groups."""
+        return len(self._lengths)
+
     def groups(self, group_rows: int, parallel: int) -> Iterator[Group]:
         """Yields the rows in padded groups, as `sort_into_groups` divides them."""
         if not self._has_masks:

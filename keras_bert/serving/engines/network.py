@@ -50,10 +50,11 @@ class EngineNetwork:
     def _results(self, batch: Batch) -> Iterator[tuple[Group, dict[str, np.ndarray]]]:
         """Yields the groups of a batch and their outputs."""
         plan = self.plan
-        if self._threads is not None:
-            groups = list(batch.groups(plan.group_rows, plan.several.parallel))
-            # With fewer groups, some threads of `several` would have nothing to do.
-            if len(groups) >= plan.several.parallel:
+        parallel = plan.several.parallel
+        # With fewer groups, some threads of `several` would have nothing to do.
+        if self._threads is not None and batch.num_rows >= parallel:
+            groups = list(batch.groups(plan.group_rows, parallel))
+            if len(groups) >= parallel:
                 yield from zip(groups, self._threads.map(self._run, groups), strict=True)
                 return
         for group in batch.groups(plan.group_rows, 1):

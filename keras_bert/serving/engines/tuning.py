@@ -22,10 +22,8 @@ GROUP_ROWS = (8, 4, 16, 32)  # The first is used while the number of groups at a
 _SECONDS = 4.0  # Time for all measurements of an engine.
 _REPEATS = 3
 _SHORT = 32  # The sample of a slow network has rows of up to this number of tokens.
-_SHORTEST, _MEAN = (
-    0.2,
-    0.6,
-)  # The shortest and the mean length of a sample, as shares of the longest.
+# The shortest and the mean length of a sample, as shares of the longest.
+_SHORTEST, _MEAN = 0.2, 0.6
 
 Clock = Callable[[], float]
 
