@@ -1,4 +1,4 @@
-# make demo   the main job on a corpus every Python carries, in under five minutes
+# make demo   the main job on a corpus every Python carries, in about five minutes
 # make test   the fast tests    make slow   those of servers, whole programs, other backends
 # make lint   ruff, format and rules
 # make docs   the documentation site, in build/site; a broken link or a warning is an error

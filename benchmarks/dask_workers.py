@@ -1,23 +1,26 @@
 """Measures how much faster two Dask workers create pre-training data than one.
 
-    .venv/bin/python benchmarks/dask_workers.py --vocab_file=vocab.txt [--rounds=3]
+    .venv/bin/python benchmarks/dask_workers.py --vocab_file=vocab.txt [--rounds=3] [--kill]
 
 Needs `.beam` (`make beam`). Starts a scheduler and one or two workers with one thread each, and
 creates the records of gutenberg-85 (85 books, 60.6 MB, --dupe_factor=5) on them, after those of one
 book, for which the workers import their packages. The time is measured from the log line that the
 client is connected to the end of the program, as is the CPU time of each of the processes: as they
 share the cores of the machine, their sum divided by its cores is a lower bound of the time. The
-numbers of workers take turns. All records must have the same bytes.
+numbers of workers take turns. With --kill, one more build loses one of two workers by SIGKILL. All
+records must have the same bytes.
 """
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +33,7 @@ from workers import ROOT
 
 flags.DEFINE_string("vocab_file", None, "vocabulary", required=True)
 flags.DEFINE_integer("rounds", 3, "rounds of one and of two workers", lower_bound=1)
+flags.DEFINE_boolean("kill", False, "build once more, and kill one of two workers on the way")
 FLAGS = flags.FLAGS
 
 CORPUS = ROOT.parent / "shared" / "data" / "corpus" / "gutenberg-85"
@@ -40,6 +44,7 @@ class Cluster(NamedTuple):
     """The address and process of a scheduler, and the process that starts its workers."""
 
     address: str
+    num_workers: int
     scheduler: psutil.Process
     workers: psutil.Process
 
@@ -83,15 +88,27 @@ def cluster(num_workers: int, folder: Path) -> Iterator[Cluster]:
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             processes.append(subprocess.Popen([BEAM / "dask", *command], cwd=ROOT, **quiet))
             time.sleep(5)
-        yield Cluster(address, *(psutil.Process(process.pid) for process in processes))
+        yield Cluster(address, num_workers, *(psutil.Process(process.pid) for process in processes))
     finally:
         for process in reversed(processes):
             process.terminate()
             process.wait()
 
 
-def build(cluster: Cluster, num_workers: int, books: str, output_dir: Path) -> Times:
-    """Creates the records of books; the times are those since the client was connected."""
+def kill_a_worker(cluster: Cluster) -> None:
+    """Kills the worker that has used the most CPU time; Dask starts another one in its place."""
+    children = cluster.workers.children(recursive=True)
+    used = {child: sum(child.cpu_times()[:2]) for child in children}
+    worker = max(used, key=used.get)
+    print(f"killing a worker after {used[worker]:.1f} CPU seconds", flush=True)
+    worker.kill()
+
+
+def build(cluster: Cluster, books: str, output_dir: Path, kill_after: float = math.inf) -> Times:
+    """Creates the records of books; the times are those since the client was connected.
+
+    A worker is killed `kill_after` seconds after the client is connected.
+    """
     command = [BEAM / "python", "-m", "data_tools.create_pretraining_data"]
     command += [
         f"--input_file={CORPUS}/{books}.txt.xz",
@@ -103,12 +120,15 @@ def build(cluster: Cluster, num_workers: int, books: str, output_dir: Path) -> T
     command += [f"--dask_client_address={cluster.address}"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     others = [cluster.scheduler, cluster.workers]
-    start, log = None, []
+    start, log, killer = None, [], threading.Timer(kill_after, kill_a_worker, [cluster])
     for line in process.stderr:
         log.append(line)
-        if start is None and re.search(rf": {num_workers} workers?$", line):
+        if start is None and re.search(rf": {cluster.num_workers} workers?$", line):
             used = map(cpu_seconds, [psutil.Process(process.pid), *others])
             start = Times(time.perf_counter(), *used)
+            if kill_after < math.inf:
+                killer.start()
+    killer.cancel()
     _, status, usage = os.wait4(process.pid, 0)
     if status or start is None:
         sys.exit("".join(log[-20:]))
@@ -136,12 +156,18 @@ def main(argv: Sequence[str]) -> None:
             with tempfile.TemporaryDirectory() as name:
                 folder = Path(name)
                 with cluster(num_workers, folder / "dask") as started:
-                    build(started, num_workers, "iliad", folder / "warm_up")
-                    found.append(build(started, num_workers, "*", folder / "records"))
+                    build(started, "iliad", folder / "warm_up")
+                    found.append(build(started, "*", folder / "records"))
                 digests.add(digest(folder / "records"))
             print(f"workers: {num_workers}; {found[-1]}", flush=True)
     ratios = [one.elapsed / two.elapsed for one, two in zip(times[1], times[2], strict=True)]
     print(f"two workers: {median(ratios):.2f} x one ({min(ratios):.2f} to {max(ratios):.2f})")
+    if FLAGS.kill:
+        with tempfile.TemporaryDirectory() as name, cluster(2, Path(name) / "dask") as started:
+            build(started, "iliad", Path(name) / "warm_up")
+            killed = build(started, "*", Path(name) / "records", kill_after=15)
+            digests.add(digest(Path(name) / "records"))
+        print(f"with a killed worker: {killed.elapsed:.1f} s")
     print(f"different contents: {len(digests) - 1}")
 
 

@@ -25,6 +25,8 @@ BODIES: dict[str, Callable[[], bytes]] = {
     "[],": lambda: b'{"instances":[' + b"[]," * (SIZE // 3) + b"[]]}",
     "0,": lambda: b'{"instances":[' + b"0," * (SIZE // 2) + b"0]}",
     '"a",': lambda: b'{"instances":[' + b'"a",' * (SIZE // 4) + b'"a"]}',
+    "long text": lambda: b'{"signature_name":"' + b"\xff" * SIZE + b'"}',
+    "long name": lambda: b'{"instances":[{"' + b"\xff" * SIZE + b'":"a"}]}',
     "missing comma": lambda: b'{"instances":["' + b"a" * SIZE + b'" "a"]}',
 }
 PARSERS = ("keras_bert", "json", "orjson", "msgspec", "ijson")

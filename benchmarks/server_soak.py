@@ -17,6 +17,7 @@ in the second third of the time and in the last third.
 import contextlib
 import gzip
 import json
+import random
 import re
 import signal
 import socket
@@ -37,6 +38,8 @@ flags.DEFINE_float("minutes", 30.0, "minutes to run", lower_bound=0.1)
 PATH = "/v1/models/model:predict"
 VALID = json.dumps({"instances": [{"text": "It rose by 3 percent on Monday."}]})
 SIZE = 8_000_000
+# Makes a name compressible to slightly more than 1 %, the least that the server accepts.
+NOISE = bytes(0x80 | byte for byte in random.Random(0).randbytes(100_000))
 # Name: (body, whether the body is compressed).
 HOSTILE = {
     "gzip": (gzip.compress(b'{"instances":[' + b"[]," * (SIZE // 3) + b"[]]}"), True),
@@ -44,6 +47,12 @@ HOSTILE = {
     "numbers": (b'{"instances":[' + b"0," * (SIZE // 2) + b"0]}", False),
     "missing comma": (b'{"instances":["' + b"a" * SIZE + b'" "a"]}', False),
     "many rows": (b'{"instances":[' + b'"a",' * 5000 + b'"a"]}', False),
+    "signature": (b'{"signature_name":"' + b"\xff" * SIZE + b'"}', False),
+    "name": (b'{"instances":[{"' + b"\xff" * SIZE + b'":"a"}]}', False),
+    "gzip of a name": (
+        gzip.compress(b'{"instances":[{"' + NOISE + b"\xff" * SIZE + b'":"a"}]}'),
+        True,
+    ),
     "not JSON": (b"\xff" * 1000, False),
 }
 

@@ -5,7 +5,7 @@ r"""Learns or extends a WordPiece vocabulary.
 
 The corpus is split into words by this library's own tokenizer, so the tokenizer can produce every
 learned token. With --extend_vocab, no vocabulary is learned: words that the given vocabulary splits
-into subwords replace its [unusedN] tokens.
+into subwords replace its [unusedN] tokens. With --num_new_words, further words are appended.
 """
 
 if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
@@ -57,6 +57,7 @@ class VocabSettings:
             this number.
         strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
+        user_tokens: tokens that stay whole and are added to the vocabulary, such as [URL].
     """
 
     vocab_size: int
@@ -66,6 +67,7 @@ class VocabSettings:
     pad_to_multiple_of: int = 1
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
+    user_tokens: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +78,11 @@ class VocabExtension:
         extend_vocab: path of the existing vocabulary.
         do_lower_case: whether the existing vocabulary is lower-cased.
         min_frequency: minimum number of occurrences of a new word.
-        num_new_words: maximum number of new words; 0 uses every [unusedN] token.
+        num_new_words: maximum number of new words; those that exceed the number of [unusedN] tokens
+            are appended. 0 uses every [unusedN] token.
         strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
+        user_tokens: tokens that stay whole and are added to the vocabulary, such as [URL].
     """
 
     extend_vocab: str
@@ -87,6 +91,7 @@ class VocabExtension:
     num_new_words: int = 0
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
+    user_tokens: Sequence[str] = ()
 
 
 def build_vocab(
@@ -108,18 +113,19 @@ def build_vocab(
     _check_at_least("min_frequency", min_frequency, 1)
     _check_at_least("num_unused", num_unused, 0)
     _check_at_least("pad_to_multiple_of", multiple, 1)
-    check_vocab_size(vocab_size, num_unused)
     tokenizer = TokenizerSettings.of(settings)
-    input_files = find_input_files(input_file)
+    check_vocab_size(vocab_size, num_unused + len(tokenizer.user_tokens))
+    input_files = find_input_files(input_file, reading.input_format)
     _check_writable(vocab_file)
     _check_existing(vocab_file, lambda tokens: len(tokens) < vocab_size + multiple)
     odd = OddInput()
     words = count_words(input_files, reading, tokenizer, odd)
-    vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, multiple)
+    own = [token.content for token in tokenizer.user_tokens]
+    vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, multiple, own)
     _write(vocab_file, vocab)
     odd.log()
     if len(vocab) < vocab_size:
-        limit = alphabet_limit(vocab_size, num_unused)
+        limit = alphabet_limit(vocab_size, num_unused + len(own))
         alphabet = alphabet_tokens(words, sys.maxsize, min_frequency)
         cause = ""
         if len(alphabet) > limit:
@@ -144,25 +150,28 @@ def build_extended_vocab(
     extension: VocabExtension,
     reading: Reading = Reading(),  # noqa: B008 (frozen)
 ) -> list[str]:
-    """Replaces [unusedN] tokens of a vocabulary by words of a corpus and writes the result.
+    """Adds words of a corpus to a vocabulary and writes the result.
 
-    The other arguments are as for `build_vocab`. Returns the tokens in id order, as many as in the
-    existing vocabulary.
+    The words replace [unusedN] tokens; with `num_new_words`, further words are appended. The other
+    arguments are as for `build_vocab`. Returns the tokens in id order.
 
     Raises:
-        InputError: if the input is invalid, the existing vocabulary has too few [unusedN] tokens or
-            a different casing, or `vocab_file` exists with other content.
+        InputError: if the input is invalid, the existing vocabulary has no [unusedN] tokens or a
+            different casing, or `vocab_file` exists with other content.
     """
     tokenizer, num_new_words = TokenizerSettings.of(extension), extension.num_new_words
     _check_at_least("min_frequency", extension.min_frequency, 1)
     _check_at_least("num_new_words", num_new_words, 0)
-    existing = load_extensible(extension.extend_vocab, tokenizer.do_lower_case, num_new_words)
-    input_files = find_input_files(input_file)
+    num_added = num_new_words + len(tokenizer.user_tokens)
+    existing = load_extensible(extension.extend_vocab, tokenizer.do_lower_case, num_added)
+    input_files = find_input_files(input_file, reading.input_format)
     _check_writable(vocab_file)
 
     def is_extended(tokens: list[str]) -> bool:
-        is_as_long = len(tokens) == len(existing)
-        return is_as_long and first_difference(tokens, existing, may_extend=True) is None
+        size = len(existing)
+        if not size <= len(tokens) <= size + num_added:
+            return False
+        return first_difference(tokens[:size], existing, may_extend=True) is None
 
     _check_existing(vocab_file, is_extended)
     odd = OddInput()
@@ -260,7 +269,12 @@ def define_flags(define: Definitions) -> None:
         "Existing vocabulary whose [unusedN] tokens are replaced by new words; then no vocabulary "
         "is learned.",
     )
-    define.integer("num_new_words", 0, "Maximum number of new words; 0 uses every [unusedN] token.")
+    define.integer(
+        "num_new_words",
+        0,
+        "Maximum number of new words; more than the number of [unusedN] tokens are appended, and "
+        "`convert --vocab_file` then adds their rows to a model. 0 uses every [unusedN] token.",
+    )
     define.require("input_file", "vocab_file")
 
 
@@ -275,10 +289,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
                 f"--{name}: has no effect {word} --extend_vocab; expected {expected} of these flags"
             )
     kind = VocabExtension if extends else VocabSettings
-    settings, reading = (
-        each(**{field.name: flags[field.name].value for field in dataclasses.fields(each)})
-        for each in (kind, Reading)
-    )
+    settings, reading = (tokenizer_flags.settings_of(each, flags) for each in (kind, Reading))
     build = build_extended_vocab if extends else build_vocab
     build(flags.input_file, flags.vocab_file, settings, reading)
 

@@ -94,7 +94,7 @@ def create_pretraining_data(
                 f"options after --: {' '.join(runner.options)!r} with --runner={LOCAL}; expected "
                 "an Apache Beam runner or no options"
             )
-        input_files = find_input_files(input_file)
+        input_files = find_input_files(input_file, settings.input_format)
         manifest = build_locally(input_files, output_dir, vocab_file, settings, num_workers)
     else:
         if num_workers:
@@ -218,9 +218,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     # The arguments are the options of a runner, which follow "--". absl removes the "--" itself.
     if arguments and not arguments[0].startswith("--"):
         reject_arguments(arguments)
-    settings = Settings(
-        **{field.name: flags[field.name].value for field in dataclasses.fields(Settings)}
-    )
+    settings = tokenizer_flags.settings_of(Settings, flags)
     create_pretraining_data(
         flags.input_file,
         flags.output_dir,

@@ -7,9 +7,8 @@ docstrings of the standard library (one document per module, parsed and not impo
 train.txt and eval.txt in the format of Google's BERT. About one document in twenty, selected by a
 hash of its name, is in eval.txt.
 
-Docstrings mix prose with signatures, lists, examples and markup. Only sentences that read as
-English are kept: they start with a capital letter, end with a full stop, question mark or
-exclamation mark, and consist mostly of words rather than code.
+With --labelled_packages, the sentences of these packages are also written with the name of their
+package as the label, for a classifier: labelled_train.csv, and one in five in labelled_eval.csv.
 """
 
 if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
@@ -18,63 +17,27 @@ if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with 
     start("data_tools.python_corpus")
 
 import ast
+import csv
 import hashlib
+import io
 import os
-import re
 import sysconfig
-import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools.corpus.sentences import split_sentences
+from data_tools.corpus.docstring_prose import prose_sentences
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 
 HELD_OUT_EVERY = 20
+HELD_OUT_LABELLED_EVERY = 5
 
 _SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled"}
-
-_HEADING = re.compile(r"([=\-~^\"'*+#.`_])\1{2,}$")
-_BULLET = re.compile(r"(?:[*\-+o•]|\(?(?:\d{1,2}|[a-z])[.)])\s+(?=\S)")
-_SIGNATURE = re.compile(r"[\w.]+\(.*\)(?:\s*(?:->|=|:).*)?:?$")
-_EXAMPLE = re.compile(r">>>|\.\.\. |\$ |%|\.\. |@|#|\||\+-")
-_MARKUP = (
-    (re.compile(r":[a-z:+-]+:`[~!]?([^`<]+?)(?:\s*<[^>]*>)?`"), r"\1"),  # :class:`~a.b`
-    (re.compile(r"``(.+?)``"), r"\1"),
-    (re.compile(r"`([^`<]+?)(?:\s*<[^>]*>)?`_{0,2}"), r"\1"),
-    (re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])"), r"\1"),
-    (re.compile(r"`+([^`']+)'+"), r"\1"),  # old-style quotes: `text'
-    (re.compile(r"`"), ""),  # unbalanced backquotes
-    (re.compile(r"\s?\[\d+\]_?"), ""),  # footnotes
-    (
-        re.compile(
-            r"^(?:Note|Warning|Tip|Caution|See also|Deprecated|(?:New|Added|Changed|Deprecated "
-            r"since|Removed) (?:in )?(?:version )?[\d.]+)\s*(?::\s*(?=\S)|\.?$)"
-        ),
-        "",
-    ),
-    (re.compile(r"\s*::$"), ":"),
-    (re.compile(r"(?<=[a-z])\s--\s(?=[a-z])"), " - "),
-    (re.compile(r"\s+"), " "),
-)
-# A sentence may also start with a lower-case identifier: "filename is the name of ...".
-_START = re.compile(
-    r"[\"'(“]?[A-Z]"
-    r"|[\"']?[a-z]\w*[\"']? (?:is|are|was|can|must|should|will|may|has|returns|specifies) "
-)
-_END = re.compile(r"[.!?][\"')”]*$")
-_WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
-_FUNCTION_WORDS = """
-    a an the is are was were be been being has have had do does did will would can could may might
-    must shall should not no of to in on at by for from with as into and or but if when while this
-    that these those it its they their which who what how than then so all any each return returns
-"""
-_FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 
 def topic_documents() -> Iterator[tuple[str, list[str]]]:
@@ -92,9 +55,12 @@ def topic_documents() -> Iterator[tuple[str, list[str]]]:
         yield f"topics/{name}", prose_sentences(topics[name])
 
 
-def docstring_documents(library: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields (name, sentences) for each module below the folder `library`; skips test folders."""
-    for folder, subfolders, names in os.walk(library):
+def docstring_documents(library: str, package: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yields (name, sentences) for each module below the folder `library`; skips test folders.
+
+    With `package`, only the modules of this package.
+    """
+    for folder, subfolders, names in os.walk(os.path.join(library, package)):
         subfolders[:] = sorted(set(subfolders) - _SKIPPED_FOLDERS)
         for name in sorted(names):
             path = os.path.join(folder, name)
@@ -122,98 +88,9 @@ def _docstrings(path: str) -> Iterator[str]:
             yield docstring
 
 
-def prose_sentences(text: str) -> list[str]:
-    """Returns the English sentences of a docstring or reference page, without their markup."""
-    sentences = []
-    for number, paragraph in enumerate(_paragraphs(text)):
-        paragraph = _strip_markup(paragraph)
-        # The summary line of a docstring often lacks a full stop.
-        if number == 0 and paragraph[-1:].isalnum() and paragraph[0].isupper():
-            paragraph += "."
-        sentences += filter(reads_as_english, split_sentences(paragraph))
-    return sentences
-
-
-def _paragraphs(text: str) -> list[str]:
-    """Splits a page into paragraphs by its layout; skips headings, examples and signatures.
-
-    A paragraph consists of lines with equal indentation, not counting the bullet of a list item.
-    """
-    lines = textwrap.dedent(text.expandtabs()).split("\n")
-    paragraphs: list[str] = []
-    current: list[str] = []
-    indentation = 0
-    literal_below: int | None = None  # "::" seen at this indentation: deeper lines are code
-
-    def close() -> None:
-        if current:
-            paragraphs.append(" ".join(current))
-            current.clear()
-
-    in_example = False
-    for number, line in enumerate(lines):
-        content = line.strip()
-        here = len(line) - len(line.lstrip())
-        next_line = lines[number + 1].strip() if number + 1 < len(lines) else ""
-        if not content:
-            close()
-            in_example = False
-            continue
-        if literal_below is not None and here > literal_below:
-            continue
-        literal_below = None
-        in_example |= _EXAMPLE.match(content) is not None
-        is_heading = _HEADING.match(content) or (_HEADING.match(next_line) and not current)
-        if in_example or is_heading or _SIGNATURE.match(content):
-            close()
-            continue
-        bullet = _BULLET.match(content)
-        if bullet:
-            close()
-            here += bullet.end()
-            content = content[bullet.end() :]
-        elif here != indentation:
-            close()
-        indentation = here
-        current.append(content)
-        if content.endswith("::"):
-            literal_below = here - (bullet.end() if bullet else 0)
-            close()
-    close()
-    return paragraphs
-
-
-def _strip_markup(paragraph: str) -> str:
-    for pattern, replacement in _MARKUP:
-        paragraph = pattern.sub(replacement, paragraph)
-    return paragraph.strip()
-
-
-def reads_as_english(sentence: str) -> bool:
-    """Returns whether a text is an English sentence, not a heading, a fragment or code.
-
-    At least 70% of its tokens must be words, and 10% function words such as "the" or "is".
-    """
-    if not (_START.match(sentence) and _END.search(sentence)):
-        return False
-    tokens = sentence.split()
-    if not 3 <= len(tokens) <= 120 or max(map(len, tokens)) > 40:
-        return False
-    words = [token for token in tokens if _WORD.fullmatch(token.strip(".,;:!?()\"'“”"))]
-    function_words = [word for word in words if word.lower().strip(",.;:()") in _FUNCTION_WORDS]
-    symbols = sum(not (c.isalnum() or c in " .,;:!?()\"'’“”-_/") for c in sentence)
-    return (
-        len(words) >= 0.7 * len(tokens)
-        and len(function_words) >= max(1, 0.1 * len(tokens))
-        and symbols <= 0.03 * len(sentence)
-        and sentence.count('"') % 2 == 0
-        and sentence.count("(") == sentence.count(")")
-    )
-
-
-def is_held_out(name: str) -> bool:
-    """Returns whether a document belongs to eval.txt: one in HELD_OUT_EVERY, by its name's hash."""
-    return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_EVERY == 0
+def is_held_out(name: str, every: int = HELD_OUT_EVERY) -> bool:
+    """Returns whether a text is for evaluation: one in `every`, by the hash of its name."""
+    return hashlib.sha256(name.encode()).digest()[0] % every == 0
 
 
 def write_python_corpus(output_dir: str) -> dict[str, int]:
@@ -222,12 +99,7 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
     Raises an `InputError` if the directory cannot be written, or this Python installation has no
     language reference.
     """
-    try:
-        os.makedirs(output_dir, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--output_dir={output_dir}: cannot be written ({error.strerror})"
-        ) from None
+    _make_folder(output_dir)
     library = sysconfig.get_paths()["stdlib"]
     seen: set[str] = set()
     files: dict[str, list[str]] = {"train.txt": [], "eval.txt": []}
@@ -254,9 +126,59 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
     return {name: len(documents) for name, documents in files.items()}
 
 
+def write_labelled_sentences(output_dir: str, packages: Sequence[str]) -> dict[str, int]:
+    """Writes labelled_train.csv and labelled_eval.csv; returns the number of sentences in each.
+
+    The files have the columns `text` and `label`, the package. Sentences that occur in several of
+    the packages are skipped.
+
+    Raises an `InputError` if the directory cannot be written, or a package has no sentences.
+    """
+    _make_folder(output_dir)
+    library = sysconfig.get_paths()["stdlib"]
+    labels: dict[str, set[str]] = {}  # {sentence: the packages that contain it}
+    for package in packages:
+        documents = docstring_documents(library, package) if package.isidentifier() else ()
+        found = [s for _, sentences in documents for s in sentences]
+        if not found:
+            raise InputError(
+                f"--labelled_packages: the package {package!r} of the standard library has no "
+                "docstrings; expected names such as asyncio,email"
+            )
+        for sentence in found:
+            labels.setdefault(sentence, set()).add(package)
+    files: dict[str, list[tuple[str, str]]] = {"labelled_train.csv": [], "labelled_eval.csv": []}
+    for sentence, (label, *others) in ((s, sorted(found)) for s, found in labels.items()):
+        if not others:
+            held_out = is_held_out(sentence, HELD_OUT_LABELLED_EVERY)
+            files["labelled_eval.csv" if held_out else "labelled_train.csv"].append(
+                (sentence, label)
+            )
+    for name, rows in files.items():
+        table = io.StringIO()
+        csv.writer(table).writerows([("text", "label"), *rows])
+        path = os.path.join(output_dir, name)
+        write_bytes(path, table.getvalue().encode())
+        logging.info("%s: %d sentences of %d packages", path, len(rows), len(packages))
+    return {name: len(rows) for name, rows in files.items()}
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output_dir={path}: cannot be written ({error.strerror})") from None
+
+
 def define_flags(define: Definitions) -> None:
-    """Defines the flag of this program."""
+    """Defines the flags of this program."""
     define.string("output_dir", None, "Output folder of train.txt and eval.txt.")
+    define.strings(
+        "labelled_packages",
+        [],
+        "Packages of the standard library whose sentences are also written with their package as "
+        "the label, to labelled_train.csv and labelled_eval.csv.",
+    )
     define.require("output_dir")
 
 
@@ -264,6 +186,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Writes the corpus to --output_dir."""
     reject_arguments(arguments)
     write_python_corpus(flags.output_dir)
+    if flags.labelled_packages:
+        write_labelled_sentences(flags.output_dir, flags.labelled_packages)
 
 
 PROGRAM = Program("python-corpus", __doc__, define_flags, main)

@@ -14,10 +14,14 @@ def define_flags(define: Definitions) -> None:
         "sentences: one per line, a blank line between documents. prose: running text, a blank "
         "line between paragraphs, two or more (or a form feed) between documents. jsonl: one JSON "
         "object per line. wiki: output of WikiExtractor, as tags or JSON. gutenberg: books of "
-        "Project Gutenberg.",
+        "Project Gutenberg. parquet, arrow: one document per row; arrow also reads the folders of "
+        "Hugging Face's Dataset.save_to_disk. html, markdown, docx: one document per file. mixed: "
+        "by the ending of each file's name; .txt is prose.",
     )
     define.string(
-        "text_field", default.text_field, "JSON field that holds the document, for jsonl."
+        "text_field",
+        default.text_field,
+        "Field or column that holds the document, for jsonl, parquet, arrow and mixed.",
     )
     define.string(
         "language",
@@ -27,6 +31,6 @@ def define_flags(define: Definitions) -> None:
     define.number(
         "max_bad_line_share",
         default.max_bad_line_share,
-        "Fraction of the lines of a file that may be undecodable or malformed; 0 rejects the first "
-        "one.",
+        "Fraction of the lines or rows of a file that may be undecodable or malformed; 0 rejects "
+        "the first one.",
     )

@@ -4,10 +4,11 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
-from data_tools.corpus.documents import Reading
+from data_tools.corpus.documents import FIELD_FORMATS, Reading
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
-from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
+from keras_bert.text.user_tokens import UserToken
 
 NEXT_SENTENCE = ("random", "order", "none")
 
@@ -36,12 +37,13 @@ class Settings:
         short_seq_prob: fraction of documents (of rows with next_sentence none) whose target length
             is below S.
         input_format: file format of the corpus (`data_tools.corpus.documents`).
-        text_field: name of the JSON field that holds the text.
+        text_field: name of the JSON field or the column that holds the text.
         language: ISO 639-1 code of the language whose rules split text into sentences.
         max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
         num_shards: number of output files; 0 derives it from the size of the corpus.
         strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
+        user_tokens: tokens that stay whole, as strings or as `UserToken` objects.
     """
 
     do_lower_case: bool = True
@@ -63,6 +65,7 @@ class Settings:
     num_shards: int = 0
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
+    user_tokens: tuple[UserToken, ...] = ()
 
     def __post_init__(self) -> None:
         if self.dupe_factor is None:
@@ -89,13 +92,15 @@ class Settings:
         self.reading()  # its constructor checks the reading settings
         # The value of do_lower_case becomes None, so that equal settings compare equal.
         object.__setattr__(self, "strip_accents", self.tokenizer().strip_accents)
+        object.__setattr__(self, USER_TOKENS, self.tokenizer().user_tokens)
         self._reject_options_without_effect()
 
     def _reject_options_without_effect(self) -> None:
-        if self.text_field != Reading.text_field and self.input_format != "jsonl":
+        if self.text_field != Reading.text_field and self.input_format not in FIELD_FORMATS:
             raise InputError(
                 f"--text_field={self.text_field} with --input_format={self.input_format}: "
-                "expected --input_format=jsonl, the only format with a choice of fields"
+                f"expected an --input_format of {', '.join(FIELD_FORMATS)}, the formats with a "
+                "choice of fields"
             )
         if self.language != Reading.language and self.input_format == "sentences":
             raise InputError(
@@ -118,8 +123,9 @@ class Settings:
         of earlier versions.
         """
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        omitted = TokenizerSettings().to_dict().keys() - self.tokenizer().non_default().keys()
-        omitted -= {"do_lower_case"}
+        values |= self.tokenizer().to_dict()
+        omitted = {*TokenizerSettings().to_dict(), USER_TOKENS} - {"do_lower_case"}
+        omitted -= self.tokenizer().non_default().keys()
         return {name: value for name, value in values.items() if name not in omitted}
 
 

@@ -1,7 +1,15 @@
 """Defines the flags of the tokenizer's settings, which all data tools share."""
 
+from dataclasses import fields
+from typing import TypeVar
+
+from absl.flags import FlagValues
+
 from keras_bert.programs.flags import Definitions
-from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
+from keras_bert.text.token_file import read_tokens
+
+Settings = TypeVar("Settings")
 
 
 def define_flags(define: Definitions) -> None:
@@ -20,3 +28,22 @@ def define_flags(define: Definitions) -> None:
         default.tokenize_chinese_chars,
         "Make each CJK ideograph a word of its own.",
     )
+    define.string(
+        USER_TOKENS,
+        None,
+        "File with your own tokens, one per line, such as [URL]: each of them is a single token "
+        "wherever it occurs in the text.",
+    )
+
+
+def settings_of(kind: type[Settings], flags: FlagValues) -> Settings:
+    """Returns an object of a dataclass whose fields are named like flags.
+
+    Raises:
+        InputError: the file of user tokens is not valid.
+    """
+    values = {field.name: flags[field.name].value for field in fields(kind)}
+    if USER_TOKENS in values:
+        file = values[USER_TOKENS]
+        values[USER_TOKENS] = () if file is None else tuple(read_tokens(file, USER_TOKENS))
+    return kind(**values)

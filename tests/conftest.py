@@ -138,6 +138,7 @@ PROGRAMS = {
     "run_fill_mask.py": "keras_bert.programs.fill_mask",
     "extract_features.py": "keras_bert.programs.extract_features",
     "export_model.py": "keras_bert.programs.export",
+    "convert.py": "keras_bert.programs.convert",
     "build_vocab.py": "data_tools.build_vocab",
     "create_pretraining_data.py": "data_tools.create_pretraining_data",
     "inspect_tfrecords.py": "data_tools.inspect_tfrecords",

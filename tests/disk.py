@@ -61,11 +61,13 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-# (call, paths) such as ("write", ["/a"]), ("fsync", ["/a"]) and ("rename", ["/a", "/b"]), in order.
+# (call, paths) such as ("write", ["/a"]), ("fsync", ["/a"]), ("rename", ["/a", "/b"]) and
+# ("delete", ["/a"]), in order.
 FileCalls = Sequence[tuple[str, list[str]]]
 _WRITES = ("write", "pwrite64", "writev", "pwritev", "ftruncate", "fallocate")
 _RENAMES = ("rename", "renameat", "renameat2")
 _FLUSHES = ("fsync", "fdatasync")
+_DELETIONS = ("unlink", "unlinkat", "rmdir")
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def trace_files(tmp_path: Path) -> Callable[[str, Path], FileCalls]:
 
     def trace(code: str, folder: Path) -> FileCalls:
         log = tmp_path / "strace.log"
-        calls = ",".join((*_WRITES, *_RENAMES, *_FLUSHES))
+        calls = ",".join((*_WRITES, *_RENAMES, *_FLUSHES, *_DELETIONS))
         command = ["strace", "-f", "-y", "-s", "1000", "--seccomp-bpf", "-o", str(log)]
         command += ["-e", f"trace={calls}", sys.executable, "-c", code]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -101,6 +103,9 @@ def _parse(line: str) -> tuple[str, list[str]] | None:
     name, arguments = match.groups()
     if name in _RENAMES:
         return "rename", re.findall(r'"([^"]*)"', arguments)
+    if name in _DELETIONS:  # unlinkat(5</folder>, "name", 0), or with a whole path.
+        folder, path = re.match(r'(?:\w+<([^>]*)>, )?"([^"]*)"', arguments).groups()
+        return "delete", [os.path.join(folder or "", path)]
     descriptor = re.match(r"\d+<([^>]*)>", arguments)
     if not descriptor:
         return None
@@ -111,8 +116,8 @@ def unsafe_renames(calls: FileCalls) -> list[str]:
     """Returns what a power failure could lose after files got their final names.
 
     Before a rename, each renamed file must have been flushed after its last write, and a renamed
-    folder after its last file; after the rename, the folder that contains the new name. Names
-    inside a `.partial` folder are not final.
+    folder after its last file; after the rename, the folder that contains the new name, and before
+    anything in this folder is deleted. Names inside a `.partial` folder are not final.
     """
     problems, unflushed, flushed, unflushed_names = [], set(), set(), {}
 
@@ -127,6 +132,12 @@ def unsafe_renames(calls: FileCalls) -> list[str]:
             unflushed.discard(paths[0])
             flushed.add(paths[0])
             unflushed_names.pop(paths[0], None)
+        elif name == "delete":
+            problems += [
+                f"{paths[0]} is deleted before the name {path} is flushed"
+                for folder, path in unflushed_names.items()
+                if _is_in(paths[0], folder)
+            ]
         else:
             source, target = paths
             folder = os.path.dirname(target)

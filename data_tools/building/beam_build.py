@@ -40,7 +40,7 @@ def build_on_beam(
     """
     beam_options = beam_runners.parse_options(runner, options)
     output_dir = output_dir.rstrip("/") or "/"
-    inputs = beam_files.find_input_files(input_file)
+    inputs = beam_files.find_input_files(input_file, settings.input_format)
     vocab = beam_files.read_bytes(vocab_file)
     if not beam_files.is_local(vocab_file):
         vocab_file = beam_shards.local_vocab(vocab)

@@ -25,20 +25,21 @@ def is_local(path: str) -> bool:
     return "://" not in path
 
 
-def find_input_files(patterns: str) -> list[dict[str, Any]]:
+def find_input_files(patterns: str, input_format: str) -> list[dict[str, Any]]:
     """Finds the distinct files that `patterns`, the value of --input_file, matches.
 
     Beam expands remote patterns: a folder stands for all files below it, and names with a leading
-    dot are skipped. Returns {"file": path, "bytes": size} for each file. Raises an `InputError` if
-    an entry of the list matches no file.
+    dot are skipped. `input_format` is that of the corpus. Returns {"file": path, "bytes": size} for
+    each file. Raises an `InputError` if an entry of the list matches no file.
     """
     if is_local(patterns):
-        paths = documents.find_input_files(patterns)
+        paths = documents.find_input_files(patterns, input_format)
         return [{"file": path, "bytes": os.path.getsize(path)} for path in paths]
     found: dict[str, int] = {}
     for entry in filter(None, (entry.strip() for entry in patterns.split(","))):
         if is_local(entry):
-            found |= {path: os.path.getsize(path) for path in documents.find_input_files(entry)}
+            paths = documents.find_input_files(entry, input_format)
+            found |= {path: os.path.getsize(path) for path in paths}
             continue
         matches = {}
         with contextlib.suppress(InputError):  # not a folder

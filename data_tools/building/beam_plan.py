@@ -40,7 +40,8 @@ def find_or_make_plan(
     files = list(enumerate(entry["file"] for entry in requested["inputs"]))
     with beam_runners.running(options) as pipeline:
         entries = pipeline | "files" >> beam.Create(files) | beam.Reshuffle()
-        entries |= "read" >> beam.Map(_describe_file, settings.reading(), versions.build_versions())
+        made_with = versions.build_versions(settings.input_format)
+        entries |= "read" >> beam.Map(_describe_file, settings.reading(), made_with)
         # The default of ToList, an empty list, would be a side input, for which Dask reads the
         # corpus again.
         entries |= "all" >> beam.combiners.ToList().without_defaults()

@@ -25,6 +25,7 @@ from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.common.lock import locked
 from keras_bert.data import record_files
+from keras_bert.text.user_tokens import ids_of
 from keras_bert.text.vocabulary import load_vocab
 
 BUILDING, PLAN, VOCAB = ".building", "plan.json", "vocab.txt"
@@ -38,8 +39,10 @@ def requested_dataset(
 
     `inputs` has {"file": path, "bytes": size} for each input file.
     """
-    size = len(load_vocab(vocab_file))
-    vocab = {"file": VOCAB, "size": size, "sha256": files.sha256(vocab_file)}
+    tokens = load_vocab(vocab_file)
+    user_tokens = settings.tokenizer().user_tokens
+    ids_of(user_tokens, tokens, f"--vocab_file={vocab_file}")
+    vocab = {"file": VOCAB, "size": len(tokens), "sha256": files.sha256(vocab_file)}
     return {"settings": settings.to_dict(), "vocab": vocab, "inputs": inputs}
 
 
@@ -79,10 +82,11 @@ def check_resumable(output_dir: str, plan: dict[str, Any], requested: dict[str, 
     _check_form(os.path.join(building, PLAN), plan)
     description = f"an unfinished dataset (to start again, remove {building})"
     reject_other_settings(output_dir, description, plan, requested)
+    input_format = requested["settings"]["input_format"]
     made_with = plan.get("made_with")
     # Earlier versions of this program did not write made_with.
     made_with = made_with if isinstance(made_with, dict) else {}
-    if found := versions.differences(made_with, versions.build_versions()):
+    if found := versions.differences(made_with, versions.build_versions(input_format)):
         changes = "; ".join(f"{name} was {old}, now {new}" for name, old, new in found)
         raise InputError(
             f"--output_dir={output_dir}: holds an unfinished dataset started with other package "
@@ -169,7 +173,7 @@ def make_plan(
     )
     settings = dataclasses.replace(settings, num_shards=num_shards)
     return requested | {
-        "made_with": versions.build_versions(),
+        "made_with": versions.build_versions(settings.input_format),
         "settings": settings.to_dict(),
         "inputs": inputs,
     }

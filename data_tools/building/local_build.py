@@ -166,5 +166,5 @@ def _finish(
         resource.getrusage(who).ru_maxrss // unit
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
-    logging.info("peak resident memory of a process: %d MiB", max(this, child))
+    logging.info("peak memory of the largest process: %d MiB", max(this, child))
     return manifest

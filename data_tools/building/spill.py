@@ -82,7 +82,10 @@ class SpillJob:
 
 
 def spill_group(job: SpillJob) -> list[dict[str, Any]]:
-    """Distributes the documents of one job; returns `InputFile.entry` for each of its files."""
+    """Writes the documents of one job to the temporary files of their shards.
+
+    Returns `InputFile.entry` for each of its files.
+    """
     try:
         with Meter(_meter_path(job)) as meter:
             return _spill(job, meter)

@@ -5,6 +5,7 @@ import platform
 import socket
 from collections.abc import Mapping
 
+from data_tools.corpus.documents import FORMAT_PACKAGES
 from keras_bert.common.errors import InputError
 from keras_bert.common.package_versions import package_versions
 
@@ -14,16 +15,16 @@ _PACKAGES = ("numpy", "sentencex", "tensorflow", "tensorflow-text")
 
 
 @functools.lru_cache(maxsize=1)
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | package_versions(_PACKAGES)
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    return {"python": platform.python_version()} | package_versions(packages)
 
 
-def build_versions() -> dict[str, str]:
+def build_versions(input_format: str) -> dict[str, str]:
     """Returns {name: version} of Python and the packages in this process.
 
-    The manifest stores it as made_with.
+    The manifest stores it as made_with. `input_format` is the format of the corpus.
     """
-    return dict(_versions())
+    return dict(_versions(_PACKAGES + FORMAT_PACKAGES.get(input_format, ())))
 
 
 def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -41,7 +42,8 @@ def check_worker(expected: Mapping[str, str]) -> None:
     Raises:
         InputError: if a version differs; the message lists the differences.
     """
-    differing = differences(expected, build_versions())
+    packages = tuple(name for name in expected if name not in ("python", "keras_bert"))
+    differing = differences(expected, _versions(packages))
     if differing:
         found = ", ".join(f"{name} {here}" for name, _, here in differing)
         wanted = ", ".join(f"{name} {there}" for name, there, _ in differing)

@@ -1,6 +1,6 @@
 """Reads the documents of a corpus, each as a list of non-empty sentences.
 
-Files are plain text, .gz, .bz2, .xz or .zst, in one of these formats:
+Files are in one of these formats. Text files may be compressed: .gz, .bz2, .xz or .zst.
 
 * `sentences` (format of Google's BERT): one sentence per line, a blank line between documents.
 * `prose`: running text. A blank line ends a paragraph. Two or more blank lines (the gap between
@@ -8,22 +8,60 @@ Files are plain text, .gz, .bz2, .xz or .zst, in one of these formats:
 * `jsonl`: one JSON object per line, with the document in one of its fields.
 * `wiki`: the output of WikiExtractor for a Wikipedia dump, as `<doc>` tags or as JSON.
 * `gutenberg`: Project Gutenberg's books, one document per book, without headers and licences.
+* `parquet`: Parquet files, with a document in a column of each row.
+* `arrow`: Arrow files, and the folders that Hugging Face's `Dataset.save_to_disk` writes.
+* `html`, `markdown`, `docx`: web pages, Markdown files, Word documents, one document per file.
+* `mixed`: files of several formats; the ending of a name determines the format (ENDINGS).
 """
 
 import glob
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from data_tools.corpus import formats, gutenberg
+from data_tools.corpus.archives import is_archive
+from data_tools.corpus.dataset_folders import select_data_files
 from data_tools.corpus.lines import Lines
+from data_tools.corpus.markup import MarkupFile, markup_texts
 from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus.rows import Rows, table_texts
 from data_tools.corpus.sentences import check_language
+from data_tools.corpus.units import Units
+from keras_bert.common.columnar_files import ARROW, PARQUET
 from keras_bert.common.errors import InputError
 
-INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg")
+_BLOCK_BYTES = 1 << 20
+_TABLES = {"parquet": PARQUET, "arrow": ARROW}
+_MARKUP = ("html", "markdown", "docx")
+MIXED = "mixed"
+INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg", *_TABLES, *_MARKUP, MIXED)
+# The formats whose files have several fields or columns.
+FIELD_FORMATS = ("jsonl", *_TABLES, MIXED)
+# The formats of the files of a mixed corpus; .gz, .bz2, .xz or .zst may follow.
+ENDINGS = {
+    ".txt": "prose",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".docx": "docx",
+}
+# The packages that determine the text of a document, beyond those that all formats use.
+FORMAT_PACKAGES = {
+    "parquet": ("pyarrow",),
+    "arrow": ("pyarrow",),
+    "html": ("lxml",),
+    "markdown": ("lxml", "markdown-it-py"),
+    "docx": ("lxml",),
+    MIXED: ("lxml", "markdown-it-py", "pyarrow"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,10 +70,10 @@ class Reading:
 
     Attributes:
         input_format: one of INPUT_FORMATS.
-        text_field: name of the field that holds the document, for jsonl.
+        text_field: name of the field or column that holds the document, for FIELD_FORMATS.
         language: ISO 639-1 code of the language whose rules split text into sentences; not used by
             the format `sentences`.
-        max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
+        max_bad_line_share: maximum fraction of undecodable or malformed lines, or rows, per file.
     """
 
     input_format: str = "sentences"
@@ -57,14 +95,19 @@ class Reading:
             )
 
 
-def find_input_files(patterns: str) -> list[str]:
+def find_input_files(
+    patterns: str, input_format: str = Reading.input_format, flag: str = "input_file"
+) -> list[str]:
     """Returns the distinct paths that match a comma-separated list of files, globs and directories.
 
     `**` in a glob matches nested folders. A directory stands for all files below it, except hidden
-    ones (a name with a leading dot). The files are sorted within a glob or a directory.
+    ones (a name with a leading dot); with arrow or mixed, a dataset folder stands for its data
+    files (`dataset_folders`). The files are sorted within a glob or a directory. Error messages
+    start with `flag`, the flag that provides the list.
 
     Raises:
-        InputError: if an entry matches no file, or something that is not a regular file.
+        InputError: if an entry matches no file, or something that is not a regular file; or if a
+            dataset folder is not complete.
     """
     # If the whole value is the name of a file, its commas belong to the name.
     entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
@@ -73,16 +116,16 @@ def find_input_files(patterns: str) -> list[str]:
         found = _expand(entry)
         if not found:
             raise InputError(
-                f"--input_file: no file matches {entry!r}; expected a file, glob or folder"
+                f"--{flag}: no file matches {entry!r}; expected a file, glob or folder"
             )
         for path in itertools.filterfalse(os.path.isfile, found):
             # A pipe or a device may never end, and the next build cannot read it again.
             problem = "is not a regular file" if os.path.exists(path) else "is a broken link"
-            raise InputError(f"--input_file: {path} {problem}; expected text files")
+            raise InputError(f"--{flag}: {path} {problem}; expected text files")
         paths.update(dict.fromkeys(found))
     if not paths:
-        raise InputError(f"--input_file={patterns!r}: empty list; expected files, globs or folders")
-    return list(paths)
+        raise InputError(f"--{flag}={patterns!r}: empty list; expected files, globs or folders")
+    return select_data_files(paths) if input_format in ("arrow", MIXED) else list(paths)
 
 
 def _expand(entry: str) -> list[str]:
@@ -132,24 +175,66 @@ def read_texts(
     open_file: Callable[[str], BinaryIO] = open_local,
 ) -> Iterator[str]:
     r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences."""
-    longest = formats.MAX_JSON_LINE_BYTES if reading.input_format in ("jsonl", "wiki") else None
+    input_format = reading.input_format
+    if input_format == MIXED:
+        ending = _ending(path)
+        input_format = ENDINGS.get(ending)
+        if input_format is None:
+            _count_unknown(path, ending, odd, open_file)
+            return
+    if input_format in _MARKUP:
+        file = MarkupFile(path, reading.max_bad_line_share, open_file)
+        yield from _counted(file, markup_texts(file, input_format, reading.language), odd)
+        return
+    if form := _TABLES.get(input_format):
+        rows = Rows(path, reading.max_bad_line_share, open_file)
+        yield from _counted(
+            rows, table_texts(rows, form, reading.text_field, reading.language), odd
+        )
+        return
+    longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
     sizes = {"max_line_bytes": longest} if longest else {}
     lines = Lines(path, reading.max_bad_line_share, open_file, **sizes)
-    if reading.input_format == "sentences":
+    if input_format == "sentences":
         texts = formats.sentence_texts(lines)
-    elif reading.input_format == "prose":
+    elif input_format == "prose":
         texts = formats.prose_texts(lines, reading.language)
-    elif reading.input_format == "jsonl":
+    elif input_format == "jsonl":
         texts = formats.json_texts(lines, reading.text_field, reading.language)
-    elif reading.input_format == "wiki":
+    elif input_format == "wiki":
         texts = formats.wiki_texts(lines, reading.language)
     else:
         texts = gutenberg.gutenberg_texts(lines, reading.language)
+    yield from _counted(lines, texts, odd)
+
+
+def _ending(path: str) -> str:
+    stem, ending = os.path.splitext(path.lower())
+    return os.path.splitext(stem)[1] if is_archive(path) else ending
+
+
+def _count_unknown(
+    path: str, ending: str, odd: OddInput, open_file: Callable[[str], BinaryIO]
+) -> None:
+    """Counts a file with an unknown ending; reads it only for its checksum."""
+    unknown = OddInput()
+    unknown.add("unknown_files", {"file": path}, f"ending {ending!r}")
+    odd.merge(unknown)
+    try:
+        with open_file(path) as file:
+            while file.read(_BLOCK_BYTES):
+                pass
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _counted(units: Units, texts: Iterable[str], odd: OddInput) -> Iterator[str]:
+    """Yields the texts of a file; then checks its units, and adds their odd input to `odd`."""
     is_empty = True
     for text in texts:
         is_empty = False
         yield text
-    lines.check_bad_lines()
+    units.check_bad_units()
     if is_empty:
-        lines.add_odd("empty_files")
-    odd.merge(lines.odd)
+        units.add_odd("empty_files")
+    odd.merge(units.odd)

@@ -8,10 +8,10 @@ not UTF-8 text.
 
 import re
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from data_tools.corpus.archives import BrokenArchiveError, decompressed
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus.units import Units
 from keras_bert.common.errors import InputError
 
 MAX_LINE_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class Line(NamedTuple):
     is_partial: bool
 
 
-class Lines:
+class Lines(Units):
     """The lines of one file, which can be read once.
 
     Lines with more than `max_line_bytes` bytes are split. `max_bad_line_share` is the maximum
@@ -54,11 +54,8 @@ class Lines:
         open_file: Callable[[str], BinaryIO],
         max_line_bytes: int = MAX_LINE_BYTES,
     ):
-        self.path, self.odd = path, OddInput()
-        self._max_bad_line_share, self._open_file = max_bad_line_share, open_file
-        self._max_line_bytes = max_line_bytes
-        self._num_lines = self._num_bad_lines = self._last_bad_line = 0
-        self._first_bad = ""
+        super().__init__(path, max_bad_line_share)
+        self._open_file, self._max_line_bytes = open_file, max_line_bytes
 
     def blocks(self) -> Iterator[tuple[Line, str]]:
         """Yields (block, text): a block of whole lines as a `Line`, and its decoded content."""
@@ -86,9 +83,8 @@ class Lines:
         text = line.content.decode(encoding, "surrogateescape")
         text, times = _ESCAPED_BYTE.subn("\ufffd", text)
         byte = f"0x{line.content[at]:02x}"
-        self.odd.add(
-            "undecodable_bytes", self.path, line.number, line.offset + at, byte, max(times, 1)
-        )
+        place = {"file": self.path, "line": line.number, "offset": line.offset + at}
+        self.odd.add("undecodable_bytes", place, byte, max(times, 1))
         name = "UTF-8" if encoding == "utf-8" else encoding
         self._add_bad(
             line.number,
@@ -96,36 +92,15 @@ class Lines:
         )
         return text
 
+    def place(self, line: Line | None = None) -> dict[str, Any]:
+        """Returns the place of a line for `OddInput.add`; None is the start of the file."""
+        number, offset = (line.number, line.offset) if line else (1, 0)
+        return {"file": self.path, "line": number, "offset": offset}
+
     def add_malformed(self, line: Line, problem: str) -> None:
         """Counts a malformed line; raises an `InputError` if `max_bad_line_share` is 0."""
-        self.odd.add("malformed_lines", self.path, line.number, line.offset, problem)
+        self.odd.add("malformed_lines", self.place(line), problem)
         self._add_bad(line.number, f"{problem} (byte offset {line.offset} of the file)")
-
-    def add_odd(self, kind: str, line: Line | None = None, times: int = 1) -> None:
-        """Counts odd input of a kind in `odd_input.KINDS`, by default at the start of the file."""
-        number, offset = (line.number, line.offset) if line else (1, 0)
-        self.odd.add(kind, self.path, number, offset, times=times)
-
-    def check_bad_lines(self) -> None:
-        """Raises an `InputError` if more than `max_bad_line_share` of all lines were bad.
-
-        Must be called after the last line was read. The message describes the first bad line.
-        """
-        if self._num_bad_lines > self._max_bad_line_share * self._num_lines:
-            self._raise_bad_lines()
-
-    def _add_bad(self, number: int, problem: str) -> None:
-        self._first_bad = self._first_bad or f"{self.path} line {number}: {problem}"
-        self._num_bad_lines += number != self._last_bad_line  # counts each line once
-        self._last_bad_line = number
-        if not self._max_bad_line_share:
-            self._raise_bad_lines()
-
-    def _raise_bad_lines(self) -> None:
-        share = f"more than --max_bad_line_share={self._max_bad_line_share:g} allows"
-        if self._max_bad_line_share:
-            share = f"{self._num_bad_lines} of {self._num_lines} lines are bad, {share}"
-        raise InputError(f"{self._first_bad}: {share}")
 
     @staticmethod
     def _lines_of(block: Line) -> Iterator[Line]:
@@ -152,7 +127,7 @@ class Lines:
             tail += to_end
             while len(tail) - tail.endswith(b"\n") > self._max_line_bytes:
                 if not tail_is_partial:
-                    self.odd.add("long_lines", self.path, number, offset)
+                    self.add_odd("long_lines", Line(number, offset, b"", True))
                 part = bytes(tail[: _split_position(tail, self._max_line_bytes)])
                 del tail[: len(part)]
                 if not _is_blank(part):
@@ -172,9 +147,9 @@ class Lines:
                 yield Line(number, offset, content, False)
             number, offset = number + content.count(b"\n"), offset + len(content)
             tail = bytearray(chunk[last_end:])
-            self._num_lines = number - 1
+            self._num_units = number - 1
         if tail:
-            self._num_lines = number
+            self._num_units = number
         if tail and not (tail_is_partial and _is_blank(tail)):
             yield Line(number, offset, bytes(tail) + b"\n", tail_is_partial)
 

@@ -31,6 +31,11 @@ KINDS = {
         "halves of surrogate pairs",
         "replaced by U+FFFD, which the tokenizer drops",
     ),
+    "unknown_files": (
+        "file with an unknown ending",
+        "files with an unknown ending",
+        "skipped",
+    ),
     "malformed_lines": ("malformed line", "malformed lines", "skipped"),
     "unmarked_files": (
         "book without a start marker",
@@ -48,20 +53,18 @@ class OddInput:
         self._files: Counter[str] = Counter()
         self._first: dict[str, list[dict[str, Any]]] = {}
 
-    def add(
-        self, kind: str, file: str, line: int, offset: int, detail: str = "", times: int = 1
-    ) -> None:
-        """Counts `times` occurrences of a kind (`KINDS`) in a file, and records their first place.
+    def add(self, kind: str, place: Mapping[str, Any], detail: str = "", times: int = 1) -> None:
+        """Counts `times` occurrences of a kind (`KINDS`), and records the first places.
 
-        `line` is the line number, from 1, and `offset` the byte offset in the decompressed file.
-        `detail` describes the place if the kind alone is not specific enough.
+        `place` has the key "file", and possibly "line" (from 1) with "offset", its byte offset in
+        the decompressed file, or "row" (from 1). `detail` describes the place if the kind alone is
+        not specific enough.
         """
         self._counts[kind] += times
         self._files[kind] = 1
         places = self._first.setdefault(kind, [])
         if len(places) < FIRST_PLACES:
-            place = {"file": file, "line": line, "offset": offset}
-            places.append(place | {"what": detail} if detail else place)
+            places.append({**place} | ({"what": detail} if detail else {}))
 
     def merge(self, other: "OddInput | Mapping[str, Any]") -> None:
         """Adds the counts of other files, given as an `OddInput` or the result of `to_dict`."""
@@ -75,7 +78,10 @@ class OddInput:
         return self._counts[kind]
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Returns {kind: {count, files, first: [{file, line, offset, what}]}} for kinds found."""
+        """Returns {kind: {count, files, first: [place]}} for the kinds found.
+
+        A place is that of `add`, and has the detail as "what".
+        """
         return {
             kind: {
                 "count": self._counts[kind],
@@ -92,15 +98,17 @@ class OddInput:
             count, num_files, first = entry["count"], entry["files"], entry["first"][0]
             singular, plural, handling = KINDS[kind]
             files = f"{first['file']} and {num_files - 1} more" if num_files > 1 else first["file"]
-            detail = f" ({first['what']})" if "what" in first else ""
+            where = f" in {first['file']}" if num_files > 1 else ""
+            if "line" in first:
+                where += f" at line {first['line']}, byte offset {first['offset']}"
+            elif "row" in first:
+                where += f" at row {first['row']}"
+            where += f" ({first['what']})" if "what" in first else ""
             logging.warning(
-                "%s: %d %s, the first%s at line %d, byte offset %d%s: %s",
+                "%s: %d %s%s: %s",
                 files,
                 count,
                 singular if count == 1 else plural,
-                f" in {first['file']}" if num_files > 1 else "",
-                first["line"],
-                first["offset"],
-                detail,
+                where and f", the first{where}",
                 handling,
             )

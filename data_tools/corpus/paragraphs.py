@@ -6,8 +6,8 @@ which bounds memory.
 
 from collections.abc import Callable, Iterator
 
-from data_tools.corpus.lines import Line, Lines
 from data_tools.corpus.sentences import split_sentences
+from data_tools.corpus.units import Unit, Units
 
 # A part is never split over shards, so it is small compared with the shard limits in `partition`.
 MAX_DOCUMENT_LENGTH = 8 << 20  # characters
@@ -26,12 +26,12 @@ def is_over_long(length: int, num_sentences: int) -> bool:
 class Document:
     """The document that is being read; its methods yield texts with one sentence per line.
 
-    Odd input is counted with `lines.add_odd`. `tidy(text, index)` returns the cleaned text of the
+    Odd input is counted with `units.add_odd`. `tidy(text, index)` returns the cleaned text of the
     paragraph with this index in the document, before it is split into sentences.
     """
 
-    def __init__(self, lines: Lines, language: str, tidy: Callable[[str, int], str] | None = None):
-        self._lines, self._language, self._tidy = lines, language, tidy
+    def __init__(self, units: Units, language: str, tidy: Callable[[str, int], str] | None = None):
+        self._units, self._language, self._tidy = units, language, tidy
         self.drop()
 
     def drop(self) -> None:
@@ -41,7 +41,7 @@ class Document:
         self._paragraph_length = self._length = self._num_paragraphs = 0
         self._is_in_parts = False
 
-    def add_line(self, text: str, line: Line) -> Iterator[str]:
+    def add_line(self, text: str, line: Unit | None) -> Iterator[str]:
         """Adds a line to the current paragraph; an empty `text` ends the paragraph.
 
         If the document is over-long, yields its sentences so far. `line` is the place of the text
@@ -56,7 +56,7 @@ class Document:
             self.end_paragraph()
         if is_over_long(self._length, len(self._sentences)):
             if not self._is_in_parts:
-                self._lines.add_odd("long_documents", line)
+                self._units.add_odd("long_documents", line)
             yield from self._take_sentences()
             self._is_in_parts = True
 
@@ -78,15 +78,15 @@ class Document:
         yield from self._take_sentences()
         self.drop()
 
-    def end_or_count_empty(self, opened: Line) -> Iterator[str]:
-        """Ends the document; counts an empty one as odd input at the line where it began."""
+    def end_or_count_empty(self, opened: Unit | None) -> Iterator[str]:
+        """Ends the document; counts an empty one as odd input at the line or row where it began."""
         self.end_paragraph()
         if not self._sentences and not self._is_in_parts:
-            self._lines.add_odd("empty_documents", opened)
+            self._units.add_odd("empty_documents", opened)
         yield from self.end()
 
-    def of_paragraphs(self, paragraphs: list[str], line: Line) -> Iterator[str]:
-        """Yields a document, given its paragraphs, which are all from one line of the file."""
+    def of_paragraphs(self, paragraphs: list[str], line: Unit | None) -> Iterator[str]:
+        """Yields a document, given its paragraphs, which are all from one line or row."""
         for paragraph in paragraphs:
             start = 0
             while start < len(paragraph):

@@ -120,7 +120,7 @@ def make_pairs(
     next_sentence: str,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Creates the sentence pairs of all documents, int64 [n, 5], not yet truncated.
+    """Creates the sentence pairs of all documents, not yet truncated.
 
     `max_seq_length` counts [CLS] and both [SEP]. With probability `short_seq_prob`, the target
     length of a document is drawn from [2, max_seq_length - 3]. `next_sentence` is "random" or

@@ -1,8 +1,9 @@
-"""Replaces the unused tokens of a vocabulary by new words of a corpus.
+"""Adds new words of a corpus to a vocabulary: in place of its unused tokens, then at its end.
 
 This adapts a vocabulary to the terms of a domain. If a model is trained further with the extended
-vocabulary, each new word uses a row of the token embeddings that no token used before, and all
-other tokens keep their rows.
+vocabulary, all other tokens keep their rows of the token embeddings. A word in place of an unused
+token uses a row that no token used before. For words at the end, the model must get additional
+rows (`keras_bert.checkpoints.vocab_change`).
 """
 
 from collections import Counter
@@ -12,24 +13,23 @@ import numpy as np
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.token_file import MAX_TOKEN_BYTES
 from keras_bert.text.vocabulary import load_vocab, unused_ids
 
-_MAX_TOKEN_BYTES = 256  # limit of the tokenizer
 _WORDS_PER_BATCH = 1 << 16
 
 
 def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0) -> list[str]:
-    """Reads a vocabulary, and checks that `num_new_words` words can be added (0: at least one).
+    """Reads a vocabulary to which `num_new_words` tokens will be added (0: as many as [unusedN]).
 
-    Raises an `InputError` if the file is unreadable, has too few [unusedN] tokens, or a casing that
-    contradicts `do_lower_case`.
+    Raises an `InputError` if the file is unreadable, has no [unusedN] token with `num_new_words` 0,
+    or has a casing that contradicts `do_lower_case`.
     """
     vocab = load_vocab(vocab_file)
-    num_unused = len(unused_ids(vocab))
-    if num_unused < max(num_new_words, 1):
-        expected = f"--num_new_words={num_new_words}" if num_new_words else "at least one"
+    if not num_new_words and not unused_ids(vocab):
         raise InputError(
-            f"--extend_vocab={vocab_file}: {num_unused} [unusedN] tokens; expected {expected}"
+            f"--extend_vocab={vocab_file}: 0 [unusedN] tokens; expected at least one, or "
+            "--num_new_words for words at the end of the vocabulary"
         )
     letters = [token.removeprefix("##") for token in vocab]
     letters = [token for token in letters if token.isalpha()]
@@ -55,27 +55,36 @@ def extend_vocab(
     min_frequency: int = 2,
     num_new_words: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """Replaces [unusedN] tokens of a vocabulary by the most frequent words that it lacks.
+    """Adds the most frequent words that a vocabulary lacks: for [unusedN] tokens, then at its end.
 
     `words` maps each word to its number of occurrences, and `settings` are those of the tokenizer;
-    the other arguments are those of `build_vocab.VocabExtension`.
+    the other arguments are those of `build_vocab.VocabExtension`. User tokens that the vocabulary
+    lacks are added before the words.
 
     Returns:
         The extended vocabulary, with all other ids unchanged, and the new words, most frequent
         first.
     """
+    own = [token.content for token in settings.user_tokens if token.content not in {*vocab}]
+    vocab = _with_tokens(vocab, own)
+    settings = settings.for_characters()
     ids = unused_ids(vocab)
-    ids = ids[: num_new_words or len(ids)]
     frequent = [
         word
         for word, times in sorted(words.items(), key=lambda item: (-item[1], item[0]))
-        if times >= min_frequency and len(word.encode()) <= _MAX_TOKEN_BYTES
+        if times >= min_frequency and len(word.encode()) <= MAX_TOKEN_BYTES
     ]
-    new_words = _words_without_token(vocab, frequent, settings, len(ids))
+    new_words = _words_without_token(vocab, frequent, settings, num_new_words or len(ids))
+    return _with_tokens(vocab, new_words), new_words
+
+
+def _with_tokens(vocab: list[str], tokens: list[str]) -> list[str]:
+    """Adds tokens in place of [unusedN], and further ones at the end."""
+    ids = unused_ids(vocab)
     extended = list(vocab)
-    for token_id, word in zip(ids, new_words, strict=False):
-        extended[token_id] = word
-    return extended, new_words
+    for token_id, token in zip(ids, tokens, strict=False):
+        extended[token_id] = token
+    return extended + tokens[len(ids) :]
 
 
 def _words_without_token(

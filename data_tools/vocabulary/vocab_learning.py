@@ -1,13 +1,13 @@
 """Learns a WordPiece vocabulary with the byte-pair trainer of the `tokenizers` package.
 
 The vocabulary has the order of Google's: [PAD], [unused0] ..., [UNK], [CLS], [SEP], [MASK], the
-characters by frequency, then the other tokens in the order in which they were learned. The
-tokenizer, which matches the longest token first, can produce each of them. The same counts give the
-same vocabulary in every process.
+characters by frequency, then the other tokens in the order in which they were learned, then the
+user's own tokens. The tokenizer, which matches the longest token first, can produce each of them.
+The same counts give the same vocabulary in every process.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from keras_bert.common.errors import InputError
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
@@ -23,6 +23,7 @@ def learn_vocab(
     min_frequency: int = 2,
     num_unused: int = 0,
     pad_to_multiple_of: int = 1,
+    user_tokens: Sequence[str] = (),
 ) -> list[str]:
     """Learns a WordPiece vocabulary from word counts; returns the tokens in id order.
 
@@ -32,9 +33,10 @@ def learn_vocab(
     Raises:
         InputError: if vocab_size is too small for the special tokens and the alphabet.
     """
-    check_vocab_size(vocab_size, num_unused)
-    num_special = len(SPECIAL_TOKENS) + num_unused
-    alphabet = alphabet_tokens(words, alphabet_limit(vocab_size, num_unused), min_frequency)
+    check_vocab_size(vocab_size, num_unused + len(user_tokens))
+    num_special = len(SPECIAL_TOKENS) + num_unused + len(user_tokens)
+    limit = alphabet_limit(vocab_size, num_unused + len(user_tokens))
+    alphabet = alphabet_tokens(words, limit, min_frequency)
     if not alphabet:
         raise InputError(
             f"--vocab_size={vocab_size}: no character of the corpus becomes a token: each occurs "
@@ -43,9 +45,13 @@ def learn_vocab(
             "more text"
         )
     learned = _learn_tokens(words, alphabet, vocab_size - num_special, min_frequency)
-    num_unused += -(num_special + len(learned)) % pad_to_multiple_of
+    # A user token that is also learned needs one place only.
+    appended = [token for token in user_tokens if token not in {*learned}]
+    size = len(SPECIAL_TOKENS) + num_unused + len(learned) + len(appended)
+    num_unused += -size % pad_to_multiple_of
     pad, *others = SPECIAL_TOKENS
-    return [pad, *(f"[unused{number}]" for number in range(num_unused)), *others, *learned]
+    unused = (f"[unused{number}]" for number in range(num_unused))
+    return [pad, *unused, *others, *learned, *appended]
 
 
 def check_vocab_size(vocab_size: int, num_unused: int) -> None:

@@ -22,19 +22,22 @@ _CHARACTERS_PER_BATCH = 1 << 20
 def count_words(
     input_files: Sequence[str], reading: Reading, settings: TokenizerSettings, odd: OddInput
 ) -> Counter[str]:
-    """Returns the number of occurrences of each word, except words too long for the tokenizer.
+    """Returns the number of occurrences of each word.
 
-    `settings` are those of the tokenizer. Adds the counts of empty, malformed or too long input to
+    User tokens and words too long for the tokenizer are not counted. `settings` are those of the
+    tokenizer. Adds the counts of empty, malformed or too long input to
     `odd`. Raises an `InputError` if a file cannot be read or the corpus has no words.
     """
     start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
+    from keras_bert.text.whole_tokens import MARKERS
 
     # Words do not depend on the vocabulary; this is the smallest valid one.
-    tokenizer = BertTokenizer(list(SPECIAL_TOKENS), **settings.to_dict())
+    user_tokens = [token.content for token in settings.user_tokens]
+    tokenizer = BertTokenizer([*SPECIAL_TOKENS, *user_tokens], **settings.to_dict())
     counts: Counter[bytes] = Counter()
     with Progress("counting words", None, "sentences") as progress:
-        for batch in _batches(input_files, reading, odd):
+        for batch in text_batches(input_files, reading, odd):
             # Joins the texts, because the overhead per text exceeds the cost of its words.
             words = tokenizer.split_words(["\n".join(batch)]).flat_values.numpy()
             counts.update(words.tolist())
@@ -44,10 +47,19 @@ def count_words(
             f"--input_file: no words in {input_files[0]} and the files after it; expected text"
         )
     decoded = ((word.decode(), times) for word, times in counts.items())
-    return Counter({word: times for word, times in decoded if len(word) <= MAX_WORD_LENGTH})
+    return Counter(
+        {
+            word: times
+            for word, times in decoded
+            if len(word) <= MAX_WORD_LENGTH and not (user_tokens and word.startswith(MARKERS))
+        }
+    )
 
 
-def _batches(input_files: Sequence[str], reading: Reading, odd: OddInput) -> Iterator[list[str]]:
+def text_batches(
+    input_files: Sequence[str], reading: Reading, odd: OddInput
+) -> Iterator[list[str]]:
+    """Yields the sentences of files in batches; the arguments are those of `count_words`."""
     batch: list[str] = []
     size = 0
     for path in input_files:

@@ -1,4 +1,7 @@
-"""Converts a checkpoint to another format without changing the weights."""
+"""Converts a checkpoint to another format.
+
+The weights stay the same, unless tokens are added to or removed from the vocabulary.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -13,12 +16,14 @@ from keras_bert.checkpoints import google, keras_hub
 from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
 from keras_bert.checkpoints.google import write_google_checkpoint
 from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import (
     MODEL_FILES,
     check_replaceable,
     write_model_directory,
 )
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.vocab_change import ChangedVocab, VocabChange, change_rows
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path
@@ -44,14 +49,16 @@ def convert(
     to: str = "hugging_face",
     heads: bool = True,
     tokenizer: Mapping[str, bool | None] = MappingProxyType({}),
+    vocab_change: VocabChange | None = None,
 ) -> LoadReport:
     """Converts a checkpoint to another format; the target directory is written atomically.
 
     The weights are loaded into the smallest model class with the checkpoint's heads, and written in
     the format `to`: `hugging_face`, `tf1` or `keras_hub`. Weights that the checkpoint lacks are not
     written. Without `heads`, only the encoder is converted. `tokenizer` corrects settings of the
-    source's tokenizer, by name; None keeps a setting. The target may be the result of an earlier
-    conversion to the same format, which is replaced. Returns the report of loading the source.
+    source's tokenizer, by name; None keeps a setting. `vocab_change` adds or removes tokens. The
+    target may be the result of an earlier conversion to the same format, which is replaced. Returns
+    the report of loading the source.
 
     Raises:
         InputError: the source cannot be opened or is inconsistent, or the target cannot be written
@@ -66,28 +73,55 @@ def convert(
         )
     check_replaceable(target, _FILES[to])
     checkpoint = open_checkpoint(source)
+    changes = {name: value for name, value in tokenizer.items() if value is not None}
+    tokenizer_settings = replace(checkpoint.tokenizer_settings, **changes)
+    description = replace(checkpoint.description, tokenizer_settings=tokenizer_settings)
+    changed = None
+    if vocab_change:
+        if checkpoint.vocab is None:
+            raise InputError(f"{checkpoint.why_no_vocab}; the tokens cannot be changed")
+        changed = vocab_change(checkpoint.vocab, tokenizer_settings)
+        logging.info(
+            "the vocabulary has %d tokens, of which %d are new; that of the source has %d",
+            len(changed.tokens),
+            len({*changed.tokens} - {*checkpoint.vocab}),
+            len(checkpoint.vocab),
+        )
+        description = _with_vocab(description, changed)
+        tokenizer_settings = changed.settings
     model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
     report = checkpoint.load_into(model)
     weights = {path: value for path, value in weights_of(model).items() if path not in report.new}
-    description = checkpoint.description
+    if changed:
+        weights = change_rows(weights, changed)
     if not heads:
         description = replace(description, problem_type=None)
     settings = description.hugging_face_settings(
         _architecture(model, weights.keys()), getattr(model, "num_labels", None)
     )
-    changes = {name: value for name, value in tokenizer.items() if value is not None}
     if to != "hugging_face":
         _warn(checkpoint, to)
     with atomic_path(target, failures=(SafetensorError, RuntimeError)) as folder:
         folder.mkdir()
-        WRITERS[to](
-            folder,
-            weights,
-            settings,
-            checkpoint.vocab,
-            replace(checkpoint.tokenizer_settings, **changes),
-        )
+        WRITERS[to](folder, weights, settings, description.vocab, tokenizer_settings)
     return report
+
+
+def _with_vocab(description: ModelDescription, changed: ChangedVocab) -> ModelDescription:
+    """Replaces the vocabulary of a model, and the token ids in other settings of config.json."""
+    size = len(changed.tokens)
+    extra = dict(description.extra)
+    for name, value in description.extra.items():
+        if name.endswith("_token_id") and isinstance(value, int):
+            extra[name] = changed.new_id(value)
+    config = replace(description.config, vocab_size=size)
+    return replace(
+        description,
+        config=config,
+        vocab=changed.tokens,
+        tokenizer_settings=changed.settings,
+        extra=extra,
+    )
 
 
 def _make_model(checkpoint: Checkpoint) -> keras.Model:

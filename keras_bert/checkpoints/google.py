@@ -22,7 +22,7 @@ from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_bytes, write_json
 from keras_bert.config import BertConfig
-from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
@@ -161,7 +161,7 @@ def _read_config_and_tokenizer(
     exact = settings.pop(_EXACT_ACT, None)
     if settings.get("hidden_act", "gelu") == "gelu":
         settings["hidden_act"] = exact or "gelu_new"
-    stated = TokenizerSettings().to_dict().keys() & settings.keys()
+    stated = {*TokenizerSettings().to_dict(), USER_TOKENS} & settings.keys()
     stated = {name: settings.pop(name) for name in stated}
     try:
         config = BertConfig.from_dict(settings)

@@ -28,7 +28,15 @@ def unpacked(path: Path, selected: str) -> Iterator[Path]:
         InputError: the zip is damaged, encrypted or too large, or has two files of one name.
     """
     # A damaged or unsupported (encrypted, deflate64) archive raises any of these.
-    failures = (OSError, zipfile.BadZipFile, RuntimeError, EOFError, zlib.error, lzma.LZMAError)
+    failures = (
+        OSError,
+        zipfile.BadZipFile,
+        RuntimeError,
+        EOFError,
+        UnicodeDecodeError,
+        zlib.error,
+        lzma.LZMAError,
+    )
     with tempfile.TemporaryDirectory() as folder:
         try:
             with zipfile.ZipFile(path) as archive:

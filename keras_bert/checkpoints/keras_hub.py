@@ -10,6 +10,7 @@ are stored under `keras_bert`, which it ignores: settings in `metadata.json`, he
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from keras_bert.checkpoints.weights import Layout, stored_arrays
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of, write_json
 from keras_bert.config import BertConfig
-from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 CONFIG, METADATA, TOKENIZER, VOCAB = (
@@ -109,6 +110,9 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     own = dict(own) if isinstance(own, dict) else {}
     keeps_accents = value_of(path / METADATA, own, _STRIP_ACCENTS, bool, None) is False
     own.pop(_STRIP_ACCENTS, None)
+    user_tokens = TokenizerSettings.read(
+        path / METADATA, {USER_TOKENS: own.pop(USER_TOKENS, None)}
+    ).user_tokens
     settings = _settings(written["config"], own)
     try:
         config = BertConfig.from_dict(settings)
@@ -126,7 +130,7 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
         kind="a KerasHub preset",
         config=config,
         vocab=None if mismatch else vocab,
-        tokenizer_settings=tokenizer,
+        tokenizer_settings=replace(tokenizer, user_tokens=user_tokens),
         settings=settings,
         open_weights=partial(open_weights, path, _layout(config, settings)),
         tokenizer_mismatch=mismatch,
@@ -204,6 +208,8 @@ def write_keras_hub_preset(
     own = dict(settings)
     if tokenizer.strip_accents is not None:
         own[_STRIP_ACCENTS] = tokenizer.strip_accents
+    if tokenizer.user_tokens:
+        own[USER_TOKENS] = tokenizer.to_dict()[USER_TOKENS]
     write_json(folder / METADATA, {"parameter_count": count, "keras_bert": own})
     backbone = {theirs: settings[ours] for ours, theirs in _SIZES.items()}
     backbone = _object("bert.bert_backbone", "BertBackbone", backbone, "float32")
@@ -259,6 +265,10 @@ def _tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
     }
     if not settings.tokenize_chinese_chars:
         own["split_on_cjk"] = False
+    if settings.user_tokens:
+        # KerasHub then also keeps [MASK] and the other special tokens whole, as transformers does.
+        own["special_tokens"] = [token.content for token in settings.user_tokens]
+        own["special_tokens_in_strings"] = True
     return _object("bert.bert_tokenizer", "BertTokenizer", own, "int32")
 
 

@@ -18,6 +18,9 @@ from keras_bert.common.errors import InputError
 
 WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 
+# A damaged file raises any of these: names that are not UTF-8, types that NumPy does not have.
+_FAILURES = (OSError, RuntimeError, KeyError, TypeError, ValueError)
+
 
 @contextlib.contextmanager
 def open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
@@ -35,7 +38,9 @@ def open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
             try:
                 opened = stack.enter_context(h5py.File(file, "r"))
                 opened.visititems(partial(_collect, values, part, file))
-            except (OSError, RuntimeError, KeyError) as error:
+            except InputError:
+                raise
+            except _FAILURES as error:
                 raise InputError(f"{file}: not a valid HDF5 file ({error})") from None
         slots = [name for name in values if name.startswith("task/optimizer/")]
         for name in slots:
@@ -67,8 +72,8 @@ def _collect(values: dict[str, h5py.Dataset], part: str, file: Path, name: str, 
 def _array(path: Path, value: h5py.Dataset) -> np.ndarray:
     try:
         array = value[()]
-    except (OSError, RuntimeError) as error:
+        # HDF5 has no bfloat16: Keras stores the raw bytes, and the dtype as an attribute.
+        is_bfloat16 = value.attrs.get("dtype") == "bfloat16" and value.dtype.itemsize == 2
+    except _FAILURES as error:
         raise InputError(f"{path}: {value.name} cannot be read ({error})") from None
-    # HDF5 has no bfloat16: Keras stores the raw bytes, and the dtype as an attribute.
-    is_bfloat16 = value.attrs.get("dtype") == "bfloat16" and value.dtype.itemsize == 2
     return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 from safetensors import SafetensorError
 
+from keras_bert.checkpoints.added_tokens import added_tokens_decoder
 from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.safetensors_file import (
@@ -134,7 +135,7 @@ def write_model_directory(
     write_json(folder / CONFIG, settings)
     if vocab is not None:
         write_vocab(folder / VOCAB, vocab)
-        write_json(folder / TOKENIZER, _tokenizer_config(settings, tokenizer))
+        write_json(folder / TOKENIZER, _tokenizer_config(settings, tokenizer, vocab))
         write_json(folder / FAST_TOKENIZER, tokenizer_json(vocab, tokenizer))
     write_safetensors(folder, weights)
 
@@ -198,14 +199,17 @@ def _read_config(path: Path, settings: Mapping[str, Any]) -> BertConfig:
         raise InputError(f"{path}: {error}") from None
 
 
-def _tokenizer_config(settings: Mapping[str, Any], tokenizer: TokenizerSettings) -> dict[str, Any]:
+def _tokenizer_config(
+    settings: Mapping[str, Any], tokenizer: TokenizerSettings, vocab: Sequence[str]
+) -> dict[str, Any]:
     return {
         "tokenizer_class": "BertTokenizer",
-        **tokenizer.to_dict(),
+        **tokenizer.for_characters().to_dict(),
         "model_max_length": settings["max_position_embeddings"],
         "unk_token": "[UNK]",
         "sep_token": "[SEP]",
         "pad_token": "[PAD]",
         "cls_token": "[CLS]",
         "mask_token": "[MASK]",
+        **added_tokens_decoder(tokenizer.user_tokens, vocab),
     }

@@ -8,11 +8,13 @@ model's training.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from absl import logging
 
+from keras_bert.checkpoints.added_tokens import ADDED_TOKENS, read_added_tokens
 from keras_bert.checkpoints.checkpoint import guess_lower_case
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of
@@ -69,8 +71,9 @@ def read_tokenizer(
     """Reads the tokenizer files of a directory; `config` is the content of its config.json.
 
     Returns:
-        vocab: the V tokens in the order of their ids, from `vocab.txt`, or else `tokenizer.json`;
-            None if the directory has neither file, or if the tokenizer is not BERT's.
+        vocab: the V tokens in the order of their ids, from `vocab.txt`, or else `tokenizer.json`,
+            followed by added tokens; None if the directory has neither file, or if the tokenizer is
+            not BERT's.
         settings: the settings of the tokenizer.
         mismatch: one line about the first setting that does not match BERT's tokenizer, from
             `find_mismatch`; None if all match.
@@ -78,9 +81,9 @@ def read_tokenizer(
     Raises:
         InputError: a file cannot be read, or the vocabulary is invalid.
     """
-    slow, fast = (
+    slow, fast, added = (
         read_json(path / name) if (path / name).is_file() else {}
-        for name in (TOKENIZER, FAST_TOKENIZER)
+        for name in (TOKENIZER, FAST_TOKENIZER, ADDED_TOKENS)
     )
     steps = _steps(fast)
     mismatch = (
@@ -101,7 +104,20 @@ def read_tokenizer(
     if _declared_class(slow, config)[1] in _GENERIC_CLASSES:
         files.reverse()
     casing = guess_lower_case(vocab, path)
-    return vocab, _read_settings(files, casing), mismatch
+    settings = _read_settings(files, casing)
+    if vocab is None:
+        return None, settings, mismatch
+    found = read_added_tokens(
+        {
+            "fast": (path / FAST_TOKENIZER, fast),
+            "slow": (path / TOKENIZER, slow),
+            "added": (path / ADDED_TOKENS, added),
+        },
+        vocab,
+    )
+    if found.mismatch:
+        return None, settings, found.mismatch
+    return found.vocab, replace(settings, user_tokens=found.user_tokens), None
 
 
 def _read_settings(

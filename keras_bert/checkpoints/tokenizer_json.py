@@ -6,21 +6,26 @@ docs/concepts/tokenizer.md lists the texts for which that library computes other
 from collections.abc import Sequence
 from typing import Any
 
+from keras_bert.checkpoints.added_tokens import added_token
 from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.user_tokens import UserToken, number_of_subwords
 from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD, SPECIAL_TOKENS
 
 
 def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[str, Any]:
     """Returns the content of tokenizer.json for the V tokens in the order of their ids."""
     ids = {token: index for index, token in enumerate(vocab)}
-    special = sorted(SPECIAL_TOKENS, key=ids.__getitem__)
+    # Added tokens are not subwords, except for those before the end of the vocabulary.
+    size = number_of_subwords(settings.user_tokens, vocab)
+    special = [UserToken(token, special=True) for token in SPECIAL_TOKENS]
+    added = sorted([*special, *settings.user_tokens], key=lambda token: ids[token.content])
     cls, sep = _special("[CLS]", 0), _special("[SEP]", 0)
     single = [cls, _sequence("A", 0), sep]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [_added_token(token, ids[token]) for token in special],
+        "added_tokens": [{"id": ids[token.content], **added_token(token)} for token in added],
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -44,14 +49,9 @@ def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[st
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
             "max_input_chars_per_word": MAX_CHARS_PER_WORD,
-            "vocab": ids,
+            "vocab": {token: index for token, index in ids.items() if index < size},
         },
     }
-
-
-def _added_token(token: str, token_id: int) -> dict[str, Any]:
-    settings = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": token_id, "content": token, **settings, "special": True}
 
 
 def _special(token: str, segment_id: int) -> dict[str, Any]:

@@ -9,6 +9,11 @@ class InputError(ValueError):
     """
 
 
+def shorten(text: str, limit: int = 200) -> str:
+    """Truncates a text from the input, for an error message, to `limit` characters and "..."."""
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
 class InUse(InputError):
     """Raised when another process uses the run's folder, or this worker's port in TF_CONFIG.
 

@@ -105,8 +105,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Raises an InputError: use the constructor argument of this name, which matches paths."""
         raise InputError(
-            "exclude_from_weight_decay is an argument of the constructor here: "
-            "regular expressions on variable.path"
+            "exclude_from_weight_decay() cannot be called; pass regular expressions on "
+            "variable.path to the constructor's argument of this name"
         )
 
     def build(self, variables: list[Any]) -> None:

@@ -36,7 +36,11 @@ def define_flags(define: Definitions) -> None:
     define.boolean(
         "tfds", False, "Read the task from TensorFlow Datasets, which must have prepared it."
     )
-    define.string("train_file", "", "custom: file of training examples (.tsv, .csv or .jsonl).")
+    define.string(
+        "train_file",
+        "",
+        "custom: file of training examples (.tsv, .csv, .jsonl, .parquet or .arrow).",
+    )
     define.string("eval_file", "", "custom: file of development examples, to evaluate on.")
     define.string("test_file", "", "custom: file of examples to predict. Default: --eval_file.")
     define.string("text_column", "text", "custom: name of the column with the text.")

@@ -1,9 +1,11 @@
-"""Pre-trains a small BERT from raw text, on a corpus that every Python installation contains.
+"""Goes from raw text to a served classifier, on a corpus that every Python installation contains.
 
     keras-bert demo --output_dir=demo
 
-It runs each program of the pipeline as a user would, prints each command, and then fills masks with
-the trained model. To resume an interrupted demo, run the same command again.
+It runs each program of the pipeline as a user would, and prints each command: a small BERT is
+pre-trained and fills masks; it is fine-tuned to recognize which package of the standard library a
+sentence is about; the classifier is exported, served, and asked. The server needs the extra
+`serving`. To resume an interrupted demo, run the same command again.
 """
 
 import json
@@ -12,7 +14,9 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from absl.flags import FlagValues
@@ -39,16 +43,22 @@ SENTENCES = (
     "For more [MASK] on context managers, see Context Manager Types.",
     "The precision is not [MASK] for integer presentation types.",
 )
+PACKAGES = ("asyncio", "email", "importlib", "unittest", "xml")
+QUESTIONS = (
+    "Schedules a coroutine on the event loop.",
+    "Returns the headers of the message.",
+    "Fails if the two objects are not equal.",
+)
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Runs the pipeline, and prints the scores and some filled masks."""
+    """Runs the pipeline, and prints the scores, some filled masks and the server's answers."""
     reject_arguments(arguments)
     started = time.monotonic()
     out = Path(flags.output_dir)
     corpus, vocab, records = out / "corpus", out / "vocab.txt", out / "records"
-    if not (corpus / "eval.txt").exists():  # The last file that python-corpus writes.
-        _run("python-corpus", output_dir=corpus)
+    if not (corpus / "labelled_eval.csv").exists():  # The last file that python-corpus writes.
+        _run("python-corpus", output_dir=corpus, labelled_packages=",".join(PACKAGES))
     if not vocab.exists():
         _run(
             "build-vocab",
@@ -80,7 +90,55 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     )
     _report(json.loads((out / "run" / "results.json").read_text(encoding="utf-8")))
     _run("fill-mask", *SENTENCES, model_dir=out / "run" / "model")
+    _classify(out)
+    with _server(out / "serving") as url:
+        _ask(url)
     print(f"\nTotal time: {time.monotonic() - started:.0f} seconds.")
+
+
+def _classify(out: Path) -> None:
+    """Fine-tunes the pre-trained model as a classifier of sentences, and exports it."""
+    _run(
+        "classify",
+        task_name="custom",
+        train_file=out / "corpus" / "labelled_train.csv",
+        eval_file=out / "corpus" / "labelled_eval.csv",
+        init_checkpoint=out / "run" / "model",
+        output_dir=out / "classifier",
+        max_seq_length=64,
+        train_batch_size=32,
+        learning_rate=5e-4,
+        num_train_epochs=4,
+    )
+    if not (out / "serving" / "1").exists():
+        _run("export", model_dir=out / "classifier", export_dir=out / "serving" / "1")
+
+
+@contextmanager
+def _server(folder: Path) -> Iterator[str]:
+    """Serves the exported models in a folder; yields the address, and stops the server."""
+    command = _command("serve", export_dir=folder, model_name="packages", port=0)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            for line in server.stderr:
+                print(line, end="", flush=True)
+                if "REST API: " in line:
+                    yield line.split("REST API: ")[1].strip()
+                    return
+            raise InputError("the server ended before it was ready")
+        finally:
+            server.terminate()
+
+
+def _ask(url: str) -> None:
+    """Sends sentences to the server, and prints its answers."""
+    url = f"{url}/v1/models/packages:predict"
+    for question in QUESTIONS:
+        body = json.dumps({"instances": [question]})
+        print(f"\n$ curl {url} -d {shlex.quote(body)}", flush=True)
+        request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            print(response.read().decode().strip(), flush=True)
 
 
 def _write_config(path: Path, vocab: Path) -> None:
@@ -99,11 +157,17 @@ def _write_config(path: Path, vocab: Path) -> None:
     BertConfig.from_dict(tiny | changes).to_json(path)
 
 
-def _run(program: str, *arguments: str, **values: object) -> None:
+def _command(program: str, *arguments: str, **values: object) -> list[str]:
+    """Prints the command line that runs a program, and returns it."""
     flags_given = [f"--{name}={value}" for name, value in values.items()]
     command = ["-m", "keras_bert", program, *flags_given, *arguments]
     print(f"\n$ {shlex.join([os.path.relpath(sys.executable), *command])}", flush=True)
-    done = subprocess.run([sys.executable, *command], check=False)
+    return [sys.executable, *command]
+
+
+def _run(program: str, *arguments: str, **values: object) -> None:
+    """Runs a program to its end."""
+    done = subprocess.run(_command(program, *arguments, **values), check=False)
     if done.returncode == OUTPUT_CLOSED:  # The program has the same stdout as this one.
         sys.exit(OUTPUT_CLOSED)
     if done.returncode:

@@ -1,7 +1,10 @@
-r"""Fine-tunes BERT for named-entity recognition, on CoNLL column files.
+r"""Fine-tunes BERT for named-entity recognition, on column files or on texts with spans.
 
     keras-bert ner --train_file=train.conll --eval_file=dev.conll --test_file=test.conll \
         --init_checkpoint=bert --output_dir=out
+
+Files that end in .jsonl or .json are exports of annotation tools: texts with character spans. Files
+that end in .spacy are DocBin files of spaCy.
 
 Without flags, it uses a model and files under data/, or CoNLL-2003 prepared by TensorFlow Datasets.
 To resume an interrupted run, run the same command again.
@@ -27,7 +30,8 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "data_dir",
         "",
-        "Folder of train.conll, dev.conll and test.conll; with --tfds, TFDS's data_dir.",
+        "Folder of train.conll, dev.conll and test.conll, or of .jsonl files; with --tfds, TFDS's "
+        "data_dir.",
     )
     define.boolean(
         "tfds", False, "Read --task_name from TensorFlow Datasets, which must have prepared it."
@@ -35,9 +39,9 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "task_name", "", "With --tfds: the dataset, such as conll2003, conll2002/es or wikiann/de."
     )
-    define.string("train_file", "", "Column file to train on.")
-    define.string("eval_file", "", "Column file to evaluate on after each epoch.")
-    define.string("test_file", "", "Column file to predict. Default: --eval_file.")
+    define.string("train_file", "", "Column file, or .jsonl file of texts with spans, to train on.")
+    define.string("eval_file", "", "File to evaluate on after each epoch.")
+    define.string("test_file", "", "File to predict. Default: --eval_file.")
     define.integer("token_column", 0, "Index of the column with the words, from 0; -1 is the last.")
     define.integer("tag_column", -1, "Index of the column with the tags, from 0; -1 is the last.")
     define.string(
@@ -79,7 +83,7 @@ FLAGS_OF_THE_RUN = ("token_column", "tag_column", "comment_prefix")
 # The default folders, the names of the files there, and the default TFDS dataset.
 FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
 FILES = {
-    "train_file": ("train.conll", "train.txt", "eng.train", "wnut17train.conll"),
+    "train_file": ("train.conll", "train.txt", "eng.train", "wnut17train.conll", "train.jsonl"),
     "eval_file": (
         "dev.conll",
         "valid.conll",
@@ -87,16 +91,25 @@ FILES = {
         "valid.txt",
         "eng.testa",
         "emerging.dev.conll",
+        "dev.jsonl",
+        "valid.jsonl",
     ),
-    "test_file": ("test.conll", "test.txt", "eng.testb", "emerging.test.annotated"),
+    "test_file": (
+        "test.conll",
+        "test.txt",
+        "eng.testb",
+        "emerging.test.annotated",
+        "test.jsonl",
+    ),
 }
 TFDS = "conll2003"
 
 HELP = """\
 found {found}. Required: column files, and a model to start from:
   data         data/ner/train.conll, dev.conll and test.conll with one word and its tag per line
-               and an empty line after each sentence; or other files given as --train_file,
-               --eval_file and --test_file; or a dataset prepared by TFDS (tfds build conll2003)
+               and an empty line after each sentence, or .jsonl files of texts with spans; or
+               other files given as --train_file, --eval_file and --test_file; or a dataset
+               prepared by TFDS (tfds build conll2003)
   checkpoint   a Hugging Face directory with model.safetensors in data/bert/; or any checkpoint
                given as --init_checkpoint (Google's TF1 files and KerasHub presets too)
 The shortest command with both in place:

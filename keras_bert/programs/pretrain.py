@@ -95,6 +95,7 @@ def _phases_of_recipe(own: Mapping[str, Flag], values: Mapping[str, Any]) -> lis
 
     default = Settings()
     data_flags = {field.name: type(getattr(default, field.name)) for field in fields(Settings)}
+    data_flags.pop("user_tokens")  # A recipe has no files of its own.
     parsers = {name: flag.parser for name, flag in own.items() if name not in FLAGS_NOT_IN_RECIPES}
     given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
     if "bert_config_file" in given:  # Setting the alias does not mark the original as given.

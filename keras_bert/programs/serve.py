@@ -100,8 +100,8 @@ def define_flags(define: Definitions) -> None:
     define.number(
         "request_timeout_s",
         30.0,
-        "Timeout in seconds, applied separately to receiving the headers, to receiving the body, "
-        "to computing the answer and to sending it.",
+        "Timeout in seconds, applied separately to receiving a request, to computing the answer "
+        "and to sending it.",
         lower_bound=0.001,
     )
     define.number(

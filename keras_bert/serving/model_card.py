@@ -78,10 +78,12 @@ def describe_sizes(config: BertConfig, settings: TokenizerSettings) -> str:
     if settings.strip_accents is not None:
         accents = " without accents" if settings.strip_accents else " with accents"
     words = "" if settings.tokenize_chinese_chars else " CJK ideographs are not separate words."
+    names = ", ".join(f"`{token.content}`" for token in settings.user_tokens)
+    own = f" Tokens that stay whole: {names}." if names else ""
     return (
         f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
-        f"{'lower-cased' if settings.do_lower_case else 'cased'} tokens{accents}.{words}"
+        f"{'lower-cased' if settings.do_lower_case else 'cased'} tokens{accents}.{words}{own}"
     )
 
 
@@ -113,7 +115,7 @@ def training_table(run: Mapping[str, Any]) -> str:
     """Returns the table of a run's main settings, from the settings in run.json."""
     rows = {name: run[name] for name in TRAINING_SETTINGS if run.get(name) is not None}
     if "init_checkpoint" in rows:
-        rows["init_checkpoint"] = public_name(rows["init_checkpoint"])
+        rows["init_checkpoint"] = _public_names(rows["init_checkpoint"])
     return table(rows)
 
 
@@ -136,9 +138,10 @@ def public_name(path: str | Path) -> str:
     return named.name or str(path)
 
 
-def _public_names(paths: str | Sequence[str]) -> str:
-    paths = [paths] if isinstance(paths, str) else paths
-    return ", ".join(public_name(path) for path in paths)
+def _public_names(paths: object) -> str:
+    """Returns the names of one or several paths; skips other values, as of a damaged run.json."""
+    paths = paths if isinstance(paths, list | tuple) else [paths]
+    return ", ".join(public_name(path) for path in paths if isinstance(path, str))
 
 
 def scores_table(results: Mapping[str, Any]) -> str:

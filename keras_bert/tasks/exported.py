@@ -39,7 +39,7 @@ def positional(signature: Serve, input_names: Sequence[str], expected: Collectio
 def served_answers(
     serve: Serve, columns: Columns, batch_size: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the answers {name: [B, ...]} of each batch of B texts; of one batch for no texts."""
+    """Yields the answers {name: [B, ...]} of each batch; without texts, of one empty batch."""
     for start in range(0, max(len(columns[0]), 1), batch_size):
         batch = [as_tensor(column[start : start + batch_size]) for column in columns]
         yield {name: value.numpy() for name, value in serve(*batch).items()}

@@ -2,11 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from typing import Any
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import value_of
+from keras_bert.text.user_tokens import UserToken, check_user_tokens
+
+USER_TOKENS = "user_tokens"
 
 
 @dataclass(frozen=True)
@@ -20,17 +23,23 @@ class TokenizerSettings:
         do_lower_case: whether letters are lower-cased.
         strip_accents: whether accents are stripped; None for the value of `do_lower_case`.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
+        user_tokens: the tokens that stay whole; strings, or mappings as from `UserToken.to_dict`,
+            become `UserToken` objects.
 
     Raises:
-        InputError: a value is not a boolean.
+        InputError: a value is not a boolean, or a user token is not valid or occurs twice.
     """
 
     do_lower_case: bool = True
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
+    user_tokens: tuple[UserToken, ...] = ()
 
     def __post_init__(self):
-        for field in fields(self):
+        tokens = tuple(map(UserToken.of, self.user_tokens))
+        check_user_tokens(tokens)
+        object.__setattr__(self, USER_TOKENS, tokens)
+        for field in _booleans():
             value, may_be_none = getattr(self, field.name), field.default is None
             if not isinstance(value, bool) and not (may_be_none and value is None):
                 expected = "True, False or None" if may_be_none else "True or False"
@@ -43,7 +52,7 @@ class TokenizerSettings:
         """Whether accents are stripped."""
         return self.do_lower_case if self.strip_accents is None else self.strip_accents
 
-    def effective(self) -> dict[str, bool]:
+    def effective(self) -> dict[str, Any]:
         """Returns all settings by name, with the actual value of `strip_accents`."""
         return {**self.to_dict(), "strip_accents": self.strips_accents}
 
@@ -51,6 +60,10 @@ class TokenizerSettings:
     def of(cls, owner: Any) -> "TokenizerSettings":
         """Returns the settings that are attributes, of the same names, of another object."""
         return cls(**{field.name: getattr(owner, field.name) for field in fields(cls)})
+
+    def for_characters(self) -> "TokenizerSettings":
+        """Returns the settings without user tokens, which do not affect single characters."""
+        return replace(self, user_tokens=())
 
     @classmethod
     def read(
@@ -61,21 +74,41 @@ class TokenizerSettings:
         A missing `do_lower_case` is the given value; other missing settings are the defaults.
 
         Raises:
-            InputError: a value is not a boolean.
+            InputError: a value is not a boolean, or a user token is not valid.
         """
-        defaults = {**asdict(cls()), "do_lower_case": do_lower_case}
-        return cls(
-            **{name: value_of(path, content, name, bool, value) for name, value in defaults.items()}
-        )
+        defaults = {**cls().to_dict(), "do_lower_case": do_lower_case}
+        values = {
+            name: value_of(path, content, name, bool, value) for name, value in defaults.items()
+        }
+        tokens = content.get(USER_TOKENS) or []
+        if not isinstance(tokens, list):
+            raise InputError(f"{path}: {USER_TOKENS} is {tokens!r}; expected a list of objects")
+        try:
+            return cls(**values, user_tokens=[UserToken.read(path, token) for token in tokens])
+        except InputError as error:
+            where = "" if str(error).startswith(str(path)) else f"{path}: "
+            raise InputError(f"{where}{error}") from None
 
-    def to_dict(self) -> dict[str, bool | None]:
-        """Returns all settings by name, which are also the names of BertTokenizer's arguments."""
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all settings by name, which are also the names of BertTokenizer's arguments.
 
-    def non_default(self) -> dict[str, bool | None]:
+        The values can be written as JSON. `user_tokens` are omitted if there are none.
+        """
+        values = {field.name: getattr(self, field.name) for field in _booleans()}
+        if self.user_tokens:
+            values[USER_TOKENS] = [token.to_dict() for token in self.user_tokens]
+        return values
+
+    def non_default(self) -> dict[str, Any]:
         """Returns the settings besides `do_lower_case` that are not the default.
 
         Files that contain only these stay as they were before these settings existed.
         """
         defaults = TokenizerSettings(self.do_lower_case).to_dict()
-        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
+        return {
+            name: value for name, value in self.to_dict().items() if value != defaults.get(name)
+        }
+
+
+def _booleans() -> list[Field]:
+    return [field for field in fields(TokenizerSettings) if field.name != USER_TOKENS]

@@ -1,6 +1,6 @@
 """Tokenizes text like Google's released BERT (docs/concepts/tokenizer.md), with TensorFlow ops.
 
-    text        "Çok iyi!"                 [B]
+    text        "Çok iyi!"                 [B]              user tokens: whole_tokens.py
       prepare   special tokens, final sigma, invalid bytes; no byte changes its position
       normalize "cok iyi ! "               [B]              character table (normalization.py)
       split     "cok" "iyi" "!"            [B, (words)]
@@ -10,8 +10,10 @@ offsets.py finds the bytes of each token in its text. The ops are from core Tens
 tensorflow-text, so a SavedModel can contain them.
 """
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -28,11 +30,19 @@ from keras_bert.text.offsets import (
     row_ids,
 )
 from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.user_tokens import UserToken, ids_of, number_of_subwords
 from keras_bert.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
     check_vocab,
     load_vocab,
+)
+from keras_bert.text.whole_tokens import (
+    EXACT,
+    WholeTokens,
+    part_starts,
+    starts_with,
+    with_matches,
 )
 
 # With keep_special_tokens, each special token is replaced by a stand-in, a character that Unicode
@@ -57,9 +67,12 @@ class BertTokenizer:
             token. By default, it is ordinary text: "[", "mask", "]".
         strip_accents: whether to strip accents; None for the value of `do_lower_case`.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
+        user_tokens: tokens of the vocabulary that stay whole in texts, as strings, such as "[URL]",
+            or as `UserToken` objects.
 
     Raises:
-        InputError: the vocabulary is not valid (see `load_vocab`), or a setting is not a boolean.
+        InputError: the vocabulary is not valid (see `load_vocab`), a setting is not a boolean, or a
+            user token is not valid or not in the vocabulary.
     """
 
     def __init__(
@@ -69,6 +82,7 @@ class BertTokenizer:
         keep_special_tokens: bool = False,
         strip_accents: bool | None = None,
         tokenize_chinese_chars: bool = True,
+        user_tokens: Sequence[UserToken | str | Mapping[str, Any]] = (),
     ):
         if isinstance(vocab, (str, os.PathLike)):
             self.vocab = load_vocab(vocab)
@@ -76,7 +90,9 @@ class BertTokenizer:
             self.vocab = list(vocab)
             check_vocab(self.vocab)
         self.vocab_size = len(self.vocab)
-        self.settings = TokenizerSettings(do_lower_case, strip_accents, tokenize_chinese_chars)
+        self.settings = TokenizerSettings(
+            do_lower_case, strip_accents, tokenize_chinese_chars, tuple(user_tokens)
+        )
         self.keep_special_tokens = keep_special_tokens
         self._special_token_ids = [self.vocab.index(token) for token in SPECIAL_TOKENS]
         (
@@ -87,14 +103,25 @@ class BertTokenizer:
             self.mask_token_id,
         ) = self._special_token_ids
 
-        standins = _STANDINS if keep_special_tokens else ""
-        table = np.frombuffer(normalizer_model(self.settings, standins), np.uint8)
+        standins: Sequence[str] = _STANDINS if keep_special_tokens else ""
+        self._standin_ids = self._special_token_ids
+        subwords, self._whole_tokens = self.vocab, None
+        if self.settings.user_tokens:
+            special = [UserToken(token) for token in SPECIAL_TOKENS if keep_special_tokens]
+            self._whole_tokens = WholeTokens([*special, *self.settings.user_tokens], self.settings)
+            standins = self._whole_tokens.entries
+            user_ids = ids_of(self.settings.user_tokens, self.vocab)
+            self._standin_ids = [*self._special_token_ids[: len(special)], *user_ids]
+            subwords = _hidden(self.vocab, self.settings)
+        own_words = "" if self._whole_tokens else "".join(standins)
+        table = normalizer_model(self.settings.for_characters(), own_words)
+        table = np.frombuffer(table, np.uint8)
         with tf.init_scope():
             self._normalizer = tf_text.FastBertNormalizer(model_buffer=tf.constant(table))
             try:
                 self._wordpiece = tf_text.FastWordpieceTokenizer(
                     # The ids of the stand-ins start at vocab_size.
-                    vocab=[*self.vocab, *standins],
+                    vocab=[*subwords, *standins],
                     max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
                     token_out_type=tf.int32,
                     no_pretokenization=True,
@@ -117,15 +144,23 @@ class BertTokenizer:
 
         Bytes that are not valid UTF-8 are ignored.
         """
-        words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
+        words = self._words(text)
         word_tokens = self._wordpiece.tokenize(_without_long_words(words.values))
         return _by_text(words, word_tokens, self._final_ids(word_tokens.values))
 
+    def tokenize_words(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """Tokenizes words [W], as `split_words` returns them, into ids, int32 [W, (tokens)]."""
+        tokens = self._wordpiece.tokenize(_without_long_words(tf.convert_to_tensor(words)))
+        return tokens.with_values(self._final_ids(tokens.values))
+
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Splits strings [B] into normalized words, the input of WordPiece: ragged [B, (words)]."""
-        words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
+        """Splits strings [B] into normalized words, the input of WordPiece: ragged [B, (words)].
+
+        A user token is a word that starts with a marker, EXACT or NORMALIZED of `whole_tokens`.
+        """
+        words = self._words(text)
         values = words.values
-        if self.keep_special_tokens:
+        if self.keep_special_tokens and not self._whole_tokens:
             for token, standin in zip(SPECIAL_TOKENS, _STANDINS, strict=True):
                 values = tf.strings.regex_replace(values, standin, token)
         return words.with_values(values)
@@ -142,23 +177,62 @@ class BertTokenizer:
             ids, starts and ends, each ragged int32 [B, (tokens)]. Token i of text b is the bytes
             `text[b][starts[b, i]:ends[b, i]]`.
         """
-        text = self._prepare(text)
+        if not self._whole_tokens:
+            return self._offsets(self._prepare(text))
+        segments = self._whole_tokens.split(tf.convert_to_tensor(text, tf.string))
+        is_token = starts_with(segments.values, EXACT)
+        start = part_starts(segments, is_token)
+        found = self._offsets(self._prepare(tf.where(is_token, "", segments.values)))
+        token = tf.boolean_mask(segments.values, is_token)
+        size = tf.strings.length(token) - len(EXACT.encode())
+        of_tokens = (self.tokenize_words(token).values, tf.zeros_like(size), size)
+        ids, starts, ends = (
+            with_matches(values, is_token, of_matches)
+            for values, of_matches in zip(found, of_tokens, strict=True)
+        )
+        first = tf.repeat(start, ids.row_lengths())
+        starts, ends = (places.with_values(places.values + first) for places in (starts, ends))
+        return tuple(
+            segments.with_values(values).merge_dims(1, 2) for values in (ids, starts, ends)
+        )
+
+    def _words(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Splits strings [B] into words, with stand-ins for special and user tokens."""
+        if not self._whole_tokens:
+            return tf.strings.split(self._normalizer.normalize(self._prepare(text)))
+        segments = self._whole_tokens.split(tf.convert_to_tensor(text, tf.string))
+        is_token = starts_with(segments.values, EXACT)
+        text = self._prepare(tf.where(is_token, "", segments.values))
+        words = self._whole_tokens.words(self._normalizer.normalize(text))
+        words = with_matches(words, is_token, tf.boolean_mask(segments.values, is_token))
+        return segments.with_values(words).merge_dims(1, 2)
+
+    def _offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Tokenizes prepared strings [B], as `tokenize_with_offsets`."""
         normalized, sources = self._normalizer.normalize_with_offsets(text)
-        words, word_starts, word_ends = self._splitter.split_with_offsets(normalized)
+        split = self._splitter.split_with_offsets
+        if self._whole_tokens:
+            split = functools.partial(
+                self._whole_tokens.words_with_offsets, splitter=self._splitter
+            )
+        words, word_starts, word_ends = split(normalized)
         word_tokens, starts, ends = self._wordpiece.tokenize_with_offsets(
             _without_long_words(words.values)
         )
         ids = word_tokens.values
-        # The offsets of the T tokens are relative to the start of their word; [UNK] covers the
-        # whole word.
+        # The offsets of the T tokens are relative to the start of their word; [UNK] and user tokens
+        # cover their whole word.
         word = row_ids(word_tokens.row_splits)
         word_size = tf.cast(word_ends.values - word_starts.values, tf.int64)
-        ends = tf.where(ids == self.unk_token_id, tf.gather(word_size, word), ends.values)
+        covers = ids == self.unk_token_id
+        if self._whole_tokens:
+            covers |= ids >= self.vocab_size
+        ends = tf.where(covers, tf.gather(word_size, word), ends.values)
         tokens = TokensInWords(
             row_ids(words.row_splits), word_starts.values, word, starts.values, ends
         )
         starts, ends = offsets_in_text(text, sources, tokens)
-        if self.keep_special_tokens:
+        if self.keep_special_tokens and not self._whole_tokens:
             lengths = tf.constant([len(token) for token in SPECIAL_TOKENS], starts.dtype)
             special = tf.gather(lengths, tf.maximum(ids - self.vocab_size, 0))
             ends = tf.where(ids < self.vocab_size, ends, starts + special)
@@ -168,7 +242,7 @@ class BertTokenizer:
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces special tokens, final sigmas and invalid bytes by text with as many bytes."""
         text = tf.convert_to_tensor(text, tf.string)
-        if self.keep_special_tokens:
+        if self.keep_special_tokens and not self._whole_tokens:
             text = tf.strings.regex_replace(text, f"[{_STANDINS}]", _NO_STANDIN)
             for token, standin in zip(SPECIAL_TOKENS, _STANDINS, strict=True):
                 filled = standin + DROPPED * (len(token) - len(standin.encode()))
@@ -185,10 +259,19 @@ class BertTokenizer:
         return text
 
     def _final_ids(self, ids: tf.Tensor) -> tf.Tensor:
-        if not self.keep_special_tokens:
+        if not self.keep_special_tokens and not self._whole_tokens:
             return ids
-        special = tf.gather(self._special_token_ids, tf.maximum(ids - self.vocab_size, 0))
+        special = tf.gather(self._standin_ids, tf.maximum(ids - self.vocab_size, 0))
         return tf.where(ids < self.vocab_size, ids, special)
+
+
+def _hidden(vocab: Sequence[str], settings: TokenizerSettings) -> list[str]:
+    """Replaces the user tokens at the end of a vocabulary by tokens that no text contains.
+
+    WordPiece must not find them inside words.
+    """
+    size = number_of_subwords(settings.user_tokens, vocab)
+    return [*vocab[:size], *(f"{EXACT}{index}" for index in range(size, len(vocab)))]
 
 
 def _by_text(

@@ -106,9 +106,12 @@ def check_same_vocab(
     """
     (wanted, path), (tokens, other) = expected, found
     if len(wanted) != len(tokens):
+        remedy = ""
+        if may_extend and len(wanted) > len(tokens):
+            remedy = f". To add tokens to the model: convert {other} NEW --vocab_file={path}"
         raise InputError(
             f"{other}: its vocabulary has {len(tokens)} tokens, and that of {path} has "
-            f"{len(wanted)}; expected the same vocabulary for records and model"
+            f"{len(wanted)}; expected the same vocabulary for records and model{remedy}"
         )
     index = first_difference(wanted, tokens, may_extend)
     if index is not None:

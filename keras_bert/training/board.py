@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.training.metrics import BOARD
+
 
 class Board:
     """Writes the tables and curves of one training step to `tensorboard/` in a run directory."""
 
     def __init__(self, output_dir: Path, step: int):
-        self._writer = tf.summary.create_file_writer(str(output_dir / "tensorboard"))
+        self._writer = tf.summary.create_file_writer(str(output_dir / BOARD))
         self._step = step
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -27,6 +27,7 @@ from keras_bert.training.consistency_checks import (
     stop_if_not_finite,
 )
 from keras_bert.training.distribute import distribute
+from keras_bert.training.metrics import BOARD
 from keras_bert.training.objective import AfterBatch
 from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.state import TrainState
@@ -98,6 +99,8 @@ class _Loop:
         check_same_start(run.strategy, self.step, self._evaluations, run.output_dir)
         if self.step:
             logging.info("Training resumed at step %d (%s)", self.step, self._checkpoints)
+        elif (run.output_dir / BOARD).is_dir():
+            logging.info("The interrupted run saved no checkpoint; training starts at step 0")
         self.metrics: Mapping[str, float] | None = None
         self._is_chief = worker_index(run.strategy) == 0
 

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 METRICS = "metrics.jsonl"
+BOARD = "tensorboard"
 EVALUATION = "eval_"
 # The metrics of a logged step cover the steps since the previous line. If the run resumed between
 # the two, this key has the step of the checkpoint, and the metrics cover the steps since then.

@@ -27,12 +27,11 @@ from keras_bert.training.cluster import (
     num_workers,
     worker_index,
 )
-from keras_bert.training.metrics import METRICS
+from keras_bert.training.metrics import BOARD, METRICS
 from keras_bert.training.run_record import RUN_FILE, check_same_settings, write_record
 
 RESULTS = "results.json"
 _LOCK = ".lock"
-_BOARD = "tensorboard"
 _MARKER_PREFIX = ".workers-"
 _VISIBILITY_TIMEOUT = 10.0  # seconds; on a network file system, new files may be visible late
 
@@ -136,7 +135,7 @@ def _without_files_of_failed_start(output_dir: Path) -> Iterator[None]:
     except InputError:
         created = {*os.listdir(output_dir)} - before
         checkpoints, metrics = output_dir / "checkpoints", output_dir / METRICS
-        has_saved = created - {RUN_FILE, _BOARD, checkpoints.name, METRICS}
+        has_saved = created - {RUN_FILE, BOARD, checkpoints.name, METRICS}
         has_saved = has_saved or (checkpoints.exists() and any(checkpoints.iterdir()))
         has_logged = metrics.exists() and metrics.stat().st_size
         if RUN_FILE in created and not (has_saved or has_logged):

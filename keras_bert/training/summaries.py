@@ -15,7 +15,14 @@ from tqdm import tqdm
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
 from keras_bert.training.heartbeat import Heartbeat
-from keras_bert.training.metrics import EVALUATION, METRICS, RESUMED, read_line, read_metrics
+from keras_bert.training.metrics import (
+    BOARD,
+    EVALUATION,
+    METRICS,
+    RESUMED,
+    read_line,
+    read_metrics,
+)
 
 
 class Summaries:
@@ -34,7 +41,7 @@ class Summaries:
         self._silent = silent
         if silent:
             return
-        self._metrics, self._board = output_dir / METRICS, output_dir / "tensorboard"
+        self._metrics, self._board = output_dir / METRICS, output_dir / BOARD
         with _writing(self._metrics):
             output_dir.mkdir(parents=True, exist_ok=True)
             last_line = _drop_after(self._metrics, first_step)

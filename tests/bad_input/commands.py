@@ -44,6 +44,7 @@ COMMANDS = {
             "--dupe_factor=1",
             "--num_shards=1",
             "--num_workers=1",
+            "--user_tokens=king.txt",
         ),
     ),
     "inspect-tfrecords": ("data_tools.inspect_tfrecords", ("--input_file=dataset",)),
@@ -94,6 +95,11 @@ COMMANDS = {
     ),
     "export": ("keras_bert.programs.export", ("--model_dir=run", "--export_dir=out/1")),
     "convert": ("keras_bert.programs.convert", ("bert", "out", "--to=hugging_face")),
+    "convert tf1 zip": ("keras_bert.programs.convert", ("tf1.zip", "out", "--to=hugging_face")),
+    "convert keras_hub": ("keras_bert.programs.convert", ("preset", "out", "--to=hugging_face")),
+    "convert add": ("keras_bert.programs.convert", ("bert", "out", "--add_tokens=words.txt")),
+    "convert own": ("keras_bert.programs.convert", ("bert", "out", "--user_tokens=own.txt")),
+    "convert keep": ("keras_bert.programs.convert", ("bert", "out", "--keep_corpus=corpus.txt")),
     "plot": ("keras_bert.programs.plot", ("run", "--output=out.png")),
 }
 
@@ -104,6 +110,9 @@ def write_inputs(folder: Path) -> None:
     (folder / "corpus.txt").write_text("\n\n".join(["\n".join(sentences)] * 3) + "\n")
     (folder / "lines.txt").write_text("\n".join([*sentences, "good film ||| bad book"]) + "\n")
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    (folder / "words.txt").write_text("goods\n##ss\n")
+    (folder / "own.txt").write_text("[URL]\n<ent>\n")
+    (folder / "king.txt").write_text("king\n")  # A token of the vocabulary.
     (folder / "config.json").write_text(json.dumps(SIZES))
     rows = [(text, ("no", "yes")[index % 2]) for index, text in enumerate(sentences)]
     for suffix, separator in (("csv", ","), ("tsv", "\t")):
@@ -128,6 +137,7 @@ def write_models(folder: Path, run_command) -> None:
     """
     import keras
 
+    from keras_bert.checkpoints.conversion import convert
     from keras_bert.checkpoints.model_description import ModelDescription
     from keras_bert.checkpoints.model_directory import save_model_directory
     from keras_bert.config import BertConfig
@@ -136,6 +146,10 @@ def write_models(folder: Path, run_command) -> None:
     config = BertConfig.from_dict(SIZES)
     keras.utils.set_random_seed(0)
     save_model_directory(folder / "bert", BertEncoder(config), ModelDescription(config, VOCAB))
+    convert(folder / "bert", folder / "preset", "keras_hub")
+    convert(folder / "bert", folder / "tf1", "tf1")
+    shutil.make_archive(str(folder / "tf1"), "zip", folder / "tf1")
+    shutil.rmtree(folder / "tf1")
     for name, place in (("create-pretraining-data", "dataset"), ("pretrain", "run")):
         run_command(name)
         shutil.move(folder / "out", folder / place)

@@ -209,6 +209,26 @@ class TestHdf5:
             raw.write(b"\x01\x02\x03")
         check_rejected(path, "cannot be read")
 
+    def test_bytes_damaged_at_random_places(self, preset):
+        path, file = preset
+        content = file.read_bytes()
+        random = np.random.default_rng(0)
+        checkpoint = open_checkpoint(path)  # Reads the weights only in `open_weights`.
+        messages = []
+        for _ in range(200):
+            damaged = bytearray(content)
+            for place in random.integers(len(content), size=40):
+                damaged[place] = random.integers(256)
+            file.write_bytes(damaged)
+            try:
+                with checkpoint.open_weights() as weights:
+                    for name in weights.shapes:
+                        weights.read(name)
+            except InputError as error:
+                messages.append(str(error))
+        assert len(messages) > 50
+        assert not any("\n" in message for message in messages)
+
 
 class TestZip:
     """Archives that are bombs, ambiguous, damaged or in unsupported formats."""
@@ -265,6 +285,13 @@ class TestZip:
                 place = content.find(start, place + 1)
         path.write_bytes(content)
         with pytest.raises(InputError, match=f"cannot be extracted.*{expected}"):
+            open_checkpoint(path)
+
+    def test_name_that_is_not_utf8(self, folder):
+        (folder / "ä").touch()
+        path = self.pack(folder)
+        path.write_bytes(path.read_bytes().replace("ä".encode(), b"\xff\xfe"))
+        with pytest.raises(InputError, match=r"cannot be extracted \('utf-8' codec can't"):
             open_checkpoint(path)
 
     def test_binary_checkpoint_file(self, folder):

@@ -1,14 +1,12 @@
 """Tests of the corpus made from the docstrings of the Python installation."""
 
+import csv
+
 import pytest
 
+from data_tools.corpus.docstring_prose import prose_sentences, reads_as_english
 from data_tools.corpus.documents import OddInput, Reading, read_documents
-from data_tools.python_corpus import (
-    is_held_out,
-    prose_sentences,
-    reads_as_english,
-    write_python_corpus,
-)
+from data_tools.python_corpus import is_held_out, write_labelled_sentences, write_python_corpus
 from keras_bert.common.errors import InputError
 
 DOCSTRING = """foo(bar, baz=None) -> int
@@ -95,3 +93,25 @@ def test_unwritable_folder_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"--output_dir=.*cannot be written"):
         write_python_corpus(str(tmp_path / "file" / "corpus"))
+
+
+def test_labelled_sentences_have_their_package_and_are_in_one_file_only(tmp_path):
+    counts = write_labelled_sentences(str(tmp_path), ["email", "asyncio"])
+    rows = {}
+    for name in counts:
+        with open(tmp_path / name, newline="", encoding="utf-8") as file:
+            header, *rows[name] = csv.reader(file)
+        assert header == ["text", "label"]
+        assert len(rows[name]) == counts[name]
+    train, held_out = rows["labelled_train.csv"], rows["labelled_eval.csv"]
+    assert {label for _, label in train} == {label for _, label in held_out} == {"email", "asyncio"}
+    texts = [text for text, _ in train + held_out]
+    assert len(set(texts)) == len(texts) > 1000
+    assert 0.1 < len(held_out) / len(texts) < 0.3
+
+
+@pytest.mark.parametrize("package", ["no_such_package", "../lib", "", "__future__"])
+def test_package_without_docstrings_is_rejected(tmp_path, package):
+    with pytest.raises(InputError, match=f"--labelled_packages: the package {package!r}"):
+        write_labelled_sentences(str(tmp_path), ["email", package])
+    assert not list(tmp_path.iterdir())

@@ -32,12 +32,16 @@ def test_settings_have_these_names_in_this_order():
         "num_shards",
         "strip_accents",
         "tokenize_chinese_chars",
+        "user_tokens",
     ]
-    # Manifests of the default tokenizer are those of versions without the last two settings.
+    # Manifests of the default tokenizer are those of versions without the last three settings.
     settings = Settings(ngram=3, pack=True)
-    assert list(settings.to_dict()) == names[:-2]
+    assert list(settings.to_dict()) == names[:-3]
     assert Settings(**settings.to_dict()) == settings
     settings = Settings(strip_accents=False, tokenize_chinese_chars=False)
+    assert list(settings.to_dict()) == names[:-1]
+    assert Settings(**settings.to_dict()) == settings
+    settings = Settings(strip_accents=False, tokenize_chinese_chars=False, user_tokens=("[A]",))
     assert list(settings.to_dict()) == names
     assert Settings(**settings.to_dict()) == settings
 
@@ -53,6 +57,7 @@ def test_equal_tokenizer_settings_are_not_a_difference():
     [
         ({"strip_accents": False}, "strip_accents was None, now False"),
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars was True, now False"),
+        ({"user_tokens": ("[A]",)}, r"user_tokens was None, now \[\{'content': '\[A\]'"),
     ],
 )
 def test_other_tokenizer_settings_are_a_difference(change, message):
@@ -96,8 +101,8 @@ def test_settings_give_the_reading_options():
         ({"max_bad_line_share": 2}, "--max_bad_line_share=2: expected from 0 to 1"),
         (
             {"text_field": "body", "input_format": "wiki"},
-            "--text_field=body with --input_format=wiki: expected --input_format=jsonl, the only "
-            "format with a choice of fields",
+            "--text_field=body with --input_format=wiki: expected an --input_format of jsonl, "
+            "parquet, arrow, mixed, the formats with a choice of fields",
         ),
         (
             {"language": "de"},

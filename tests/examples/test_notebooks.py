@@ -23,8 +23,6 @@ SMALL = {
     "named_entities": {"GENERATED": 8, "EPOCHS": 1},
     "question_answering": {"MAX_QUESTIONS": 12, "EPOCHS": 1},
 }
-# Notebooks that wait for their real run; remove a name when its outputs are kept.
-WITHOUT_OUTPUTS = {"domain_adaptation"}
 # Local paths, and messages of TensorFlow, XLA and absl.
 UNWANTED = re.compile(r"/work/|/tmp/|/home/|/root/|WARNING|^INFO:|^[IWEF]0000 ", re.MULTILINE)
 
@@ -58,12 +56,6 @@ def output_texts(notebook: nbformat.NotebookNode) -> list[str]:
         texts.append(output.get("text", ""))
         texts += [str(v) for k, v in output.get("data", {}).items() if k.startswith("text/")]
     return texts
-
-
-def expected_to_fail(name: str):
-    """Returns a test parameter; its test must fail while the notebook has no outputs."""
-    mark = pytest.mark.xfail(strict=True, reason=f"{name}.ipynb is kept without outputs")
-    return pytest.param(name, marks=mark if name in WITHOUT_OUTPUTS else ())
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +104,7 @@ def test_notebook_runs(name: str, root: Path, tiny_model: Path, reviews: Path, t
     assert not [text for text in output_texts(notebook) if noise.search(text)]
 
 
-@pytest.mark.parametrize("name", [expected_to_fail(name) for name in SMALL])
+@pytest.mark.parametrize("name", SMALL)
 def test_kept_outputs_are_complete_and_clean(name: str, root: Path):
     notebook = read(root, name)
     assert {"MODEL", "OUTPUT_DIR"} <= names_assigned(parameters_cell(notebook).source)
@@ -126,7 +118,7 @@ def test_kept_outputs_are_complete_and_clean(name: str, root: Path):
     assert not UNWANTED.search(str(notebook.metadata))
 
 
-@pytest.mark.parametrize("name", [expected_to_fail("domain_adaptation")])
-def test_plots_are_kept(name: str, root: Path):
-    outputs = [output for cell in code_cells(read(root, name)) for output in cell.outputs]
+def test_plots_are_kept(root: Path):
+    cells = code_cells(read(root, "domain_adaptation"))
+    outputs = [output for cell in cells for output in cell.outputs]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 2

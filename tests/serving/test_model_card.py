@@ -25,3 +25,10 @@ def test_tables_have_no_local_folders():
     table = data_table({"data_dir": "/home/me/glue/MRPC", "input_file": files})
     assert "| data_dir | MRPC |" in table
     assert "| input_file | a.tfrecord, b.tfrecord |" in table
+
+
+def test_values_that_are_not_paths_are_skipped():
+    damaged = {"init_checkpoint": 3, "train_file": True, "input_file": ["/home/me/a", None]}
+    assert "| init_checkpoint |  |" in training_table(damaged)
+    assert "| train_file |  |" in data_table(damaged)
+    assert "| input_file | a |" in data_table(damaged)

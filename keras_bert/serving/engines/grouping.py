@@ -77,7 +77,7 @@ def _limited(rows: np.ndarray, masks: np.ndarray, limit: int) -> Iterator[np.nda
 class Batch:
     """All rows of a call, and their outputs.
 
-    Rows without a mask are skipped if the network only has outputs per mask.
+    Rows without a [MASK] token are skipped if all outputs of the network are per [MASK] token.
     """
 
     def __init__(self, rows: Rows, spec: NetworkSpec):

@@ -10,6 +10,7 @@ arrived in the meantime. The remaining slices are dropped if the client no longe
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from keras_bert.serving.server.rows import (
     check_rows,
     count_rows,
     join_requests,
-    longest_item,
+    row_lengths,
     split_rows,
     stack_slices,
     text_bytes,
@@ -36,6 +37,12 @@ from keras_bert.serving.server.versions import Version
 # such as its entities, could be so wide that the other answers of the batch would be mostly
 # padding.
 _MAX_JOINED_BYTES = 1 << 13
+# A response of more than _FREE_PADDING values may have at most _MAX_PADDING_RATIO times as many
+# values as without the padding, so that one long text in a request of many short ones does not
+# produce a response a thousand times as large as the request. The padding of a request of
+# _MAX_PADDING_RATIO rows or fewer cannot be that large.
+_FREE_PADDING = 1 << 20
+_MAX_PADDING_RATIO = 64
 
 
 @dataclass(eq=False, slots=True)
@@ -101,17 +108,24 @@ class Batcher:
         """
         if rows <= 1:
             return
-        width = max(map(longest_item, inputs.values()))
-        row_values = 0
+        lengths = row_lengths(inputs, rows)
+        values = np.zeros(rows)  # The number of values of each row without padding.
+        longest = 0  # The number of values of each row with padding.
         for shape in version.output_shapes[signature]:
             sizes = (None,) if shape is None else shape[1:]
-            row_values += int(np.prod([width if size is None else size for size in sizes]))
-        limit = self._settings.max_response_values
-        if rows * row_values > limit:
+            unknown, known = sizes.count(None), math.prod(size for size in sizes if size)
+            values += known * lengths.astype(float) ** unknown
+            longest += known * int(lengths.max()) ** unknown
+        limit = min(
+            self._settings.max_response_values,
+            max(_FREE_PADDING, _MAX_PADDING_RATIO * int(values.sum())),
+        )
+        if rows * longest > limit:
             raise bad_request(
-                f"The request has {rows} rows, and a text or list of length {width}; all rows of "
-                f"the response would be padded to the longest, up to {rows * row_values} values; "
-                f"expected at most {limit}; send fewer rows, or long texts in separate requests"
+                f"The request has {rows} rows, and a text or list of length {lengths.max()}; all "
+                f"rows of the response would be padded to the longest, up to {rows * longest} "
+                f"values; expected at most {limit}; send fewer rows, or long texts in separate "
+                "requests"
             )
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ _FREE_BYTES = 1 << 20
 class Bodies:
     """Reads request bodies that arrive within `timeout` seconds and fit in the limits.
 
+    The time includes that of the headers.
     `max_bytes` limits each body, before and after decompression. `max_waiting_bytes` limits the
     total size of the bodies of unanswered requests.
     """
@@ -32,8 +33,10 @@ class Bodies:
         self._waiting = 0
 
     @contextlib.asynccontextmanager
-    async def read(self, request: web.Request) -> AsyncIterator[bytes]:
+    async def read(self, request: web.Request, arrival: float) -> AsyncIterator[bytes]:
         """Yields a decompressed body, which counts toward the total size while the context is open.
+
+        `arrival` is the time of the event loop at which the first byte of the headers arrived.
 
         Raises:
             RestError: the body is too large, late, incomplete or in an unknown encoding, or the
@@ -49,7 +52,7 @@ class Bodies:
         chunks, size = [], 0
         try:
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout_at(arrival + self._timeout):
                     async for chunk in _chunks(request, encoding):
                         chunks.append(chunk)
                         size += len(chunk)
@@ -59,7 +62,7 @@ class Bodies:
                         self._require_room(0)
             except TimeoutError:
                 raise RestError(
-                    408, f"The request body did not arrive within {self._timeout:g} seconds"
+                    408, f"The request did not arrive within {self._timeout:g} seconds"
                 ) from None
             body = b"".join(chunks)
             chunks.clear()

@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from keras_bert.common.errors import shorten
 from keras_bert.serving.server.errors import RestError, bad_request
+from keras_bert.serving.server.number_lists import NumberList, parse_numbers
 
 MAX_VALUES = 1 << 18
 _MAX_DEPTH = 64
 _MAX_QUOTED = 200  # maximum number of characters of a JSON value in an error message
+_MAX_NAME = 1000  # maximum number of bytes of the name of an object member
 
 # Each pattern matches a limited part of the body, so that a match takes a few milliseconds.
 _SPACE = re.compile(rb"[ \t\r\n]{0,65536}+")
@@ -44,7 +47,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
 
     Returns:
         The members of the object. Strings are bytes, which need not be valid UTF-8. A list
-        of numbers is an array [N] of int32, int64 or float64. Empty lists, lists with integers
+        of numbers is an array [N] of integers or float64. Empty lists, lists with integers
         beyond int64, and all other lists are Python lists.
 
     Raises:
@@ -70,7 +73,7 @@ def format_json(value: Any) -> str:
                 break
     except RecursionError:
         return "..."
-    return text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "..."
+    return shorten(text, _MAX_QUOTED)
 
 
 def _format_other(value: Any) -> Any:
@@ -140,7 +143,13 @@ class _Parser:
             if self._at(position) != b'"':
                 raise _error("Missing a name for object member.", position)
             self._count()
+            start = position
             name, position = self._string(position)
+            if len(name) > _MAX_NAME:
+                raise _error(
+                    f"Name of object member has {len(name)} bytes; expected at most {_MAX_NAME}.",
+                    start,
+                )
             position = self._skip_space(position)
             if self._at(position) != b":":
                 raise _error("Missing a colon after a name of object member.", position)
@@ -155,7 +164,7 @@ class _Parser:
             position = self._skip_space(position + 1)
 
     def _list(self, position: int, depth: int) -> tuple[list | np.ndarray, int]:
-        numbers: list[np.ndarray] = []  # The elements, while all are numbers.
+        numbers: NumberList | None = None  # The elements, while all are numbers.
         values: list = []  # The elements, once one is not a number.
         position = self._skip_space(position)
         if self._at(position) == b"]":
@@ -163,11 +172,12 @@ class _Parser:
         while True:
             run, position = self._numbers(position)
             if isinstance(run, np.ndarray) and not values:
+                numbers = numbers or NumberList()
                 numbers.append(run)
             else:
-                for array in numbers:
-                    values += self._scalars(array)
-                numbers = []
+                if numbers:
+                    values += self._scalars(numbers.array())
+                    numbers = None
                 if run is None:
                     value, position = self._value(position, depth)
                     values.append(value)
@@ -176,7 +186,7 @@ class _Parser:
             position = self._skip_space(position)
             following = self._at(position)
             if following == b"]":
-                return values or _concatenate(numbers), position + 1
+                return numbers.array() if numbers else values, position + 1
             if following != b",":
                 raise _error("Missing a comma or ] after an array element.", position)
             position = self._skip_space(position + 1)
@@ -194,7 +204,7 @@ class _Parser:
         if match is None:
             return None, position
         try:
-            return _make_array(match[0].decode()), match.end()
+            return parse_numbers(match[0].decode()), match.end()
         except (ValueError, OverflowError):  # Some numbers are invalid or large.
             return self._separate_numbers(position, match.end())
 
@@ -249,36 +259,6 @@ class _Parser:
         if _UNICODE_ESCAPE.match(self._body, position):
             return _error("The surrogate pair in string is invalid.", position)
         return _error("Incorrect hex digit after \\u escape in string.", position)
-
-
-def _make_array(text: str) -> np.ndarray:
-    """Converts a text of numbers separated by commas to an array [N] of int32, int64 or float64.
-
-    Raises:
-        ValueError, OverflowError: a number is invalid or large.
-    """
-    numbers = json.loads(f"[{text}]")
-    if set(map(type, numbers)) == {int}:
-        is_small = min(numbers) >= -(2**31) and max(numbers) < 2**31
-        return np.array(numbers, np.int32 if is_small else np.int64)
-    array = np.array(numbers, np.float64)
-    if np.isinf(array).sum() != text.count("I"):  # The "I" of "Infinity".
-        raise OverflowError
-    return array
-
-
-def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
-    """Concatenates arrays [N]; removes each from the list once it is copied, to free its memory."""
-    if len(arrays) == 1:
-        return arrays[0]
-    joined = np.empty(sum(map(len, arrays)), np.result_type(*{array.dtype for array in arrays}))
-    position = 0
-    arrays.reverse()
-    while arrays:
-        array = arrays.pop()
-        joined[position : position + len(array)] = array
-        position += len(array)
-    return joined
 
 
 def _error(message: str, position: int) -> RestError:

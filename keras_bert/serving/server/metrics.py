@@ -75,9 +75,9 @@ class Metrics:
         return generate_latest(self._registry)
 
     async def observe_loop_lag(self) -> None:
-        """Measures the lag of the event loop until the task is cancelled.
+        """Measures how late the event loop resumes, at a fixed period, until it is cancelled.
 
-        A callback that stops the loop for longer than 20 ms delays at least one measurement.
+        A callback that blocks the loop for longer than 20 ms delays at least one measurement.
         """
         loop = asyncio.get_running_loop()
         while True:

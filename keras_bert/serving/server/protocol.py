@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_bert.common.errors import shorten
 from keras_bert.serving.server.errors import RestError, bad_request
 from keras_bert.serving.server.json_text import format_json, parse_object
 from keras_bert.serving.server.tensors import (
@@ -23,6 +24,8 @@ from keras_bert.serving.server.tensors import (
 )
 
 DEFAULT_SIGNATURE = "serving_default"
+# Maximum number of bytes of a requested signature's name that are compared.
+_MAX_NAME = 1000
 
 Arrays = dict[str, np.ndarray]
 
@@ -65,9 +68,9 @@ def decode_call(body: bytes, signatures: Mapping[str, Mapping[str, Input]], max_
             f"JSON Value: {format_json(document)} not formatted correctly. "
             "'signature_name' key must be a string value."
         )
-    name = name.decode("utf-8", "replace") or DEFAULT_SIGNATURE
+    name = name[:_MAX_NAME].decode("utf-8", "replace") or DEFAULT_SIGNATURE
     if name not in signatures:
-        raise bad_request(f'Serving signature name: "{name}" not found in signature def')
+        raise bad_request(f'Serving signature name: "{shorten(name)}" not found in signature def')
     expected = signatures[name]
     if not expected:
         raise bad_request(f"Failed to get input map for signature: {name}")
@@ -186,7 +189,7 @@ def _decode_rows(document: dict[str, Any], expected: Mapping[str, Input], max_ro
             try:
                 _add_row(name, value, expected, flat, shapes)
             except RestError as error:
-                key = f" key: {name}" if named else ""
+                key = f" key: {shorten(name)}" if named else ""
                 raise bad_request(
                     f"Failed to process element: {number}{key} of 'instances' list. "
                     f"Error: INVALID_ARGUMENT: {error.message}"
@@ -210,7 +213,7 @@ def _add_row(
     shapes: dict[str, tuple[int, ...]],
 ) -> None:
     if name not in expected:
-        raise bad_request(f"JSON object: does not have named input: {name}")
+        raise bad_request(f"JSON object: does not have named input: {shorten(name)}")
     before = len(flat[name])
     shape = read_value(value, expected[name].dtype, flat[name])
     first = shapes.setdefault(name, shape)

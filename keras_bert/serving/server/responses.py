@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from keras_bert.common.errors import shorten
 from keras_bert.serving.server.versions import Version
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -15,6 +16,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PAGE_FILES = {"/": "index.html"} | {
     f"/{name}": name for name in ("page.css", "page.js", "parts.js", "tasks.js")
 }
+_MAX_MESSAGE = 1000  # maximum number of characters of an error message
 _PAGE_FOLDER = Path(__file__).parent / "page"
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _PAGE_HEADERS = {
@@ -31,7 +33,11 @@ def json_response(value: Any, status: int = 200) -> web.Response:
 
 
 def error_response(status: int, message: str) -> web.Response:
-    """Creates the response {"error": message}, which closes the connection for 408 and 413."""
+    """Creates the response {"error": message}, which closes the connection for 408 and 413.
+
+    A long message is truncated, because the event loop itself converts it.
+    """
+    message = shorten(message, _MAX_MESSAGE)
     # Characters that UTF-8 cannot encode (a lone surrogate from a client) become "?".
     response = json_response({"error": message.encode("utf-8", "replace").decode()}, status)
     if status in (408, 413):

@@ -178,7 +178,7 @@ class Routes:
                     "Was: tensorflow/serving/predict",
                 )
             self._batcher.require_room()
-            async with self._bodies.read(request) as body:
+            async with self._bodies.read(request, self._connections.arrival(request)) as body:
                 return await self._predict(version, body)
         if request.method in ("GET", "HEAD") and (match := _INFO_PATH.fullmatch(path)):
             if match[4]:

@@ -28,10 +28,18 @@ def text_bytes(inputs: Arrays) -> int:
     return sum(sum(map(len, array.ravel())) for array in texts)
 
 
-def longest_item(array: np.ndarray) -> int:
-    """Returns an array's largest dimension after the first, or the bytes of its longest text."""
-    longest = max(array.shape[1:], default=1)
-    return max([longest, *map(len, array.ravel())]) if array.dtype == object else longest
+def row_lengths(inputs: Arrays, rows: int) -> np.ndarray:
+    """Returns the length of each row [rows]: of its longest list, or of its longest text in bytes.
+
+    There must be at least one row.
+    """
+    lengths = np.zeros(rows, np.int64)
+    for array in inputs.values():
+        lengths = np.maximum(lengths, max(array.shape[1:], default=1))
+        if array.dtype == object:
+            texts = np.array(list(map(len, array.ravel())), np.int64).reshape(rows, -1)
+            lengths = np.maximum(lengths, texts.max(1, initial=0))
+    return lengths
 
 
 def join_requests(inputs: list[Arrays]) -> Arrays:

@@ -149,10 +149,13 @@ class _Converter:
         return _string(value)
 
     def convert_numbers(self, values: np.ndarray) -> np.ndarray:
-        """Converts a list of numbers, [N]; raises the RestError of the first invalid one."""
-        wrong = np.flatnonzero(self._find_wrong(values))
-        if len(wrong):
-            self.convert(values[wrong[0]].item())  # Raises the error.
+        """Converts N numbers to the input's dtype; raises a RestError for the first invalid one."""
+        for start in range(0, len(values), MAX_STEP):
+            part = values[start : start + MAX_STEP]
+            wrong = np.flatnonzero(self._find_wrong(part))
+            if len(wrong):
+                self.convert(part[wrong[0]].item())  # Raises the error.
+        self.convert(values[0].item())  # Raises an error for a float without a fraction.
         return values.astype(_FLOATS.get(self.dtype, self.dtype), copy=False)
 
     def _find_wrong(self, values: np.ndarray) -> np.ndarray:
@@ -180,8 +183,7 @@ class _Integers(_Converter):
 
     def _find_wrong(self, values: np.ndarray) -> np.ndarray:
         if values.dtype == np.float64:  # At least one number is not an integer.
-            fractions = values != np.floor(values)
-            return fractions if fractions.any() else super()._find_wrong(values)
+            return values != np.floor(values)
         return (values < self._low) | (values > self._high)
 
 

@@ -24,7 +24,8 @@ class ClassificationSettings:
         data_dir: the folder of all GLUE tasks or of this one; with `tfds`, the folder of TensorFlow
             Datasets.
         tfds: whether to read the task from TensorFlow Datasets.
-        train_file: the file of the training examples, in TSV, CSV or JSONL.
+        train_file: the file of the training examples, in TSV, CSV, JSONL, Parquet
+            or Arrow.
         eval_file: the file of the development examples.
         test_file: the file of the examples to predict, which need no labels; if empty, `eval_file`.
         text_column: the name of the text column.
@@ -156,6 +157,8 @@ def _folder(task: GlueTask, data_dir: str) -> Path:
         )
     folder = find_glue_folder(task, Path(data_dir))
     if folder is None:
+        if not Path(data_dir).is_dir():
+            raise InputError(f"--data_dir={data_dir}: no such folder; expected the folder of GLUE")
         files = [task.train, *task.dev.values(), *task.test_files.values()]
         raise InputError(
             f"--data_dir={data_dir}: found no files of {task.name}; expected the folder "

@@ -1,8 +1,9 @@
-"""Reads the rows of TSV, CSV and JSONL files with their line numbers.
+"""Reads the rows of TSV, CSV, JSONL, Parquet and Arrow files with their line or row numbers.
 
 TSV files are read like GLUE's: there is no quoting, and every tab separates two cells. CSV files
 are read like those of spreadsheets: cells may be quoted, and quoted cells may contain line breaks.
-JSONL files have one object per line. All files are UTF-8, with or without a byte-order mark.
+JSONL files have one object per line. These files are UTF-8, with or without a byte-order mark.
+Parquet and Arrow files need the package pyarrow.
 """
 
 import csv
@@ -12,13 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert.common.errors import InputError
+from keras_bert.common.columnar_files import ARROW, PARQUET, read_batches
+from keras_bert.common.errors import InputError, shorten
 from keras_bert.common.text_lines import check_no_nul, read_lines
+
+_COLUMNAR = {".parquet": PARQUET, ".arrow": ARROW}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: its line number, and the cells (strings or JSON values) of the requested columns."""
+    """A row: its number, and the cells (strings or JSON values) of the requested columns.
+
+    The number is that of `unit_of(path)`: of the line, or of the row.
+    """
 
     line: int
     cells: list[Any]
@@ -34,7 +41,8 @@ def read_rows(
     """Yields the requested columns of each row of a file.
 
     Args:
-        path: .csv files are read as CSV, .jsonl and .json files as JSONL, and all others as TSV.
+        path: .csv files are read as CSV, .jsonl and .json files as JSONL, .parquet files as
+            Parquet, .arrow files as Arrow, and all others as TSV.
         columns: the names of the requested columns.
         no_header: the names of all columns, for a TSV file without a header.
         long_rows: whether rows may have more cells than the header; extra cells are ignored.
@@ -44,6 +52,9 @@ def read_rows(
     Raises:
         InputError: the file cannot be read, lacks a column, or has a row of invalid format.
     """
+    if form := _COLUMNAR.get(path.suffix.lower()):
+        yield from _columnar(path, form, columns)
+        return
     reader = {".csv": _csv, ".jsonl": _jsonl, ".json": _jsonl}.get(path.suffix.lower(), _tsv)
     if reader is _jsonl:
         yield from _jsonl(path, columns)
@@ -61,6 +72,40 @@ def read_rows(
                 f"{_quoted(cells)}"
             )
         yield Row(line, [cells[place] for place in places])
+
+
+def unit_of(path: Path) -> str:
+    """Returns what the number of a `Row` of a file counts: "line" or "row"."""
+    return "row" if path.suffix.lower() in _COLUMNAR else "line"
+
+
+def _columnar(path: Path, form: str, columns: Sequence[str]) -> Iterator[Row]:
+    try:
+        with open(path, "rb") as file:
+            for batch in read_batches(path, file, form, columns):
+                for place in range(len(batch.columns[0])):
+                    number = batch.first_row + place
+                    values = [
+                        _cell(column[place], f"{path}, row {number}", name)
+                        for column, name in zip(batch.columns, columns, strict=True)
+                    ]
+                    yield Row(number, values)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _cell(value: Any, where: str, column: str) -> Any:
+    """Converts a pyarrow value to a JSON value, a list or None."""
+    try:
+        cell = value.as_py()
+    except UnicodeDecodeError:
+        raise InputError(f"{where}: the text in {column!r} is not UTF-8; expected UTF-8") from None
+    if not isinstance(cell, str | bool | int | float | list | None):
+        raise InputError(
+            f"{where}: {column!r} has a value of the type {value.type}; expected a string, a "
+            "number, a boolean or a list"
+        )
+    return cell
 
 
 def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[int]:
@@ -134,5 +179,4 @@ def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _quoted(cells: Sequence[str]) -> str:
-    text = repr("\t".join(map(str, cells)))
-    return text if len(text) <= 100 else text[:100] + "..."
+    return shorten(repr("\t".join(map(str, cells))), 100)

@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import GlueTask
-from keras_bert.tasks.classification.tables import read_rows
+from keras_bert.tasks.classification.tables import read_rows, unit_of
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def read_texts(
     label_column: str = "",
     rules: TableRules = _STRICT,
 ) -> Texts:
-    """Reads the examples of one TSV, CSV or JSONL file.
+    """Reads the examples of one TSV, CSV, JSONL, Parquet or Arrow file.
 
     `text_columns` has the name of one column, or of two for pairs. If `label_column` is empty,
     labels are ignored.
@@ -155,17 +155,18 @@ def read_texts(
             len(short),
             short[0],
         )
+    unit = unit_of(path)
     for place, column in enumerate(text_columns):
         for row in rows:
             text = row.cells[place]
             if not isinstance(text, str):
                 raise InputError(
-                    f"{path}, line {row.line}: expected a text in {column!r}, got "
+                    f"{path}, {unit} {row.line}: expected a text in {column!r}, got "
                     f"{json.dumps(text)[:80]}"
                 )
             if not (text.strip() or rules.empty_texts):
                 raise InputError(
-                    f"{path}, line {row.line}: the text in {column!r} is empty; expected text"
+                    f"{path}, {unit} {row.line}: the text in {column!r} is empty; expected text"
                 )
     return Texts(
         source=str(path),
@@ -174,4 +175,5 @@ def read_texts(
         labels=[row.cells[-1] for row in rows] if label_column else None,
         places=[row.line for row in rows],
         indices=[str(index) for index in range(len(rows))],
+        unit=unit,
     )

@@ -61,12 +61,6 @@ def _newest(model: Path, folder: Path) -> Path:
 
 def _open(path: Path) -> Source:
     """Opens a model and checks that it has a vocabulary and bidirectional attention."""
-    seeds = sorted(path.glob("seed-*/model"))
-    if seeds and not (path / "model").exists():
-        raise InputError(
-            f"--model_dir={path}: contains the models of several seeds; expected one of them, such "
-            f"as {seeds[0].parent}"
-        )
     source = Source.open(path)
     checkpoint = source.checkpoint
     if checkpoint.vocab is None:

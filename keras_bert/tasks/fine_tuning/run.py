@@ -58,7 +58,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     Returns:
         {name: value} as in results.json: the metrics of `task.score`, "step" (the number of steps
         trained), "best_step" (the step of the weights in model/), and "SPLIT_truncated" (the number
-        of truncated examples) for the splits in `task.truncated`.
+        of truncated examples) for the splits in `task.truncated`; and `task.counts`.
 
     Raises:
         InputError: the task, the checkpoint or the folder is not usable.
@@ -99,6 +99,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         if settings.do_train and folder == output_dir:
             card = run_card(task_object.task, task_object.describe(), record, results)
             task_object.save_pretrained(output_dir / "model", card)
+        results |= task.counts
         results |= {f"{split}_truncated": count for split, count in task.truncated.items()}
         write_json(folder / "results.json", results)
     return results

@@ -22,7 +22,8 @@ def fine_tune_seeds(
     Returns:
         The content of results.json: for one seed, the result of `fine_tune`; for several, "seeds"
         and for each metric NAME "NAME_mean" and "NAME_std", the mean and the sample standard
-        deviation over the seeds. "SPLIT_truncated" is the same for all seeds.
+        deviation over the seeds. "SPLIT_truncated" and `task.counts` are the same for all
+        seeds.
     """
     output_dir, strategy = run.output_dir, run.strategy
     if len(run.seeds) == 1:
@@ -39,17 +40,19 @@ def fine_tune_seeds(
         for seed in run.seeds:
             logging.info("Training with seed %d", seed)
             runs.append(fine_tune(run.of_seed(seed, output_dir / f"seed-{seed}"), start, task))
-        results = {"seeds": [*run.seeds], **_mean_and_spread(runs)}
+        results = {"seeds": [*run.seeds], **_mean_and_spread(runs, task.counts)}
         write_json(place / "results.json", results)
     return results
 
 
-def _mean_and_spread(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean_and_spread(
+    runs: Sequence[Mapping[str, float]], counts: Mapping[str, int]
+) -> dict[str, float]:
     results = {}
     for name in runs[0]:
         if name in ("step", "best_step"):
             continue
-        if name.endswith("_truncated"):  # The same for all seeds.
+        if name.endswith("_truncated") or name in counts:  # The same for all seeds.
             results[name] = runs[0][name]
             continue
         values = np.array([run[name] for run in runs], np.float64)

@@ -41,6 +41,8 @@ class FineTuningTask:
         problem_type: the `problem_type` of a classifier in transformers; None for other tasks.
         data: {split: items} of the development and test sets, for the checksums in run.json; the
             `repr` of an item must contain all its data.
+        counts: {name in results.json: number} of examples with problems, beyond truncation; the
+            same for all seeds.
         truncated: {split: number of truncated examples}; empty for tasks that never truncate.
     """
 
@@ -54,6 +56,7 @@ class FineTuningTask:
     labels: Sequence[str] | None = None
     problem_type: str | None = None
     data: Mapping[str, Iterable[object]] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
     truncated: Mapping[str, int] = field(default_factory=dict)
 
     @functools.cached_property

@@ -13,7 +13,9 @@ Answers = Mapping[str, np.ndarray]
 
 
 def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str, list[list[Any]]]:
-    """Converts answers to {"types", "texts", "starts", "ends", "scores": a list for each text}.
+    """Converts answers to lists: {"types", "texts", "starts", "ends", "scores": one list per text}.
+
+    The list of a text has one value per entity.
 
     `chunks` are the answers for consecutive `texts`, as returned by `TaggingProcessor.decode` or by
     the export. Entities with the start -1 are padding.
@@ -35,7 +37,7 @@ def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str
 def listed_tags(
     sentences: Sequence[Sequence[str]], chunks: Iterable[Answers]
 ) -> dict[str, list[list[Any]]]:
-    """Converts answers to {"tags", "scores": a list for each sentence, one value per word}.
+    """Converts answers to lists: {"tags", "scores": one list per sentence, one value per word}.
 
     `chunks` are the answers for consecutive `sentences`, with or without padding after the last
     word.

@@ -106,12 +106,12 @@ def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[s
 
     Columns are separated by spaces, and an empty line follows each sentence. A sentence is given as
     a sequence of columns, such as words, gold tags and predicted tags, each with W strings. White
-    space within a word becomes "_".
+    space within a word or a tag becomes "_".
     """
     lines = []
     for columns in sentences:
         for word, *tags in zip(*columns, strict=True):
-            lines.append(" ".join(["_".join(word.split()) or "_", *tags]))
+            lines.append(" ".join("_".join(value.split()) or "_" for value in (word, *tags)))
         lines.append("")
     write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
 

@@ -1,20 +1,23 @@
-"""Reads the sentences of a run from CoNLL column files or TensorFlow Datasets.
+"""Reads the sentences of a run from column files, annotated texts or TensorFlow Datasets.
 
-The tags of each file are converted to IOB2. A model trained on them has the labels O and, for each
-entity type, B-TYPE and I-TYPE.
+The tags of each file, or the spans of its texts, are converted to IOB2. A model trained on them has
+the labels O and, for each entity type, B-TYPE and I-TYPE.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from absl import logging
 
 from keras_bert.common.errors import InputError
+from keras_bert.tasks.ner import doc_bin, span_records
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.scheme_detection import check_tags
+from keras_bert.tasks.ner.span_sentences import tagged_sentences
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.tfds import open_dataset
+from keras_bert.text.tokenizer import BertTokenizer
 
 
 @dataclass(frozen=True)
@@ -22,9 +25,10 @@ class NerSettings:
     """The files of a run, and the settings for reading and labeling words.
 
     Attributes:
-        train_file: column file for training.
-        eval_file: column file to score.
-        test_file: column file to predict, with or without tags; if empty, `eval_file`.
+        train_file: file for training: a column file or, if its name ends in .jsonl, .json or
+            .spacy, texts with spans (span_records.py, doc_bin.py).
+        eval_file: file to score.
+        test_file: file to predict, with or without tags or spans; if empty, `eval_file`.
         tfds: whether to read a dataset of TensorFlow Datasets instead of files.
         task_name: the name of the dataset, with `tfds`.
         data_dir: the folder of TensorFlow Datasets, with `tfds`.
@@ -68,12 +72,14 @@ class TaggedSentences:
     """The sentences of a file or dataset, and their tags in IOB2.
 
     `source` names the file or dataset in error messages. `tags` has a list of tags for each
-    sentence; None if the file has no tags.
+    sentence; None if the file has no tags. `counts` are those of `SpanCounts.to_dict`; empty if the
+    file has no spans.
     """
 
     source: str
     sentences: list[Sentence]
     tags: list[list[str]] | None
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def types(self) -> set[str]:
@@ -100,16 +106,23 @@ class SentenceSplits:
 
 
 def read_data(
-    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+    ner: NerSettings,
+    *,
+    new_tokenizer: Callable[[], BertTokenizer],
+    do_train: bool,
+    do_eval: bool,
+    do_predict: bool,
 ) -> SentenceSplits:
     """Reads the sentences of a run; the development and test sentences may be missing.
+
+    `new_tokenizer` creates the model's tokenizer, which splits the texts of files with spans.
 
     Raises:
         InputError: a file is invalid, the training sentences are missing, or there is nothing to
             do.
     """
-    read = _read_tfds if ner.tfds else _read_files
-    splits = read(ner, do_train=do_train, do_eval=do_eval, do_predict=do_predict)
+    wanted = {"do_train": do_train, "do_eval": do_eval, "do_predict": do_predict}
+    splits = _read_tfds(ner, **wanted) if ner.tfds else _read_files(ner, new_tokenizer, **wanted)
     if splits == SentenceSplits():
         raise InputError(
             "nothing to do: there are no sentences to score or to predict; expected --eval_file, "
@@ -141,12 +154,22 @@ def _read_tfds(
 
 
 def _read_files(
-    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+    ner: NerSettings,
+    new_tokenizer: Callable[[], BertTokenizer],
+    *,
+    do_train: bool,
+    do_eval: bool,
+    do_predict: bool,
 ) -> SentenceSplits:
     if do_train and not ner.train_file:
-        raise InputError("--train_file is missing; expected a CoNLL column file, or --nodo_train")
+        raise InputError(
+            "--train_file is missing; expected a CoNLL column file or a .jsonl file, or "
+            "--nodo_train"
+        )
 
     def read(path: str, tags_needed: bool = True) -> TaggedSentences:
+        if path.lower().endswith((*span_records.ENDINGS, doc_bin.ENDING)):
+            return _read_spans(path, new_tokenizer(), tags_needed)
         sentences = read_conll(path, ner.token_column, ner.tag_column, ner.comment_prefix)
         return tagged(path, sentences, ner, tags_needed)
 
@@ -157,6 +180,47 @@ def _read_files(
         is_dev = dev is not None and Path(predicted) == Path(ner.eval_file)
         test = dev if is_dev else read(predicted, tags_needed=False)
     return SentenceSplits(train, dev, test)
+
+
+def _read_spans(path: str, tokenizer: BertTokenizer, spans_needed: bool) -> TaggedSentences:
+    """Reads texts with spans, and logs statistics; texts that are not annotated are skipped.
+
+    If not `spans_needed` and a text is not annotated, the result has all texts, without tags.
+    """
+    if path.lower().endswith(doc_bin.ENDING):
+        texts, num_rejected = doc_bin.read_doc_bin(path), 0
+    else:
+        texts, num_rejected = span_records.read_annotated(path)
+    unlabeled = [text for text in texts if text.spans is None]
+    if unlabeled and not spans_needed:
+        texts = [replace(text, spans=None) for text in texts]
+    elif len(unlabeled) == len(texts):
+        raise InputError(
+            f"{texts[0].where}: has no spans, and neither have the other texts; expected a key of "
+            f"{', '.join(span_records.SPAN_KEYS)}"
+        )
+    elif unlabeled:
+        logging.warning(
+            "%s: skipped %d texts without annotations; the first is %s",
+            path,
+            len(unlabeled),
+            unlabeled[0].where,
+        )
+        texts = [text for text in texts if text.spans is not None]
+    sentences, counts = tagged_sentences(texts, tokenizer)
+    if num_rejected:
+        logging.info("%s: skipped %d texts that were rejected or ignored", path, num_rejected)
+    size = f"{len(sentences)} texts, {sum(len(s.words) for s in sentences)} words"
+    if texts[0].spans is None:
+        logging.info("%s: %s; there are no spans, so no scores are computed", path, size)
+        return TaggedSentences(path, sentences, None)
+    tags = [list(sentence.tags) for sentence in sentences]
+    num_entities = sum(tag.startswith("B") for row in tags for tag in row)
+    logging.info("%s: %s, %d entities", path, size, num_entities)
+    if num_empty := len(texts) - len(sentences):
+        logging.warning("%s: skipped %d texts without words", path, num_empty)
+    counts.log()
+    return TaggedSentences(path, sentences, tags, counts.to_dict())
 
 
 def tagged(

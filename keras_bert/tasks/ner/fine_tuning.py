@@ -1,4 +1,7 @@
-"""Fine-tunes a tagger on column files, and writes entity scores, predictions and the model."""
+"""Fine-tunes a tagger on words with tags or texts with spans.
+
+It writes entity scores, predictions and the model.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,6 +69,7 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     start = open_pretrained(settings)
     splits = read_data(
         ner,
+        new_tokenizer=start.tokenizer,
         do_train=settings.do_train,
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
@@ -113,7 +117,21 @@ def make_task(
         write_predictions=(lambda predict, folder: _write(test, predict, folder)) if test else None,
         labels=labels,
         data={name: split.sentences for name, split in splits_read.items() if split},
+        counts=_span_counts(splits),
     )
+
+
+def _span_counts(splits: SentenceSplits) -> dict[str, int]:
+    """Returns the counts of spans that did not fit the words, under their names in results.json."""
+    named = {"train": splits.train, "dev": splits.dev}
+    if splits.test is not splits.dev:
+        named["test"] = splits.test
+    return {
+        f"{name}_{kind}": count
+        for name, split in named.items()
+        if split
+        for kind, count in split.counts.items()
+    }
 
 
 def _labels(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str], object]:

@@ -77,11 +77,9 @@ def _timed(run: PhaseRun, plan: Plan, measured: Measured | None) -> Iterator[str
     used = "unknown"
     if measured.used is not None:
         used = ("at most " if measured.at_most else "") + _gigabytes(measured.used)
-    used += f", estimated {_gigabytes(measured.expected)}"
-    size = (
-        f"{measured.sequences} sequences per micro-batch and device, {run.settings.mixed_precision}"
-    )
-    yield _line("measured", f"{size}; memory per device {used}")
+    size = f"{measured.sequences} sequences at a time, {run.settings.mixed_precision}"
+    estimate = f"estimate for {measured.sequences}: {_gigabytes(measured.expected)}"
+    yield _line("measured", f"with {size}: {used} per device ({estimate})")
     full = measured.update_seconds + plan.micro_batches * measured.micro_batch_seconds
     sequences = plan.micro_batch * plan.micro_batches * plan.devices
     rate = sequences * plan.flops_per_sequence / full / plan.devices

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.data.pretraining_records import PretrainingData, find_records
-from keras_bert.data.record_files import MANIFEST
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
+from keras_bert.tasks.pretraining.tokenizer import tokenizer_settings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab, load_vocab
 
@@ -75,7 +75,7 @@ def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> Pretrain
         _check_shape(records, settings, config)
     if settings.export:
         _check_export(data, vocab)
-    tokenizer = _tokenizer_settings(settings, data, held_out, checkpoint, vocab, vocab_file)
+    tokenizer = tokenizer_settings(settings, data, held_out, checkpoint, vocab, vocab_file)
     return PretrainingInputs(data, held_out, checkpoint, vocab, tokenizer, config, objective)
 
 
@@ -124,8 +124,8 @@ def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: B
             )
     if data.max_seq_length > config.max_position_embeddings:
         raise InputError(
-            f"{data.files[0]} has max_seq_length {data.max_seq_length}, but the config allows "
-            f"max_position_embeddings {config.max_position_embeddings}"
+            f"{data.files[0]} has max_seq_length {data.max_seq_length}, but the model has only "
+            f"{config.max_position_embeddings} positions (max_position_embeddings)"
         )
 
 
@@ -143,51 +143,6 @@ def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
             f"--export: {data.files[0]} has max_seq_length {data.max_seq_length}; expected at "
             f"least {SHORTEST}"
         )
-
-
-def _tokenizer_settings(
-    settings: PretrainingSettings,
-    data: PretrainingData,
-    held_out: PretrainingData,
-    checkpoint: Checkpoint | None,
-    vocab: list[str] | None,
-    vocab_file: Path | None,
-) -> TokenizerSettings:
-    """Returns the settings of the tokenizer.
-
-    Flag, records and checkpoint must agree on them. If none of them has the casing, it is inferred
-    from the tokens of the vocabulary.
-    """
-    declared: dict[str, TokenizerSettings] = {}
-    for records in (data, held_out):
-        for folder, manifest in records.manifests.items():
-            declared[str(folder)] = TokenizerSettings.read(folder / MANIFEST, manifest["settings"])
-    model = checkpoint.tokenizer_settings if checkpoint and checkpoint.vocab else None
-    if model:
-        declared[str(checkpoint.path)] = model
-    flag, do_lower_case = "--do_lower_case", settings.do_lower_case
-    for name in TokenizerSettings().to_dict():
-        values = {where: each.effective()[name] for where, each in declared.items()}
-        if name == "do_lower_case" and do_lower_case is not None:
-            values = {flag: do_lower_case, **values}
-        if len(set(values.values())) > 1:
-            found = ", ".join(f"{where} is {value}" for where, value in values.items())
-            remedy = ""
-            if model:
-                remedy = f"; create the records with --{name}={model.effective()[name]}"
-            raise InputError(
-                f"{name} differs: {found}; expected the same value for records and model{remedy}"
-            )
-    if declared:
-        return next(iter(declared.values()))
-    if do_lower_case is None and vocab is not None:  # Without a vocabulary no casing is saved.
-        do_lower_case = guess_lower_case(vocab, vocab_file)
-        logging.info(
-            "--do_lower_case is not set; inferred from the tokens of %s: --do_lower_case=%s",
-            vocab_file,
-            str(do_lower_case).lower(),
-        )
-    return TokenizerSettings(do_lower_case is not False)
 
 
 def _vocab(

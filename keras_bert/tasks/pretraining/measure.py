@@ -196,8 +196,8 @@ def _peak(on_cpu: bool, devices: int) -> int | None:
 
 @functools.cache
 def _initial_resident() -> int | None:
-    """Returns the memory of this process in bytes before any measurement; None if unknown.
+    """Returns the resident memory of this process in bytes at the first call; None if unknown.
 
-    It is measured at the first call.
+    The first call comes before all measurements; later calls return the same value.
     """
     return host_memory.resident()

@@ -22,6 +22,7 @@ from keras_bert.common.files import read_json, write_json
 from keras_bert.config import BertConfig
 from keras_bert.data.record_errors import explain_record_errors
 from keras_bert.models import BertPretrainer
+from keras_bert.models.memory import check_batch_fits
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
 from keras_bert.optimization.loss_scale import LossScale
@@ -85,9 +86,12 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     state = make_state(
         settings, training, strategy, inputs.config, inputs.objective, inputs.checkpoint
     )
+    workers, length = num_workers(strategy), inputs.data.max_seq_length
     if settings.do_train:
-        workers = num_workers(strategy)
-        check_train_batch_fits(training, workers, inputs.config, inputs.data.max_seq_length)
+        check_train_batch_fits(training, workers, inputs.config, length)
+    if settings.do_eval:
+        rows = settings.eval_batch_size
+        check_batch_fits(inputs.config, rows // workers, length, f"--eval_batch_size={rows}")
     with running(output_dir, run.record, strategy, files) as folder:
         results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder == output_dir:

@@ -73,7 +73,7 @@ class PretrainingSettings:
     export: bool = False
 
     def warmup_steps(self, num_train_steps: int) -> int:
-        """Returns the number of steps of the warm-up of a run with `num_train_steps` steps."""
+        """Returns the number of warm-up steps of a run of `num_train_steps` steps."""
         if self.num_warmup_steps is not None:
             return self.num_warmup_steps
         return round(WARMUP_SHARE * (self.schedule_steps or num_train_steps))

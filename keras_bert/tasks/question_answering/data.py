@@ -103,9 +103,11 @@ def read_data(
 def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Question]:
     """Returns the questions to train on, with the position of their first answer corrected.
 
-    In v1.1, questions without answer are skipped. Questions whose answer is not found in the
-    context (see `aligned`) are skipped too, or with `strict` raise InputError. It also raises
-    InputError if no question is left.
+    Questions whose answer is not found in the context (see `aligned`) are skipped, and in v1.1
+    those without an answer.
+
+    Raises:
+        InputError: no question is left; or, with `strict`, an answer is not found in its context.
     """
     questions = scorable(questions, squad, "training")
     found = [aligned(question) for question in questions]

@@ -12,12 +12,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from data_tools.building import build, local_build, shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
+from keras_bert.common.files import sha256
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 # A shard takes some tenths of a second, so that there is time to kill the build.
@@ -48,6 +51,36 @@ def test_shards_do_not_depend_on_the_order_of_work(files, contents, monkeypatch,
     )
     create_pretraining_data(**files, settings=settings, num_workers=1)
     assert contents(files["output_dir"]) == one
+
+
+def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus, tmp_path):
+    """Two workers read several files of rows; one worker reads one file of JSON lines."""
+    texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    )
+    for number in range(3):
+        table = pa.table({"text": texts[number::3]})
+        parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=4)
+        with pa.ipc.new_stream(str(tmp_path / f"{number}.arrow"), table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
+    shards = []
+    for pattern, input_format, num_workers in [
+        ("corpus.jsonl", "jsonl", 1),
+        ("*.parquet", "parquet", 2),
+        ("*.arrow", "arrow", 2),
+    ]:
+        files |= {"input_file": str(tmp_path / pattern), "output_dir": str(tmp_path / input_format)}
+        settings = replace(SMALL, input_format=input_format)
+        manifest = create_pretraining_data(**files, settings=settings, num_workers=num_workers)
+        for entry in manifest["inputs"]:
+            assert entry["sha256"] == sha256(entry["file"])
+            assert entry["bytes"] == os.path.getsize(entry["file"])
+        assert ("pyarrow" in manifest["made_with"]) == (input_format != "jsonl")
+        found = contents(files["output_dir"])
+        shards.append({name: found[name] for name in found if name.endswith(".tfrecord")})
+    assert shards[0] == shards[1] == shards[2]
+    assert len(shards[0]) == 4
 
 
 @pytest.mark.slow
@@ -256,6 +289,28 @@ def test_build_started_with_other_versions_is_not_resumed(files, monkeypatch, co
         assert contents(files["output_dir"]) == before
 
 
+def test_killed_build_of_parquet_resumes_unless_the_file_changed(
+    files, monkeypatch, contents, corpus, tmp_path
+):
+    def write(texts):
+        parquet.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+
+    settings = replace(SMALL, input_format="parquet")
+    texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
+    write(texts)
+    files["input_file"] = str(tmp_path / "a.parquet")
+    kill_before(monkeypatch, files, "shard", settings)
+    write(texts[1:])
+    with pytest.raises(InputError, match=r"input file was a\.parquet"):
+        create_pretraining_data(**files, settings=settings, num_workers=1)
+    write(texts)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    resumed = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert contents(files["output_dir"]) == resumed
+
+
 def test_next_build_into_the_same_folder_uses_the_new_vocabulary(files, contents):
     create_pretraining_data(**files, settings=SMALL, num_workers=1)
     shutil.rmtree(files["output_dir"])
@@ -311,7 +366,7 @@ def test_dataset_finished_by_another_build_is_not_rebuilt(files, monkeypatch):
     assert not [name for name in os.listdir(files["output_dir"]) if name.startswith(".")]
 
 
-def kill_before(monkeypatch, files, moment):
+def kill_before(monkeypatch, files, moment, settings=SMALL):
     """Ends a build, as a kill would, before its second shard or its manifest is written."""
     make_shard, write_json = shards.make_shard, local_build.files.write_json
 
@@ -330,7 +385,7 @@ def kill_before(monkeypatch, files, moment):
     else:
         monkeypatch.setattr(local_build.files, "write_json", dies_at_the_manifest)
     with pytest.raises(KeyboardInterrupt):
-        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+        create_pretraining_data(**files, settings=settings, num_workers=1)
     monkeypatch.undo()
 
 

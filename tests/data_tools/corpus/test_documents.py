@@ -324,7 +324,8 @@ def test_counts_of_odd_input_are_summed_over_files():
     for name in ("a", "b"):
         odd = OddInput()
         for line in range(1, 9):
-            odd.add("malformed_lines", name, line, 10 * line, "not JSON")
+            place = {"file": name, "line": line, "offset": 10 * line}
+            odd.add("malformed_lines", place, "not JSON")
         total.merge(odd.to_dict())
     entry = total.to_dict()["malformed_lines"]
     assert (entry["count"], entry["files"]) == (16, 2)

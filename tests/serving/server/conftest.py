@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -126,7 +127,11 @@ def start_process(root):
     """Returns a function that starts the program and waits until it listens."""
     started: list[subprocess.Popen] = []
 
-    def start(folder: Path, *flags: str) -> Server:
+    def start(folder: Path, *flags: str, max_files: int | None = None) -> Server:
+        def limit_files() -> None:
+            if max_files is not None:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
+
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "keras_bert.serving.server", f"--export_dir={folder}"),
@@ -137,6 +142,7 @@ def start_process(root):
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=limit_files,
         )
         started.append(process)
         output = ""

@@ -19,13 +19,14 @@ def send(page, **texts: str) -> None:
 
 
 def photograph(page, name: str) -> None:
-    """Saves screenshots of a phone and of a desktop; nothing may be wider than either."""
+    """Saves screenshots of a phone and of a desktop, light and dark; nothing may be too wide."""
+    folder = os.environ.get("PAGE_SCREENSHOTS")
     for width in (375, 1280):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        folder = os.environ.get("PAGE_SCREENSHOTS")
-        if folder:
-            page.screenshot(path=f"{folder}/page_{name}_{width}.png", full_page=True)
+        for scheme in ("light", "dark") if folder else ():
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=f"{folder}/page_{name}_{width}_{scheme}.png", full_page=True)
 
 
 def rows_of(page) -> list[str]:

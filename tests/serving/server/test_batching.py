@@ -9,7 +9,7 @@ import pytest
 from keras_bert.serving.server.batching import Batcher
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import Metrics
-from keras_bert.serving.server.rows import longest_item
+from keras_bert.serving.server.rows import row_lengths
 from keras_bert.serving.server.settings import Settings
 
 
@@ -246,5 +246,9 @@ def test_unbatched_requests_do_not_wait_for_the_timeout():
     assert len(version.batches) == 2
 
 
-def test_longest_item_of_empty_lists_is_0():
-    assert longest_item(np.empty([2, 0], object)) == 0
+def test_rows_are_as_long_as_their_longest_text_or_list():
+    assert row_lengths({"x": np.empty([2, 0], object)}, 2).tolist() == [0, 0]
+    texts = np.array([[b"a", b"bcd"], [b"", b"e"]], object)
+    assert row_lengths({"x": texts}, 2).tolist() == [3, 2]
+    ids = {"x": texts[:, 0], "y": np.zeros([2, 4], np.int32), "z": np.zeros([2])}
+    assert row_lengths(ids, 2).tolist() == [4, 4]

@@ -52,6 +52,7 @@ def test_multi_label_classification_with_several_labels_and_none(visit):
     send(page, text="both")
     assert page.inner_text(".large") == "joy, surprise"
     assert rows_of(page) == ["joy 90.0%", "surprise 90.0%", "anger 20.0%"]
+    photograph(page, "multi_label")
     send(page, text="neither")
     assert page.inner_text(".large") == "None"
 
@@ -64,6 +65,7 @@ def test_regression_page(visit):
     page = visit(score, {"task": "classification", "pair": False, "problem_type": "regression"})
     send(page, text="seven.s")
     assert page.inner_text(".large") == "3.5"
+    photograph(page, "regression")
 
 
 def test_question_answering_page(visit):
@@ -143,6 +145,31 @@ def test_entities_page(visit):
     photograph(page, "entities")
     send(page, text="nobody")
     assert page.inner_text(".note >> nth=0") == "No entities found."
+
+
+def test_entity_types_of_ontonotes_have_a_meaning(visit):
+    types = ["NORP", "FAC", "PRODUCT", "EVENT", "WORK_OF_ART", "LAW", "LANGUAGE", "DATE", "TIME"]
+    types += ["PERCENT", "MONEY", "QUANTITY", "ORDINAL", "CARDINAL", "PERSON", "GPE", "ORG", "LOC"]
+
+    @tf.function(input_signature=[TEXT])
+    def tag(text):
+        places = tf.range(len(types))[None] * 5
+        rows = tf.shape(text)[0]
+        return {
+            "types": tf.tile([types], [rows, 1]),
+            "texts": tf.tile([types], [rows, 1]),
+            "starts": places,
+            "ends": places + 4,
+            "scores": tf.fill([rows, len(types)], 0.9),
+        }
+
+    page = visit(tag, {"task": "ner"})
+    send(page, text="word " * len(types))
+    legend = page.locator(".legend li").all_inner_texts()
+    shown = [re.fullmatch(r"(\S+) (.+) \(1\)", " ".join(text.split())) for text in legend]
+    assert all(shown), legend
+    assert sorted(match[1] for match in shown) == sorted(types)
+    photograph(page, "entity_types")
 
 
 def test_fill_mask_page(visit):

@@ -144,10 +144,17 @@ def test_clients_see_no_local_paths(start_process, save_model, tmp_path, wait_fo
     status = f"{server.url}/v1/models/model"
     wait_for(lambda: '"END"' in requests.get(status, timeout=20).text)
     assert get(f"{server.url}/export.json")[1]["model"] == "mrpc"
-    for path in ("", "/export.json", "/v1/models/model", "/v1/models/model/metadata", "/metrics"):
-        text = requests.get(f"{server.url}{path}", timeout=20).text
-        assert "/home" not in text
-        assert str(tmp_path) not in text
+    routes = ("", "/export.json", "/openapi.json", "/metrics")
+    models = ("", "/metadata", "/versions/2", "/versions/2/metadata", "x", "x/metadata")
+    answers = [requests.get(f"{server.url}{path}", timeout=20) for path in routes]
+    answers += [requests.get(status + path, timeout=20) for path in models]
+    # An error of the model, of the input's type, of the JSON, and of the signature.
+    for body in ('{"instances":["boom"]}', '{"instances":[1]}', "{", '{"signature_name":"x"}'):
+        answers.append(requests.post(server.predict, data=body, timeout=20))
+        assert answers[-1].status_code == 400
+    for answer in answers:
+        for local in ("/home", str(tmp_path), ".py", sys.prefix):
+            assert local not in answer.text
 
 
 def test_invalid_request_does_not_fail_others_in_its_batch(server):

@@ -2,7 +2,9 @@
 
 import json
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import TASKS, find_task
@@ -154,6 +156,41 @@ def test_jsonl_labels_may_be_any_value(write):
 def test_invalid_rows_are_rejected_with_file_and_line(write, name, text, message):
     with pytest.raises(InputError, match=message):
         read_texts(write(name, text), ["text"], "label")
+
+
+def test_parquet_and_arrow_have_rows_and_values(tmp_path):
+    columns = {"id": [7, 8, 9], "text": ["a", "b\n", "c"], "label": [[1], [2, 3], []]}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=2)
+    with pa.ipc.new_stream(str(tmp_path / "a.arrow"), pa.table(columns).schema) as writer:
+        writer.write_table(pa.table(columns))
+    for name in ("a.parquet", "a.arrow"):
+        texts = read_texts(tmp_path / name, ["text"], "label")
+        assert (texts.first, texts.labels) == (columns["text"], columns["label"])
+        assert texts.where(1).endswith(f"{name}, row 2")
+    assert read_texts(tmp_path / "a.parquet", ["text", "text"], "id").labels == [7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": [], "label": []}, r"a\.parquet: has no rows"),
+        ({"text": ["a"]}, r"a\.parquet: has no column 'label'; .* the columns: text"),
+        ({"text": [3], "label": ["x"]}, r"a\.parquet, row 1: expected a text in 'text', got 3"),
+        ({"text": ["a", None], "label": [1, 2]}, r"row 2: expected a text in 'text', got null"),
+        ({"text": ["a", " "], "label": [1, 2]}, r"row 2: the text in 'text' is empty"),
+        ({"text": ["a"], "label": [b"x"]}, r"row 1: 'label' has a value of the type binary; exp"),
+    ],
+)
+def test_invalid_parquet_is_rejected_with_file_and_row(tmp_path, columns, message):
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=message):
+        read_texts(tmp_path / "a.parquet", ["text"], "label")
+
+
+def test_file_that_is_not_parquet_is_rejected(tmp_path):
+    (tmp_path / "a.parquet").write_text("text\tlabel\n")
+    with pytest.raises(InputError, match=r"a\.parquet: starts with the bytes b'text.*a Parquet"):
+        read_texts(tmp_path / "a.parquet", ["text"], "label")
 
 
 def test_unreadable_files_are_rejected(tmp_path):

@@ -105,7 +105,7 @@ def files(folder, *names):
     return NerSettings(**{name: str(folder / name) for name in names})
 
 
-DO = {"do_train": True, "do_eval": True, "do_predict": True}
+DO = {"do_train": True, "do_eval": True, "do_predict": True, "new_tokenizer": None}
 
 
 def test_splits_without_a_file_are_none(tmp_path):
@@ -120,7 +120,7 @@ def test_dev_sentences_are_predicted_without_a_test_file(tmp_path):
     assert splits.test is splits.dev
     splits = read_data(replace(ner, test_file=ner.eval_file), **DO)
     assert splits.test is splits.dev
-    splits = read_data(ner, do_train=False, do_eval=False, do_predict=True)
+    splits = read_data(ner, **DO | {"do_train": False, "do_eval": False})
     assert (splits.train, splits.dev, len(splits.test.sentences)) == (None, None, 2)
 
 
@@ -137,7 +137,7 @@ def test_file_settings_are_rejected_with_tfds(name, value):
 @pytest.mark.parametrize(
     ("names", "do_train", "message"),
     [
-        (["eval_file"], True, "--train_file is missing; expected a CoNLL column file, or --nodo"),
+        (["eval_file"], True, "--train_file is missing; expected a CoNLL column file or a .jsonl"),
         (["train_file"], False, "nothing to do: .* expected --eval_file, --test_file"),
     ],
 )

@@ -58,7 +58,7 @@ def test_sentences_have_the_words_tags_and_lines_of_a_column_file(prepared, task
 
 
 def test_run_reads_all_three_splits(prepared):
-    do = {"do_train": True, "do_eval": True, "do_predict": True}
+    do = {"do_train": True, "do_eval": True, "do_predict": True, "new_tokenizer": None}
     given = {"tfds": True, "data_dir": prepared}
     splits = read_data(NerSettings(task_name="conll2003", **given), **do)
     assert {some.source.rsplit(" ")[-1] for some in (splits.train, splits.dev, splits.test)} == {
@@ -72,7 +72,7 @@ def test_run_reads_all_three_splits(prepared):
 
 
 def test_missing_split_is_skipped_and_empty_split_is_rejected(prepared):
-    do = {"do_train": True, "do_eval": True, "do_predict": True}
+    do = {"do_train": True, "do_eval": True, "do_predict": True, "new_tokenizer": None}
     given = {"tfds": True, "data_dir": prepared}
     splits = read_data(NerSettings(task_name="only/train", **given), **do)
     assert len(splits.train.sentences) == 2

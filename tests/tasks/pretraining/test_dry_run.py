@@ -169,4 +169,4 @@ def test_report_shows_whether_the_memory_is_known(run, monkeypatch, used, at_mos
     measurement = Measured(4, 0.0, 1.0, used, at_most, 2 * 10**9)
     monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: measurement)
     text = "\n".join(dry_run([run], ONE))
-    assert f"memory per device {words}, estimated 2 GB" in text
+    assert f": {words} per device (estimate for 4: 2 GB)" in text

@@ -171,7 +171,7 @@ def test_each_folder_of_records_is_compared_with_the_recipe(tmp_path, folder, wr
 
 def test_invalid_later_phase_is_rejected_before_the_first_starts(tmp_path, folder):
     first = phase_run(folder, 1, folder / "16.tfrecord")
-    with pytest.raises(InputError, match=r"own\.toml: phase 2: .*max_position_embeddings 32"):
+    with pytest.raises(InputError, match=r"own\.toml: phase 2: .*only 32 positions"):
         run(tmp_path / "out", first, phase_run(folder, 2, folder / "64.tfrecord"))
     with pytest.raises(InputError, match=r"own\.toml: phase 2: no such|phase 2: .*no record files"):
         run(tmp_path / "out", first, phase_run(folder, 2, folder / "none"))

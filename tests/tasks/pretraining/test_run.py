@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -115,6 +116,18 @@ def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, record
     state = load_file(tmp_path / "out/checkpoints/step-00000002/optimizer.safetensors")
     assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
     assert state["adam_weight_decay/good_steps"] == 2
+
+
+def test_run_without_a_checkpoint_logs_that_it_starts_again(tmp_path, records, config_file, caplog):
+    caplog.set_level("INFO", "absl")
+    run(tmp_path, steps=1, input_file=records, bert_config=config_file)
+    message = "The interrupted run saved no checkpoint; training starts at step 0"
+    assert message not in caplog.text
+    (tmp_path / "out" / "results.json").unlink()
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(tmp_path / "out" / name)
+    run(tmp_path, steps=1, input_file=records, bert_config=config_file)
+    assert message in caplog.text
 
 
 def test_bundled_config_uses_the_vocabulary_size_of_the_records(tmp_path, records):
@@ -354,7 +367,7 @@ def test_run_starts_from_the_folder_of_an_earlier_run(tmp_path, records, config_
 
 def test_records_longer_than_the_positions_are_rejected(tmp_path, config_file, write_records):
     records = make_dataset(tmp_path / "long", write_records, length=32)
-    with pytest.raises(InputError, match=r"max_seq_length 32, .* max_position_embeddings 16"):
+    with pytest.raises(InputError, match=r"max_seq_length 32, but the model has only 16 positions"):
         run(tmp_path, input_file=records, bert_config=config_file)
 
 
@@ -481,6 +494,19 @@ def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
     assert "step" not in results
     assert results["loss"] > 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
+
+
+def test_evaluation_batch_that_does_not_fit_in_memory_is_rejected(
+    tmp_path, records, config_file, monkeypatch
+):
+    monkeypatch.setattr("keras_bert.common.host_memory.available", lambda: 10**6)
+    settings = PretrainingSettings(
+        str(records), bert_config=str(config_file), num_warmup_steps=0, eval_batch_size=4096
+    )
+    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
+    with pytest.raises(InputError, match=r"--eval_batch_size=4096: 4096 rows of \d+ tokens need"):
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_invalid_starting_point_leaves_no_files(tmp_path, records):

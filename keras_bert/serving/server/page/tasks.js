@@ -5,12 +5,28 @@ import { bars, element, heading, highlight, large, legend, note, warning } from 
 const MASK = "[MASK]";
 const HUES = [212, 145, 28, 285, 340, 180, 75, 255];
 const ANSWERS = 3; // shown before "Show more"
+// The types of CoNLL-2003 and OntoNotes.
 const TYPES = {
   PER: "person",
+  PERSON: "person",
   LOC: "location",
   ORG: "organization",
   GPE: "country, city or state",
   MISC: "other name",
+  NORP: "nationality, religious or political group",
+  FAC: "building, road or bridge",
+  PRODUCT: "product",
+  EVENT: "event",
+  WORK_OF_ART: "title of a work",
+  LAW: "law",
+  LANGUAGE: "language",
+  DATE: "date or period",
+  TIME: "time of day",
+  PERCENT: "percentage",
+  MONEY: "amount of money",
+  QUANTITY: "measured quantity",
+  ORDINAL: "ordinal number",
+  CARDINAL: "number",
 };
 
 const field = (name, label, rows, sample, missing) => ({ name, label, rows, sample, missing });

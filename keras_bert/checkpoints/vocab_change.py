@@ -1,0 +1,199 @@
+"""Adds tokens to the vocabulary of a model, or removes tokens from it.
+
+    grown      "encephalitis" -> mean of the rows of "en" "##ce" "##pha" "##lit" "##is"
+    shrunk     the rows of the kept tokens
+
+Two variables have a row for each token: the word embeddings, which the output of the masked-LM head
+shares, and the bias of that output. The other weights do not change.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from keras_bert.common.errors import InputError
+from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.token_file import check_in_vocab, check_not_in_vocab
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.used_tokens import check_are_words, used_token_ids
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, first_difference
+
+ROWS = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
+
+
+@dataclass(frozen=True)
+class ChangedVocab:
+    """A new vocabulary, and the rows of the old one from which its rows are made.
+
+    Attributes:
+        tokens: the V' tokens in the order of their ids.
+        sources: for each token, the ids in the old vocabulary whose rows are averaged; an id alone
+            is a row that does not change.
+        settings: the new settings of the tokenizer.
+    """
+
+    tokens: list[str]
+    sources: list[list[int]]
+    settings: TokenizerSettings
+
+    def new_id(self, old_id: int) -> int | None:
+        """Returns the id of an old token; None if it was removed."""
+        return self.sources.index([old_id]) if [old_id] in self.sources else None
+
+
+# Makes the new vocabulary from the old one and the settings of the tokenizer.
+VocabChange = Callable[[Sequence[str], TokenizerSettings], ChangedVocab]
+
+
+def add_tokens(
+    vocab: Sequence[str], settings: TokenizerSettings, tokens: Sequence[str], where: str
+) -> ChangedVocab:
+    """Appends tokens at the end of a vocabulary; error messages start with `where`.
+
+    Raises:
+        InputError: a token is in the vocabulary, or the tokenizer can never produce it.
+    """
+    check_not_in_vocab(tokens, vocab, where)
+    check_are_words(tokens, BertTokenizer(vocab, **settings.to_dict()), where)
+    kept = [[index] for index in range(len(vocab))]
+    return ChangedVocab([*vocab, *tokens], kept + _subwords(vocab, settings, tokens), settings)
+
+
+def add_user_tokens(
+    vocab: Sequence[str], settings: TokenizerSettings, tokens: Sequence[str], where: str
+) -> ChangedVocab:
+    """Makes tokens stay whole in texts; those that the vocabulary lacks are appended.
+
+    Error messages start with `where`.
+
+    Raises:
+        InputError: a token is not valid, or is already a user token.
+    """
+    check_not_in_vocab(
+        tokens, [token.content for token in settings.user_tokens], where, "a user token"
+    )
+    try:
+        changed = replace(settings, user_tokens=(*settings.user_tokens, *tokens))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    known = {*vocab}
+    new = [token for token in tokens if token not in known]
+    kept = [[index] for index in range(len(vocab))]
+    return ChangedVocab([*vocab, *new], kept + _subwords(vocab, settings, new), changed)
+
+
+def follow_extension(
+    vocab: Sequence[str], settings: TokenizerSettings, extended: Sequence[str], where: str
+) -> ChangedVocab:
+    """Returns `extended`, a vocabulary that `build_vocab --extend_vocab` made from `vocab`.
+
+    `extended` has other tokens in place of [unusedN], or additional tokens at its end; each of them
+    is a new token. Error messages start with `where`.
+
+    Raises:
+        InputError: the vocabularies differ in other places, or not at all.
+    """
+    size = len(vocab)
+    if len(extended) < size:
+        found = f"has {len(extended)} tokens, and the model {size}"
+    else:
+        place = first_difference(extended[:size], vocab, may_extend=True)
+        found = (
+            place is not None and f"line {place + 1} is {extended[place]!r}, not {vocab[place]!r}"
+        )
+    if found:
+        raise InputError(
+            f"{where}: {found}; expected the vocabulary of the model with other tokens in place of "
+            "[unusedN] and at the end, as from build_vocab --extend_vocab"
+        )
+    new = [index for index, token in enumerate(extended) if index >= size or token != vocab[index]]
+    if not new:
+        raise InputError(
+            f"{where}: is the vocabulary of the model; expected additional tokens, as from "
+            "build_vocab --extend_vocab"
+        )
+    sources = [[index] for index in range(len(extended))]
+    rows = _subwords(vocab, settings, [extended[index] for index in new])
+    for index, subwords in zip(new, rows, strict=True):
+        sources[index] = subwords
+    return ChangedVocab(list(extended), sources, settings)
+
+
+def keep_tokens(
+    vocab: Sequence[str], settings: TokenizerSettings, kept: Collection[str], where: str
+) -> ChangedVocab:
+    """Removes all tokens that are neither in `kept` nor special nor user tokens.
+
+    The others keep their order. Error messages start with `where`.
+
+    Raises:
+        InputError: a token of `kept` is not in the vocabulary.
+    """
+    check_in_vocab(kept, vocab, where)
+    own = [token.content for token in settings.user_tokens]
+    wanted = {*kept, *SPECIAL_TOKENS, *own}
+    ids = [index for index, token in enumerate(vocab) if token in wanted]
+    return ChangedVocab([vocab[index] for index in ids], [[index] for index in ids], settings)
+
+
+def keep_tokens_of(
+    vocab: Sequence[str],
+    settings: TokenizerSettings,
+    batches: Iterable[Sequence[str]],
+    where: str,
+) -> ChangedVocab:
+    """Removes all tokens that are not special and do not occur in texts, given in batches.
+
+    The texts have the same tokens with the new vocabulary. Error messages start with `where`.
+
+    Raises:
+        InputError: the texts have no tokens.
+    """
+    used = used_token_ids(BertTokenizer(vocab, **settings.to_dict()), batches)
+    if not used:
+        raise InputError(f"{where}: contains no words; expected text")
+    return keep_tokens(vocab, settings, [vocab[index] for index in used], where)
+
+
+def change_rows(weights: Mapping[str, np.ndarray], vocab: ChangedVocab) -> dict[str, np.ndarray]:
+    """Returns the weights of a model, {variable path: array}, for a changed vocabulary."""
+    first = np.array([ids[0] for ids in vocab.sources])
+    means = [index for index, ids in enumerate(vocab.sources) if len(ids) > 1]
+    changed = dict(weights)
+    for path in ROWS:
+        if path in weights:
+            rows = weights[path][first]
+            for index in means:
+                rows[index] = weights[path][vocab.sources[index]].mean(0, np.float64)
+            changed[path] = rows
+    return changed
+
+
+def _subwords(
+    vocab: Sequence[str], settings: TokenizerSettings, tokens: Sequence[str]
+) -> list[list[int]]:
+    """Returns the ids of the subwords of each token in the vocabulary that lacks the token."""
+    starts = [index for index, token in enumerate(tokens) if not token.startswith("##")]
+    inner = sorted({*range(len(tokens))} - {*starts})
+    found = [[vocab.index("[UNK]")]] * len(tokens)
+    tokenizer = BertTokenizer(vocab, **settings.to_dict())
+    for index, ids in zip(
+        starts, tokenizer.tokenize([tokens[index] for index in starts]).to_list(), strict=True
+    ):
+        found[index] = ids or found[index]
+    if inner:
+        # A vocabulary in which the "##" tokens can also start a word, without any other tokens.
+        old_ids = {token: index for index, token in enumerate(vocab) if token.startswith("##")}
+        heads = {
+            token[2:]: index for token, index in old_ids.items() if token[2:] not in {"", *old_ids}
+        }
+        special = {token: vocab.index(token) for token in SPECIAL_TOKENS}
+        ids = {**old_ids, **heads, **special}
+        words = BertTokenizer([*ids], **settings.to_dict()).tokenize_words(
+            [tokens[index][2:] for index in inner]
+        )
+        numbers = [*ids.values()]
+        for index, row in zip(inner, words.to_list(), strict=True):
+            found[index] = [numbers[number] for number in row]
+    return found

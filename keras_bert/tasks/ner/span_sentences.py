@@ -1,0 +1,123 @@
+"""Converts texts with character spans to sentences of tagged words.
+
+A text is one sentence and one document. It is split into the words that the exported model finds
+(text_words.py). A span that is not made of whole words is extended to whole words. Of overlapping
+spans, the longest one is kept. Both are counted, and the first ones are logged.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.ner.annotations import aligned_tags
+from keras_bert.tasks.ner.conll import Sentence
+from keras_bert.tasks.ner.span_records import AnnotatedText
+from keras_bert.tasks.ner.tag_schemes import Entity
+from keras_bert.tasks.ner.text_words import TextWords
+from keras_bert.text.tokenizer import BertTokenizer
+
+_CHUNK_SIZE = 1024  # texts that are split at a time
+_NAMED = 3
+
+
+@dataclass
+class SpanCounts:
+    """The spans of a file that did not fit the words: how many, and where the first ones are.
+
+    Attributes:
+        misaligned: descriptions of spans that were extended to whole words.
+        overlapping: descriptions of spans that were dropped because they overlap a longer one.
+        without_words: descriptions of spans that were dropped because they contain no word.
+    """
+
+    misaligned: list[str] = field(default_factory=list)
+    overlapping: list[str] = field(default_factory=list)
+    without_words: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, int]:
+        """Returns the numbers of spans, as in results.json."""
+        return {
+            "misaligned_spans": len(self.misaligned),
+            "overlapping_spans": len(self.overlapping),
+            "spans_without_words": len(self.without_words),
+        }
+
+    def log(self) -> None:
+        """Logs a warning for each kind of span that occurs."""
+        for problem, found in (
+            ("spans extended to whole words", self.misaligned),
+            ("spans dropped because they overlap a longer one", self.overlapping),
+            ("spans dropped because they contain no word", self.without_words),
+        ):
+            if found:
+                first = "; ".join(found[:_NAMED])
+                logging.warning("%s: %d, the first: %s", problem, len(found), first)
+
+
+def tagged_sentences(
+    texts: Sequence[AnnotatedText], tokenizer: BertTokenizer
+) -> tuple[list[Sentence], SpanCounts]:
+    """Splits texts into words, and converts their spans to IOB2 tags of the words.
+
+    Texts without words are skipped. If a text is not annotated, its sentence has no tags.
+
+    Raises:
+        InputError: no text has a word.
+    """
+    sentences: list[Sentence] = []
+    counts = SpanCounts()
+    for each, words in zip(texts, _split(texts, tokenizer), strict=True):
+        tags: list[str] = []
+        if each.spans is not None:
+            entities = _fitted(each, words, counts)
+            tags = aligned_tags(each.text, entities, words, each.where)
+        if words:
+            strings = tuple(each.text[start:end] for start, end in words)
+            sentences.append(Sentence(strings, tuple(tags), each.line, len(sentences)))
+    if not sentences:
+        raise InputError(f"{texts[0].where}: contains no words, and neither do the texts after it")
+    return sentences, counts
+
+
+def _split(
+    texts: Sequence[AnnotatedText], tokenizer: BertTokenizer
+) -> Iterator[list[tuple[int, int]]]:
+    """Yields (start, end) of the words of each text, with character offsets."""
+    text_words = TextWords(tokenizer)
+    for first in range(0, len(texts), _CHUNK_SIZE):
+        chunk = tf.constant([each.text for each in texts[first : first + _CHUNK_SIZE]])
+        words, spans = text_words.split(chunk)
+        places = list(zip(spans.starts.numpy().tolist(), spans.ends.numpy().tolist(), strict=True))
+        for start, end in pairwise(words.row_splits.numpy().tolist()):
+            yield places[start:end]
+
+
+def _fitted(
+    each: AnnotatedText, words: Sequence[tuple[int, int]], counts: SpanCounts
+) -> list[Entity]:
+    """Returns the spans of a text that are kept, extended to whole words, in text order."""
+    fitted: list[Entity] = []
+    for kind, start, end in dict.fromkeys(each.spans):
+        quoted = each.text[start:end]
+        where = f"{each.where}, characters {start} to {end}, {quoted!r:.60}"
+        covered = [word for word in words if word[0] < end and word[1] > start]
+        if not covered:
+            counts.without_words.append(where)
+            continue
+        first, last = covered[0][0], covered[-1][1]
+        stripped = start + len(quoted) - len(quoted.lstrip()), start + len(quoted.rstrip())
+        if (first, last) != stripped:
+            counts.misaligned.append(f"{where}, became {each.text[first:last]!r:.60}")
+        fitted.append((kind, first, last))
+    kept: list[Entity] = []
+    for kind, start, end in sorted(fitted, key=lambda entity: (entity[1] - entity[2], entity[1])):
+        if any(start < other_end and end > other_start for _, other_start, other_end in kept):
+            where = f"{each.where}, characters {start} to {end}, {each.text[start:end]!r:.60}"
+            counts.overlapping.append(f"{where} ({kind})")
+        else:
+            kept.append((kind, start, end))
+    return sorted(kept, key=lambda entity: entity[1])

@@ -1,0 +1,291 @@
+"""User tokens: read from the files of all formats, written to them, and added by convert."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.text.offsets import byte_to_char_offsets
+from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.user_tokens import UserToken
+from keras_bert.text.vocabulary import load_vocab
+
+OWN = (UserToken("[URL]"), UserToken("<ent>", normalized=True, special=True), UserToken("xxbos"))
+TABLE = "bert.embeddings.word_embeddings.weight"
+
+
+def save(tiny, path, added=(), settings=TokenizerSettings()):  # noqa: B008 (frozen)
+    """Saves a model whose vocabulary has additional tokens at its end."""
+    vocab = [*tiny.vocab, *added]
+    config = dataclasses.replace(tiny.config, vocab_size=len(vocab))
+    description = ModelDescription(config, vocab, settings)
+    save_model_directory(path, tiny.make("pretrainer", config), description)
+    return path
+
+
+def with_tokens(tiny, path, tokens=OWN):
+    contents = [token.content for token in tokens]
+    return save(tiny, path, contents, TokenizerSettings(user_tokens=tokens))
+
+
+def edit(path, **changes):
+    """Changes keys of a JSON file; None removes a key."""
+    content = json.loads(path.read_text()) if path.exists() else {}
+    content = {key: value for key, value in (content | changes).items() if value is not None}
+    path.write_text(json.dumps(content))
+
+
+def tokenize(path, texts):
+    checkpoint = open_checkpoint(path)
+    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
+    ids = tokenizer.tokenize(texts).to_list()
+    return [[checkpoint.vocab[index] for index in row] for row in ids]
+
+
+def test_user_tokens_round_trip_between_all_formats(tiny, tmp_path):
+    path = source = with_tokens(tiny, tmp_path / "a")
+    for step, to in enumerate(("tf1", "keras_hub", "hugging_face", "keras_hub", "hugging_face")):
+        convert(path, tmp_path / str(step), to)
+        path = tmp_path / str(step)
+        opened = open_checkpoint(path)
+        assert opened.tokenizer_settings.user_tokens == OWN
+        assert tokenize(path, ["all[URL]xxbos <ENT>"]) == [["all", "[URL]", "xxbos", "<ent>"]]
+    for file in source.iterdir():
+        if file.name != "config.json":  # The order of its keys may differ.
+            assert (path / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_files_without_user_tokens_do_not_mention_them(tiny, tmp_path, to):
+    save(tiny, tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "b", to)
+    for file in (path for path in (tmp_path / "b").rglob("*") if path.suffix in (".json", ".txt")):
+        content = file.read_text()
+        assert "user_tokens" not in content
+        assert "added_tokens_decoder" not in content
+        assert "special_tokens_in_strings" not in content
+
+
+def test_tokens_at_the_end_are_added_tokens_and_not_subwords(tiny, tmp_path):
+    path = with_tokens(tiny, tmp_path / "a")
+    fast = json.loads((path / "tokenizer.json").read_text())
+    assert [*fast["model"]["vocab"]] == tiny.vocab
+    assert [token["content"] for token in fast["added_tokens"]][5:] == ["[URL]", "<ent>", "xxbos"]
+    assert load_vocab(path / "vocab.txt") == [*tiny.vocab, "[URL]", "<ent>", "xxbos"]
+    decoder = json.loads((path / "tokenizer_config.json").read_text())["added_tokens_decoder"]
+    assert [*decoder] == [*map(str, (0, 1, 2, 3, 4, *range(len(tiny.vocab), len(tiny.vocab) + 3)))]
+
+
+@pytest.mark.parametrize(
+    ("removed", "changes", "expected"),
+    [
+        # Each file alone is enough; ids follow the vocabulary.
+        (("tokenizer.json",), {}, OWN),
+        (("tokenizer_config.json",), {}, OWN),
+        (("vocab.txt", "tokenizer_config.json"), {}, OWN),
+        (
+            ("tokenizer.json", "tokenizer_config.json"),
+            {"added_tokens.json": {"[URL]": 17, "xxbos": 18, "[CLS]": 2}},
+            (UserToken("[URL]", True), UserToken("xxbos", True)),
+        ),
+        (
+            ("tokenizer.json", "tokenizer_config.json"),
+            {"tokenizer_config.json": {"additional_special_tokens": ["[URL]", "<ent>", "[SEP]"]}},
+            (UserToken("[URL]", special=True), UserToken("<ent>", special=True)),
+        ),
+        (
+            ("tokenizer.json", "tokenizer_config.json"),
+            {"tokenizer_config.json": {"extra_special_tokens": {"url_token": "[URL]"}}},
+            (UserToken("[URL]", special=True),),
+        ),
+        # Older files name the tokens twice.
+        ((), {"added_tokens.json": {"[URL]": 17}}, OWN),
+        ((), {"tokenizer_config.json": {"additional_special_tokens": ["<ent>"]}}, OWN),
+    ],
+)
+def test_each_file_of_hugging_face_is_read(tiny, tmp_path, removed, changes, expected):
+    assert len(tiny.vocab) == 17
+    path = with_tokens(tiny, tmp_path / "a")
+    # As in transformers, vocab.txt may lack the added tokens.
+    (path / "vocab.txt").write_text("".join(f"{token}\n" for token in tiny.vocab))
+    for name in removed:
+        (path / name).unlink()
+    for name, content in changes.items():
+        edit(path / name, **content)
+    edit(path / "config.json", vocab_size=17 + len(expected))
+    opened = open_checkpoint(path)
+    assert opened.tokenizer_mismatch is None
+    assert opened.tokenizer_settings.user_tokens == expected
+    assert opened.vocab == [*tiny.vocab, *(token.content for token in expected)]
+
+
+def test_added_token_may_be_a_token_of_the_vocabulary(tiny, tmp_path):
+    path = save(tiny, tmp_path / "a")
+    edit(path / "tokenizer_config.json", additional_special_tokens=["jack"])
+    opened = open_checkpoint(path)
+    assert opened.vocab == tiny.vocab
+    assert opened.tokenizer_settings.user_tokens == (UserToken("jack", special=True),)
+    assert tokenize(path, ["alljackall Jack"]) == [["all", "jack", "all", "jack"]]
+
+
+TOKEN = {"content": "[URL]", "lstrip": False, "rstrip": False, "single_word": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"17": TOKEN | {"lstrip": True}}},
+            "added_tokens_decoder: '[URL]' has lstrip true; expected false",
+        ),
+        (
+            "tokenizer.json",
+            {"added_tokens": [TOKEN | {"id": 17, "rstrip": True}]},
+            "added_tokens: '[URL]' has rstrip true; expected false",
+        ),
+        (
+            "tokenizer.json",
+            {"added_tokens": [TOKEN | {"id": 17, "single_word": True}]},
+            "added_tokens: '[URL]' has single_word true; expected false",
+        ),
+        (
+            "tokenizer.json",
+            {"added_tokens": [TOKEN | {"id": 19}]},
+            "added_tokens: '[URL]' has the id 19; expected 17, as in the vocabulary or directly",
+        ),
+        (
+            "tokenizer.json",
+            {"added_tokens": [TOKEN | {"id": 17, "content": "new york"}]},
+            "user token 'new york': contains white space",
+        ),
+        ("tokenizer.json", {"added_tokens": [TOKEN]}, "has no id; expected a whole number"),
+        ("tokenizer.json", {"added_tokens": {"a": 1}}, 'added_tokens is {"a": 1}; expected a list'),
+        ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "expected an object from ids"),
+        ("tokenizer_config.json", {"additional_special_tokens": [7]}, "a user token is 7; expecte"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {"17": {"content": "[URL]", "normalized": True}}},
+            "'[URL]' has another id or `normalized` than in",
+        ),
+    ],
+)
+def test_unsupported_added_tokens_give_a_reason(tiny, tmp_path, name, changes, reason):
+    path = with_tokens(tiny, tmp_path / "a", OWN[:1])
+    (path / "vocab.txt").write_text("".join(f"{token}\n" for token in tiny.vocab))
+    if "normalized" not in reason:
+        other = {"tokenizer.json", "tokenizer_config.json"} - {name}
+        (path / other.pop()).unlink()
+    edit(path / name, **changes)
+    opened = open_checkpoint(path)
+    assert opened.vocab is None
+    assert reason in opened.tokenizer_mismatch
+    assert "\n" not in opened.tokenizer_mismatch
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_convert_adds_user_tokens(tiny, tmp_path, run_program, to):
+    source = save(tiny, tmp_path / "a")
+    (tmp_path / "own.txt").write_text("<work>\njack\n")
+    done = run_program(
+        "convert.py",
+        str(source),
+        str(tmp_path / "b"),
+        user_tokens=tmp_path / "own.txt",
+        do_lower_case="true",
+        to=to,
+    )
+    assert done.returncode == 0, done.stderr
+    convert(tmp_path / "b", tmp_path / "c")
+    assert tokenize(tmp_path / "c", ["a<work>jacks"])[0][:3] == ["a", "<work>", "jack"]
+    old, new = (load_file(path / "model.safetensors")[TABLE] for path in (source, tmp_path / "c"))
+    assert np.array_equal(new[:17], old)
+    # "<" and ">" are not in the vocabulary.
+    rows = old[[tiny.vocab.index(token) for token in ("[UNK]", "work", "[UNK]")]]
+    np.testing.assert_allclose(new[17:], [rows.mean(0)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", ": is empty; expected one token per line"),
+        ("[A]\n[A]\n", ": the token '[A]' is on lines 1 and 2"),
+        ("a b\n", ", line 1: 'a b' contains white space"),
+        ("[URL]\n", ": '[URL]' is already a user token; expected only new tokens"),
+        ("[MASK]\n", ": user token '[MASK]': is a special token of BERT"),
+    ],
+)
+def test_convert_rejects_bad_user_tokens(tiny, tmp_path, run_program, content, expected):
+    source = with_tokens(tiny, tmp_path / "a")
+    (tmp_path / "own.txt").write_text(content)
+    done = run_program(
+        "convert.py", str(source), str(tmp_path / "b"), user_tokens=tmp_path / "own.txt"
+    )
+    assert done.returncode == 1
+    assert f"--user_tokens={tmp_path}/own.txt{expected}" in done.stderr.splitlines()[-1]
+    assert sorted(os.listdir(tmp_path)) == ["a", "own.txt"]
+
+
+def test_user_tokens_are_kept_when_a_vocabulary_shrinks(tiny, tmp_path, run_program):
+    source = with_tokens(tiny, tmp_path / "a")
+    (tmp_path / "text.txt").write_text("all[URL] work\n")
+    done = run_program(
+        "convert.py", str(source), str(tmp_path / "b"), keep_corpus=tmp_path / "text.txt"
+    )
+    assert done.returncode == 0, done.stderr
+    opened = open_checkpoint(tmp_path / "b")
+    assert opened.vocab == [*tiny.vocab[:5], "all", "work", "[URL]", "<ent>", "xxbos"]
+    assert opened.tokenizer_settings.user_tokens == OWN
+
+
+@pytest.mark.slow
+def test_transformers_computes_the_same_ids_in_both_directions(tiny, tmp_path, run_in_peers):
+    words = [
+        *tiny.vocab[5:15],
+        "[URL]",
+        "[url]",
+        "<ent>",
+        "<ENT>",
+        "[USER]",
+        "xxbos",
+        " ",
+        ".",
+        "É",
+    ]
+    random = np.random.default_rng(0)
+    texts = ["".join(random.choice(words, random.integers(1, 12))) for _ in range(300)]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    ours = with_tokens(tiny, tmp_path / "ours")
+    run_in_peers("tokenize_transformers.py", tmp_path / "texts.json", tmp_path / "ids.json", ours)
+    checkpoint = open_checkpoint(ours)
+    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
+    [theirs] = json.loads((tmp_path / "ids.json").read_text())
+    assert tokenizer.tokenize(texts).to_list() == theirs
+
+    path = save(tiny, tmp_path / "theirs")
+    tokens = ["[URL]", {"content": "<ent>", "normalized": False}, "xxbos"]
+    tokens.append({"content": "[USER]", "special": True})
+    (tmp_path / "tokens.json").write_text(json.dumps(tokens))
+    files = [tmp_path / name for name in ("tokens.json", "texts.json", "out.json")]
+    run_in_peers("add_tokens_transformers.py", path, *files)
+    edit(path / "config.json", vocab_size=len(tiny.vocab) + 4)
+    checkpoint = open_checkpoint(path)
+    assert len(checkpoint.tokenizer_settings.user_tokens) == 4
+    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
+    ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
+    places = [byte_to_char_offsets(texts, each).to_list() for each in (starts, ends)]
+    found = json.loads(files[-1].read_text())
+    assert ids.to_list() == found["ids"]
+    offsets = [
+        [[*pair] for pair in zip(first, last, strict=True)]
+        for first, last in zip(*places, strict=True)
+    ]
+    assert offsets == found["offsets"]

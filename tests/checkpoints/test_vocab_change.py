@@ -1,0 +1,451 @@
+"""Tokens are added to a model and removed from it; on all other texts, its outputs are the same."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.vocab_change import (
+    add_tokens,
+    change_rows,
+    follow_extension,
+    keep_tokens,
+    keep_tokens_of,
+)
+from keras_bert.config import BertConfig
+from keras_bert.models import BertPretrainer
+from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.used_tokens import used_token_ids
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
+
+WORDS = [
+    "[unused0]",
+    "work",
+    "no",
+    "play",
+    "dull",
+    "jack",
+    "ja",
+    "##ck",
+    "##s",
+    "##ful",
+    "a",
+    "##l",
+    "##l##l",
+    "水",
+    ".",
+]
+VOCAB = [*SPECIAL_TOKENS, *WORDS]
+TABLE, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
+SETTINGS = TokenizerSettings()
+
+
+def save(path, vocab, extra=None, seed=0):
+    """Saves a pre-trained model with random weights for a vocabulary."""
+    config = BertConfig(
+        vocab_size=len(vocab),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=24,
+    )
+    model = BertPretrainer(config)
+    random = np.random.default_rng(seed)
+    for variable in model.weights:
+        variable.assign(random.normal(0.1, 0.3, variable.shape))
+    save_model_directory(path, model, ModelDescription(config, vocab, extra=extra or {}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("source") / "bert", VOCAB, {"sep_token_id": 3})
+
+
+def tokenize(path, texts):
+    """Returns the tokens of texts, and the model's inputs."""
+    checkpoint = open_checkpoint(path)
+    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
+    rows = [
+        [tokenizer.cls_token_id, *row, tokenizer.sep_token_id][:24]
+        for row in tokenizer.tokenize(texts).to_list()
+    ]
+    width = max(map(len, rows))
+    ids = np.array([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows], np.int32)
+    inputs = {
+        "input_ids": ids,
+        "input_mask": np.array([[int(i < len(row)) for i in range(width)] for row in rows]),
+        "segment_ids": np.zeros_like(ids),
+        "masked_lm_positions": np.ones([len(rows), 1], np.int32),
+    }
+    return [[checkpoint.vocab[index] for index in row] for row in rows], inputs
+
+
+def run_model(path, inputs):
+    """Returns the hidden states, the pooled output and the logits of both heads."""
+    checkpoint = open_checkpoint(path)
+    model = BertPretrainer(checkpoint.config)
+    checkpoint.load_into(model)
+    outputs = {**model.encoder(inputs), **model(inputs)}
+    return {name: np.asarray(value) for name, value in outputs.items()}
+
+
+def check_same_outputs(old, new, texts):
+    """Checks that two models have the same tokens and outputs for texts."""
+    (old_tokens, old_inputs), (new_tokens, new_inputs) = (tokenize(p, texts) for p in (old, new))
+    assert new_tokens == old_tokens
+    before, after = run_model(old, old_inputs), run_model(new, new_inputs)
+    vocab = {token: index for index, token in enumerate(open_checkpoint(old).vocab)}
+    common = [(vocab[t], i) for i, t in enumerate(open_checkpoint(new).vocab) if t in vocab]
+    ours, theirs = map(list, zip(*common, strict=True))
+    for name in before:
+        if name == "masked_lm_logits":  # The product may sum in another order.
+            np.testing.assert_allclose(
+                after[name][..., theirs], before[name][..., ours], rtol=1e-5, atol=1e-5
+            )
+        else:
+            assert np.array_equal(before[name], after[name]), name
+
+
+def change(run_program, source, target, **flags):
+    return run_program("convert.py", str(source), str(target), **flags)
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_new_rows_are_the_means_of_their_subwords(source, tmp_path, run_program, to):
+    (tmp_path / "new.txt").write_text("jacks\n##cks\nworkful\nxyz\n", newline="\r\n")
+    done = change(run_program, source, tmp_path / "first", add_tokens=tmp_path / "new.txt", to=to)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "the vocabulary has 24 tokens, of which 4 are new; that of the source has 20" in done.stderr
+    )
+    convert(tmp_path / "first", tmp_path / "grown")
+    assert load_vocab(tmp_path / "grown" / "vocab.txt") == [
+        *VOCAB,
+        *["jacks", "##cks", "workful", "xyz"],
+    ]
+    old, new = (load_file(p / "model.safetensors") for p in (source, tmp_path / "grown"))
+    subwords = (["jack", "##s"], ["##ck", "##s"], ["work", "##ful"], ["[UNK]"])
+    for name, value in old.items():
+        if name in (TABLE, BIAS):
+            means = [value[[VOCAB.index(token) for token in row]].mean(0) for row in subwords]
+            np.testing.assert_allclose(new[name][20:], means, rtol=1e-6)
+            assert np.array_equal(new[name][:20], value)
+        else:
+            assert np.array_equal(new[name], value), name
+    check_same_outputs(
+        source, tmp_path / "grown", ["No work , dull jack!", "worksful ja ck 水 zzz"]
+    )
+    tokens, _ = tokenize(tmp_path / "grown", ["Jacks jacksful jajacks workful xyz"])
+    assert tokens == [["[CLS]", "jacks", "jacks", "##ful", "[UNK]", "workful", "xyz", "[SEP]"]]
+
+
+def test_a_token_within_words_starts_as_the_mean_of_tokens_within_words(source, tmp_path):
+    vocab = [*VOCAB, "##a", "##work", "s"]
+    grown = add_tokens(vocab, SETTINGS, ["##aworks", "aworks", "##qs"], "here")
+    names = [[vocab[index] for index in ids] for ids in grown.sources[len(vocab) :]]
+    assert names == [["##a", "##work", "##s"], ["a", "##work", "##s"], ["[UNK]"]]
+
+
+def test_encoder_without_heads_has_no_bias_to_grow():
+    table = np.arange(40, dtype=np.float32).reshape(20, 2)
+    grown = add_tokens(VOCAB, SETTINGS, ["jacks"], "here")
+    weights = change_rows({"encoder/embeddings/word_embeddings": table, "x": table[:1]}, grown)
+    assert weights.keys() == {"encoder/embeddings/word_embeddings", "x"}
+    assert np.array_equal(weights["x"], table[:1])
+    expected = table[[VOCAB.index("jack"), VOCAB.index("##s")]].mean(0)
+    assert np.array_equal(weights["encoder/embeddings/word_embeddings"][20], expected)
+
+
+def test_model_follows_an_extended_vocabulary_and_trains_on_its_records(
+    source, tmp_path, run_program
+):
+    """The four commands of docs/guides/checkpoints.md."""
+    text = "jacks work no play .\nworkful jacks play jack .\n\ndulls work a jacks .\nno play .\n"
+    (tmp_path / "text.txt").write_text(text * 9)
+    files = {"input_file": tmp_path / "text.txt", "vocab_file": tmp_path / "new.txt"}
+    done = run_program(
+        "build_vocab.py", extend_vocab=source / "vocab.txt", num_new_words=3, **files
+    )
+    assert done.returncode == 0, done.stderr
+    vocab = load_vocab(tmp_path / "new.txt")
+    assert vocab == [*VOCAB[:5], "jacks", *VOCAB[6:], "dulls", "workful"]
+    done = change(run_program, source, tmp_path / "grown", vocab_file=tmp_path / "new.txt")
+    assert done.returncode == 0, done.stderr
+    table, old = (load_file(p / "model.safetensors")[TABLE] for p in (tmp_path / "grown", source))
+    for token, subwords in (
+        ("jacks", "jack ##s"),
+        ("dulls", "dull ##s"),
+        ("workful", "work ##ful"),
+    ):
+        rows = old[[VOCAB.index(subword) for subword in subwords.split()]]
+        np.testing.assert_allclose(table[vocab.index(token)], rows.mean(0), rtol=1e-6)
+    check_same_outputs(source, tmp_path / "grown", ["No work , dull jack!"])
+
+    done = run_program(
+        "create_pretraining_data.py",
+        output_dir=tmp_path / "records",
+        max_seq_length=24,
+        max_predictions_per_seq=4,
+        num_shards=1,
+        **files,
+    )
+    assert done.returncode == 0, done.stderr
+
+    def pretrain(model, output):
+        return run_program(
+            "run_pretraining.py",
+            "--nojit_compile",
+            init_checkpoint=model,
+            input_file=tmp_path / "records",
+            output_dir=output,
+            num_train_steps=2,
+            num_warmup_steps=1,
+            learning_rate=1e-2,
+            train_batch_size=4,
+        )
+
+    done = pretrain(tmp_path / "grown", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    trained = load_file(tmp_path / "out" / "model" / "model.safetensors")[TABLE]
+    assert load_vocab(tmp_path / "out" / "model" / "vocab.txt") == vocab
+    assert (trained[vocab.index("workful")] != table[vocab.index("workful")]).all()
+    done = pretrain(source, tmp_path / "other")
+    assert done.returncode == 1
+    remedy = f"To add tokens to the model: convert {source} NEW --vocab_file={tmp_path}/records/"
+    assert remedy in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_kept_tokens_keep_their_rows(source, tmp_path, run_program, to):
+    (tmp_path / "kept.txt").write_text("play\n##s\n[MASK]\njack\n.\n")
+    done = change(run_program, source, tmp_path / "first", keep_tokens=tmp_path / "kept.txt", to=to)
+    assert done.returncode == 0, done.stderr
+    convert(tmp_path / "first", tmp_path / "small")
+    kept = [*SPECIAL_TOKENS, "play", "jack", "##s", "."]
+    assert load_vocab(tmp_path / "small" / "vocab.txt") == kept
+    ids = [VOCAB.index(token) for token in kept]
+    old, new = (load_file(p / "model.safetensors") for p in (source, tmp_path / "small"))
+    for name, value in old.items():
+        assert np.array_equal(new[name], value[ids] if name in (TABLE, BIAS) else value), name
+    check_same_outputs(source, tmp_path / "small", ["Play jacks . plays?", "."])
+
+
+def test_ids_in_other_settings_follow_their_tokens(tmp_path):
+    vocab = ["work", *VOCAB[:6], *VOCAB[7:]]
+    extra = {"sep_token_id": 4, "bos_token_id": 0, "eos_token_id": None}
+    save(tmp_path / "a", vocab, extra)
+    convert(
+        tmp_path / "a",
+        tmp_path / "b",
+        vocab_change=lambda vocab, settings: keep_tokens(vocab, settings, ["play"], "here"),
+    )
+    written = json.loads((tmp_path / "b" / "config.json").read_text())
+    names = ("pad_token_id", "sep_token_id", "bos_token_id", "eos_token_id", "vocab_size")
+    assert [written[name] for name in names] == [0, 3, None, None, 6]
+
+
+def test_tokens_of_a_corpus_are_kept_and_its_outputs_stay(source, tmp_path, run_program):
+    corpus = "Jack works .\nno jackpot , jacks水 all\n"
+    (tmp_path / "text.txt").write_text(corpus)
+    (tmp_path / "more.jsonl").write_text('{"body": "dull"}\n')
+    done = change(run_program, source, tmp_path / "a", keep_corpus=tmp_path / "*.txt")
+    assert done.returncode == 0, done.stderr
+    # "jackpot" is [UNK] after "jack"; "水" is a word of its own; "a" starts "all".
+    words = ["work", "no", "jack", "##s", "a", "##l", "水", "."]
+    assert load_vocab(tmp_path / "a" / "vocab.txt") == [*SPECIAL_TOKENS, *words]
+    check_same_outputs(source, tmp_path / "a", corpus.splitlines())
+    done = change(
+        run_program,
+        source,
+        tmp_path / "b",
+        keep_corpus=tmp_path / "more.jsonl",
+        input_format="jsonl",
+        text_field="body",
+    )
+    assert done.returncode == 0, done.stderr
+    assert load_vocab(tmp_path / "b" / "vocab.txt") == [*SPECIAL_TOKENS, "dull"]
+
+
+def test_a_multilingual_vocabulary_shrinks_to_the_tokens_of_a_real_corpus(shared_data):
+    vocab = load_vocab(shared_data / "vocab/bert-base-multilingual-cased/vocab.txt")
+    texts = (shared_data / "corpus/pride_and_prejudice.txt").read_text().splitlines()
+    texts += json.dumps(
+        json.loads((shared_data / "squad/xquad.de.json").read_text()), ensure_ascii=False
+    ).split(". ")
+    texts += json.dumps(
+        json.loads((shared_data / "squad/xquad.zh.json").read_text()), ensure_ascii=False
+    ).split("。")
+    settings = TokenizerSettings(False)
+    small = keep_tokens_of(vocab, settings, [texts], "here")
+    assert 1000 < len(small.tokens) < 30_000
+    before, after = (
+        BertTokenizer(tokens, do_lower_case=False).tokenize(texts)
+        for tokens in (vocab, small.tokens)
+    )
+    old_ids = np.array([ids[0] for ids in small.sources])
+    assert np.array_equal(before.row_splits, after.row_splits)
+    assert np.array_equal(before.values, old_ids[after.values.numpy()])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_texts_have_the_same_tokens_with_the_tokens_that_they_use(seed):
+    random = np.random.default_rng(seed)
+
+    def draw(characters, longest):
+        return "".join(random.choice([*characters], random.integers(1, longest + 1)))
+
+    starts, inner = ({draw("abc", 4) for _ in range(random.integers(1, 9))} for _ in range(2))
+    texts = [draw("abc ", 12) for _ in range(20)]
+    vocab = [*SPECIAL_TOKENS, *sorted(starts), *(f"##{token}" for token in sorted(inner))]
+    tokenizer = BertTokenizer(vocab)
+    used = used_token_ids(tokenizer, [texts])
+    small = keep_tokens(vocab, SETTINGS, [vocab[index] for index in used], "here")
+    found = BertTokenizer(small.tokens).tokenize(texts).to_list()
+    assert [[small.sources[index][0] for index in row] for row in found] == tokenizer.tokenize(
+        texts
+    ).to_list()
+
+
+@pytest.mark.parametrize(
+    ("flag", "content", "expected"),
+    [
+        ("add_tokens", "", ": is empty; expected one token per line"),
+        ("add_tokens", "jacks\n\n", ", line 2: an empty line; expected one token per line"),
+        ("add_tokens", "jacks\nnew york\n", ", line 2: 'new york' contains white space"),
+        ("add_tokens", "jacks\n works\n", ", line 2: ' works' contains white space"),
+        ("add_tokens", "jacks\nworks\njacks\n", ": the token 'jacks' is on lines 1 and 3"),
+        ("add_tokens", "jacks\nwork\n", ": 'work' is already in the vocabulary; expected only new"),
+        ("add_tokens", "work\nno\na\n.\n", "'work', 'no', 'a' and 1 other tokens are already in"),
+        ("add_tokens", "[MASK]\n", ": '[MASK]' is already in the vocabulary"),
+        (
+            "add_tokens",
+            "Jacks\n",
+            ": 'Jacks' would never be used, because the tokenizer makes 'jac",
+        ),
+        ("add_tokens", "a-b\n", ": 'a-b' would never be used, because the tokenizer makes 'a - b'"),
+        ("add_tokens", "##.\n", ": '##.' would never be used, because the tokenizer makes 'a .'"),
+        ("add_tokens", "a" * 201 + "\n", ", line 1: a token of 201 characters in 201 bytes, over"),
+        ("add_tokens", "a\0b\n", ", line 1: has a NUL character; expected text in UTF-8"),
+        ("add_tokens", b"\xff\xfe\n", ", line 1: expected UTF-8, got the bytes b'\\xff\\xfe"),
+        ("keep_tokens", "", ": is empty; expected one token per line"),
+        ("keep_tokens", "work\nworks\n", ": 'works' is not in the vocabulary; expected only its"),
+        ("keep_tokens", "work\nwork\n", ": the token 'work' is on lines 1 and 2"),
+        ("keep_corpus", "\n \n", ": contains no words; expected text"),
+        ("vocab_file", "", ": expected one token per line, got an empty file"),
+        (
+            "vocab_file",
+            "\n".join([*VOCAB, "new"]).replace("[UNK]", "UNK"),
+            ": expected the special token(s) [UNK]",
+        ),
+        ("vocab_file", "\n".join(VOCAB), ": is the vocabulary of the model; expected additional"),
+        ("vocab_file", "\n".join(VOCAB[:-1]), ": has 19 tokens, and the model 20; expected the"),
+        (
+            "vocab_file",
+            "\n".join([*VOCAB, "new"]).replace("dull", "doll"),
+            ": line 10 is 'doll', not 'dull'; expected the vocabulary of the model",
+        ),
+    ],
+)
+def test_bad_files_give_one_line_and_no_output(
+    source, tmp_path, run_program, flag, content, expected
+):
+    file = tmp_path / "file.txt"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = change(run_program, source, tmp_path / "out", **{flag: file})
+    assert done.returncode == 1
+    line = done.stderr.splitlines()[-1]
+    assert str(file) in line
+    assert expected in line
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_bad_flags_give_one_line_and_no_output(source, tmp_path, run_program):
+    (tmp_path / "a.txt").write_text("jacks\n")
+    for arguments, expected in (
+        ({"add_tokens": "a.txt", "keep_tokens": "a.txt"}, "--add_tokens and --keep_tokens: expec"),
+        ({"keep_tokens": "a.txt", "keep_corpus": "a.txt"}, "--keep_tokens and --keep_corpus: exp"),
+        ({"add_tokens": "b.txt"}, "b.txt: cannot be read: No such file or directory"),
+        ({"add_tokens": "."}, ".: cannot be read: Is a directory"),
+        ({"keep_corpus": "b*.txt"}, "--keep_corpus: no file matches 'b*.txt'; expected a file"),
+        (
+            {"add_tokens": "a.txt", "text_field": "b"},
+            "--text_field: has no effect without --keep_c",
+        ),
+    ):
+        done = run_program("convert.py", str(source), "out", cwd=tmp_path, **arguments)
+        assert done.returncode == 1
+        assert expected in done.stderr.splitlines()[-1]
+    (source.parent / "none").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (source.parent / "none" / name).write_bytes((source / name).read_bytes())
+    done = run_program(
+        "convert.py", str(source.parent / "none"), "out", cwd=tmp_path, add_tokens="a.txt"
+    )
+    assert "none: has no vocabulary; the tokens cannot be changed" in done.stderr.splitlines()[-1]
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_extension_is_compared_with_unused_tokens():
+    extended = [*VOCAB[:5], "jacks", *VOCAB[6:]]
+    changed = follow_extension(VOCAB, SETTINGS, extended, "here")
+    assert changed.tokens == extended
+    assert changed.sources[5] == [VOCAB.index("jack"), VOCAB.index("##s")]
+    assert changed.sources[:5] + changed.sources[6:] == [[i] for i in range(20) if i != 5]
+
+
+@pytest.mark.slow
+def test_transformers_opens_changed_models_with_the_same_outputs(source, tmp_path, root):
+    peers = root / ".peers" / "bin" / "python"
+    if not peers.exists():
+        pytest.skip("the environment with transformers, .peers, is not installed")
+    convert(
+        source,
+        tmp_path / "grown",
+        vocab_change=lambda vocab, settings: add_tokens(
+            vocab, settings, ["jacks", "##cks"], "here"
+        ),
+    )
+    convert(
+        tmp_path / "grown",
+        tmp_path / "small",
+        vocab_change=lambda vocab, settings: keep_tokens(
+            vocab, settings, ["jacks", "work"], "here"
+        ),
+    )
+    text = ["Jacks work all", "no jacks work", "ja cks jack"]
+    pairs = []
+    for model in (tmp_path / "grown", tmp_path / "small"):
+        _, inputs = tokenize(model, text)
+        rows = [
+            row[: int(mask.sum())]
+            for row, mask in zip(*(inputs[k] for k in ("input_ids", "input_mask")), strict=True)
+        ]
+        pairs += [model, Path(f"{model}.npz")]
+        np.savez(
+            pairs[-1],
+            **inputs,
+            **run_model(model, inputs),
+            text=text,
+            token_ids=[" ".join(map(str, row)) for row in rows],
+        )
+    done = subprocess.run(
+        [peers, root / "tests" / "check_transformers_opens.py", *pairs],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("problems: none") == 2

@@ -1,0 +1,37 @@
+"""Adds tokens to a tokenizer of transformers and saves it, for the test of added tokens.
+
+    .peers/bin/python tests/golden/add_tokens_transformers.py MODEL_DIR TOKENS.json TEXTS.json OUT
+
+TOKENS.json is a list of the arguments of AddedToken, or strings. The tokenizer of MODEL_DIR is
+saved in place. OUT gets the ids and the offsets of each text without special tokens, as JSON.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from transformers import AddedToken, BertTokenizerFast
+
+
+def main(model_dir: str, tokens_file: str, texts_file: str, out_file: str) -> None:
+    """Adds the tokens, saves the tokenizer and tokenizes the texts."""
+    tokens, texts = (
+        json.loads(Path(file).read_text(encoding="utf-8")) for file in (tokens_file, texts_file)
+    )
+    tokenizer = BertTokenizerFast.from_pretrained(model_dir)
+    for token in tokens:
+        if isinstance(token, str):
+            tokenizer.add_tokens([token])
+        elif token.get("special"):
+            tokenizer.add_tokens([AddedToken(**token)], special_tokens=True)
+        else:
+            tokenizer.add_tokens([AddedToken(**token)])
+    tokenizer.save_pretrained(model_dir)
+    tokenizer = BertTokenizerFast.from_pretrained(model_dir)
+    encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+    result = {"ids": encoded["input_ids"], "offsets": encoded["offset_mapping"]}
+    Path(out_file).write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,223 @@
+"""A user's own tokens, from the vocabulary to the exported model: whole in every program."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_bert
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.common.errors import InputError
+from keras_bert.text.user_tokens import UserToken
+from keras_bert.text.vocabulary import load_vocab
+
+TEXT = "see [URL]. it is good.\n@<user>x: it is bad [URL]\n\nthe film is good, <user>.\ngood film\n"
+OWN = (UserToken("[URL]"), UserToken("<user>"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, run_program):
+    """Returns a folder with a vocabulary, records, and a model that was trained on them."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "text.txt").write_text(TEXT * 20)
+    (folder / "own.txt").write_text("[URL]\n<user>\n")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 32, "max_position_embeddings": 32, "vocab_size": 64}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    files = {"input_file": "text.txt", "vocab_file": "vocab.txt", "user_tokens": "own.txt"}
+    commands = [
+        ("build_vocab.py", {**files, "vocab_size": 64, "pad_to_multiple_of": 64}),
+        (
+            "create_pretraining_data.py",
+            {
+                **files,
+                "output_dir": "records",
+                "max_seq_length": 24,
+                "max_predictions_per_seq": 4,
+                "num_shards": 1,
+                "num_workers": 1,
+            },
+        ),
+        (
+            "run_pretraining.py",
+            {
+                "bert_config": "config.json",
+                "input_file": "records",
+                "output_dir": "out",
+                "num_train_steps": 2,
+                "num_warmup_steps": 1,
+                "train_batch_size": 4,
+                "jit_compile": "false",
+            },
+        ),
+        ("export_model.py", {"model_dir": "out/model", "export_dir": "served/1"}),
+    ]
+    for program, flags in commands:
+        done = run_program(program, cwd=folder, **flags)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_vocabulary_ends_with_the_user_tokens(folder):
+    vocab = load_vocab(folder / "vocab.txt")
+    assert len(vocab) == 64
+    assert vocab[-2:] == ["[URL]", "<user>"]
+    assert not {"url", "user", "##rl", "##ser"} & {*vocab}
+
+
+def test_records_and_manifest_have_them(folder):
+    manifest = json.loads((folder / "records" / "manifest.json").read_text())
+    assert manifest["settings"]["user_tokens"] == [token.to_dict() for token in OWN]
+    vocab = load_vocab(folder / "vocab.txt")
+    [record] = (folder / "records").glob("*.tfrecord")
+    counts = np.zeros(64, int)
+    for each in tf.data.TFRecordDataset(str(record)):
+        feature = tf.train.Example.FromString(each.numpy()).features.feature
+        counts += np.bincount(feature["input_ids"].int64_list.value, minlength=64)
+    assert counts[vocab.index("[URL]")] > 20
+    assert counts[vocab.index("<user>")] > 20
+
+
+def test_trained_model_and_every_task_have_them(folder):
+    checkpoint = open_checkpoint(folder / "out")
+    assert checkpoint.tokenizer_settings.user_tokens == OWN
+    classifier = keras_bert.TextClassifier.from_pretrained(
+        folder / "out", labels=["a", "b"], max_seq_length=16
+    )
+    assert classifier.tokenizer.settings.user_tokens == OWN
+    classifier.save_pretrained(folder / "classifier")
+    assert open_checkpoint(folder / "classifier").tokenizer_settings.user_tokens == OWN
+    logits = classifier.predict(["it[URL]", "it [URL]", "it url"])["logits"]
+    assert np.array_equal(logits[0], logits[1])
+    assert not np.array_equal(logits[0], logits[2])
+
+
+def test_exported_model_gives_the_outputs_of_the_model(folder):
+    texts = ["it[URL]is [MASK]", "it [URL] is [MASK]", "<user> is [MASK].[URL]"]
+    own = keras_bert.MaskFiller.from_pretrained(folder / "out").predict(texts)
+    served = keras_bert.load(folder / "served" / "1").predict(texts)
+    assert own["token_ids"][0].tolist() == own["token_ids"][1].tolist()
+    for name in ("token_ids", "tokens"):
+        for a, b in zip(own[name], served[name], strict=True):
+            assert np.array_equal(a, b)
+    for a, b in zip(own["scores"], served["scores"], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    info = json.loads(next((folder / "served" / "1").rglob("export.json")).read_text())
+    assert info["user_tokens"] == [token.to_dict() for token in OWN]
+    card = next((folder / "served" / "1").rglob("README.md")).read_text()
+    assert "Tokens that stay whole: `[URL]`, `<user>`." in card
+
+
+def test_answers_and_entities_have_exact_offsets(folder):
+    text = "é[URL]good <user>: film"
+    answerer = keras_bert.QuestionAnswerer.from_pretrained(
+        folder / "out", max_seq_length=32, max_query_length=4
+    )
+    answer = answerer.predict(["it"], [text])
+    assert text[answer["start"][0] : answer["end"][0]] == answer["answer"][0]
+    tagger = keras_bert.EntityTagger.from_pretrained(
+        folder / "out", labels=["B-X", "I-X", "O"], max_seq_length=32
+    )
+    found = tagger.predict([text])
+    for name, start, end in zip(
+        *(found[key][0] for key in ("texts", "starts", "ends")), strict=True
+    ):
+        assert text[start:end] == name
+
+
+def test_unfinished_and_finished_datasets_compare_the_tokens(folder, run_program):
+    flags = {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "records"}
+    flags |= {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": 1}
+    done = run_program("create_pretraining_data.py", cwd=folder, user_tokens="own.txt", **flags)
+    assert done.returncode == 0, done.stderr
+    done = run_program("create_pretraining_data.py", cwd=folder, **flags)
+    assert done.returncode == 1
+    assert "user_tokens was [{'content': '[URL]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("program", "content", "expected"),
+    [
+        ("create_pretraining_data.py", "", "--user_tokens=bad.txt: is empty; expected one token"),
+        (
+            "create_pretraining_data.py",
+            "[URL]\n[NEW]\n",
+            "--vocab_file=vocab.txt: does not contain the user token '[NEW]'; expected all",
+        ),
+        ("build_vocab.py", "[A]\n[A]\n", "--user_tokens=bad.txt: the token '[A]' is on lines 1 a"),
+        ("build_vocab.py", "[SEP]\n", "user token '[SEP]': is a special token of BERT"),
+        ("build_vocab.py", "a b\n", "--user_tokens=bad.txt, line 1: 'a b' contains white space"),
+    ],
+)
+def test_bad_files_give_one_line(folder, run_program, program, content, expected):
+    (folder / "bad.txt").write_text(content)
+    vocab = "vocab.txt" if program.startswith("create") else "new.txt"
+    flags = {"output_dir": "new"} if program.startswith("create") else {}
+    done = run_program(
+        program,
+        cwd=folder,
+        input_file="text.txt",
+        vocab_file=vocab,
+        user_tokens="bad.txt",
+        **flags,
+    )
+    assert done.returncode == 1
+    assert expected in done.stderr.splitlines()[-1]
+    assert not {"new", "new.txt"} & {*os.listdir(folder)}
+
+
+def test_unused_tokens_are_replaced_by_user_tokens_before_words(folder, run_program):
+    done = run_program(
+        "build_vocab.py",
+        cwd=folder,
+        extend_vocab="vocab.txt",
+        vocab_file="extended.txt",
+        user_tokens="more.txt",
+        input_file="text.txt",
+        num_new_words=1,
+    )
+    assert done.returncode == 1
+    (folder / "more.txt").write_text("[URL]\n<user>\n<ent>\n")
+    done = run_program(
+        "build_vocab.py",
+        cwd=folder,
+        extend_vocab="vocab.txt",
+        vocab_file="extended.txt",
+        user_tokens="more.txt",
+        input_file="text.txt",
+        num_new_words=1,
+    )
+    assert done.returncode == 0, done.stderr
+    old, new = load_vocab(folder / "vocab.txt"), load_vocab(folder / "extended.txt")
+    assert new[old.index("[unused0]")] == "<ent>"
+    assert len(new) == len(old)
+
+
+def test_records_must_have_the_user_tokens_of_the_model(folder, run_program):
+    flags = {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "plain"}
+    flags |= {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": 1}
+    done = run_program("create_pretraining_data.py", cwd=folder, **flags)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((folder / "plain" / "manifest.json").read_text())
+    assert "user_tokens" not in manifest["settings"]
+    done = run_program(
+        "run_pretraining.py",
+        cwd=folder,
+        init_checkpoint="out",
+        input_file="plain",
+        output_dir="again",
+        num_train_steps=1,
+        num_warmup_steps=0,
+    )
+    assert done.returncode == 1
+    assert "plain: has no user token '<user>', which out/model has" in done.stderr.splitlines()[-1]
+
+
+def test_python_interface_takes_tokens_by_name():
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[URL]"]
+    tokenizer = keras_bert.BertTokenizer(vocab, user_tokens=["[URL]"])
+    assert tokenizer.tokenize(["[URL][URL]"]).to_list() == [[5, 5]]
+    with pytest.raises(InputError, match="does not contain the user token"):
+        keras_bert.BertTokenizer(vocab, user_tokens=["[USER]"])

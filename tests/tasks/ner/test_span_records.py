@@ -1,0 +1,161 @@
+"""Tests of reading texts with spans from the exports of annotation tools."""
+
+import json
+
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.ner.span_records import read_annotated
+
+TEXT = "Ann met 😀 Bo Li."
+SPANS = [("PER", 0, 3), ("PER", 10, 15)]
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Returns a function that writes objects as lines and reads them."""
+
+    def read(*records, name="train.jsonl"):
+        lines = [record if isinstance(record, str) else json.dumps(record) for record in records]
+        (tmp_path / name).write_text("\n".join(lines))
+        return read_annotated(tmp_path / name)[0]
+
+    return read
+
+
+def label_studio(*values, **annotation):
+    results = [{"type": "labels", "value": value} for value in values]
+    choices = {"type": "choices", "value": {"choices": ["news"]}}
+    return {
+        "data": {"text": TEXT},
+        "annotations": [
+            {"was_cancelled": True, "result": []},
+            {"result": [choices, *results]} | annotation,
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {
+            "text": TEXT,
+            "entities": [{"start": start, "end": end, "type": kind} for kind, start, end in SPANS],
+        },
+        {"id": 1, "text": TEXT, "label": [[start, end, kind] for kind, start, end in SPANS]},
+        {"id": 1, "text": TEXT, "labels": [[start, end, kind] for kind, start, end in SPANS]},
+        {
+            "text": TEXT,
+            "entities": [
+                {"id": 7, "label": kind, "start_offset": start, "end_offset": end}
+                for kind, start, end in SPANS
+            ],
+            "relations": [],
+        },
+        {
+            "text": TEXT,
+            "tokens": [],
+            "spans": [
+                {"start": start, "end": end, "label": kind, "token_start": 0, "token_end": 0}
+                for kind, start, end in SPANS
+            ],
+            "answer": "accept",
+        },
+        label_studio(
+            *({"start": start, "end": end, "labels": [kind]} for kind, start, end in SPANS)
+        ),
+        {
+            "text": TEXT,
+            "label": [{"start": start, "end": end, "labels": [kind]} for kind, start, end in SPANS],
+        },
+    ],
+    ids=["own", "doccano", "old doccano", "doccano relations", "prodigy", "studio", "studio min"],
+)
+def test_forms_of_annotation_tools(read, record):
+    (text,) = read(record)
+    assert (text.text, text.spans, text.line) == (TEXT, SPANS, 1)
+    (text,) = read(json.dumps([record], indent=2), name="export.json")
+    assert (text.spans, text.where.split("/")[-1]) == (SPANS, "export.json, item 1")
+
+
+def test_offsets_in_utf16_are_recognized_by_the_text_of_the_span(read):
+    (text,) = read(label_studio({"start": 11, "end": 16, "labels": ["PER"], "text": "Bo Li"}))
+    assert text.spans == SPANS[1:]
+    spans = [{"start": 11, "end": 17, "label": "PER", "text": "Bo Li."}]  # beyond len(TEXT)
+    assert read({"text": TEXT, "spans": spans})[0].spans == [("PER", 10, 16)]
+    value = {"start": 0, "end": 3, "labels": ["PER"], "text": "Bo Li"}
+    with pytest.raises(InputError, match="has the text 'Bo Li', but the characters 0 to 3 are 'An"):
+        read(label_studio(value))
+
+
+def test_line_break_in_the_text_of_a_span(read):
+    record = label_studio({"start": 0, "end": 5, "labels": ["X"], "text": "a\\nb c"})
+    record["data"] = {"body": "a\nb c"}
+    assert read(record)[0].spans == [("X", 0, 5)]
+
+
+def test_several_labels_of_a_span_are_several_spans(read):
+    (text,) = read(label_studio({"start": 0, "end": 3, "labels": ["PER", "X"]}))
+    assert text.spans == [("PER", 0, 3), ("X", 0, 3)]
+
+
+def test_rejected_and_unannotated_texts(read, tmp_path):
+    accepted, plain, cancelled = read(
+        {"text": "One.", "answer": "accept"},
+        {"text": "Two.", "answer": "reject", "spans": "any"},
+        {"text": "Three."},
+        {"data": {"text": "Four."}, "annotations": []},
+    )
+    assert (accepted.spans, plain.spans, cancelled.spans) == ([], None, None)
+    assert (plain.line, cancelled.line) == (3, 4)
+    assert read_annotated(tmp_path / "train.jsonl")[1] == 1
+
+
+@pytest.mark.parametrize(
+    ("span", "message"),
+    [
+        ([0, 3], r"label\[0\] is \[0, 3\]; expected a span such as"),
+        ("PER", r"label\[0\] is 'PER'; expected a span such as"),
+        (["0", "3", "PER"], "with whole numbers"),
+        ([0, 3.0, "PER"], "with whole numbers"),
+        ([False, True, "PER"], "with whole numbers"),
+        ([0, 3, None], "without a type"),
+        ([0, 3, " "], "without a type"),
+        ([0, 3, []], "without a type"),
+        ([3, 3, "PER"], r"label\[0\] has the characters 3 to 3; expected 0 <= start < end <= 16"),
+        ([0, 17, "PER"], "has the characters 0 to 17; expected 0 <= start < end <= 16, the length"),
+        ([-3, 1, "PER"], "has the characters -3 to 1; expected 0 <= start"),
+        ({"start": "/p[1]", "end": 3, "label": "PER"}, "with whole numbers"),
+    ],
+)
+def test_invalid_span_is_rejected_with_its_line(read, span, message):
+    with pytest.raises(InputError, match=rf"train\.jsonl, line 2: .*{message}") as error:
+        read({"text": "Good.", "label": []}, {"text": TEXT, "label": [span]})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "contains no texts; expected JSON objects"),
+        ("[]", "contains no texts"),
+        ('{"text": "x", "answer": "reject"}', "contains only 1 rejected texts"),
+        ('{"text": "x"', "line 1: is not JSON: "),
+        ("[" * 100_000, "nested too deeply"),
+        ("[1]", "item 1: expected a JSON object, got 1"),
+        ('{"label": []}', "line 1: expected a text in 'text', got None; its keys are label"),
+        ('{"text": 1}', "line 1: expected a text in 'text', got 1"),
+        ('{"data": {"a": "x", "b": "y"}}', "expected a text in 'text', got None"),
+        ('{"text": "x", "label": "PER"}', "label is 'PER'; expected a list of spans"),
+        ('{"text": "x", "annotations": [1]}', r"annotations\[0\] is 1; expected an object"),
+        ('{"text": "x", "annotations": [{}]}', r"annotations\[0\].result is None; expected a list"),
+        ('{"text": "\\ud83d"}', "half of a surrogate pair at character 0"),
+        (b"\xff", "expected UTF-8"),
+    ],
+)
+def test_invalid_file_is_rejected(tmp_path, content, message):
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=rf"train\.jsonl.*{message}") as error:
+        read_annotated(path)
+    assert "\n" not in str(error.value)
