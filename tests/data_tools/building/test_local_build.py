@@ -23,8 +23,8 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
-# A shard takes some tenths of a second, so that there is time to kill the build.
-SLOW = replace(SMALL, dupe_factor=200, num_shards=32)
+# Two workers need several seconds, so that both kills come long before the end.
+SLOW = replace(SMALL, dupe_factor=500, num_shards=64)
 
 
 @pytest.mark.parametrize(
