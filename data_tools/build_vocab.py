@@ -182,11 +182,11 @@ def build_extended_vocab(
     _write(vocab_file, vocab)
     odd.log()
     logging.info(
-        "%s: added %d new words to %s, from %r to %r",
+        "%s: the tokens of %s and %d new words%s",
         vocab_file,
-        len(new_words),
         extension.extend_vocab,
-        *((new_words[0], new_words[-1]) if new_words else ("", "")),
+        len(new_words),
+        f", from {new_words[0]!r} (most frequent) to {new_words[-1]!r}" if new_words else "",
     )
     return vocab
 

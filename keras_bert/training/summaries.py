@@ -72,6 +72,7 @@ class Summaries:
             yield
         if not self._is_compiled:
             self._bar.set_postfix_str("")
+            self._bar.unpause()  # The rate does not include the compilation.
         self._is_compiled = True
 
     def _report_running(self, seconds: float) -> None:
@@ -81,7 +82,13 @@ class Summaries:
         elif state:
             logging.info("%s%s", state, f": {seconds:.0f} s" if seconds else "")
         else:
-            logging.info("step %d/%d", self._step, self._total)
+            logging.info(
+                "step %d/%d; the next call has run for %.0f s (a new sequence length is compiled "
+                "first)",
+                self._step,
+                self._total,
+                seconds,
+            )
 
     def advance(self, steps: int) -> None:
         """Advances the progress bar by a number of steps."""

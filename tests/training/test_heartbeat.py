@@ -59,4 +59,14 @@ def test_the_first_steps_report_the_compilation_and_later_ones_the_step(quick, t
         with summaries.during_steps():
             wait_until(lambda: caplog.messages)
         summaries.close()
-    assert caplog.messages[0] == "step 3/40"
+    assert caplog.messages[0].startswith("step 3/40; the next call has run for ")
+
+
+def test_the_rate_of_the_bar_excludes_the_compilation(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    summaries = Summaries(tmp_path, 0, num_train_steps=40)
+    with summaries.during_steps():
+        time.sleep(1)
+    summaries.advance(1)
+    assert summaries._bar.format_dict["elapsed"] < 0.5
+    summaries.close()
