@@ -1,5 +1,5 @@
 # make demo   the main job on a corpus every Python carries, in about five minutes
-# make test   the fast tests    make slow   those of servers, whole programs, other backends
+# make test   the fast tests    make slow   those that train, export, or start servers and programs
 # make lint   ruff, format and rules
 # make docs   the documentation site, in build/site; a broken link or a warning is an error
 # make beam   .beam, an environment with Apache Beam and Dask for the tests of --runner
@@ -50,15 +50,15 @@ docs: $(READY) $(DOCS)
 demo: $(READY)
 	$(BIN)/python run_demo.py --output_dir=demo
 
+TEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
+test: $(READY)
+	$(TEST) -m 'not slow'
+
 # In two parts, because XLA keeps each compiled program until the process ends: the two workers of a
 # single run would need 8 GB each.
-FAST := $(BIN)/python -m pytest -n 2 --dist=loadfile -m 'not slow'
-test: $(READY)
-	$(FAST) tests/tasks
-	$(FAST) --ignore=tests/tasks
-
 slow: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist=loadfile -m slow
+	$(TEST) -m slow tests/tasks
+	$(TEST) -m slow --ignore=tests/tasks
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

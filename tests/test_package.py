@@ -30,6 +30,7 @@ def test_importing_the_package_imports_no_framework_and_takes_under_300_ms(root)
     assert float(seconds) < 0.3
 
 
+@pytest.mark.slow
 def test_using_the_api_prints_no_message_of_tensorflow(root, tmp_path):
     """Exports a tiny model from Python; TensorFlow's C++ code and its logger print nothing."""
     code = f"""

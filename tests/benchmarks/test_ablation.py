@@ -257,6 +257,7 @@ def test_words_without_a_token_have_no_place(ablation):
     assert first_tokens(np.array([1, 2, 0, 1]), 5).tolist() == [1, 2, 0, 0]
 
 
+@pytest.mark.slow
 def test_tagger_learns_from_features(ablation):
     tagger, random = ablation.tagger, np.random.default_rng(0)
     data = []

@@ -50,6 +50,7 @@ def tokenize(path, texts):
     return [[checkpoint.vocab[index] for index in row] for row in ids]
 
 
+@pytest.mark.slow
 def test_user_tokens_round_trip_between_all_formats(tiny, tmp_path):
     path = source = with_tokens(tiny, tmp_path / "a")
     for step, to in enumerate(("tf1", "keras_hub", "hugging_face", "keras_hub", "hugging_face")):

@@ -45,6 +45,7 @@ def saved(request, tiny, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_round_trips_between_all_formats_are_bit_exact(saved, tmp_path):
     path = saved
     # Converts from each format to each other format.
@@ -202,6 +203,7 @@ def test_every_format_keeps_a_left_to_right_model(tiny, tmp_path, caplog):
     assert (opened.config.is_decoder, opened.architecture) == (True, "BertLMHeadModel")
 
 
+@pytest.mark.slow
 def test_program_prints_a_report_and_one_line_errors(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)

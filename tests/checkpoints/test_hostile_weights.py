@@ -246,6 +246,7 @@ class TestZip:
                 archive.write(file, f"bert/{file.name}")
         return path
 
+    @pytest.mark.slow
     def test_bomb(self, folder):
         with open(folder / "bert_model.ckpt.data-00000-of-00001", "wb") as file:
             file.truncate(200 << 20)
@@ -253,6 +254,7 @@ class TestZip:
         assert path.stat().st_size < 1 << 20
         check_rejected(path, "would be extracted to 209,7.* bytes; expected at most 67,108,864")
 
+    @pytest.mark.slow
     def test_other_files_are_not_extracted(self, folder):
         (folder / "other").write_bytes(bytes(200 << 20))
         path = self.pack(folder, compression=zipfile.ZIP_DEFLATED)

@@ -214,6 +214,7 @@ def real_texts(data, step: int) -> Iterator[tuple[Path, list[str]]]:
             yield path, [part for part in parts if not _SPECIAL.search(part)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("folder", "do_lower_case"), VOCABS)
 @pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_real_text(shared_data, folder, do_lower_case, step):
@@ -221,6 +222,7 @@ def test_real_text(shared_data, folder, do_lower_case, step):
     check_real_text(shared_data, vocab, (do_lower_case,), step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", OTHER_SETTINGS)
 @pytest.mark.parametrize("step", [200, pytest.param(1, marks=pytest.mark.slow)])
 def test_real_text_with_other_settings(shared_data, settings, step):

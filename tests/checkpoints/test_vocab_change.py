@@ -167,6 +167,7 @@ def test_encoder_without_heads_has_no_bias_to_grow():
     assert np.array_equal(weights["encoder/embeddings/word_embeddings"][20], expected)
 
 
+@pytest.mark.slow
 def test_model_follows_an_extended_vocabulary_and_trains_on_its_records(
     source, tmp_path, run_program
 ):
@@ -277,6 +278,7 @@ def test_tokens_of_a_corpus_are_kept_and_its_outputs_stay(source, tmp_path, run_
     assert load_vocab(tmp_path / "b" / "vocab.txt") == [*SPECIAL_TOKENS, "dull"]
 
 
+@pytest.mark.slow
 def test_a_multilingual_vocabulary_shrinks_to_the_tokens_of_a_real_corpus(shared_data):
     vocab = load_vocab(shared_data / "vocab/bert-base-multilingual-cased/vocab.txt")
     texts = (shared_data / "corpus/pride_and_prejudice.txt").read_text().splitlines()

@@ -132,6 +132,7 @@ def test_the_oldest_of_too_many_entries_are_removed(monkeypatch):
     assert [age for age, path in sorted(ages.items()) if path.exists()] == [10, 20]
 
 
+@pytest.mark.slow
 def test_a_second_process_reads_the_program_that_the_first_one_compiled(environment, root):
     def run(**variables: str) -> str:
         command = [sys.executable, "-c", COMPILE]

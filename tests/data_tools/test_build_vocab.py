@@ -150,6 +150,7 @@ def test_words_are_those_of_the_tokenizer(tmp_path):
     assert counted([path], do_lower_case=False)["Été"] == 1
 
 
+@pytest.mark.slow
 def test_word_counts_do_not_depend_on_the_batch_size(texts, monkeypatch):
     once = counted(texts)
     monkeypatch.setattr("data_tools.vocabulary.word_counts._CHARACTERS_PER_BATCH", 999)
@@ -185,6 +186,7 @@ def test_odd_input_of_several_files_is_logged(tmp_path, caplog):
     assert "and 1 more: 6 undecodable bytes" in caplog.text
 
 
+@pytest.mark.slow
 def test_line_of_50_mb_is_counted(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"the cat\n" + b"sat " * 12_500_000 + b"\nmat\n")
     words = counted([tmp_path / "a.txt"])

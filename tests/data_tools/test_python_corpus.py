@@ -71,6 +71,7 @@ def corpus(tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 def test_corpus_is_large_and_english(corpus):
     sentences = [sentence for documents in corpus.values() for d in documents for sentence in d]
     assert len(corpus["train"]) > 300
@@ -79,6 +80,7 @@ def test_corpus_is_large_and_english(corpus):
     assert not any("`" in sentence or sentence.startswith(">>>") for sentence in sentences)
 
 
+@pytest.mark.slow
 def test_about_a_twentieth_is_held_out_without_shared_sentences(corpus):
     share = len(corpus["eval"]) / (len(corpus["train"]) + len(corpus["eval"]))
     assert 0.02 < share < 0.09

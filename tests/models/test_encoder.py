@@ -71,6 +71,7 @@ def test_sequence_over_max_position_embeddings_is_rejected(encoder):
         encoder(inputs(1, 13))
 
 
+@pytest.mark.slow
 def test_one_graph_serves_any_batch_size_and_length(encoder):
     spec = {name: tf.TensorSpec((None, None), tf.int32) for name in inputs(1, 1)}
     spec["dropout_seed"] = tf.TensorSpec((None,), tf.int32)

@@ -133,6 +133,7 @@ def six_layers():
     return BertClassifier(BertConfig(30, 16, 6, 2, 24, max_position_embeddings=12), 2)
 
 
+@pytest.mark.slow
 def test_lora_adapts_all_36_kernels_and_trains_only_lora_and_the_head():
     model = six_layers()
     inputs, frozen = inputs_of(model), {v.path: np.asarray(v) for v in model.encoder.weights}
@@ -176,6 +177,7 @@ def test_keras_file_has_merged_kernels(tmp_path):
     assert difference(again(inputs_of(model)), model(inputs_of(model))) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_int8_is_close_and_restored_from_a_keras_file(dtype, tmp_path):
@@ -217,6 +219,7 @@ np.save({str(tmp_path / "logits.npy")!r}, logits)
     np.testing.assert_allclose(logits, model(inputs_of(model))["logits"], atol=1e-6)
 
 
+@pytest.mark.slow
 @every_network
 def test_export_needs_no_signature(name, tmp_path):
     model = NETWORKS[name](CONFIG)

@@ -61,6 +61,7 @@ def packed_of(golden):
     return {name: value.astype(np.int32) for name, value in packed.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "XLA on chains"])
 def test_outputs_equal_transformers(model, golden, how):
     @functools.partial(compiled, jit_compile=how != "plain")
@@ -75,6 +76,7 @@ def test_outputs_equal_transformers(model, golden, how):
         np.testing.assert_allclose(outputs[name], golden[theirs], atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_task_loss_and_all_gradients_equal_transformers(model, golden):
     task = pretraining_objective("ltr")
     trained = [v for v in model.trainable_variables if v.path.startswith(("encoder/e", "masked"))]

@@ -106,6 +106,7 @@ def test_outputs_equal_transformers(golden, jit_compile):
         np.testing.assert_allclose(value, expected[name], atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_task_loss_and_all_gradients_equal_transformers(golden, jit_compile):
     model, expected = golden
@@ -184,6 +185,7 @@ def minilm_directory(root):
     return Path(found[0]) / "model"
 
 
+@pytest.mark.slow
 def test_real_minilm_weights_equal_transformers(root):
     directory = open_model_directory(minilm_directory(root))
     assert directory.config.hidden_act == "gelu"
@@ -322,6 +324,7 @@ def test_xla_drops_the_same_elements():
         np.testing.assert_allclose(compiled[key], value, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_compile_and_fit_learn_on_one_device():
     keras.utils.set_random_seed(0)
     model, inputs = BertClassifier(SMALL, 2), random_inputs(batch=16)
@@ -336,6 +339,7 @@ def test_compile_and_fit_learn_on_one_device():
     assert model.predict(inputs, verbose=0)["logits"].shape == (16, 2)
 
 
+@pytest.mark.slow
 def test_export_archive_writes_a_saved_model_with_equal_outputs(tmp_path):
     model, inputs = BertClassifier(SMALL, 2), random_inputs()
     del inputs["dropout_seed"], inputs["masked_lm_positions"]

@@ -126,6 +126,7 @@ def check_gradients(loss, gradients, golden):
         np.testing.assert_allclose(gradient, theirs, atol=1e-5, err_msg=path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_outputs_equal_those_of_unpacked_examples(model, golden, jit_compile):
     packed = pack(golden, ROWS)
@@ -137,6 +138,7 @@ def test_outputs_equal_those_of_unpacked_examples(model, golden, jit_compile):
     check_outputs(forward(inputs_of(packed)), golden, packed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "XLA", "XLA on chains"])
 def test_loss_and_all_gradients_equal_those_of_unpacked_examples(model, golden, how):
     task = pretraining_objective()
@@ -179,6 +181,7 @@ def test_jax_equals_transformers(root, backend_python, directory, golden, tmp_pa
     check_gradients(results["loss"], part("gradient/"), golden)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_example_does_not_depend_on_others_in_its_row(model, golden, jit_compile):
     forward = tf.function(model.encoder, jit_compile=jit_compile)

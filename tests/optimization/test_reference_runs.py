@@ -41,6 +41,7 @@ def split(strategy, array):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["keras_apply", "update_step", "update_step_jit"])
 @pytest.mark.parametrize("rule", RULES)
 def test_two_devices_equal_the_reference(reference, rule, way, mirrored):

@@ -52,6 +52,7 @@ def test_state_is_bfloat16_and_weights_are_float32():
     assert optimizer.get_config()["state_dtype"] == "bfloat16"
 
 
+@pytest.mark.slow
 def test_second_moment_decays_although_each_step_is_below_its_last_bit():
     """A share of 0.999^700 = 0.4964 remains; rounding to nearest would keep all of it."""
     weight = keras.Variable(np.ones([4000], "float32"), name="kernel")
@@ -72,6 +73,7 @@ def test_second_moment_decays_although_each_step_is_below_its_last_bit():
     assert left.std() < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["adamw", "lamb"])
 def test_training_stays_close_to_that_with_float32_state(reference, rule):
     model, optimizer = reference.build(rule, state_dtype="bfloat16")

@@ -102,6 +102,7 @@ def test_export_gives_the_same_xquad_answers_as_run_squad(
     assert differ == set()
 
 
+@pytest.mark.slow
 def test_full_disk_fails_with_one_line_and_no_files(root: Path, make_checkpoint, tmp_path: Path):
     model = make_checkpoint(tmp_path / "bert", ["a"])
     limit = 1000  # Maximum file size in bytes.

@@ -20,6 +20,7 @@ def test_missing_flags_print_required_flags_and_shortest_command(run_program):
     assert len(done.stderr.splitlines()) < 10
 
 
+@pytest.mark.slow
 def test_each_line_of_standard_input_becomes_a_jsonl_row(run_program, checkpoint, tmp_path):
     path = tmp_path / "out.jsonl"
     flags = {"output_file": path, "init_checkpoint": checkpoint, "max_seq_length": 16}
@@ -34,6 +35,7 @@ def test_each_line_of_standard_input_becomes_a_jsonl_row(run_program, checkpoint
     assert np.shape(rows[0]["features"][0]["layers"][0]["values"]) == (8,)
 
 
+@pytest.mark.slow
 def test_default_layers_are_those_of_the_model(run_program, checkpoint, tmp_path):
     (tmp_path / "in.txt").write_text("a b\n")
     path = tmp_path / "out.npy"
@@ -45,6 +47,7 @@ def test_default_layers_are_those_of_the_model(run_program, checkpoint, tmp_path
     assert np.load(path).shape == (1, 2, 8)
 
 
+@pytest.mark.slow
 def test_other_backend_is_rejected_with_one_line(run_program, checkpoint, tmp_path):
     flags = {"output_file": tmp_path / "out.jsonl", "init_checkpoint": checkpoint}
     flags["environment"] = {"KERAS_BACKEND": "jax"}

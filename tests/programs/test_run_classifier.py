@@ -173,6 +173,7 @@ def test_tfds_data_is_found_without_flags_and_used_on_request(prepared_runs):
         assert len((folder / "SST-2.tsv").read_text().splitlines()) == 25
 
 
+@pytest.mark.slow
 def test_two_devices_with_two_micro_batches_match_one_batch(prepared_runs):
     found, requested = (
         json.loads((path / "results.json").read_text()) for path in prepared_runs[0]

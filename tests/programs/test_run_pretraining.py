@@ -197,6 +197,7 @@ def test_run_killed_at_a_random_step_resumes_to_identical_weights(
     assert rows[0] == rows[1], f"killed at step {step}"
 
 
+@pytest.mark.slow
 def test_training_starts_from_a_model_directory(finished, folder, call):
     changes = {"init_checkpoint": finished[0] / "model", "bert_config": "", "num_train_steps": 2}
     done = call(folder, folder / "warm", **changes)
@@ -207,6 +208,7 @@ def test_training_starts_from_a_model_directory(finished, folder, call):
     assert first["masked_lm_loss"] < cold["masked_lm_loss"]
 
 
+@pytest.mark.slow
 def test_run_with_the_former_default_warm_up_resumes_with_that_flag(folder, run_program):
     """The default was 10,000 steps for any number of steps; it is 1% of the steps."""
     output_dir = folder / "warm-up"
@@ -230,6 +232,7 @@ def test_run_with_the_former_default_warm_up_resumes_with_that_flag(folder, run_
     assert go(num_warmup_steps=10_000).returncode == 0
 
 
+@pytest.mark.slow
 def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(folder, call):
     output_dir = folder / "diverged"
     changes = {"learning_rate": 1e30, "num_warmup_steps": 30}

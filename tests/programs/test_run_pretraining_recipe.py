@@ -77,6 +77,7 @@ def finished(folder, root):
     return folder / "uninterrupted"
 
 
+@pytest.mark.slow
 def test_recipe_writes_the_documented_files_and_one_folder_per_phase(finished):
     assert {p.name for p in finished.iterdir()} == {
         "phase-1",
@@ -93,6 +94,7 @@ def test_recipe_writes_the_documented_files_and_one_folder_per_phase(finished):
     assert (settings["num_train_steps"], settings["phase-1"]["num_train_steps"]) == (60, 50)
 
 
+@pytest.mark.slow
 def test_second_phase_continues_the_schedule_of_the_first(finished):
     """Checks a warm-up of 1 step to 1e-4, then 1e-4 * (1 - step / 110) over both phases."""
     rates = [

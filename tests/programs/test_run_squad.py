@@ -59,12 +59,14 @@ def finished(run_program, folder):
     return folder / "out", done
 
 
+@pytest.mark.slow
 def test_tiny_model_memorizes_eight_questions(finished):
     results = json.loads((finished[0] / "results.json").read_text())
     assert results["exact"] == results["f1"] == 100.0
     assert "exact = 100" in finished[1].stdout
 
 
+@pytest.mark.slow
 def test_run_writes_the_documented_output_files(finished):
     output_dir, _ = finished
     expected = {"model", "best", "checkpoints", "tensorboard", "export", "metrics.jsonl"}
@@ -79,6 +81,7 @@ def test_run_writes_the_documented_output_files(finished):
     assert config["architectures"] == ["BertForQuestionAnswering"]
 
 
+@pytest.mark.slow
 def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folder, finished):
     """Takes lengths and v2.0 from run.json, and the threshold from results.json."""
     run = folder / "v2"
@@ -111,6 +114,7 @@ def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folde
     assert predicted["run"]["settings"]["max_seq_length"] == 24
 
 
+@pytest.mark.slow
 def test_export_gives_the_same_answers_as_the_program(folder, finished):
     answers = json.loads((finished[0] / "predictions.json").read_text())
     data = json.loads((folder / "train.json").read_text())["data"]

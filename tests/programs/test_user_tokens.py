@@ -60,6 +60,7 @@ def folder(tmp_path_factory, run_program):
     return folder
 
 
+@pytest.mark.slow
 def test_vocabulary_ends_with_the_user_tokens(folder):
     vocab = load_vocab(folder / "vocab.txt")
     assert len(vocab) == 64
@@ -67,6 +68,7 @@ def test_vocabulary_ends_with_the_user_tokens(folder):
     assert not {"url", "user", "##rl", "##ser"} & {*vocab}
 
 
+@pytest.mark.slow
 def test_records_and_manifest_have_them(folder):
     manifest = json.loads((folder / "records" / "manifest.json").read_text())
     assert manifest["settings"]["user_tokens"] == [token.to_dict() for token in OWN]
@@ -80,6 +82,7 @@ def test_records_and_manifest_have_them(folder):
     assert counts[vocab.index("<user>")] > 20
 
 
+@pytest.mark.slow
 def test_trained_model_and_every_task_have_them(folder):
     checkpoint = open_checkpoint(folder / "out")
     assert checkpoint.tokenizer_settings.user_tokens == OWN
@@ -94,6 +97,7 @@ def test_trained_model_and_every_task_have_them(folder):
     assert not np.array_equal(logits[0], logits[2])
 
 
+@pytest.mark.slow
 def test_exported_model_gives_the_outputs_of_the_model(folder):
     texts = ["it[URL]is [MASK]", "it [URL] is [MASK]", "<user> is [MASK].[URL]"]
     own = keras_bert.MaskFiller.from_pretrained(folder / "out").predict(texts)
@@ -110,6 +114,7 @@ def test_exported_model_gives_the_outputs_of_the_model(folder):
     assert "Tokens that stay whole: `[URL]`, `<user>`." in card
 
 
+@pytest.mark.slow
 def test_answers_and_entities_have_exact_offsets(folder):
     text = "é[URL]good <user>: film"
     answerer = keras_bert.QuestionAnswerer.from_pretrained(
@@ -127,6 +132,7 @@ def test_answers_and_entities_have_exact_offsets(folder):
         assert text[start:end] == name
 
 
+@pytest.mark.slow
 def test_unfinished_and_finished_datasets_compare_the_tokens(folder, run_program):
     flags = {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "records"}
     flags |= {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": 1}
@@ -137,6 +143,7 @@ def test_unfinished_and_finished_datasets_compare_the_tokens(folder, run_program
     assert "user_tokens was [{'content': '[URL]'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "content", "expected"),
     [
@@ -168,6 +175,7 @@ def test_bad_files_give_one_line(folder, run_program, program, content, expected
     assert not {"new", "new.txt"} & {*os.listdir(folder)}
 
 
+@pytest.mark.slow
 def test_unused_tokens_are_replaced_by_user_tokens_before_words(folder, run_program):
     done = run_program(
         "build_vocab.py",
@@ -195,6 +203,7 @@ def test_unused_tokens_are_replaced_by_user_tokens_before_words(folder, run_prog
     assert len(new) == len(old)
 
 
+@pytest.mark.slow
 def test_records_must_have_the_user_tokens_of_the_model(folder, run_program):
     flags = {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "plain"}
     flags |= {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": 1}

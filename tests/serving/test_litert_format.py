@@ -19,6 +19,7 @@ def signature(path):
     return runtime.Interpreter(str(path)).get_signature_runner("serving_default")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")  # For one token.
 def test_every_model_matches_keras_at_any_batch_size_and_length(
     model_name, make_model, make_batch, tmp_path
@@ -34,6 +35,7 @@ def test_every_model_matches_keras_at_any_batch_size_and_length(
             np.testing.assert_allclose(outputs[output], np.asarray(value), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden_act", HIDDEN_ACTS)
 def test_every_activation_matches_keras(make_model, make_batch, hidden_act, tmp_path):
     model = make_model("pretrainer", hidden_act)
@@ -45,6 +47,7 @@ def test_every_activation_matches_keras(make_model, make_batch, hidden_act, tmp_
         np.testing.assert_allclose(outputs[output], np.asarray(value), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_int8_file_is_smaller_and_outputs_stay_close(model_name, make_model, make_batch, tmp_path):
     model = make_model(model_name)
     write_litert(model, tmp_path / "float32.tflite")
@@ -57,6 +60,7 @@ def test_int8_file_is_smaller_and_outputs_stay_close(model_name, make_model, mak
         assert np.corrcoef(outputs[output].ravel(), np.ravel(expected))[0, 1] > 0.99
 
 
+@pytest.mark.slow
 def test_too_long_sequences_are_rejected(make_model, make_batch, tmp_path):
     model = make_model("encoder")
     write_litert(model, tmp_path / "model.tflite")

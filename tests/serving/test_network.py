@@ -131,6 +131,7 @@ def test_masked_lm_head_matches_the_keras_model():
     np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_to_float32():
     config = BertConfig.from_dict(SIZES)
     model = BertClassifier(config, 3)

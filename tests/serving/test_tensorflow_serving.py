@@ -94,12 +94,14 @@ def answers(export, root, tmp_path_factory) -> dict[str, dict]:
     return dict(zip([*TASKS, "wrong"], json.loads(Path(files[1]).read_text()), strict=True))
 
 
+@pytest.mark.slow
 def test_token_ids_out_of_range_are_rejected_in_c(answers: dict):
     assert answers["wrong"]["serving_default"].keys() == answers["pair"]["serving_default"].keys()
     message = answers["wrong"]["token_ids"]["error"]
     assert re.search(r"input_ids: expected values from 0 to \d+, got\W+1000000\b", message), message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_c_api_outputs_match_python(task: str, export, answers: dict):
     exported = export(task)

@@ -88,6 +88,7 @@ def test_file_has_one_request_per_signature(export, read_warmup):
     assert list((folder / "assets.extra").iterdir()) == [folder / WARMUP_FILE]
 
 
+@pytest.mark.slow
 def test_replayed_requests_match_direct_calls(export, service, read_warmup):
     exported = export("ner")
     with grpc.insecure_channel(service[1]) as channel:

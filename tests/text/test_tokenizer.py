@@ -75,6 +75,7 @@ def test_hard_strings_give_the_tokens_of_google(shared_data, setting):
     assert differing(setting, shared_data).tolist() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", GOOGLE_VOCABS)
 def test_real_text_gives_the_tokens_of_google(shared_data, setting):
     tokenizer, wrong = tokenizer_of(setting, shared_data), []
@@ -90,6 +91,7 @@ def test_every_character_gives_the_tokens_of_google_cased():
     assert differing("characters").tolist() == []
 
 
+@pytest.mark.slow
 def test_every_character_gives_the_tokens_of_google_except_reordered_marks():
     """Checks the one known difference (docs/concepts/tokenizer.md).
 
@@ -175,6 +177,7 @@ def test_only_exact_special_tokens_are_kept():
     ]
 
 
+@pytest.mark.slow
 def test_keep_special_tokens_does_not_change_other_text():
     # Noncharacters stand in for special tokens; no real vocabulary contains their block.
     vocab = [p for p in golden.every_character_vocab() if not "\ufdd0" <= p[-1] <= "\ufdef"]
@@ -189,11 +192,13 @@ def test_keep_special_tokens_does_not_change_other_text():
 # Offsets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["characters-lower", "characters"])
 def test_ids_with_and_without_offsets_are_equal_on_hard_strings(setting):
     assert_equal_ids(tokenizer_of(setting), hard_strings())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["uncased", "multilingual"])
 def test_ids_with_and_without_offsets_are_equal_on_real_text(shared_data, setting):
     for name, lines in real_texts(shared_data):
@@ -281,6 +286,7 @@ def test_character_offsets_match_python_str(setting):
 # Input that is not UTF-8, empty batches, graphs
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_invalid_utf8_bytes_are_ignored_as_in_python_decode(texts):
@@ -299,6 +305,7 @@ def test_empty_batch():
     assert tokenizer.split_words(none).to_list() == []
 
 
+@pytest.mark.slow
 def test_tokenizer_created_inside_dataset_map():
     def ids(text):
         return BertTokenizer(TINY).tokenize(text).to_tensor()
@@ -307,6 +314,7 @@ def test_tokenizer_created_inside_dataset_map():
     assert next(iter(dataset)).numpy().tolist() == [[TINY.index("un"), TINY.index("a")]]
 
 
+@pytest.mark.slow
 def test_tokenizer_in_a_saved_model(tmp_path):
     tokenizer = BertTokenizer(TINY, keep_special_tokens=True)
     module = tf.Module()

@@ -3,6 +3,8 @@
 import hashlib
 import unicodedata
 
+import pytest
+
 from keras_bert.text.normalization import final_sigma_pattern, normalizer_model
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.unicode_14 import assigned_characters
@@ -12,6 +14,7 @@ def digest(content):
     return hashlib.sha256(content).hexdigest()[:16]
 
 
+@pytest.mark.slow
 def test_table_is_that_of_unicode_14():
     """The digests come from `unicodedata` of Python 3.11; they are the same on 3.12 and 3.13."""
     assert digest(normalizer_model(TokenizerSettings(False))) == "79c62c80df5986eb"

@@ -78,6 +78,7 @@ def test_one_trace_serves_all_calls_with_the_same_shape():
     assert traced == [(3,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_model_of_compiled_chains_equals_the_plain_model(dtype):
     keras.utils.set_random_seed(0)

@@ -61,6 +61,7 @@ def run_steps(strategy, steps):
     return model, optimizer, train_steps(iterator, tf.constant(len(steps))).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_overflow_on_one_device_skips_the_step_on_all_devices(devices, mirrored):
     strategy = mirrored if devices == 2 else make_strategy()
@@ -118,6 +119,7 @@ def test_gradient_that_overflows_at_a_scale_of_1_ends_the_run(tmp_path):
         go(tmp_path, [ORDINARY, ORDINARY, infinite], 40)  # steps 3 to 17 halve 2^15 to 1
 
 
+@pytest.mark.slow
 def test_resumed_run_ends_bit_identical(tmp_path):
     steps = [ORDINARY, OVERFLOW, ORDINARY, ORDINARY, OVERFLOW, ORDINARY]
     uninterrupted = go(tmp_path / "uninterrupted", steps, 6, growth_steps=2)

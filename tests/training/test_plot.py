@@ -124,6 +124,7 @@ def test_folder_without_a_run_is_rejected(tmp_path):
         read_runs([str(write_run(tmp_path / "a")), str(tmp_path / "nothing")])
 
 
+@pytest.mark.slow
 def test_image_and_page_with_image_and_table_are_written(root, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra keras-bert-pipeline[plot]")
     base = write_run(tmp_path / "base", results={"unigram_masked_lm_loss": 6.3})

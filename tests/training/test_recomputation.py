@@ -77,6 +77,7 @@ def in_chains(function):
     return compiled(function, jit_compile=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "dtype", "compile_with"),
     [
@@ -93,6 +94,7 @@ def test_gradients_equal_those_of_the_plain_model_with_dropout(rows, dtype, comp
     check_equal(once, gradients(model, rows, compile_with, twice=True))
 
 
+@pytest.mark.slow
 def test_frozen_layers_give_the_same_gradients():
     model = make_model()
     for layer in (model.encoder.embeddings, model.encoder.blocks[0]):
@@ -184,6 +186,7 @@ def train(data, strategy, twice, **settings):
     return weights, metrics
 
 
+@pytest.mark.slow
 def test_two_devices_with_two_micro_batches_each_equal_the_plain_step(data, mirrored):
     once, once_metrics = train(data, make_strategy(), twice=False)
     twice, twice_metrics = train(data, mirrored, twice=True, gradient_accumulation_steps=2)

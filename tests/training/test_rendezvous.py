@@ -166,6 +166,7 @@ def test_different_worker_lists_are_rejected_on_both_workers(addresses, monkeypa
     assert errors[1].endswith(f'["{first}", "{second}", "{third}"]')
 
 
+@pytest.mark.slow
 def test_different_worker_list_is_rejected_by_the_worker_that_is_called(addresses):
     """The second worker's list does not contain the first one, so it waits for the third."""
     first, second, third = addresses
@@ -177,6 +178,7 @@ def test_different_worker_list_is_rejected_by_the_worker_that_is_called(addresse
             waiting.result()
 
 
+@pytest.mark.slow
 def test_second_worker_with_the_same_index_is_rejected(addresses):
     """The worker calls itself, as happens with a copied TF_CONFIG."""
     own = [addresses[0], addresses[0].replace("127.0.0.1", "localhost")]
@@ -199,6 +201,7 @@ def test_workers_that_do_not_answer_are_called_in_parallel(addresses, monkeypatc
     assert time.monotonic() - start < 5  # Sequential calls would take 30 times 0.3 s.
 
 
+@pytest.mark.slow
 def test_all_workers_end_if_two_cannot_reach_each_other(addresses, monkeypatch):
     """Worker 0 reaches both. TensorFlow's wait, which it would start, never ends."""
     call = rendezvous._call

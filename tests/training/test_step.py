@@ -71,28 +71,33 @@ def assert_close(metrics, expected, rtol):
         np.testing.assert_allclose(one, two, rtol=rtol, err_msg=name)
 
 
+@pytest.mark.slow
 def test_training_changes_every_weight(data, reference):
     start, _ = train(data, learning_rate=0.0)
     assert all(np.abs(start[name] - value).max() > 0 for name, value in reference[0].items())
 
 
+@pytest.mark.slow
 def test_two_devices_equal_one_with_dropout(data, reference, mirrored):
     weights, metrics = train(data, mirrored)
     assert largest_difference(weights, reference[0]) < 1e-6
     assert_close(metrics, reference[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_four_micro_batches_equal_the_full_batch_with_dropout(data, reference):
     weights, metrics = train(data, gradient_accumulation_steps=4)
     assert largest_difference(weights, reference[0]) < 1e-6
     assert_close(metrics, reference[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_devices_with_two_micro_batches_each_equal_one(data, reference, mirrored):
     weights, _ = train(data, mirrored, gradient_accumulation_steps=2)
     assert largest_difference(weights, reference[0]) < 1e-6
 
 
+@pytest.mark.slow
 def test_gradient_is_clipped_by_its_global_norm(data, reference, mirrored):
     # AdamW steps are scale-free except for epsilon; with a tiny norm, epsilon (1e-6) has an effect.
     one, one_metrics = train(data, clip=1e-5)
@@ -103,11 +108,13 @@ def test_gradient_is_clipped_by_its_global_norm(data, reference, mirrored):
     np.testing.assert_allclose(one_metrics.gradient_norm, two_metrics.gradient_norm, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_result_without_xla_is_the_same(data, reference):
     weights, _ = train(data, jit_compile=False)
     assert largest_difference(weights, reference[0]) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision_keeps_float32_weights_and_loss_within_1_percent(data, reference, dtype):
     weights, metrics = train(data, dtype=dtype)
@@ -117,6 +124,7 @@ def test_half_precision_keeps_float32_weights_and_loss_within_1_percent(data, re
     np.testing.assert_allclose(metrics.gradient_norm, reference[1].gradient_norm, rtol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy_name", ["default", "mirrored"])
 def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name, mirrored):
     strategy = mirrored if strategy_name == "mirrored" else make_strategy()

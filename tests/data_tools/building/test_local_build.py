@@ -53,6 +53,7 @@ def test_shards_do_not_depend_on_the_order_of_work(files, contents, monkeypatch,
     assert contents(files["output_dir"]) == one
 
 
+@pytest.mark.slow
 def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus, tmp_path):
     """Two workers read several files of rows; one worker reads one file of JSON lines."""
     texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
@@ -176,6 +177,7 @@ def test_killed_build_resumes_with_the_missing_shards(
     assert contents(files["output_dir"]) == resumed
 
 
+@pytest.mark.slow
 def test_full_disk_prints_no_traceback_and_finished_shards_are_kept(
     root, files, contents, monkeypatch
 ):
@@ -443,6 +445,7 @@ def test_manifest_is_not_written_if_a_shard_was_lost_during_the_move(files, monk
     assert not os.path.exists(os.path.join(files["output_dir"], "manifest.json"))
 
 
+@pytest.mark.slow
 def test_ctrl_c_prints_no_traceback_and_the_build_resumes(
     root, files, monkeypatch, contents, random_moment
 ):

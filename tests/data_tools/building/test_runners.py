@@ -38,6 +38,7 @@ def test_worker_ended_by_ctrl_c_raises_keyboard_interrupt():
         list(run_local(signal.raise_signal, [signal.SIGINT] * 2, 2))
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(root):
     """Kills the parent process while two workers have half a minute of work left."""
     code = """

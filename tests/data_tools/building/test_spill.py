@@ -133,6 +133,7 @@ except InputError as error:
     assert done.stdout == f"{tmp_path / 'out'}: cannot be written (File too large)\n"
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_the_buffer(tmp_path):
     path = tmp_path / "a.txt"
     with open(path, "w") as file:  # 30 MB

@@ -209,6 +209,7 @@ def test_other_files_are_rejected(read, content, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["html", "docx"])
 def test_memory_does_not_grow_with_the_file(tmp_path, form):
     if form == "html":

@@ -175,6 +175,7 @@ def test_file_that_changes_while_it_is_read_is_rejected(tmp_path):
         list(documents)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_row_group(tmp_path):
     text = "A sentence of a document. " * 40
     path = write_parquet(

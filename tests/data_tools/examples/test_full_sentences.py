@@ -36,6 +36,7 @@ def rows_of(sentence_lengths, max_seq_length, short_seq_prob, seed):
 corpora = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=20), min_size=1, max_size=8)
 
 
+@pytest.mark.slow
 @given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
 @settings(max_examples=100, deadline=None)
 def test_every_token_is_in_one_row_and_no_row_is_too_long(

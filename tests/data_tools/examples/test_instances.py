@@ -199,6 +199,7 @@ def test_document_of_one_sentence_gives_one_random_pair(lengths):
     assert pairs[:, LABEL].all()
 
 
+@pytest.mark.slow
 @given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
 @settings(max_examples=200, deadline=None)
 def test_sentence_order_uses_every_token_once_except_single_token_chunks(

@@ -37,6 +37,7 @@ def copy(export_with_engines, tmp_path):
     return shutil.copytree(export_with_engines("pair"), tmp_path / "1")
 
 
+@pytest.mark.slow
 def test_auto_takes_the_fastest_engine(loaded, monkeypatch, caplog):
     folder, model, info = loaded
     for fastest in ("tensorflow", *INSTALLED):
@@ -65,6 +66,7 @@ def test_given_engine_with_other_answers_is_rejected(loaded, monkeypatch):
         open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
 
 
+@pytest.mark.slow
 def test_changed_weights_are_noticed(copy):
     path = copy / "engines" / "network.onnx"
     proto = onnx.load_model(path)
@@ -76,6 +78,7 @@ def test_changed_weights_are_noticed(copy):
         keras_bert.load(copy, engine=INSTALLED[0])
 
 
+@pytest.mark.slow
 def test_file_of_another_model_is_noticed(export_with_engines, copy):
     other = export_with_engines("regression")
     shutil.copy(other / "engines" / "network.onnx", copy / "engines" / "network.onnx")
@@ -100,6 +103,7 @@ def test_missing_file(copy):
         keras_bert.load(copy, engine="onnxruntime", precision="int8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", INSTALLED)
 @pytest.mark.parametrize("content", [b"", b"not ONNX", None])
 def test_damaged_file(copy, engine, content, caplog):
@@ -228,6 +232,7 @@ def test_log_reports_measurements_and_engines_that_are_not_installed(loaded, mon
     assert "not installed" not in caplog.text
 
 
+@pytest.mark.slow
 def test_predictions_of_auto_are_those_of_the_saved_model(loaded):
     folder, *_ = loaded
     texts = ["the cat", "on the mat", ""], ["sat", "who?", "the"]

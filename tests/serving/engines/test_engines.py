@@ -23,6 +23,7 @@ def open_export(folder, engine, precision):
     return info, loaded, open_engine(folder, loaded, info, EngineRequest(engine, precision))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", INSTALLED)
 @pytest.mark.parametrize("task", TASKS)
 def test_float32_gives_the_answers_of_the_saved_model(
@@ -44,6 +45,7 @@ def test_float32_gives_the_answers_of_the_saved_model(
                     np.testing.assert_array_equal(found[key], value, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "precision"), CASES)
 @pytest.mark.parametrize("task", ["pair", "ner", "fill_mask", "embedding"])
 def test_other_precisions_are_close(task, engine, precision, export_with_engines, requests_of):
@@ -58,6 +60,7 @@ def test_other_precisions_are_close(task, engine, precision, export_with_engines
     assert error < {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.2}[precision]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", INSTALLED)
 def test_task_objects_predict_and_tag_on_an_engine(engine, export_with_engines):
     folder = export_with_engines("ner")
@@ -72,6 +75,7 @@ def test_task_objects_predict_and_tag_on_an_engine(engine, export_with_engines):
             assert [list(row) for row in found[key]] == [list(row) for row in wanted[key]]
 
 
+@pytest.mark.slow
 def test_bfloat16_export_is_compared_in_its_own_precision(export_with_engines, requests_of):
     if "openvino" not in INSTALLED:
         pytest.skip("not installed: pip install 'keras-bert-pipeline[openvino]'")

@@ -21,6 +21,7 @@ def test_callers_and_the_pool_use_the_given_number_of_threads(
     assert not options.enable_mem_pattern
 
 
+@pytest.mark.slow
 def test_export_describes_the_network_and_lists_no_files(export_with_engines):
     info = json.loads((export_with_engines("fill_mask") / "export.json").read_text())
     assert list(info["engines"]) == ["network"]

@@ -60,6 +60,7 @@ def opened(export_with_engines):
     return open_export
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["pair", "question_answering", "ner", "fill_mask", "embedding"])
 def test_the_network_of_the_saved_model_passes(opened, task):
     loaded, spec, check = opened(task)

@@ -100,6 +100,7 @@ VALUES = strategies.recursive(
 )
 
 
+@pytest.mark.slow
 @hypothesis.settings(
     max_examples=200,
     deadline=None,

@@ -52,6 +52,7 @@ def trained(reviews, tiny_model, tmp_path_factory):
     return output_dir, classify(output_dir, tiny_model, reviews)
 
 
+@pytest.mark.slow
 def test_truncated_examples_are_counted(reviews, tiny_model, tmp_path, caplog):
     settings = {"max_seq_length": 5, "num_train_epochs": 0.1, "seeds": (1, 2)}
     results = classify(tmp_path / "out", tiny_model, reviews, **settings)
@@ -108,6 +109,7 @@ def test_trained_model_is_evaluated_without_training(trained, reviews, tmp_path)
         assert again[name] == pytest.approx(trained[1][name], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_head_that_is_trained_further_keeps_its_label_order(trained, reviews, tmp_path):
     start = tmp_path / "start"
     shutil.copytree(trained[0], start)
@@ -214,6 +216,7 @@ def test_texts_to_score_and_to_predict_run_through_the_model_once(reviews, tiny_
         assert asked[0] is asked[1]  # The run computes the same examples once.
 
 
+@pytest.mark.slow
 def test_mnli_is_scored_on_both_dev_sets_and_predicts_the_diagnostic_set(tiny_model, tmp_path):
     header = "index\tsentence1\tsentence2\tgold_label\n"
     labels = ("entailment", "neutral", "contradiction")
@@ -241,6 +244,7 @@ def test_mnli_is_scored_on_both_dev_sets_and_predicts_the_diagnostic_set(tiny_mo
     assert lines[1].split("\t")[1] in labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem_type", "rows", "metrics"),
     [

@@ -84,6 +84,7 @@ def ask(model, tokenizer, labels, problem_type, *texts):
     return logits, [{name: x.numpy() for name, x in answer.items()} for answer in answers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [(TEXTS,), (TEXTS, PAIRS), (PAIRS, TEXTS)])
 def test_single_label(make_model, tokenizer, texts):
     logits, answers = ask(make_model(3), tokenizer, LABELS, "single_label", *texts)
@@ -96,6 +97,7 @@ def test_single_label(make_model, tokenizer, texts):
         np.testing.assert_allclose(answer["probabilities"], probabilities, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_multiple_labels_are_listed_most_probable_first(make_model, tokenizer):
     logits, answers = ask(make_model(3), tokenizer, LABELS, "multi_label", TEXTS)
     probabilities = 1 / (1 + np.exp(-logits))
@@ -108,6 +110,7 @@ def test_multiple_labels_are_listed_most_probable_first(make_model, tokenizer):
         np.testing.assert_allclose(answer["logits"], logits, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_regression_returns_its_score(make_model, tokenizer):
     logits, answers = ask(make_model(1), tokenizer, [], "regression", TEXTS, PAIRS)
     assert logits.min() < 0 < logits.max()

@@ -102,6 +102,7 @@ def test_callbacks_write_their_files(trained):
     np.testing.assert_allclose(classifier.predict(TEXTS[:5])["logits"], logits, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_seed_of_fit_determines_the_weights(pretrained, trained, options):
     keras.utils.set_random_seed(2)  # The new head is initialized with other values.
     classifier = open_new(pretrained)
@@ -167,6 +168,7 @@ def test_saved_model_reloads_unchanged(trained, tmp_path):
         TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b", "c"])
 
 
+@pytest.mark.slow
 def test_exported_model_gives_the_same_predictions(trained, tmp_path):
     classifier = trained[0]
     folder = classifier.export(tmp_path / "reviews" / "1")
@@ -219,6 +221,7 @@ def several(pretrained):
     return classifier, labels
 
 
+@pytest.mark.slow
 def test_multiple_labels_of_pairs(several, tmp_path):
     classifier, labels = several
     metrics = classifier.evaluate(PAIRS, labels)
@@ -236,6 +239,7 @@ def test_multiple_labels_of_pairs(several, tmp_path):
     np.testing.assert_allclose(found["logits"], answers["logits"], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_regression_with_early_stopping(pretrained, tmp_path):
     numbers = [float("good" in text) - 0.5 for text in TEXTS]
     model = TextClassifier.from_pretrained(pretrained, problem_type="regression", max_seq_length=32)

@@ -43,6 +43,7 @@ def serve(model, tokenizer, length, normalize):
     return ServedEmbedding(Network(model), processor).signatures()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
 def test_embeddings_equal_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
     texts = ["The cat sat on the mat.", "", "aab", "cat " * 40, b"\xff the", *["on the mat"] * 9]

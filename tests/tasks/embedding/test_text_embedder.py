@@ -56,6 +56,7 @@ def test_empty_list_of_texts_gives_empty_arrays(embedder):
     )
 
 
+@pytest.mark.slow
 def test_saved_and_exported_models_give_the_same_vectors(pretrained, embedder, tmp_path):
     unit = TextEmbedder.from_pretrained(pretrained, 16, normalize=True)
     expected = unit.predict(TEXTS)

@@ -34,6 +34,7 @@ def test_missing_package_names_the_extra(missing, how, message, monkeypatch, tmp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_formats_that_need_no_package_are_written(monkeypatch, tmp_path):
     monkeypatch.setattr("keras_bert.serving.extras.is_installed", lambda name: False)
     assert make_task("regression").export(tmp_path / "1").is_dir()

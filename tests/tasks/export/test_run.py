@@ -26,6 +26,7 @@ def exports(runs: dict, tmp_path_factory) -> dict[str, Path]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_is_served_with_the_settings_of_its_run(task: str, exports: dict):
     folder = exports[task]
@@ -67,6 +68,7 @@ def test_each_task_is_served_with_the_settings_of_its_run(task: str, exports: di
         assert "| loss | 0.5000 |" in card
 
 
+@pytest.mark.slow
 def test_given_setting_overrides_that_of_the_run(runs: dict, tmp_path: Path):
     settings = ExportSettings(
         str(runs["classification"] / "model"), str(tmp_path / "1"), max_seq_length=9, pair=False
@@ -76,6 +78,7 @@ def test_given_setting_overrides_that_of_the_run(runs: dict, tmp_path: Path):
     assert list(info["signatures"]["serving_default"]["inputs"]) == ["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "integer"), [("onnx", "int64"), ("litert", "int32")])
 @pytest.mark.parametrize("task", ["classification", "fill_mask"])
 def test_other_formats_describe_their_inputs_and_outputs(
@@ -115,6 +118,7 @@ def test_other_formats_describe_their_inputs_and_outputs(
     assert "curl" not in card
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_to_float32(runs: dict, exports: dict, tmp_path: Path):
     settings = ExportSettings(
         str(runs["classification"]), str(tmp_path / "1"), compute_type="bfloat16"
@@ -158,6 +162,7 @@ def test_model_without_heads_needs_a_task(runs: dict, edit_json, tmp_path: Path)
         export(ExportSettings(str(model), str(tmp_path / "1"), task="question_answering"))
 
 
+@pytest.mark.slow
 def test_any_model_embeds_and_a_model_without_a_run_has_no_scores(make_run, tmp_path: Path):
     sizes = {"type_vocab_size": 1}  # The warm-up requests have one segment then.
     shutil.copytree(make_run(tmp_path / "run", "ner", **sizes) / "model", tmp_path / "bert")
@@ -167,6 +172,7 @@ def test_any_model_embeds_and_a_model_without_a_run_has_no_scores(make_run, tmp_
     assert "scores" not in card.lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["saved_model", "onnx"])
 def test_export_has_the_settings_of_the_tokenizer(
     kind: str, runs: dict, exports: dict, edit_json, tmp_path: Path
@@ -188,6 +194,7 @@ def test_export_has_the_settings_of_the_tokenizer(
             assert (abs(plain - accents).max() > 1e-3) == keeps_accents
 
 
+@pytest.mark.slow
 def test_each_seed_is_exported_and_exported_again_after_retraining(
     make_run, runs: dict, tmp_path: Path
 ):

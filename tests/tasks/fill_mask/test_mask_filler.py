@@ -98,6 +98,7 @@ def test_empty_list_of_texts_gives_empty_lists(filler):
     assert_same(filler.predict([]), {"tokens": [], "token_ids": [], "scores": [], "truncated": []})
 
 
+@pytest.mark.slow
 def test_exported_model_gives_the_same_predictions(filler, tmp_path):
     expected = filler.predict(TEXTS)
     exported = load(filler.export(tmp_path / "masks" / "1"))
@@ -137,6 +138,7 @@ def test_heads_without_a_loss_stay_unchanged(pretrained, trained):
         assert of(after).trainable
 
 
+@pytest.mark.slow
 def test_fit_and_evaluate_log_the_number_of_truncated_texts(pretrained, caplog):
     filler = MaskFiller.from_pretrained(pretrained, max_seq_length=8)
     texts = ["a good film", "very " * 6 + "good", "very " * 7]
@@ -154,6 +156,7 @@ def test_evaluation_draws_masks_from_its_seed(trained):
     assert first == again != other
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_weights(pretrained, trained):
     filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
     filler.fit(CORPUS, epochs=4, **FAST)

@@ -61,6 +61,7 @@ def signatures(filler):
     return filler.signatures()
 
 
+@pytest.mark.slow
 def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
     ids = pad_segments(
         tokenizer.tokenize(tf.constant(TEXTS)),

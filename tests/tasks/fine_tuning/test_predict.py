@@ -26,6 +26,7 @@ def make_model(kind, checkpoint):
     }[kind]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["examples", "tokens", "spans"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_outputs_equal_those_of_each_example_alone(

@@ -131,6 +131,7 @@ def test_scores_are_written_as_tensorboard_scalars(trained):
     assert shown == [(step, pytest.approx(value)) for step, value in evaluations(trained)]
 
 
+@pytest.mark.slow
 def test_best_weights_are_kept_and_ties_keep_the_earlier(settings, make_task, tmp_path):
     results = go(settings, tmp_path, make_task([0.5, 0.9, 0.9, 0.0]), KEEP_ALL)
     assert results["best_step"] == 10
@@ -154,6 +155,7 @@ def killed_at(number, function):
     return call
 
 
+@pytest.mark.slow
 def test_repeatedly_interrupted_run_ends_with_identical_weights(
     settings, make_task, tmp_path, monkeypatch, trained
 ):
@@ -200,6 +202,7 @@ def test_repeatedly_interrupted_run_ends_with_identical_weights(
         go(settings, tmp_path, task)
 
 
+@pytest.mark.slow
 def test_best_step_is_the_step_of_the_saved_weights_after_a_kill(
     settings, make_task, tmp_path, monkeypatch, caplog
 ):
@@ -220,6 +223,7 @@ def test_best_step_is_the_step_of_the_saved_weights_after_a_kill(
     assert "the weights of step 5, whose accuracy was higher, were lost" in caplog.text
 
 
+@pytest.mark.slow
 def test_best_weights_of_earlier_versions_have_the_step_of_the_best_evaluation(
     settings, make_task, tmp_path
 ):
@@ -231,6 +235,7 @@ def test_best_weights_of_earlier_versions_have_the_step_of_the_best_evaluation(
     assert go(settings, tmp_path, make_task([0.9]))["best_step"] == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("accuracies", "runs", "best_step"),
     [([0.5], 1, 5), ([0.5, 0.6], 2, 10), ([0.6, 0.5], 3, 5)],
@@ -267,6 +272,7 @@ def test_weights_that_were_just_evaluated_are_not_evaluated_again(
     assert results["exact"] == exact
 
 
+@pytest.mark.slow
 def test_training_stops_when_evaluations_do_not_improve(settings, make_task, tmp_path):
     settings = replace(settings, num_train_epochs=6, early_stopping_patience=2)
     results = go(settings, tmp_path, make_task([0.3, 0.6, 0.6, 0.5, 0.9, 0.9]))
@@ -277,6 +283,7 @@ def test_training_stops_when_evaluations_do_not_improve(settings, make_task, tmp
     assert go(settings, tmp_path, make_task([0.9]))["step"] == 20
 
 
+@pytest.mark.slow
 def test_two_devices_train_like_one(settings, make_task, tmp_path, mirrored, trained):
     go(settings, tmp_path, make_task(), strategy=mirrored)
     one, two = (load_file(path / "model" / "model.safetensors") for path in (trained, tmp_path))
@@ -298,6 +305,7 @@ def test_trained_model_evaluates_and_predicts_without_training(
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_head_with_other_labels_is_rejected(settings, make_task, tmp_path, trained):
     further = replace(settings, init_checkpoint=str(trained))
     for labels in (["odd", "even"], ["bad", "good"]):
@@ -308,6 +316,7 @@ def test_head_with_other_labels_is_rejected(settings, make_task, tmp_path, train
     go(further, tmp_path / "out", make_task(), ONE_STEP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("do_train", [True, False])
 def test_unnamed_labels_accept_any_names(settings, make_task, tmp_path, trained, do_train, caplog):
     unnamed = tmp_path / "unnamed"
@@ -400,6 +409,7 @@ def test_non_finite_logits_give_no_scores_and_no_predictions(
         assert not (tmp_path / name).exists()
 
 
+@pytest.mark.slow
 def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
     task = make_task(score=None)
     go(replace(settings, num_frozen_layers=1, warmup_proportion=0), tmp_path, task, ONE_STEP)
@@ -409,6 +419,7 @@ def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
         assert np.array_equal(value, after[name]) == ("embeddings" in name), name
 
 
+@pytest.mark.slow
 def test_finished_seeds_of_an_unfinished_run_are_logged_without_advice(
     settings, make_task, tmp_path, caplog
 ):
@@ -426,6 +437,7 @@ def test_finished_seeds_of_an_unfinished_run_are_logged_without_advice(
     ]
 
 
+@pytest.mark.slow
 def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_task, tmp_path):
     start, run = start_of(settings), run_of(settings, tmp_path, ONE_STEP, seeds=[1, 2])
     scores = make_task([0.5, 0.5, 0.8, 0.8])
@@ -463,6 +475,7 @@ def test_rejected_run_leaves_no_folder_for_one_or_several_seeds(
         assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_missing_data_sets_are_logged(settings, make_task, tmp_path, caplog):
     with caplog.at_level("INFO", "absl"):
         go(settings, tmp_path / "out", make_task(score=None), ONE_STEP)
@@ -526,6 +539,7 @@ def test_settings_that_exceed_the_checkpoint_are_rejected(settings):
         open_pretrained(replace(settings, num_frozen_layers=3))
 
 
+@pytest.mark.slow
 def test_float16_and_bfloat16_moments_are_used_and_checkpointed(settings, make_task, tmp_path):
     half = replace(settings, mixed_precision="float16", optimizer_state_dtype="bfloat16")
     twice = replace(ONE_STEP, gradient_checkpointing=True)
@@ -550,6 +564,7 @@ def test_padded_embedding_table_accepts_a_shorter_vocabulary_file(make_checkpoin
     assert start.vocab == [*vocab[:-4], *(f"[unused{n}]" for n in range(4))]
 
 
+@pytest.mark.slow
 def test_single_seed_is_recorded_as_the_seed_of_the_run(settings, make_task, tmp_path):
     """Otherwise a run with another seed could resume this one."""
 

@@ -57,6 +57,7 @@ def test_fit_learns_from_words_and_reports_validation_metrics(learned, corpus):
     assert {"precision", "recall", "accuracy", "recall_LOC"} <= scores.keys()
 
 
+@pytest.mark.slow
 def test_fit_learns_from_texts_with_character_entities(ner_files, corpus):
     data = {
         name: tuple(map(list, zip(*map(text_and_entities, *pair), strict=True)))
@@ -147,6 +148,7 @@ def renamed(tagger, folder, names):
 
 
 # The tagger's own labels are O, B-PER, I-PER, B-LOC, I-LOC; "a" is B-PER and "c" is B-LOC.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "types", "texts"),
     [

@@ -173,6 +173,7 @@ def test_model_of_another_task_is_rejected(ner_files, public, tmp_path):
         run(ner_files, tmp_path / "out", init_checkpoint=public, do_train=False)
 
 
+@pytest.mark.slow
 def test_wrong_predictions_are_written_to_tensorboard(ner_files, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -184,6 +185,7 @@ def test_wrong_predictions_are_written_to_tensorboard(ner_files, tmp_path):
     assert "dev.conll:" in table
 
 
+@pytest.mark.slow
 def test_training_works_with_context_and_tags_on_all_tokens(ner_files, tmp_path):
     lines = (ner_files / "train.conll").read_text()
     (tmp_path / "train.conll").write_text(f"-DOCSTART- O\n\n{lines}-DOCSTART- O\n\n{lines}")

@@ -160,6 +160,7 @@ def test_invalid_utf_8_bytes_are_kept_and_count_as_characters():
         assert all(decoded[start:end] == word for _, word, start, end in found)
 
 
+@pytest.mark.slow
 def test_any_batch_size_with_or_without_entities_is_accepted():
     tagger = served(EveryWord(2), ["O", "B-X"])
     find = tagger.signatures()["serving_default"]
@@ -173,6 +174,7 @@ def test_any_batch_size_with_or_without_entities_is_accepted():
     assert tag(tf.constant([["a", "", "b"]]))["tags"].numpy().tolist() == [[b"O", b"", b"O"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "count"),
     [("ab, " * 250_000, 500_000), ("中" * 333_333, 333_333), ("a" * 1_000_000, 1)],

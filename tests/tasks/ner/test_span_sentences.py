@@ -80,6 +80,7 @@ def spans_of_conll(path):
     return "".join(lines)
 
 
+@pytest.mark.slow
 def test_columns_and_spans_train_to_the_same_bits(ner_files, tmp_path):
     names = ("train", "dev", "test")
     for name in names:

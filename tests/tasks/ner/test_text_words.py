@@ -50,6 +50,7 @@ def words_of():
     return words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -81,6 +82,7 @@ def test_words_are_not_joined_across_texts(words_of):
     ]
 
 
+@pytest.mark.slow
 def test_most_entities_of_a_real_corpus_match_word_boundaries(shared_data):
     # Joins the corpus to running text: closing punctuation and clitics follow without a space.
     vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"

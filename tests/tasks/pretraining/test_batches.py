@@ -114,6 +114,7 @@ def test_files_of_two_lengths_are_rejected_with_both(tmp_path, write_records):
         find_records(str(tmp_path / "*.tfrecord"))
 
 
+@pytest.mark.slow
 def test_many_files_and_a_small_shuffle_buffer_give_each_record_once(
     tmp_path, write_records, monkeypatch
 ):

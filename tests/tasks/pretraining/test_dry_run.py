@@ -52,6 +52,7 @@ def test_too_large_length_is_rejected_before_any_measurement(run):
         next(dry_run([run, second], ONE))
 
 
+@pytest.mark.slow
 def test_size_that_does_not_fit_leaves_no_variables(run, monkeypatch):
     created = []
 
@@ -68,6 +69,7 @@ def test_size_that_does_not_fit_leaves_no_variables(run, monkeypatch):
         assert held.shape == [0]
 
 
+@pytest.mark.slow
 def test_cpu_uses_at_most_half_of_its_memory_if_known(run, monkeypatch):
     monkeypatch.setattr(f"{MEASURE}._step_seconds", lambda *arguments: 1.0)
     needed_by_two = memory_of(run, make_plan(run, None, 1).config, 16, 3, 2, 2).total
@@ -97,6 +99,7 @@ def test_peak_that_did_not_rise_is_an_upper_bound_for_this_phase(
     assert (found.used, found.at_most) == (peak, at_most)
 
 
+@pytest.mark.slow
 def test_peak_after_a_size_that_did_not_fit_is_an_upper_bound(run, monkeypatch):
     readings = iter([0, 10, 100, 100])
 

@@ -69,6 +69,7 @@ def test_stream_from_step_n_equals_the_stream_from_0_at_n(data, grown, step):
     assert all(np.array_equal(value, grown[step][name]) for name, value in resumed.items())
 
 
+@pytest.mark.slow
 def test_each_worker_has_its_rows_of_every_micro_batch(tmp_path, write_records):
     for name in "ab":
         write_records(tmp_path / f"{name}.tfrecord", 31)
@@ -133,6 +134,7 @@ def small_batches(data, grown):
     return train(tf.distribute.get_strategy(), batches, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy_name", ["default", "mirrored"])
 def test_growing_batch_trains_like_batches_of_its_sizes(
     data, small_batches, strategy_name, mirrored

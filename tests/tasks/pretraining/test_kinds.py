@@ -124,6 +124,7 @@ def chi_square(one, two):
     return stats.chi2_contingency(table[:, table.sum(axis=0) >= 10]).pvalue
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "masking",
     [{}, {"do_whole_word_mask": True}, {"ngram": 3}, {"pack": True}],

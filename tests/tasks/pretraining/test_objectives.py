@@ -87,6 +87,7 @@ def check_a_run_without_next_sentences(settings, output_dir, objective, predicti
         assert np.array_equal(value, untrained[name]) == name.startswith(UNPREDICTED), name
 
 
+@pytest.mark.slow
 def test_masked_lm_alone_trains_on_records_with_next_sentences(settings, tmp_path):
     run(replace(settings, objective="mlm"), tmp_path / "out", steps=2)
     check_a_run_without_next_sentences(settings, tmp_path / "out", "mlm", "masked_lm")
@@ -101,6 +102,7 @@ def test_left_to_right_loss_is_below_the_unigram_baseline(left_to_right):
     assert results["next_token_loss"] < 0.95 * results["unigram_next_token_loss"]
 
 
+@pytest.mark.slow
 def test_left_to_right_run_resumes_with_identical_weights(
     settings, left_to_right, tmp_path, monkeypatch
 ):

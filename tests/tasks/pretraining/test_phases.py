@@ -88,6 +88,7 @@ def same(one, two):
     return all(np.array_equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_each_phase_starts_with_the_weights_of_the_previous_one(finished):
     first, second, third = (weights(finished / f"phase-{number}") for number in (1, 2, 3))
     assert not same(first, second)
@@ -95,10 +96,12 @@ def test_each_phase_starts_with_the_weights_of_the_previous_one(finished):
     assert same(third, weights(finished))
 
 
+@pytest.mark.slow
 def test_optimizer_is_kept_or_newly_initialized_as_configured(finished):
     assert [updates(finished / f"phase-{number}") for number in (1, 2, 3)] == [3, 6, 3]
 
 
+@pytest.mark.slow
 def test_next_phase_starts_only_from_the_last_checkpoint(tmp_path, folder, finished):
     previous = shutil.copytree(finished / "phase-1", tmp_path / "previous")
     (previous / "results.json").write_text(
@@ -111,6 +114,7 @@ def test_next_phase_starts_only_from_the_last_checkpoint(tmp_path, folder, finis
         make_state(later.settings, later.training, make_strategy(), CONFIG, "mlm_nsp")
 
 
+@pytest.mark.slow
 def test_phase_with_its_own_checkpoint_needs_no_previous_checkpoint(
     tmp_path, finished, three, caplog
 ):
@@ -123,12 +127,14 @@ def test_phase_with_its_own_checkpoint_needs_no_previous_checkpoint(
     assert f"{unfinished / 'phase-1'} is finished; nothing to do" in caplog.messages
 
 
+@pytest.mark.slow
 def test_finished_recipe_is_not_changed(finished, three):
     before = (finished / "model" / "model.safetensors").stat().st_mtime_ns
     assert run(finished, *three) == {"step": 3}
     assert (finished / "model" / "model.safetensors").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_changed_phase_is_rejected_with_the_difference(finished, three):
     changed = [replace(three[0], record={"number": 7}), *three[1:]]
     with pytest.raises(
@@ -137,6 +143,7 @@ def test_changed_phase_is_rejected_with_the_difference(finished, three):
         run(finished, *changed)
 
 
+@pytest.mark.slow
 def test_workers_compare_one_setting_at_a_time(finished, three, monkeypatch):
     seen = {}
     monkeypatch.setattr(phases, "check_agreement", lambda strategy, record: seen.update(record))
@@ -145,6 +152,7 @@ def test_workers_compare_one_setting_at_a_time(finished, three, monkeypatch):
     assert not any(isinstance(value, dict) for value in seen.values())
 
 
+@pytest.mark.slow
 def test_training_dropout_is_not_saved_in_the_model_config(tmp_path, folder, finished):
     run(tmp_path, phase_run(folder, 1, folder / "16.tfrecord", dropout_prob=0.0))
     assert not same(weights(tmp_path), weights(finished / "phase-1"))
@@ -199,6 +207,7 @@ def test_invalid_later_objective_is_rejected_before_the_first_phase(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_invalid_starting_point_leaves_no_files(tmp_path, folder, finished):
     broken = shutil.copytree(finished / "model", tmp_path / "start")
     file = broken / "model.safetensors"

@@ -98,6 +98,7 @@ def run(tmp_path, steps=2, **settings):
     )
 
 
+@pytest.mark.slow
 def test_model_directory_has_the_vocabulary_and_casing_of_the_records(
     tmp_path, records, config_file
 ):
@@ -108,6 +109,7 @@ def test_model_directory_has_the_vocabulary_and_casing_of_the_records(
     assert json.loads((model / "tokenizer_config.json").read_text())["do_lower_case"] is False
 
 
+@pytest.mark.slow
 def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, records, config_file):
     types = {"mixed_precision": "float16", "optimizer_state_dtype": "bfloat16"}
     run(tmp_path, input_file=records, bert_config=config_file, **types)
@@ -118,6 +120,7 @@ def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, record
     assert state["adam_weight_decay/good_steps"] == 2
 
 
+@pytest.mark.slow
 def test_run_without_a_checkpoint_logs_that_it_starts_again(tmp_path, records, config_file, caplog):
     caplog.set_level("INFO", "absl")
     run(tmp_path, steps=1, input_file=records, bert_config=config_file)
@@ -130,6 +133,7 @@ def test_run_without_a_checkpoint_logs_that_it_starts_again(tmp_path, records, c
     assert message in caplog.text
 
 
+@pytest.mark.slow
 def test_bundled_config_uses_the_vocabulary_size_of_the_records(tmp_path, records):
     run(tmp_path, steps=1, input_file=records, bert_config="tiny")
     config = json.loads((tmp_path / "out" / "model" / "config.json").read_text())
@@ -154,6 +158,7 @@ def test_held_out_records_of_another_vocabulary_are_rejected(
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
 
 
+@pytest.mark.slow
 def test_records_of_an_extended_vocabulary_train_a_checkpoint_that_keeps_it(
     tmp_path, config_file, write_records
 ):
@@ -210,6 +215,7 @@ def change_settings(folder, **settings):
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"), [("strip_accents", True), ("tokenize_chinese_chars", False)]
 )
@@ -232,6 +238,7 @@ def test_records_and_checkpoint_must_share_the_tokenizer(
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
 
 
+@pytest.mark.slow
 def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records(
     tmp_path, records, config_file
 ):
@@ -313,6 +320,7 @@ def test_run_that_cannot_be_exported_is_rejected_before_training(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_training_sample_is_evaluated_without_held_out_records(
     tmp_path, records, config_file, monkeypatch, caplog
 ):
@@ -357,6 +365,7 @@ def test_starting_point_with_another_config_is_rejected(tmp_path, records, confi
         )
 
 
+@pytest.mark.slow
 def test_run_starts_from_the_folder_of_an_earlier_run(tmp_path, records, config_file):
     run(tmp_path, input_file=records, bert_config=config_file)
     (tmp_path / "out").rename(tmp_path / "first")
@@ -384,6 +393,7 @@ def test_folder_without_records_is_rejected(tmp_path, config_file):
         run(tmp_path, input_file=tmp_path / "empty", bert_config=config_file)
 
 
+@pytest.mark.slow
 def test_changed_config_file_is_rejected(tmp_path, records, config_file):
     run(tmp_path, input_file=records, bert_config=config_file)
     replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
@@ -391,6 +401,7 @@ def test_changed_config_file_is_rejected(tmp_path, records, config_file):
         run(tmp_path, input_file=records, bert_config=config_file)
 
 
+@pytest.mark.slow
 def test_changed_records_are_rejected(tmp_path, records, config_file):
     run(tmp_path, input_file=records, bert_config=config_file)
     manifest = json.loads((records / "manifest.json").read_text())
@@ -415,6 +426,7 @@ def flip_label(path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
 
 
+@pytest.mark.slow
 def test_flipped_label_is_detected_when_a_run_resumes(tmp_path, config_file, write_records):
     records = {
         name: write_records(tmp_path / f"{name}.tfrecord", 12, seed=seed)
@@ -443,6 +455,7 @@ def test_shard_whose_checksum_differs_from_the_manifest_is_damaged(tmp_path, rec
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_unchanged_records_are_read_once_for_their_checksums(
     tmp_path, records, config_file, monkeypatch
 ):
@@ -480,6 +493,7 @@ def test_records_whose_casing_differs_from_the_flag_are_rejected(tmp_path, recor
         )
 
 
+@pytest.mark.slow
 def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
     tmp_path, records, config_file
 ):
@@ -523,6 +537,7 @@ def test_invalid_starting_point_leaves_no_files(tmp_path, records):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_divergence_in_the_last_step_saves_no_model(tmp_path, records, config_file):
     settings = PretrainingSettings(
         str(records), bert_config=str(config_file), learning_rate=1e38, num_warmup_steps=0
@@ -534,6 +549,7 @@ def test_divergence_in_the_last_step_saves_no_model(tmp_path, records, config_fi
     assert not (tmp_path / "out" / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_finite_in_the_first_step_leaves_no_files(tmp_path, records, config_file):
     """The weights are finite, but too large to compute with."""
     tokens = (records / "vocab.txt").read_text().split()

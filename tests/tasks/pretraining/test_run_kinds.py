@@ -53,6 +53,7 @@ def run(tmp_path, records, held_out=None, out="out", steps=3, optimizer="adamw")
     return pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / out))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [
@@ -69,6 +70,7 @@ def test_run_trains_and_evaluates_on_records_of_any_kind(tmp_path, write_dataset
     assert results["loss"] == results["masked_lm_loss"] + results["next_sentence_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("optimizer", "pack"), [("adamw", True), ("lamb", False)])
 def test_metrics_without_next_sentences_do_not_include_them(
     tmp_path, write_dataset, pack, optimizer
@@ -88,6 +90,7 @@ def test_metrics_without_next_sentences_do_not_include_them(
         assert np.array_equal(value, untrained[name]) == name.startswith(UNPREDICTED), name
 
 
+@pytest.mark.slow
 def test_held_out_records_may_differ_in_packing_and_masking(tmp_path, write_dataset):
     records = write_dataset(tmp_path / "records", dynamic=True, pack=True)
     held_out = write_dataset(tmp_path / "held_out", corpus_seed=1)
@@ -102,6 +105,7 @@ def test_held_out_records_with_another_next_sentence_are_rejected(tmp_path, writ
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_run_with_dynamic_masks_resumes_with_identical_weights(
     tmp_path, write_dataset, monkeypatch
 ):
@@ -133,6 +137,7 @@ def test_run_with_dynamic_masks_resumes_with_identical_weights(
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 def test_packed_rows_train_equally_on_two_devices_and_in_micro_batches(
     tmp_path, write_dataset, mirrored
 ):

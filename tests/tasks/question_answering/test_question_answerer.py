@@ -81,6 +81,7 @@ def test_empty_list_of_questions_gives_empty_outputs(answerer):
     assert found["nbest_answers"].shape == (0, 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version_2", [False, True])
 def test_exported_and_saved_models_give_the_same_answers(answerer, folder, tmp_path, version_2):
     settings = SMALL | {"version_2_with_negative": version_2}
@@ -116,6 +117,7 @@ def memorizable_questions(version_2):
     return asked, contexts, answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version_2", [False, True])
 def test_fit_learns_answers_and_reports_their_scores(make_model, version_2):
     start = make_model(

@@ -155,6 +155,7 @@ def test_empty_batch_gives_no_answers(tokenizer):
         assert {name: len(values) for name, values in outputs.items()} == dict.fromkeys(outputs, 0)
 
 
+@pytest.mark.slow
 def test_questions_without_a_context_are_rejected(tokenizer):
     ask = served(FixedNetwork(), tokenizer, SMALL, graph=True)
     for count in (0, 1, 3):
@@ -189,6 +190,7 @@ def test_answer_does_not_depend_on_the_rest_of_the_batch(tokenizer):
             np.testing.assert_array_equal(values[i], alone[name][0], err_msg=name)
 
 
+@pytest.mark.slow
 def test_context_of_1_mb_is_read_to_its_end(tokenizer):
     context = "rollo swore fealty to the king in " * 30_000
     size = len(context) - 40
@@ -232,6 +234,7 @@ def test_windows_longer_than_the_model_allows_are_rejected(tokenizer):
         ServedQuestionAnswering(KnownNetwork(), processor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "de", "zh"])
 def test_answers_to_real_questions_equal_exhaustive_search(shared_data, language):
     questions = load_questions(shared_data / "squad" / f"xquad.{language}.json")[::40]
