@@ -4,7 +4,8 @@
 
 A document is held out if the checksum of its text is among the smallest of the corpus. The choice
 is therefore as good as random, but does not depend on the names and the order of the files. Of
-several documents with the same text, only the first is written.
+several documents with the same text, only the first is written. An over-long document
+(`data_tools.corpus.paragraphs`) is read in parts, each of which counts as a document.
 """
 
 import hashlib

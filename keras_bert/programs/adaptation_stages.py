@@ -100,7 +100,7 @@ def adapt(
         adaptation.settings,
         input_file=str(folder / "records" / TRAIN),
         eval_file=str(folder / "records" / EVAL),
-        init_checkpoint=str(start or adaptation.checkpoint.path),
+        init_checkpoint=str(start or adaptation.settings.init_checkpoint),
         num_warmup_steps=round(adaptation.warmup_proportion * training.num_train_steps),
     )
     untrained = replace(settings, do_train=False)
@@ -154,10 +154,10 @@ def _add_rows(adaptation: Adaptation, vocab: list[str], start: Path) -> Path:
     """Writes the model with rows for the new words; returns its folder."""
     if not start.exists():
         convert(
-            adaptation.checkpoint.path,
+            Path(adaptation.settings.init_checkpoint),
             start,
             vocab_change=lambda old, tokenizer: follow_extension(
-                old, tokenizer, vocab, f"{start.parent / 'vocab.txt'}"
+                old, tokenizer, vocab, str(start.with_name("vocab.txt"))
             ),
         )
     return start
@@ -188,12 +188,11 @@ def _write_records(
 def _training(adaptation: Adaptation, num_examples: int) -> TrainingSettings:
     """Returns the settings of the steps for a number of training records."""
     training = adaptation.training
-    steps = training.num_train_steps
-    if not steps:
-        steps = math.ceil(adaptation.num_train_epochs * num_examples / training.train_batch_size)
+    needed = math.ceil(adaptation.num_train_epochs * num_examples / training.train_batch_size)
+    steps = training.num_train_steps or max(1, needed)
     return replace(
         training,
-        num_train_steps=max(1, steps),
+        num_train_steps=steps,
         save_checkpoints_steps=min(_MAX_CHECKPOINT_STEPS, math.ceil(steps / _NUM_CHECKPOINTS)),
         keep_checkpoint_max=1,
     )

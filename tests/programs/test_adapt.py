@@ -349,6 +349,7 @@ def test_unusable_checkpoints_are_rejected(place, tmp_path, vocab, changes, mess
         ("bert/out", "which is read; expected another folder"),
         ("other", "contains other files, such as notes.txt; expected a new folder"),
         ("run", "contains the run of another program (run.json); expected a new folder"),
+        ("file", "file: Not a directory"),
         (".", "contains the input"),
     ],
 )
@@ -358,6 +359,7 @@ def test_folders_of_other_files_are_rejected(place, tmp_path, output_dir, messag
     for name in ("other/notes.txt", "run/run.json"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(json.dumps({"settings": {"task_name": "MRPC"}}))
+    (tmp_path / "file").touch()
     before = contents(tmp_path)
     folders = {"input": tmp_path / "documents", "init_checkpoint": tmp_path / "bert"}
     assert run(place, tmp_path / output_dir, **folders) == 1
