@@ -40,8 +40,10 @@ from keras_bert.training.run import TrainingRun, TrainingSettings
 if TYPE_CHECKING:
     import tensorflow as tf
 
+# The model is evaluated and saved after each epoch, but at most MAX_EVALUATIONS times, and
+# at least every MAX_CHECKPOINT_STEPS steps, so that little work is lost if the training is killed.
+_MAX_EVALUATIONS = 10
 _MAX_CHECKPOINT_STEPS = 1000
-_NUM_CHECKPOINTS = 10
 _PATHS = ("input_file", "eval_file")
 # {metric: its value for the results of a run}
 _METRICS = {
@@ -117,6 +119,7 @@ def adapt(
         "new_words": new_words,
         "new_masked_lm_head": not has_masked_lm_head(adaptation.checkpoint),
         "step": after["step"],
+        "unigram_masked_lm_loss": after["unigram_masked_lm_loss"],
         **_compare(before, after),
     }
 
@@ -188,12 +191,13 @@ def _write_records(
 def _training(adaptation: Adaptation, num_examples: int) -> TrainingSettings:
     """Returns the settings of the steps for a number of training records."""
     training = adaptation.training
-    needed = math.ceil(adaptation.num_train_epochs * num_examples / training.train_batch_size)
-    steps = training.num_train_steps or max(1, needed)
+    epoch = num_examples / training.train_batch_size
+    steps = training.num_train_steps or max(1, math.ceil(adaptation.num_train_epochs * epoch))
+    evaluate_every = math.ceil(max(epoch, steps / _MAX_EVALUATIONS))
     return replace(
         training,
         num_train_steps=steps,
-        save_checkpoints_steps=min(_MAX_CHECKPOINT_STEPS, math.ceil(steps / _NUM_CHECKPOINTS)),
+        save_checkpoints_steps=min(evaluate_every, _MAX_CHECKPOINT_STEPS),
         keep_checkpoint_max=1,
     )
 
