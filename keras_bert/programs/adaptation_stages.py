@@ -119,7 +119,7 @@ def adapt(
         "new_words": new_words,
         "new_masked_lm_head": not has_masked_lm_head(adaptation.checkpoint),
         "step": after["step"],
-        "unigram_masked_lm_loss": after["unigram_masked_lm_loss"],
+        "unigram_masked_lm_loss": before["unigram_masked_lm_loss"],
         **_compare(before, after),
     }
 
