@@ -170,12 +170,14 @@ def _validate(column: Any) -> None:
 
 
 def _check_columns(path: Any, schema: Any, columns: Sequence[str]) -> None:
+    with _reading(path, "the schema"):
+        names = schema.names
     for column in columns:
-        if schema.names.count(column) != 1:
-            found = "two columns" if column in schema.names else "no column"
-            names = ", ".join(schema.names)
+        if names.count(column) != 1:
+            found = "two columns" if column in names else "no column"
             raise InputError(
-                f"{path}: has {found} {column!r}; expected one, among the columns: {names:.200}"
+                f"{path}: has {found} {column!r}; expected one, among the columns: "
+                f"{', '.join(names):.200}"
             )
 
 

@@ -107,6 +107,13 @@ def test_other_files_are_rejected(tmp_path, input_format, content, message):
     assert "\n" not in str(error.value)
 
 
+def test_column_name_that_is_not_utf8_is_rejected(tmp_path):
+    path = write_arrow(tmp_path / "a.arrow", table(name="texté"))
+    path.write_bytes(path.read_bytes().replace("texté".encode(), b"text\xff\xff"))
+    with pytest.raises(InputError, match=r"a\.arrow: the schema cannot be read: 'utf-8' codec"):
+        read(path, "arrow")
+
+
 def test_compressed_file_is_rejected(tmp_path):
     (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
     with pytest.raises(InputError, match=r"a\.parquet\.gz: is compressed; .* decompress the file"):
