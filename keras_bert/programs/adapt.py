@@ -14,7 +14,7 @@ To resume an interrupted adaptation, run the same command again.
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from absl.flags import FlagValues
 from data_tools.corpus.documents import Reading, find_input_files
 from data_tools.corpus.held_out import HeldOut
 from data_tools.progress import Progress
+from data_tools.settings import Settings
 from keras_bert.common.compilation_cache import use_compilation_cache
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, sha256, write_json
@@ -125,6 +126,7 @@ def _adaptation(flags: FlagValues, input_files: list[str]) -> "Adaptation":
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (Reading, PretrainingSettings, TrainingSettings)
     )
+    Settings(**asdict(reading))  # Rejects flags that have no effect on the format.
     checkpoint = _open_checkpoint(flags)
     if not has_masked_lm_head(checkpoint):
         logging.warning(

@@ -318,6 +318,7 @@ def test_too_few_documents_are_rejected(place, bad, name, message, capfd):
         ({"train_batch_size": 2**20, "max_seq_length": 32}, "--train_batch_size=1048576: "),
         ({"input": ""}, "--input=: flag --input= is required and must not be empty"),
         ({"eval_share": 0.9}, "--eval_share=0.9"),
+        ({"input_format": "html", "text_field": "body"}, "--text_field=body with --input_format="),
     ],
 )
 def test_bad_flags_are_rejected(place, tmp_path, changes, message, monkeypatch, capfd):
