@@ -26,6 +26,7 @@ IN_A_CHECKOUT = {
     "create-pretraining-data": "python -m data_tools.create_pretraining_data",
     "inspect-tfrecords": "python -m data_tools.inspect_tfrecords",
     "pretrain": "python run_pretraining.py",
+    "adapt": "python -m keras_bert adapt",
     "classify": "python run_classifier.py",
     "squad": "python run_squad.py",
     "ner": "python run_ner.py",

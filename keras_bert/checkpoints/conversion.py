@@ -126,11 +126,8 @@ def _with_vocab(description: ModelDescription, changed: ChangedVocab) -> ModelDe
 
 def _make_model(checkpoint: Checkpoint) -> keras.Model:
     with checkpoint.open_weights() as stored:
-        has = {
-            head: stored.layout.name(f"{head}/bias") in stored.shapes
-            for head in ("next_sentence", "span")
-        }
-        has["masked_lm"] = stored.layout.name("masked_lm/output_bias") in stored.shapes
+        has = {head: stored.has(f"{head}/bias") for head in ("next_sentence", "span")}
+        has["masked_lm"] = stored.has("masked_lm/output_bias")
         num_labels = stored.num_labels
     if num_labels is not None:
         labels_tokens = checkpoint.architecture == ARCHITECTURES["BertTokenClassifier"]

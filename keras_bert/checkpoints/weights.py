@@ -73,6 +73,10 @@ class StoredWeights:
             )
         return None if shape is None else shape[0]
 
+    def has(self, path: str) -> bool:
+        """Returns whether the weights of a model's variable are stored."""
+        return self.layout.name(path) in self.shapes
+
     def name_in_file(self, name: str) -> str:
         """Returns the name of a weight in the file, which may be an older name."""
         return self.names_in_file.get(name, name)

@@ -21,6 +21,7 @@ PROGRAMS = {
         "verify TFRecords, print statistics and examples",
     ),
     "pretrain": ("keras_bert.programs.pretrain", "pre-train on TFRecords"),
+    "adapt": ("keras_bert.programs.adapt", "continue pre-training on your own documents"),
     "classify": (
         "keras_bert.programs.classify",
         "fine-tune a classifier on GLUE or your own files",

@@ -34,6 +34,11 @@ def define_computing(define: Definitions) -> None:
         lower_bound=1,
     )
     define_seconds(define, "worker_timeout", 300.0, "Seconds to wait for the other machines.")
+    define_steps(define)
+
+
+def define_steps(define: Definitions) -> None:
+    """Defines the flags for the compute types and the memory of a training step on one device."""
     define.enum(
         "mixed_precision",
         None,

@@ -1,0 +1,397 @@
+"""`keras-bert adapt`: from a folder of documents to an adapted model, resumed, and bad input."""
+
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_bert.programs import adapt, adaptation_stages
+from keras_bert.programs.program import call
+
+KNOWN = ["good", "bad", "film", "book", "it", "is", "a", "very"]
+NEW = ["goodfilm", "isfilm", "bada"]  # Their subwords are in the vocabulary.
+VOCAB = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+VOCAB += [*KNOWN, ".", *(f"##{word}" for word in KNOWN)]
+SIZES = {
+    "vocab_size": len(VOCAB),
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.2,  # So that few training steps are enough.
+}
+FLAGS = {
+    "max_seq_length": 16,
+    "min_frequency": 5,
+    "train_batch_size": 8,
+    "num_train_epochs": 3,
+    "learning_rate": 1e-2,
+}
+
+
+def save(folder: Path, kind: str = "BertPretrainer", vocab: list[str] | None = VOCAB, **changes):
+    """Saves a tiny model of a class of `keras_bert.models`; returns its folder."""
+    import keras
+
+    from keras_bert import models
+    from keras_bert.checkpoints.model_description import ModelDescription
+    from keras_bert.checkpoints.model_directory import save_model_directory
+    from keras_bert.config import BertConfig
+    from keras_bert.models.encoder import BertEncoder
+    from keras_bert.text.settings import TokenizerSettings
+    from keras_bert.text.user_tokens import UserToken
+
+    tokens = changes.pop("user_tokens", ())
+    tokenizer = TokenizerSettings(
+        user_tokens=[UserToken(token, normalized=True) for token in tokens]
+    )
+    config = BertConfig.from_dict(SIZES | changes)
+    keras.utils.set_random_seed(0)
+    model = BertEncoder(config) if kind == "BertEncoder" else getattr(models, kind)(config)
+    save_model_directory(folder, model, ModelDescription(config, vocab, tokenizer))
+    return folder
+
+
+def write_documents(folder: Path, count: int = 24) -> Path:
+    """Writes documents of several formats, and a file of an unknown one."""
+    folder.mkdir()
+    chance = random.Random(0)
+    rows = []
+    for number in range(count):
+        words = [[chance.choice(KNOWN + NEW) for _ in range(6)] for _ in range(4)]
+        text = " ".join(" ".join(sentence).capitalize() + "." for sentence in words)
+        if number % 4 == 0:
+            (folder / f"{number}.txt").write_text(text)
+        elif number % 4 == 1:
+            (folder / f"{number}.md").write_text(text)
+        elif number % 4 == 2:
+            (folder / f"{number}.html").write_text(f"<html><body><p>{text}</p></body></html>")
+        else:
+            rows.append(json.dumps({"text": text}))
+    (folder / "rows.jsonl").write_text("\n".join(rows))
+    (folder / "drawing.pdf").write_bytes(b"%PDF")
+    return folder
+
+
+def command(place: Path, output_dir: Path, **changes) -> list[str]:
+    values = {"input": place / "documents", "init_checkpoint": place / "bert"}
+    values |= {"output_dir": output_dir, **FLAGS, **changes}
+    return ["keras-bert adapt", "--nojit_compile", *(f"--{k}={v}" for k, v in values.items())]
+
+
+def run(place: Path, output_dir: Path, **changes) -> int:
+    """Runs the program in this process; returns its exit code."""
+    return call(adapt.PROGRAM, command(place, output_dir, **changes))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Creates a folder with documents and a checkpoint."""
+    place = tmp_path_factory.mktemp("adapt")
+    write_documents(place / "documents")
+    save(place / "bert")
+    return place
+
+
+@pytest.fixture(scope="module")
+def finished(place):
+    """Returns the folder of an adaptation that was not interrupted."""
+    assert run(place, place / "finished") == 0
+    return place / "finished"
+
+
+def test_results_compare_the_held_out_loss_before_and_after(finished):
+    results = json.loads((finished / "results.json").read_text())
+    assert results["train_documents"] == 23
+    assert results["eval_documents"] == 1
+    assert results["new_words"] == len(NEW)
+    assert results["new_masked_lm_head"] is False
+    records = json.loads((finished / "records" / "train" / "manifest.json").read_text())
+    assert results["step"] == math.ceil(3 * records["counts"]["examples"] / 8)
+    assert results["masked_lm_loss_after"] < results["masked_lm_loss_before"]
+    for when in ("before", "after"):
+        loss = results[f"masked_lm_loss_{when}"]
+        assert results[f"masked_lm_perplexity_{when}"] == pytest.approx(math.exp(loss))
+    before, after = (
+        json.loads((finished / name / "results.json").read_text()) for name in ("before", "train")
+    )
+    assert before["masked_lm_loss"] == results["masked_lm_loss_before"]
+    assert after["masked_lm_loss"] == results["masked_lm_loss_after"]
+    assert before["unigram_masked_lm_loss"] == results["unigram_masked_lm_loss"]
+    fingerprints = {
+        json.loads((finished / name / "run.json").read_text())["settings"]["eval_fingerprint"]
+        for name in ("before", "train")
+    }
+    assert len(fingerprints) == 1  # The same held-out records.
+
+
+def test_new_words_replace_unused_tokens_and_are_appended(finished, place):
+    vocab = (finished / "model" / "vocab.txt").read_text().splitlines()
+    assert len(vocab) == len(VOCAB) + 2
+    assert {vocab[1], *vocab[-2:]} == {*NEW}
+    assert vocab[2 : len(VOCAB)] == VOCAB[2:]
+    config = json.loads((finished / "model" / "config.json").read_text())
+    assert config["vocab_size"] == len(vocab)
+    old, start = (
+        load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+        for folder in (place / "bert", finished / "start")
+    )
+    subwords = [VOCAB.index("good"), VOCAB.index("##film")]
+    np.testing.assert_allclose(start[vocab.index("goodfilm")], old[subwords].mean(0), atol=1e-7)
+
+
+def test_held_out_documents_are_not_in_the_training_text(finished):
+    train, held_out = (
+        {*(finished / "text" / f"{name}.txt").read_text().removesuffix("\n\n").split("\n\n")}
+        for name in ("train", "eval")
+    )
+    assert (len(train), len(held_out)) == (23, 1)
+    assert not train & held_out
+
+
+def test_finished_adaptation_prints_its_results_again(finished, place, capfd):
+    before = contents(finished)
+    assert run(place, finished) == 0
+    out, err = capfd.readouterr()
+    assert "finished; nothing to do" in err
+    assert contents(finished) == before
+    names = [line.split(" = ")[0] for line in out.splitlines()]
+    assert names == [*json.loads((finished / "results.json").read_text())]
+    assert names[-2:] == ["masked_lm_perplexity_before", "masked_lm_perplexity_after"]
+    last = err.splitlines()[-1]
+    assert f"keras-bert classify --init_checkpoint={finished} " in last
+    assert "model/, records/, results.json" in err.splitlines()[-2]
+
+
+def test_documents_may_move_before_the_adaptation_is_resumed(finished, place, tmp_path, capfd):
+    shutil.copytree(place / "documents", tmp_path / "moved")
+    assert run(place, finished, input=tmp_path / "moved") == 0
+    assert "nothing to do" in capfd.readouterr().err
+
+
+def test_interrupted_stages_are_resumed(finished, place, tmp_path, monkeypatch, capfd):
+    """Interrupts the program at the start of each stage, and then lets it end."""
+    output_dir = tmp_path / "out"
+    stages = ["split_documents", "_extend_vocab", "convert"]
+    stages += [("create_pretraining_data", 0), ("create_pretraining_data", 1)]
+    stages += [("pretrain", 0), ("pretrain", 1), "atomic_path"]
+    for stage in stages:
+        name, skipped = (stage, 0) if isinstance(stage, str) else stage
+        original, calls = getattr(adaptation_stages, name), []
+
+        def interrupted(*arguments, original=original, calls=calls, skipped=skipped, **named):
+            calls.append(arguments)
+            if len(calls) > skipped:
+                raise KeyboardInterrupt
+            return original(*arguments, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(adaptation_stages, name, interrupted)
+            assert run(place, output_dir) == 130, stage
+        assert len(calls) == skipped + 1
+        assert not (output_dir / "results.json").exists()
+        assert "same command again to resume" in capfd.readouterr().err
+    assert run(place, output_dir) == 0
+    for name in ("results.json", "model/model.safetensors", "model/vocab.txt"):
+        assert (output_dir / name).read_bytes() == (finished / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_killed_training_is_resumed_with_the_same_result(place, root, tmp_path, random_moment):
+    arguments = {"num_train_steps": 60}
+    start = [sys.executable, "-m", "keras_bert", "adapt"]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+    def line(folder):
+        return [*start, *command(place, folder, **arguments)[1:]]
+
+    subprocess.run(line(tmp_path / "whole"), check=True, **options)
+    killed = subprocess.Popen(line(tmp_path / "killed"), **options)
+    checkpoints = tmp_path / "killed" / "train" / "checkpoints"
+    while killed.poll() is None and not any(checkpoints.glob("step-*")):
+        time.sleep(0.05)
+    time.sleep(random_moment.random())
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    done = subprocess.run(line(tmp_path / "killed"), check=True, **options)
+    assert b"masked_lm_perplexity_after" in done.stdout
+    for name in ("results.json", "model/model.safetensors"):
+        whole, resumed = ((tmp_path / run / name).read_bytes() for run in ("whole", "killed"))
+        assert whole == resumed
+
+
+def one_line(err: str) -> str:
+    """Returns the only error line."""
+    (line,) = [line for line in err.splitlines() if line.startswith("keras-bert adapt: error: ")]
+    assert err.splitlines()[-1] == line
+    return line
+
+
+def test_changed_setting_is_rejected(finished, place, capfd):
+    before = contents(finished)
+    assert run(place, finished, learning_rate=1e-3) == 1
+    line = one_line(capfd.readouterr().err)
+    assert "other settings: learning_rate was 0.01 and is now 0.001; expected the same" in line
+    assert contents(finished) == before
+
+
+def test_changed_documents_are_rejected(finished, place, tmp_path, capfd):
+    shutil.copytree(place / "documents", tmp_path / "changed")
+    (tmp_path / "changed" / "0.txt").write_text("Another text.")
+    assert run(place, finished, input=tmp_path / "changed") == 1
+    assert "other settings: input_sha256 was " in one_line(capfd.readouterr().err)
+
+
+def test_checkpoint_without_head_and_corpus_without_new_words(place, tmp_path, capfd):
+    """The encoder also has a user token of transformers, which the records must contain."""
+    vocab = [*VOCAB, "[URL]"]
+    save(tmp_path / "bert", "BertEncoder", vocab, vocab_size=len(vocab), user_tokens=["[URL]"])
+    changes = {"min_frequency": 1000, "init_checkpoint": tmp_path / "bert", "num_train_steps": 2}
+    assert run(place, tmp_path / "out", **changes) == 0
+    err = capfd.readouterr().err
+    assert "has no masked-LM head; it is newly initialized" in err
+    assert f"No new words; the vocabulary stays that of {tmp_path / 'bert'}" in err
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (results["new_words"], results["new_masked_lm_head"]) == (0, True)
+    assert results["step"] == 2
+    assert not (tmp_path / "out" / "start").exists()
+    assert (tmp_path / "out" / "model" / "vocab.txt").read_text().splitlines() == vocab
+    added = json.loads((tmp_path / "out" / "model" / "tokenizer_config.json").read_text())
+    assert "[URL]" in json.dumps(added)
+
+
+@pytest.fixture
+def bad(tmp_path):
+    """Returns a folder with an empty folder, and folders with too few documents."""
+    for name in ("empty", "single", "unknown", "same"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "single" / "a.txt").write_text("A good film. A bad book.")
+    (tmp_path / "unknown" / "a.pdf").write_bytes(b"%PDF")
+    for name in "abc":
+        (tmp_path / "same" / f"{name}.txt").write_text("A good film.")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("empty", "--input: no file matches"),
+        ("missing", "--input: no file matches"),
+        ("single", "a single document with text, read as --input_format=mixed; expected at least"),
+        ("unknown", "no documents with text"),
+        ("same", "a single document with text"),
+    ],
+)
+def test_too_few_documents_are_rejected(place, bad, name, message, capfd):
+    assert run(place, bad / "out", input=bad / name) == 1
+    assert message in one_line(capfd.readouterr().err)
+    assert not (bad / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"init_checkpoint": "missing"}, "missing: no such checkpoint; expected a model directory"),
+        ({"max_seq_length": 64}, "--max_seq_length=64: the model has only 32 positions"),
+        ({"max_seq_length": 4}, "flag --max_seq_length=4"),
+        ({"gradient_accumulation_steps": 3}, "--train_batch_size=8 is not divisible by"),
+        ({"train_batch_size": 2**20, "max_seq_length": 32}, "--train_batch_size=1048576: "),
+        ({"input": ""}, "--input=: flag --input= is required and must not be empty"),
+        ({"eval_share": 0.9}, "--eval_share=0.9"),
+        ({"input_format": "html", "text_field": "body"}, "--text_field=body with --input_format="),
+    ],
+)
+def test_bad_flags_are_rejected(place, tmp_path, changes, message, monkeypatch, capfd):
+    monkeypatch.setattr("keras_bert.common.host_memory.available", lambda: 2**30)
+    assert run(place, tmp_path / "out", **changes) == 1
+    assert message.split(": flag")[0] in one_line(capfd.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("vocab", "changes", "message"),
+    [
+        (None, {}, "has no vocabulary; expected a checkpoint with a vocabulary"),
+        (VOCAB, {"is_decoder": True}, "is a left-to-right model (is_decoder); expected a bidirect"),
+    ],
+)
+def test_unusable_checkpoints_are_rejected(place, tmp_path, vocab, changes, message, capfd):
+    save(tmp_path / "bert", vocab=vocab, **changes)
+    assert run(place, tmp_path / "out", init_checkpoint=tmp_path / "bert") == 1
+    assert message in one_line(capfd.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("output_dir", "message"),
+    [
+        ("documents", "is the folder of the input"),
+        ("documents/out", "which is read; expected another folder"),
+        ("bert", "overlaps with --init_checkpoint"),
+        ("bert/out", "which is read; expected another folder"),
+        ("other", "contains other files, such as notes.txt; expected a new folder"),
+        ("run", "contains the run of another program (run.json); expected a new folder"),
+        ("file", "file: Not a directory"),
+        (".", "contains the input"),
+    ],
+)
+def test_folders_of_other_files_are_rejected(place, tmp_path, output_dir, message, capfd):
+    shutil.copytree(place / "documents", tmp_path / "documents")
+    shutil.copytree(place / "bert", tmp_path / "bert")
+    for name in ("other/notes.txt", "run/run.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(json.dumps({"settings": {"task_name": "MRPC"}}))
+    (tmp_path / "file").touch()
+    before = contents(tmp_path)
+    folders = {"input": tmp_path / "documents", "init_checkpoint": tmp_path / "bert"}
+    assert run(place, tmp_path / output_dir, **folders) == 1
+    assert message in one_line(capfd.readouterr().err)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.slow
+def test_transformers_opens_the_model_with_the_same_outputs(finished, root, tmp_path):
+    peers = root / ".peers" / "bin" / "python"
+    if not peers.exists():
+        pytest.skip("the environment with transformers, .peers, is not installed")
+    from tests.checkpoints.test_vocab_change import run_model, tokenize
+
+    model, text = finished / "model", ["Goodfilm is a bada book.", "isfilm very good"]
+    _, inputs = tokenize(model, text)
+    rows = [
+        row[: int(mask.sum())]
+        for row, mask in zip(inputs["input_ids"], inputs["input_mask"], strict=True)
+    ]
+    token_ids = [" ".join(map(str, row)) for row in rows]
+    batch = tmp_path / "batch.npz"
+    np.savez(batch, **inputs, **run_model(model, inputs), text=text, token_ids=token_ids)
+    done = subprocess.run(
+        [peers, root / "tests" / "check_transformers_opens.py", model, batch],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "problems: none" in done.stdout
