@@ -36,9 +36,7 @@ def define_flags(define: Definitions) -> None:
         "negatives of its batch. cosent, for scored pairs: cosines must have the order of the "
         "scores. cosine, for scored pairs: cosines must equal the scores.",
     )
-    define.number(
-        "scale", 20.0, "Factor of the cosines in mnrl and cosent; 1 / temperature.", 0.0
-    )
+    define.number("scale", 20.0, "Factor of the cosines in mnrl and cosent; 1 / temperature.", 0.0)
     define.enum(
         "pooling",
         None,

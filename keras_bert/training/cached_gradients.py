@@ -58,14 +58,15 @@ def make_cached_gradients(
         return tf.stack([sums[name] for name in objective.metrics]), tape.gradient(scaled, vectors)
 
     def backward(batch: Batch, upstream: tf.Tensor) -> list[tf.Tensor]:
+        weights = [variable.value for variable in variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([variable.value for variable in variables])
+            tape.watch(weights)
             recompute: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
             if training.gradient_checkpointing:
                 recompute = recomputing(model, fully_compiled=fully_compiled)
             with recompute:
                 vectors = forward(batch)
-        gradients = tape.gradient(vectors, variables, upstream, unconnected_gradients="zero")
+        gradients = tape.gradient(vectors, weights, upstream, unconnected_gradients="zero")
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     run_forward, run_backward = (

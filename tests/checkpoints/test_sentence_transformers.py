@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert.common.errors import InputError
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
+from keras_bert.common.errors import InputError
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
 

@@ -20,9 +20,7 @@ from keras_bert.tasks.embedding.rows import (
 from keras_bert.tasks.loading import SETTINGS_KEY, Source
 
 
-def given_loss(
-    loss: EmbeddingLoss | str | None, rows: TextRows, hidden_size: int
-) -> EmbeddingLoss:
+def given_loss(loss: EmbeddingLoss | str | None, rows: TextRows, hidden_size: int) -> EmbeddingLoss:
     """Returns the loss for training on examples, for a model with vectors of a size.
 
     `loss` may be the name of a loss, or None for the default.

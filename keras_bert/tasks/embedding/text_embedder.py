@@ -13,7 +13,7 @@ from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertEncoder
-from keras_bert.models.pooled_encoder import PooledEncoder
+from keras_bert.models.pooled_encoder import POOLINGS, PooledEncoder
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_texts
 from keras_bert.tasks.embedding.arguments import (
@@ -72,6 +72,7 @@ class TextEmbedder(Task):
         max_seq_length: int | None = None,
         normalize: bool | None = None,
         *,
+        pooling: str | None = None,
         tokenizer: BertTokenizer | None = None,
         dtype: str | None = None,
     ) -> "TextEmbedder":
@@ -83,6 +84,8 @@ class TextEmbedder(Task):
                 then to the maximum in the sentence-transformers files, or 128.
             normalize: whether vectors are scaled to length 1; defaults to the saved setting, then
                 to whether modules.json (sentence-transformers) contains a Normalize module.
+            pooling: the vector that `fit` trains and `evaluate` scores, `mean` or `cls`; defaults
+                to that of the sentence-transformers files, then to the saved setting, or `mean`.
             tokenizer: replaces the tokenizer of the checkpoint.
             dtype: dtype policy, such as "mixed_bfloat16"; defaults to Keras' global policy.
 
@@ -93,7 +96,11 @@ class TextEmbedder(Task):
         source.check_heads(cls.task, cls.__name__)
         options = ModelOptions(tokenizer, dtype)
         return cls.from_source(
-            source, max_seq_length=max_seq_length, normalize=normalize, options=options
+            source,
+            max_seq_length=max_seq_length,
+            normalize=normalize,
+            pooling=pooling,
+            options=options,
         )
 
     @classmethod
@@ -103,18 +110,25 @@ class TextEmbedder(Task):
         *,
         max_seq_length: int | None = None,
         normalize: bool | None = None,
+        pooling: str | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "TextEmbedder":
         """Creates the object from an open checkpoint."""
-        settings = cls.saved_settings(source, max_seq_length, normalize)
+        settings = cls.saved_settings(source, max_seq_length, normalize, pooling)
         model = BertEncoder(source.checkpoint.config, dtype=options.dtype)
         return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
 
     @classmethod
     def saved_settings(
-        cls, source: Source, max_seq_length: int | None = None, normalize: bool | None = None
+        cls,
+        source: Source,
+        max_seq_length: int | None = None,
+        normalize: bool | None = None,
+        pooling: str | None = None,
     ) -> EmbedderSettings:
         """Reads the settings of a checkpoint; arguments that are not None replace them."""
+        if pooling not in (None, *POOLINGS):
+            raise InputError(f"pooling={pooling!r:.60}: expected one of {', '.join(POOLINGS)}")
         checkpoint = source.checkpoint
         files = SentenceTransformer.of(checkpoint.path)
         with checkpoint.open_weights() as stored:
@@ -124,7 +138,7 @@ class TextEmbedder(Task):
                 max_seq_length, files.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
             ),
             normalize=source.setting("normalize", bool, normalize, files.normalize),
-            pooling=files.pooling or source.setting("pooling", str, None),
+            pooling=pooling or files.pooling or source.setting("pooling", str, None),
             pooled=pooled,
             matryoshka_sizes=saved_sizes(source),
         )

@@ -139,9 +139,7 @@ def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
     count = task.train.num_groups
     epoch = steps_per_epoch(count, training.train_batch_size)
     steps = training.num_train_steps or max(1, round(epoch * run.settings.num_train_epochs))
-    logging.info(
-        "%d training examples, %d steps per epoch, %d steps in total", count, epoch, steps
-    )
+    logging.info("%d training examples, %d steps per epoch, %d steps in total", count, epoch, steps)
     return replace(run, training=replace(training, num_train_steps=steps, evaluate_steps=epoch))
 
 
