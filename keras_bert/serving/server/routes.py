@@ -1,8 +1,8 @@
 """Answers HTTP requests as TensorFlow Serving does, and serves the demo page.
 
 TensorFlow Serving's routes are POST /v1/models/NAME[/versions/V]:predict and GET
-/v1/models/NAME[/versions/V][/metadata]. POST /v1/embeddings is OpenAI's. The other routes are GET /,
-/export.json, /openapi.json, /healthz and /metrics.
+/v1/models/NAME[/versions/V][/metadata]. POST /v1/embeddings is OpenAI's. The other routes are
+GET /, /export.json, /openapi.json, /healthz and /metrics.
 """
 
 import asyncio

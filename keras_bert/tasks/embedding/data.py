@@ -59,7 +59,7 @@ class EmbeddingSettings:
 
     @property
     def numeric_range(self) -> tuple[float, float]:
-        """The lowest and the highest score."""
+        """The lowest and the highest score; raises InputError for an invalid range."""
         return check_range("--score_range", self.score_range)
 
 

@@ -27,6 +27,7 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.truncation import report_splits
+from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
 
@@ -47,6 +48,7 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
     settings = run.settings
     start = open_pretrained(settings)
     loss = embedding.make_loss(start.config.hidden_size)
+    largest_score = max(map(abs, embedding.numeric_range))
     _check_devices(loss, run)
     splits = _Splits(
         read_training_rows(embedding) if settings.do_train else None,
@@ -60,20 +62,23 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
         check_training_rows(splits.train, loss, run.training.train_batch_size)
     if splits.dev is not None:
         check_evaluation_rows(splits.dev)
-    task = make_task(embedding, loss, splits, start, settings.max_seq_length)
+    model = _embedder_settings(embedding, loss, start, settings.max_seq_length)
+    task = make_task(splits, loss, model, start.tokenizer(), largest_score)
     return fine_tune_seeds(run, start, task)
 
 
 def make_task(
-    embedding: EmbeddingSettings,
-    loss: EmbeddingLoss,
     splits: _Splits,
-    start: Pretrained,
-    max_seq_length: int,
+    loss: EmbeddingLoss,
+    settings: EmbedderSettings,
+    tokenizer: BertTokenizer,
+    largest_score: float = 1.0,
 ) -> FineTuningTask:
-    """Creates the task that trains on and scores the texts of a run."""
-    settings = _embedder_settings(embedding, loss, start, max_seq_length)
-    processor = EmbeddingProcessor(start.tokenizer(), settings)
+    """Creates the task that trains on and scores the texts of a run.
+
+    Scores are divided by `largest_score` for training.
+    """
+    processor = EmbeddingProcessor(tokenizer, settings)
     all_prepared: dict[str, Prepared] = {}
 
     def prepared(name: str, rows: TextRows) -> Examples:
@@ -82,8 +87,7 @@ def make_task(
 
     train = score = None
     if splits.train is not None:
-        largest = max(map(abs, embedding.numeric_range))
-        train = splits.train.labelled(prepared("train", splits.train), largest)
+        train = splits.train.labelled(prepared("train", splits.train), largest_score)
     if splits.dev is not None:
         dev = prepared("dev", splits.dev)
 
@@ -93,14 +97,14 @@ def make_task(
 
     return FineTuningTask(
         make=lambda config, dtype: TextEmbedder(
-            BertEncoder(config, dtype=dtype), processor.tokenizer, settings
+            BertEncoder(config, dtype=dtype), tokenizer, settings
         ),
         objective=embedding_objective(loss, settings.pooling),
         train=train,
         score=score,
         best=best_metric(splits.dev),
         data={} if splits.dev is None else {"dev": _items(splits.dev)},
-        truncated=report_splits(all_prepared, "texts", f"max_seq_length={max_seq_length}"),
+        truncated=report_splits(all_prepared, "texts", f"max_seq_length={settings.max_seq_length}"),
     )
 
 

@@ -66,9 +66,10 @@ def test_vectors_and_token_counts_are_those_of_predict(ask, embedder):
     status, one = ask({"input": TEXTS[0], "model": "mini"})
     assert status == 200
     np.testing.assert_allclose(vectors_of(one), expected["mean"][:1], atol=1e-5)
-    assert 'requests_total{route="embeddings",status="200"} 2' in requests.get(
-        f"{ask.server.url}/metrics", timeout=30
-    ).text
+    assert (
+        'requests_total{route="embeddings",status="200"} 2'
+        in requests.get(f"{ask.server.url}/metrics", timeout=30).text
+    )
 
 
 def test_base64_has_the_same_vectors(ask):
