@@ -33,7 +33,7 @@ from keras_bert.training.backend import BACKEND
 
 @dataclass(frozen=True)
 class _Splits:
-    """The training and development examples of a run, either may be None."""
+    """The training and the development examples of a run; each may be None."""
 
     train: TextRows | None
     dev: TextRows | None
@@ -49,7 +49,8 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
     start = open_pretrained(settings)
     loss = embedding.make_loss(start.config.hidden_size)
     largest_score = max(map(abs, embedding.numeric_range))
-    _check_devices(loss, run)
+    if settings.do_train:
+        _check_devices(loss, run)
     splits = _Splits(
         read_training_rows(embedding) if settings.do_train else None,
         read_evaluation_rows(embedding) if settings.do_eval else None,
@@ -111,7 +112,9 @@ def make_task(
 def _embedder_settings(
     embedding: EmbeddingSettings, loss: EmbeddingLoss, start: Pretrained, max_seq_length: int
 ) -> EmbedderSettings:
-    saved = TextEmbedder.saved_settings(Source.of(start.checkpoint))
+    source = Source.of(start.checkpoint)
+    source.check_heads(TextEmbedder.task, TextEmbedder.__name__)
+    saved = TextEmbedder.saved_settings(source)
     pooling = embedding.pooling or saved.pooling or POOLINGS[0]
     return EmbedderSettings(
         max_seq_length=max_seq_length,

@@ -1,4 +1,4 @@
-"""Tests training TextEmbedder with `fit`: it learns, saves what it learned, and checks arguments."""
+"""Tests training TextEmbedder with `fit`: it learns, saves its settings, and checks arguments."""
 
 import json
 
@@ -148,7 +148,7 @@ def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
         (lambda it: it.fit(["a", "b"]), r"texts is \['a', 'b'\]; expected a tuple of two lists"),
         (
             lambda it: it.fit(PAIRS, loss=EmbeddingLoss("mnrl", sizes=(32,))),
-            r"sizes=\(32,\): expected different whole numbers from 1 to 16, the model's hidden size",
+            r"sizes=\(32,\): expected different whole numbers from 1 to 16, the model's",
         ),
         (
             lambda it: it.evaluate((*PAIRS, PAIRS[0])),
