@@ -42,7 +42,7 @@ FLAGS = flags.FLAGS
 
 
 def read_pairs(name: str) -> list[dict]:
-    """Reads a file of STS-B; with --steps, only as many training pairs as the steps take."""
+    """Reads a file of STS-B; with --steps, only as many pairs as the steps take."""
     lines = (Path(FLAGS.data_dir) / f"{name}.tsv").read_text(encoding="utf-8").splitlines()
     header = lines[0].split("\t")
     places = [header.index(column) for column in ("sentence1", "sentence2", "score")]
@@ -50,7 +50,7 @@ def read_pairs(name: str) -> list[dict]:
     for line in lines[1:]:
         first, second, score = (line.split("\t")[place] for place in places)
         pairs.append({"text_a": first, "text_b": second, "score": float(score)})
-    return pairs[: FLAGS.steps * BATCH or None] if name == "train" else pairs
+    return pairs[: FLAGS.steps * BATCH or None]
 
 
 def run(job: Mapping) -> dict:
