@@ -30,6 +30,7 @@ IN_A_CHECKOUT = {
     "classify": "python run_classifier.py",
     "squad": "python run_squad.py",
     "ner": "python run_ner.py",
+    "embed": "python run_embedding.py",
     "fill-mask": "python run_fill_mask.py",
     "extract-features": "python extract_features.py",
     "export": "python export_model.py",

@@ -135,6 +135,7 @@ PROGRAMS = {
     "run_classifier.py": "keras_bert.programs.classify",
     "run_squad.py": "keras_bert.programs.squad",
     "run_ner.py": "keras_bert.programs.ner",
+    "run_embedding.py": "keras_bert.programs.embed",
     "run_fill_mask.py": "keras_bert.programs.fill_mask",
     "extract_features.py": "keras_bert.programs.extract_features",
     "export_model.py": "keras_bert.programs.export",

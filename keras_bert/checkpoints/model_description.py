@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.config import BertConfig
 from keras_bert.text.settings import TokenizerSettings
 
@@ -21,6 +22,7 @@ class ModelDescription:
             `multi_label_classification` or `regression`.
         extra: additional entries of config.json, {key: value}.
         card: the model card (README.md) in Markdown; empty for none.
+        sentence_transformer: the settings for sentence-transformers, if it can open the model.
     """
 
     config: BertConfig
@@ -30,6 +32,7 @@ class ModelDescription:
     problem_type: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     card: str = ""
+    sentence_transformer: SentenceTransformer | None = None
 
     def hugging_face_settings(self, architecture: str, num_labels: int | None) -> dict[str, Any]:
         """Returns the content of a config.json that transformers can open.

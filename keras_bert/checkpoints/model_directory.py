@@ -27,6 +27,7 @@ from keras_bert.checkpoints.safetensors_file import (
     open_safetensors,
     write_safetensors,
 )
+from keras_bert.checkpoints.sentence_transformers import SENTENCE_TRANSFORMER_FILES
 from keras_bert.checkpoints.tokenizer_files import (
     CONFIG,
     FAST_TOKENIZER,
@@ -50,7 +51,10 @@ _ACTIVATIONS_READ = {
 }
 _ACTIVATIONS_WRITTEN = {"gelu_tanh": "gelu_new"}
 MODEL_CARD = "README.md"
-MODEL_FILES = (CONFIG, WEIGHTS, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_CARD)
+MODEL_FILES = (
+    *(CONFIG, WEIGHTS, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_CARD),
+    *SENTENCE_TRANSFORMER_FILES,
+)
 
 
 def open_model_directory(path: str | os.PathLike) -> Checkpoint:
@@ -112,6 +116,8 @@ def save_model_directory(
         )
         if description.card:
             write_bytes(folder / MODEL_CARD, description.card.encode())
+        if description.sentence_transformer:
+            description.sentence_transformer.write(folder, description.config.hidden_size)
 
 
 def write_model_directory(

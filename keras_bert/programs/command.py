@@ -28,6 +28,7 @@ PROGRAMS = {
     ),
     "squad": ("keras_bert.programs.squad", "fine-tune for question answering"),
     "ner": ("keras_bert.programs.ner", "fine-tune for named-entity recognition"),
+    "embed": ("keras_bert.programs.embed", "train sentence embeddings on pairs of texts"),
     "fill-mask": ("keras_bert.programs.fill_mask", "predict the masked words of sentences"),
     "extract-features": (
         "keras_bert.programs.extract_features",

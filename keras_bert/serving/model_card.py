@@ -18,6 +18,7 @@ TASK_DESCRIPTIONS = {
 TRAINING_SETTINGS = (
     "init_checkpoint",
     "objective",
+    "loss",
     "optimizer",
     "learning_rate",
     "num_train_epochs",

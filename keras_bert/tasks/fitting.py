@@ -19,8 +19,8 @@ from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.fine_tuning.batches import (
     BatchBuilder,
     BatchSettings,
+    grouped_plan,
     steps_per_epoch,
-    training_plan,
 )
 from keras_bert.tasks.fine_tuning.examples import Examples
 
@@ -113,7 +113,7 @@ def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -
     epoch may be smaller than the others.
     """
     builder = BatchBuilder(examples, settings)
-    chosen = training_plan(examples.lengths, settings)
+    chosen = grouped_plan(examples, settings)
 
     def batch_of(step: int) -> tuple[dict[str, np.ndarray], Any]:
         batch = builder.build(*chosen(step))
@@ -212,14 +212,14 @@ def fit(
     `evaluate` returns {metric: value} for the validation set; None if there is none.
     """
     batches = BatchSettings(
-        settings.batch_size,
+        settings.batch_size * data.examples.group_size,
         data.pad_token_id,
         data.max_seq_length,
         settings.seed,
         settings.length_pool,
     )
     dataset = fit_batches(data.examples, batches, data.targets)
-    epoch_steps = steps_per_epoch(len(data.examples), settings.batch_size)
+    epoch_steps = steps_per_epoch(data.examples.num_groups, settings.batch_size)
     steps = epoch_steps * settings.epochs
     schedule = LinearWarmupDecay(
         settings.learning_rate, steps, int(steps * settings.warmup_proportion)

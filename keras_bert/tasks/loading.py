@@ -63,7 +63,11 @@ class Source:
     @classmethod
     def open(cls, path: Any) -> "Source":
         """Opens any path that `--init_checkpoint` accepts; raises InputError for other paths."""
-        checkpoint = open_checkpoint(path)
+        return cls.of(open_checkpoint(path))
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> "Source":
+        """Finds the run that wrote an open checkpoint."""
         return cls(checkpoint, EarlierRun.of(checkpoint.path))
 
     def setting(self, name: str, kind: type, given: Any, default: Any = None) -> Any:

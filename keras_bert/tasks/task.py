@@ -121,6 +121,16 @@ class Task:
         """The `problem_type` of a classifier in transformers; None for other tasks."""
         return None
 
+    @property
+    def prediction_model(self) -> keras.Model:
+        """The model that `fit` trains and that the programs run: `model`, or a model around it."""
+        return self.model
+
+    @property
+    def uses_pooler(self) -> bool:
+        """Whether the training loss of the programs depends on the encoder's pooler."""
+        return not self.model.per_token
+
     # Public methods that all tasks share.
 
     @property
@@ -282,7 +292,7 @@ class Task:
             raise InputError("fit() got no examples; expected at least one")
         settings = FitSettings.of(options)
         reinitialize(self.model, self._initial_values, settings.seed)
-        history = fit(self.model, data, settings, evaluate, callbacks)
+        history = fit(self.prediction_model, data, settings, evaluate, callbacks)
         self.untrained, self.source, self._initial_values = (), None, {}
         return history
 

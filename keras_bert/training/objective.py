@@ -12,6 +12,19 @@ AfterBatch = Callable[[], None]  # called after each evaluation batch; may raise
 
 
 @dataclass(frozen=True)
+class RowObjective:
+    """The two steps of a loss that depends on one vector per row of a whole batch.
+
+    Attributes:
+        vectors: a function (model, batch, training) -> float32 [rows, width].
+        sums: a function (vectors, batch) -> {metric: numerator}, float32 scalars.
+    """
+
+    vectors: Callable[[keras.Model, Batch, bool], Any]
+    sums: Callable[[Any, Batch], dict[str, Any]]
+
+
+@dataclass(frozen=True)
 class Objective:
     """The metrics of a task, each a numerator over a denominator, both summed over examples.
 
@@ -25,12 +38,17 @@ class Objective:
         weights: a function batch -> {metric: denominator}, float32 scalars that depend only on the
             data. Examples that only pad a batch have weight 0.
         sums: a function (model, batch, training) -> {metric: numerator}, float32 scalars.
+        rows: for losses that depend on a whole batch, not on single rows: the step from a batch to
+            one vector per row; `sums` then consists of its two functions. None for other losses.
+        rows_per_example: the number of consecutive rows of a batch that form an example.
     """
 
     metrics: Sequence[str]
     losses: Mapping[str, float]
     weights: Callable[[Batch], dict[str, Any]]
     sums: Callable[[keras.Model, Batch, bool], dict[str, Any]]
+    rows: RowObjective | None = None
+    rows_per_example: int = 1
 
     def divide(self, sums: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Returns {"loss": value} followed by {metric: value}; a metric of weight 0 is 0.

@@ -66,14 +66,18 @@ class TrainingRun:
 
 
 def check_train_batch_fits(
-    settings: TrainingSettings, workers: int, config: BertConfig, length: int
+    settings: TrainingSettings,
+    workers: int,
+    config: BertConfig,
+    length: int,
+    rows_per_example: int = 1,
 ) -> None:
     """Raises an InputError if a worker's micro-batch cannot fit in the memory of its machine.
 
     `workers` is the number of workers, and `length` the number of tokens in a row.
     """
     size = settings.train_batch_size
-    rows = size // settings.gradient_accumulation_steps // workers
+    rows = size * rows_per_example // settings.gradient_accumulation_steps // workers
     check_batch_fits(config, rows, length, f"--train_batch_size={size}")
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_bert.optimization.clipping import clip_scale
+from keras_bert.training.cached_gradients import make_cached_gradients, split_micro_batches
 from keras_bert.training.fusion import compiled, compiles_entire_step
 from keras_bert.training.objective import Batch
 from keras_bert.training.recomputation import recomputing
@@ -66,6 +67,7 @@ def make_train_steps(
         ]
 
     forward_backward = compiled(forward_backward, jit_compile)
+    cached_gradients = make_cached_gradients(state, training) if objective.rows else None
 
     # XLA reads the weights and moments once; separate operations would read them a dozen times.
     @tf.function(jit_compile=jit_compile, autograph=False)
@@ -92,11 +94,9 @@ def make_train_steps(
         steps = training.gradient_accumulation_steps
         if steps == 1:
             return forward_backward(batch, totals, scale)
-        # Row r of a device belongs to micro-batch r mod `steps`, for any number of devices.
-        micro = {
-            name: tf.reshape(value, [-1, steps, *tf.unstack(tf.shape(value)[1:])])
-            for name, value in batch.items()
-        }
+        if cached_gradients:
+            return cached_gradients(batch, totals, scale)
+        micro = split_micro_batches(batch, steps)
         # Micro-batches of only padding are not computed; they are the last ones (ramp.py).
         filled = tf.reduce_any(micro["example_weights"] > 0, axis=0)
         count = tf.reduce_sum(tf.cast(filled, tf.int32))

@@ -16,7 +16,7 @@ class StepMetrics(NamedTuple):
         sums: [n, F], numerators of the objective's F metrics over the global batch.
         weights: [n, F], the denominators of these metrics.
         tokens: [n], the number of tokens in the batch, without padding.
-        examples: [n], the number of examples in the batch, without padding.
+        examples: [n], the number of rows in the batch that are (parts of) examples, not padding.
         loss_scale: [n], the factor by which the loss was multiplied; 1 without loss scaling.
         gradient_norm: [n], the global norm of the gradient before clipping.
         learning_rate: [n], the learning rate of the step.
@@ -93,8 +93,10 @@ class StepWindow:
             metrics["loss_scale"] = float(steps.loss_scale[-1])
         if self._timed:
             timed = concatenate(self._timed)
+            rows = timed.examples.sum(dtype=np.float64)
+            examples = rows / self._objective.rows_per_example
             metrics |= {
-                "examples_per_second": timed.examples.sum(dtype=np.float64) / self._seconds,
+                "examples_per_second": examples / self._seconds,
                 "tokens_per_second": timed.tokens.sum(dtype=np.float64) / self._seconds,
             }
         self._parts, self._timed, self._seconds = [], [], 0.0

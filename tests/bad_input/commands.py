@@ -72,6 +72,16 @@ COMMANDS = {
         "keras_bert.programs.classify",
         ("--train_file=train.jsonl", "--eval_file=train.jsonl", *_CUSTOM),
     ),
+    "embed": (
+        "keras_bert.programs.embed",
+        (
+            "--train_file=train.csv",
+            "--eval_file=train.csv",
+            "--anchor_column=text",
+            "--positive_column=label",
+            *_TUNE,
+        ),
+    ),
     "squad": (
         "keras_bert.programs.squad",
         ("--train_file=squad.json", "--eval_file=squad.json", "--max_query_length=8", *_TUNE),

@@ -1,7 +1,7 @@
 """Creates the server's OpenAPI schema from openapi.json and the model's signatures."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,16 +15,35 @@ _STRING = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Base64"}
 
 
 def describe_routes(
-    model_name: str, signatures: Mapping[str, Mapping[str, Input]]
+    model_name: str,
+    signatures: Mapping[str, Mapping[str, Input]],
+    vector_sizes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Returns the OpenAPI 3.1 document for `signatures`: {signature: {input name: `Input`}}."""
+    """Returns the OpenAPI 3.1 document of the server.
+
+    Args:
+        model_name: the name of the served model.
+        signatures: {signature: {input name: `Input`}}.
+        vector_sizes: the sizes of embeddings that a request may ask for; empty for a model that
+            returns no embeddings.
+    """
     document = json.loads(_FILE.read_text("utf-8").replace("MODEL_NAME", quote(model_name)))
     bodies = [
         body
         for name, inputs in sorted(signatures.items())
         for body in (_rows(name, inputs), _columns(name, inputs))
     ]
-    document["components"]["schemas"]["Predict"] = {"anyOf": bodies}
+    schemas = document["components"]["schemas"]
+    schemas["Predict"] = {"anyOf": bodies}
+    if vector_sizes:
+        request = schemas["EmbeddingsRequest"]["properties"]
+        request["model"]["enum"] = [model_name]
+        request["dimensions"]["enum"] = [*vector_sizes]
+    else:
+        del document["paths"]["/v1/embeddings"]
+        for name in ("EmbeddingsRequest", "EmbeddingsResponse", "OpenAIError"):
+            del schemas[name]
+        del document["components"]["responses"]["OpenAIError"]
     return document
 
 

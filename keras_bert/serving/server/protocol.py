@@ -91,6 +91,11 @@ def decode_call(body: bytes, signatures: Mapping[str, Mapping[str, Input]], max_
     return Call(name, inputs, by_row)
 
 
+def encode_call(call: Call, outputs: Arrays) -> Iterator[bytes]:
+    """Encodes the response to a request, as `encode_outputs` does."""
+    return encode_outputs(outputs, call.by_row)
+
+
 def encode_outputs(outputs: Arrays, by_row: bool) -> Iterator[bytes]:
     """Encodes the response to a predict request in row or columnar format, as JSON.
 

@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from keras_bert.common.errors import shorten
+from keras_bert.serving.server.embeddings import error_content
 from keras_bert.serving.server.versions import Version
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -37,9 +38,21 @@ def error_response(status: int, message: str) -> web.Response:
 
     A long message is truncated, because the event loop itself converts it.
     """
-    message = shorten(message, _MAX_MESSAGE)
+    return _error_response(status, _valid(message))
+
+
+def openai_error_response(status: int, message: str) -> web.Response:
+    """Creates an error response in OpenAI's format; otherwise like `error_response`."""
+    return _error_response(status, error_content(status, _valid(message)))
+
+
+def _valid(message: str) -> str:
     # Characters that UTF-8 cannot encode (a lone surrogate from a client) become "?".
-    response = json_response({"error": message.encode("utf-8", "replace").decode()}, status)
+    return shorten(message, _MAX_MESSAGE).encode("utf-8", "replace").decode()
+
+
+def _error_response(status: int, error: Any) -> web.Response:
+    response = json_response({"error": error}, status)
     if status in (408, 413):
         response.force_close()
     return response

@@ -1,8 +1,8 @@
 """Answers HTTP requests as TensorFlow Serving does, and serves the demo page.
 
 TensorFlow Serving's routes are POST /v1/models/NAME[/versions/V]:predict and GET
-/v1/models/NAME[/versions/V][/metadata]. The other routes are GET /, /export.json, /openapi.json,
-/healthz and /metrics.
+/v1/models/NAME[/versions/V][/metadata]. POST /v1/embeddings is OpenAI's. The other routes are
+GET /, /export.json, /openapi.json, /healthz and /metrics.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,7 +20,7 @@ from absl import logging
 from aiohttp import web
 
 from keras_bert.serving.model_card import public_name
-from keras_bert.serving.server import protocol
+from keras_bert.serving.server import embeddings, protocol
 from keras_bert.serving.server.batching import Batcher
 from keras_bert.serving.server.bodies import Bodies
 from keras_bert.serving.server.connections import Connections
@@ -27,12 +28,19 @@ from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.serving.server.openapi import describe_routes
 from keras_bert.serving.server.origins import check_origin
+from keras_bert.serving.server.paths import (
+    CALL_PATH,
+    EMBEDDINGS_PATH,
+    INFO_PATH,
+    route_name,
+)
 from keras_bert.serving.server.responses import (
     PAGE_FILES,
     Handler,
     error_response,
     json_response,
     metadata_response,
+    openai_error_response,
     page_handler,
     status_response,
 )
@@ -40,16 +48,19 @@ from keras_bert.serving.server.settings import Settings
 from keras_bert.serving.server.versions import Version, Versions
 from keras_bert.serving.version_folders import version_number
 
-_VERSION_PATH = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
-_CALL_PATH = re.compile(_VERSION_PATH + ":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
-_INFO_PATH = re.compile(_VERSION_PATH + "(/metadata)?", re.IGNORECASE | re.ASCII)
 _MAX_INLINE_BYTES = 1 << 14  # maximum size of JSON that the event loop itself handles
 _JSON_THREADS = 2
 _CLIENT_CLOSED_REQUEST = 499  # in the metrics only
 
+_Call = protocol.Call | embeddings.EmbeddingCall
+_Decode = Callable[[bytes], _Call]
+_Encode = Callable[[Any, protocol.Arrays], Iterator[bytes]]
+
 
 class Routes:
-    """Handles the requests of the server. Error responses are {"error": message}.
+    """Handles the requests of the server.
+
+    Error responses are {"error": message}; for embeddings, {"error": {"message": message, ...}}.
 
     `versions` must have loaded a version.
 
@@ -100,7 +111,7 @@ class Routes:
     async def _observe(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Counts and times a request, converts errors to responses, and writes the response."""
         started = time.perf_counter()
-        route = _route(request.path)
+        route = route_name(request.path)
         self._change_in_flight(1)
         try:
             with self._connections.in_use(request):
@@ -145,29 +156,26 @@ class Routes:
     async def _handle_errors(
         self, request: web.Request, handler: Handler, route: str
     ) -> web.StreamResponse:
+        failed = openai_error_response if route == "embeddings" else error_response
         try:
             check_origin(request, self._settings.allowed_hosts)
             if self.draining and route not in ("health", "metrics"):
                 raise RestError(503, "The server is shutting down")
             return await handler(request)
         except RestError as error:
-            return error_response(error.status, error.message)
+            return failed(error.status, error.message)
         except web.HTTPException as error:
-            response = error_response(
-                error.status, f"{error.reason}: {request.method} {request.path}"
-            )
+            response = failed(error.status, f"{error.reason}: {request.method} {request.path}")
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
             return response
         except Exception:
             logging.exception("%s %s: internal server error", request.method, request.path)
-            return error_response(
-                500, "Internal server error; the log of the server has the details"
-            )
+            return failed(500, "Internal server error; the log of the server has the details")
 
     async def _handle_rest(self, request: web.Request) -> web.Response:
         path = request.rel_url.raw_path
-        if request.method == "POST" and (match := _CALL_PATH.fullmatch(path)):
+        if request.method == "POST" and (match := CALL_PATH.fullmatch(path)):
             version = self._version(match)
             method = match[4].lower()
             if method != "predict":
@@ -177,10 +185,23 @@ class Routes:
                     f"Expected {kind} signature method_name to be tensorflow/serving/{method}. "
                     "Was: tensorflow/serving/predict",
                 )
-            self._batcher.require_room()
-            async with self._bodies.read(request, self._connections.arrival(request)) as body:
-                return await self._predict(version, body)
-        if request.method in ("GET", "HEAD") and (match := _INFO_PATH.fullmatch(path)):
+            decode = partial(
+                protocol.decode_call,
+                signatures=version.signatures,
+                max_rows=self._settings.max_request_rows,
+            )
+            return await self._answer(request, version, decode, protocol.encode_call)
+        if request.method == "POST" and path == EMBEDDINGS_PATH:
+            version = self._versions.current
+            decode = partial(
+                embeddings.decode_request,
+                model=embeddings.require_model(version.export),
+                name=self._name,
+                max_rows=self._settings.max_request_rows,
+            )
+            encode = partial(embeddings.encode_response, name=self._name)
+            return await self._answer(request, version, decode, encode)
+        if request.method in ("GET", "HEAD") and (match := INFO_PATH.fullmatch(path)):
             if match[4]:
                 return metadata_response(self._name, self._version(match))
             return self._status(match)
@@ -196,30 +217,26 @@ class Routes:
         requested = f"Latest({name})" if number is None else f"Specific({name}, {number})"
         raise RestError(404, f"Servable not found for request: {requested}")
 
-    async def _predict(self, version: Version, body: bytes) -> web.Response:
-        try:
-            async with asyncio.timeout(self._timeout):
-                call = await self._run_large_in_thread(
-                    len(body),
-                    protocol.decode_call,
-                    body,
-                    version.signatures,
-                    self._settings.max_request_rows,
-                )
-                outputs = await self._batcher.run(version, call.signature, call.inputs)
-                return json_response(await self._encode(outputs, call.by_row))
-        except TimeoutError:
-            raise RestError(
-                504, f"The model did not respond within {self._timeout:g} seconds"
-            ) from None
+    async def _answer(
+        self, request: web.Request, version: Version, decode: _Decode, encode: _Encode
+    ) -> web.Response:
+        self._batcher.require_room()
+        async with self._bodies.read(request, self._connections.arrival(request)) as body:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    call = await self._run_large_in_thread(len(body), decode, body)
+                    outputs = await self._batcher.run(version, call.signature, call.inputs)
+                    return json_response(await self._encode(outputs, encode(call, outputs)))
+            except TimeoutError:
+                raise RestError(
+                    504, f"The model did not respond within {self._timeout:g} seconds"
+                ) from None
 
-    async def _encode(self, outputs: protocol.Arrays, by_row: bool) -> bytes:
+    async def _encode(self, outputs: protocol.Arrays, parts: Iterator[bytes]) -> bytes:
         is_cancelled = threading.Event()
         size = 8 * sum(array.size for array in outputs.values())
         try:
-            return await self._run_large_in_thread(
-                size, _join_parts, protocol.encode_outputs(outputs, by_row), is_cancelled
-            )
+            return await self._run_large_in_thread(size, _join_parts, parts, is_cancelled)
         finally:
             is_cancelled.set()
 
@@ -252,7 +269,10 @@ class Routes:
         return json_response(version.export | served)
 
     async def _openapi(self, _: web.Request) -> web.Response:
-        return json_response(describe_routes(self._name, self._versions.current.signatures))
+        current = self._versions.current
+        vectors = embeddings.EmbeddingModel.of(current.export)
+        sizes = vectors.sizes if vectors else ()
+        return json_response(describe_routes(self._name, current.signatures, sizes))
 
     async def _health(self, _: web.Request) -> web.Response:
         if self.draining:
@@ -262,16 +282,6 @@ class Routes:
     async def _show_metrics(self, _: web.Request) -> web.Response:
         self._metrics.version.set(self._versions.current.number)
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
-
-
-def _route(path: str) -> str:
-    """Returns the value of the label `route` in the metrics for a URL path, one of a few."""
-    if path.startswith("/v1/"):
-        if _CALL_PATH.fullmatch(path):
-            return "predict"
-        return "metadata" if path.endswith("/metadata") else "status"
-    known = {"/healthz": "health", "/metrics": "metrics", "/export.json": "export"}
-    return known.get(path, "page" if path in PAGE_FILES else "other")
 
 
 def _number(text: str | None) -> int | None:

@@ -13,7 +13,7 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import GlueTask
-from keras_bert.tasks.classification.tables import read_rows, unit_of
+from keras_bert.tasks.classification.tables import Row, read_rows, unit_of
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,26 @@ def read_texts(
             len(short),
             short[0],
         )
+    check_text_cells(path, rows, text_columns, empty_texts=rules.empty_texts)
+    return Texts(
+        source=str(path),
+        first=[row.cells[0] for row in rows],
+        second=[row.cells[1] for row in rows] if len(text_columns) == 2 else None,
+        labels=[row.cells[-1] for row in rows] if label_column else None,
+        places=[row.line for row in rows],
+        indices=[str(index) for index in range(len(rows))],
+        unit=unit_of(path),
+    )
+
+
+def check_text_cells(
+    path: Path, rows: Sequence[Row], text_columns: Sequence[str], *, empty_texts: bool = False
+) -> None:
+    """Checks the first cells of each row, which must be texts, one for each of `text_columns`.
+
+    Raises:
+        InputError: a cell is not a string, or is empty and `empty_texts` is false.
+    """
     unit = unit_of(path)
     for place, column in enumerate(text_columns):
         for row in rows:
@@ -164,16 +184,7 @@ def read_texts(
                     f"{path}, {unit} {row.line}: expected a text in {column!r}, got "
                     f"{json.dumps(text)[:80]}"
                 )
-            if not (text.strip() or rules.empty_texts):
+            if not (text.strip() or empty_texts):
                 raise InputError(
                     f"{path}, {unit} {row.line}: the text in {column!r} is empty; expected text"
                 )
-    return Texts(
-        source=str(path),
-        first=[row.cells[0] for row in rows],
-        second=[row.cells[1] for row in rows] if len(text_columns) == 2 else None,
-        labels=[row.cells[-1] for row in rows] if label_column else None,
-        places=[row.line for row in rows],
-        indices=[str(index) for index in range(len(rows))],
-        unit=unit,
-    )

@@ -26,12 +26,14 @@ class EmbedderSettings:
         normalize: whether vectors are scaled to length 1, so that dot products are cosines.
         pooling: the pooling of the sentence-transformers model, `cls` or `mean`; None if unknown.
         pooled: whether the model has a pooler; without one there is no `pooled` output.
+        matryoshka_sizes: the sizes of truncated vectors that the model was trained for.
     """
 
     max_seq_length: int = 128
     normalize: bool = False
     pooling: str | None = None
     pooled: bool = True
+    matryoshka_sizes: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,11 +57,12 @@ class EmbeddingProcessor(TextProcessor):
         """Splits the output `vectors`, [B, 2 or 3, H], by name; normalizes if `normalize` is set.
 
         Returns:
-            `cls`, `mean` and, if the model has a pooler, `pooled`, float32 [B, H] each; and
-            `truncated`, bool [B].
+            `cls`, `mean` and, if the model has a pooler, `pooled`, float32 [B, H] each;
+            `truncated`, bool [B]; and `num_tokens`, int32 [B], with [CLS] and [SEP].
         """
         vectors = outputs["vectors"]
         if self.settings.normalize:
             vectors = tf.math.l2_normalize(vectors, axis=-1)
         named = zip(self.settings.names, tf.unstack(vectors, axis=1), strict=True)
-        return {**dict(named), "truncated": inputs.truncated}
+        num_tokens = tf.cast(inputs.input_ids.row_lengths(), tf.int32)
+        return {**dict(named), "truncated": inputs.truncated, "num_tokens": num_tokens}

@@ -1,23 +1,43 @@
-"""Defines TextEmbedder, which converts texts to vectors."""
+"""Defines TextEmbedder, which converts texts to vectors, and can be trained on pairs of texts."""
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Unpack
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
+from keras_bert.common.errors import InputError
 from keras_bert.models import BertEncoder
+from keras_bert.models.pooled_encoder import POOLINGS, PooledEncoder
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_texts
+from keras_bert.tasks.embedding.arguments import (
+    fit_targets,
+    given_evaluation_rows,
+    given_loss,
+    saved_sizes,
+)
+from keras_bert.tasks.embedding.losses import BatchLoss, EmbeddingLoss
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.embedding.sentence_transformers import SentenceTransformer
+from keras_bert.tasks.embedding.rows import (
+    DEFAULT_RANGE,
+    check_scores,
+    check_training_rows,
+    given_rows,
+)
+from keras_bert.tasks.embedding.scoring import score_embeddings, unit_vectors
 from keras_bert.tasks.embedding.served import ServedEmbedding
 from keras_bert.tasks.fine_tuning.predict import check_finite
+from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
 from keras_bert.tasks.loading import DEFAULT_MAX_SEQ_LENGTH, ModelOptions, Source
-from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.task import Task
+from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
@@ -31,6 +51,7 @@ class TextEmbedder(Task):
     Example:
         embedder = TextEmbedder.from_pretrained("bert")
         vectors = embedder.predict(["A text.", "Another one."])["mean"]
+        embedder.fit((questions, answers), epochs=1, batch_size=64, seed=0)
 
     Args:
         model: a `BertEncoder`.
@@ -51,6 +72,7 @@ class TextEmbedder(Task):
         max_seq_length: int | None = None,
         normalize: bool | None = None,
         *,
+        pooling: str | None = None,
         tokenizer: BertTokenizer | None = None,
         dtype: str | None = None,
     ) -> "TextEmbedder":
@@ -62,6 +84,8 @@ class TextEmbedder(Task):
                 then to the maximum in the sentence-transformers files, or 128.
             normalize: whether vectors are scaled to length 1; defaults to the saved setting, then
                 to whether modules.json (sentence-transformers) contains a Normalize module.
+            pooling: the vector that `fit` trains and `evaluate` scores, `mean` or `cls`; defaults
+                to that of the sentence-transformers files, then to the saved setting, or `mean`.
             tokenizer: replaces the tokenizer of the checkpoint.
             dtype: dtype policy, such as "mixed_bfloat16"; defaults to Keras' global policy.
 
@@ -72,7 +96,11 @@ class TextEmbedder(Task):
         source.check_heads(cls.task, cls.__name__)
         options = ModelOptions(tokenizer, dtype)
         return cls.from_source(
-            source, max_seq_length=max_seq_length, normalize=normalize, options=options
+            source,
+            max_seq_length=max_seq_length,
+            normalize=normalize,
+            pooling=pooling,
+            options=options,
         )
 
     @classmethod
@@ -82,53 +110,173 @@ class TextEmbedder(Task):
         *,
         max_seq_length: int | None = None,
         normalize: bool | None = None,
+        pooling: str | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "TextEmbedder":
         """Creates the object from an open checkpoint."""
+        settings = cls.saved_settings(source, max_seq_length, normalize, pooling)
+        model = BertEncoder(source.checkpoint.config, dtype=options.dtype)
+        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+
+    @classmethod
+    def saved_settings(
+        cls,
+        source: Source,
+        max_seq_length: int | None = None,
+        normalize: bool | None = None,
+        pooling: str | None = None,
+    ) -> EmbedderSettings:
+        """Reads the settings of a checkpoint; arguments that are not None replace them."""
+        if pooling not in (None, *POOLINGS):
+            raise InputError(f"pooling={pooling!r:.60}: expected one of {', '.join(POOLINGS)}")
         checkpoint = source.checkpoint
-        sentence_transformer = SentenceTransformer.of(checkpoint.path)
-        model = BertEncoder(checkpoint.config, dtype=options.dtype)
+        files = SentenceTransformer.of(checkpoint.path)
         with checkpoint.open_weights() as stored:
             pooled = stored.layout.name(f"{_POOLER}/dense/kernel") in stored.shapes
-        settings = EmbedderSettings(
+        return EmbedderSettings(
             max_seq_length=source.max_seq_length(
-                max_seq_length, sentence_transformer.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
+                max_seq_length, files.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
             ),
-            normalize=source.setting("normalize", bool, normalize, sentence_transformer.normalize),
-            pooling=sentence_transformer.pooling or source.setting("pooling", str, None),
+            normalize=source.setting("normalize", bool, normalize, files.normalize),
+            pooling=pooling or files.pooling or source.setting("pooling", str, None),
             pooled=pooled,
+            matryoshka_sizes=saved_sizes(source),
         )
-        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
         """Restores the settings from the content of an export's export.json."""
         names = info["signatures"]["serving_default"]["outputs"]
         return EmbedderSettings(
-            info["max_seq_length"], info["normalize"], info["pooling"], "pooled" in names
+            max_seq_length=info["max_seq_length"],
+            normalize=info["normalize"],
+            pooling=info["pooling"],
+            pooled="pooled" in names,
+            matryoshka_sizes=tuple(info.get("matryoshka_sizes", ())),
         )
 
-    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """Raises NotImplementedError: embeddings cannot be trained yet."""
-        raise NotImplementedError("TextEmbedder cannot be trained yet; train another task object")
+    def fit(
+        self,
+        texts: Any,
+        scores: Sequence[float] | None = None,
+        *,
+        loss: EmbeddingLoss | str | None = None,
+        validation_data: tuple[Any, Sequence[float] | None] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains the encoder with `keras.Model.fit` on one device and returns its history.
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Raises NotImplementedError: embeddings have no score yet."""
-        raise NotImplementedError("TextEmbedder has no scores yet; compare the vectors of predict")
+        Args:
+            texts: for pairs, a tuple of two lists of n strings: anchors and positives, or the texts
+                of scored pairs; for triplets, a tuple of three lists, the last one of negatives.
+            scores: n numbers from -1 to 1, the similarities of the pairs; None for pairs and
+                triplets without scores.
+            loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
+                scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
+            validation_data: (texts, scores) or (texts, None), evaluated after each epoch; the logs
+                contain the metrics as `val_spearman` and so on.
+            callbacks: Keras callbacks.
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
-    def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, np.ndarray]:
+        Raises:
+            InputError: an argument is invalid.
+        """
+        self._check_fit(options)
+        rows = given_rows("texts", texts, scores)
+        loss = given_loss(loss, rows, self.model.config.hidden_size)
+        if rows.scores is not None:
+            check_scores(rows, DEFAULT_RANGE)
+        check_training_rows(rows, loss, FitSettings.of(options).batch_size)
+        evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
+        self._replace_settings(
+            pooling=self.settings.pooling or "mean", matryoshka_sizes=tuple(loss.sizes)
+        )
+        prepared = prepare(self.processor.preprocess, [rows.texts])
+        limit = f"max_seq_length={self.settings.max_seq_length}"
+        report_truncation(prepared.truncated, "training texts", limit)
+        data = FitData(
+            examples=rows.labelled(prepared.examples),
+            targets=fit_targets,
+            losses={"vectors": BatchLoss(loss.name, loss.scale, loss.columns, loss.sizes)},
+            metrics={},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.pooler,),
+        )
+        return self._fit(data, options, evaluate, callbacks)
+
+    def evaluate(
+        self, texts: Any, scores: Sequence[float] | None = None, batch_size: int = 32
+    ) -> dict[str, float]:
+        """Scores the cosines of pairs of texts, with the pooling of the model.
+
+        Args:
+            texts: a tuple of two lists of n strings.
+            scores: n numbers from -1 to 1; None for pairs of an anchor and its positive.
+            batch_size: number of texts per batch.
+
+        Returns:
+            With scores, "spearman" and "pearson", the correlations of cosines and scores. Without,
+                "recall_at_1", "recall_at_5" and "recall_at_10": the fraction of anchors whose
+                positive is among the nearest of all positives. A model with Matryoshka sizes has
+                the same names for each smaller size, such as "spearman_64".
+
+        Raises:
+            InputError: an argument is invalid, there are no texts, or all scores are equal.
+        """
+        rows = given_evaluation_rows("texts", texts, scores)
+        vectors = self._predict((rows.texts,), batch_size)[self.settings.pooling or "mean"]
+        return score_embeddings(rows, vectors, self.settings.matryoshka_sizes)
+
+    def predict(
+        self, texts: Sequence[str], batch_size: int = 32, size: int | None = None
+    ) -> dict[str, np.ndarray]:
         """Converts texts to vectors.
 
         Args:
             texts: n strings.
             batch_size: number of texts per batch.
+            size: the size to which vectors are truncated; None for whole vectors. Truncated vectors
+                are useful if the model was trained with this Matryoshka size.
 
         Returns:
             "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
-                "pooled", if the model has a pooler; float32 [n, H] each.
+                "pooled", if the model has a pooler; float32 [n, H] each, or [n, size].
             "truncated", bool [n]: whether the end of the text was removed.
+            "num_tokens", int32 [n]: the number of tokens, with [CLS] and [SEP].
         """
-        return self._predict(check_texts("texts", texts), batch_size)
+        answers = self._predict(check_texts("texts", texts), batch_size)
+        if size is None:
+            return answers
+        for name in self.settings.names:
+            width = answers[name].shape[1]
+            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= width:
+                raise InputError(f"size={size!r}: expected a whole number from 1 to {width}")
+            short = answers[name][:, :size]
+            answers[name] = unit_vectors(short) if self.settings.normalize else short
+        return answers
+
+    @property
+    def prediction_model(self) -> PooledEncoder:
+        """The encoder with the pooling of the model, or else the mean."""
+        return PooledEncoder(self.model, self.settings.pooling or "mean", dtype="float32")
+
+    @property
+    def uses_pooler(self) -> bool:
+        """False: no loss depends on the pooler."""
+        return False
+
+    def describe(self) -> ModelDescription:
+        """Returns what a saved model directory contains besides the weights.
+
+        If the pooling is known, sentence-transformers can open the directory.
+        """
+        settings, description = self.settings, super().describe()
+        if settings.pooling is None:
+            return description
+        files = SentenceTransformer(settings.max_seq_length, settings.pooling, settings.normalize)
+        return replace(description, sentence_transformer=files)
 
     def make_processor(self) -> EmbeddingProcessor:
         """Creates the processor for the current settings."""
@@ -144,11 +292,21 @@ class TextEmbedder(Task):
         return super().text_settings() | {
             "normalize": settings.normalize,
             "pooling": settings.pooling,
+            "matryoshka_sizes": [*settings.matryoshka_sizes],
         }
 
     def example_request(self) -> dict[str, str]:
         """Returns {input name: string} for a warm-up request to a server."""
         return {"text": _TEXT}
+
+    def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:
+        if not isinstance(held_out, tuple) or len(held_out) != 2:
+            raise InputError(
+                f"validation_data is {held_out!r:.60}; expected a tuple (texts, scores), with None "
+                "for pairs without scores"
+            )
+        given_evaluation_rows("validation_data[0]", *held_out)
+        return lambda: self.evaluate(*held_out)
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Returns {"vectors": float32 [n, 2 or 3, H]}; all hidden states need too much memory."""

@@ -18,7 +18,7 @@ compiler builds one program per length.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -47,7 +47,7 @@ class BatchSettings:
     """Settings for building batches from examples.
 
     Attributes:
-        batch_size: number of examples per batch, over all devices.
+        batch_size: number of examples per batch, over all devices; of texts, not of groups.
         max_seq_length: the largest length of a batch, in tokens; no example may be longer.
         seed: seed for the order of every epoch and the dropout masks of every example.
         length_pool: number of training batches whose examples are sorted together (`epoch_plan`).
@@ -132,7 +132,7 @@ def training_batches(
     examples: Examples, settings: BatchSettings, first_step: int = 0
 ) -> tf.data.Dataset:
     """Creates the endless dataset of training batches, starting at `first_step`."""
-    chosen = training_plan(examples.lengths, settings)
+    chosen = grouped_plan(examples, settings)
     numbers = tf.data.Dataset.range(first_step, tf.int64.max)
     return _batches(numbers, BatchBuilder(examples, settings), chosen)
 
@@ -146,6 +146,25 @@ def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.D
 
     numbers = tf.data.Dataset.range(len(plan))
     return _batches(numbers, BatchBuilder(examples, settings), chosen)
+
+
+def grouped_plan(
+    examples: Examples, settings: BatchSettings
+) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+    """Returns a function like that of `training_plan`, which chooses whole groups of examples."""
+    size = examples.group_size
+    if size == 1:
+        return training_plan(examples.lengths, settings)
+    longest = examples.lengths.reshape(-1, size).max(axis=1)
+    plan = training_plan(longest, replace(settings, batch_size=settings.batch_size // size))
+
+    def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
+        groups, seeds = plan(step)
+        members = groups[:, np.newaxis] * size + np.arange(size)
+        index = np.where(groups[:, np.newaxis] >= 0, members, -1).ravel()
+        return index, (seeds[:, np.newaxis] + np.arange(size, dtype=np.int32)).ravel()
+
+    return chosen
 
 
 def training_plan(

@@ -24,9 +24,11 @@ class Examples:
         starts: int64 [n + 1], the index of the first token of each example, followed by T.
         labels: {name: one value or row per example, [n] or [n, width]}.
         token_labels: {name: one value per token, [T]}, -1 for tokens without a label.
+        group_size: the number of consecutive examples that form a group, such as the two texts of a
+            pair. Training batches consist of whole groups.
 
     Raises:
-        ValueError: an array has the wrong length.
+        ValueError: an array has the wrong length, or the last group is incomplete.
     """
 
     input_ids: np.ndarray
@@ -34,8 +36,11 @@ class Examples:
     starts: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     token_labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    group_size: int = 1
 
     def __post_init__(self):
+        if len(self) % self.group_size:
+            raise ValueError(f"{len(self)} examples do not form groups of {self.group_size}")
         by_token = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
         for name, values in (by_token | dict(self.token_labels)).items():
             if len(values) != self.starts[-1]:
@@ -50,6 +55,11 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.starts) - 1
+
+    @property
+    def num_groups(self) -> int:
+        """The number of groups; without groups, the number of examples."""
+        return len(self) // self.group_size
 
     @property
     def lengths(self) -> np.ndarray:

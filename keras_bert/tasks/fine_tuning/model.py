@@ -34,8 +34,8 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
         model = task_object.model
         _check_head(settings, start, task, getattr(model, "num_labels", None))
         report = checkpoint.load_into(model)
-    if model.per_token:
-        # These logits do not depend on the pooler, and public models for such tasks have none.
+    if not task_object.uses_pooler:
+        # The outputs do not depend on the pooler, and public models for such tasks have none.
         new = [path for path in report.new if not path.startswith("encoder/pooler/")]
         report = replace(report, new=tuple(new))
     logging.info("%s", report)
@@ -44,8 +44,8 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
             f"{checkpoint.path}: has no weights {', '.join(report.new)}; expected a model that was "
             "fine-tuned on this task, or --do_train"
         )
-    encoder = model.encoder
-    if model.per_token:
+    encoder = task_object.prediction_model.encoder
+    if not task_object.uses_pooler:
         # No loss depends on the pooler; weight decay alone would shrink it.
         encoder.pooler.trainable = False
     elif start.config.is_decoder:

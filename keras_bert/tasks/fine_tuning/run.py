@@ -83,7 +83,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     with running(output_dir, record, strategy) as folder:
         predict = make_predict_examples(
             strategy,
-            task_object.model,
+            task_object.prediction_model,
             batch_settings(run, task_object.tokenizer.pad_token_id, settings.eval_batch_size),
             jit_compile=run.training.jit_compile,
         )
@@ -136,11 +136,10 @@ def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
     if not run.settings.do_train:
         return run
     training = run.training
-    epoch = steps_per_epoch(len(task.train), training.train_batch_size)
+    count = task.train.num_groups
+    epoch = steps_per_epoch(count, training.train_batch_size)
     steps = training.num_train_steps or max(1, round(epoch * run.settings.num_train_epochs))
-    logging.info(
-        "%d training examples, %d steps per epoch, %d steps in total", len(task.train), epoch, steps
-    )
+    logging.info("%d training examples, %d steps per epoch, %d steps in total", count, epoch, steps)
     return replace(run, training=replace(training, num_train_steps=steps, evaluate_steps=epoch))
 
 
@@ -158,9 +157,11 @@ def _train(
         optimizer = make_optimizer(settings, steps, model.config)
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
-    batches = batch_settings(run, task_object.tokenizer.pad_token_id, training.train_batch_size)
+    rows = training.train_batch_size * task.train.group_size
+    batches = batch_settings(run, task_object.tokenizer.pad_token_id, rows)
     _, workers = batches.share
-    check_train_batch_fits(training, workers, model.config, int(task.train.lengths.max()))
+    longest = int(task.train.lengths.max())
+    check_train_batch_fits(training, workers, model.config, longest, task.train.group_size)
     outputs: OutputCache = {}  # of the last evaluation
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:

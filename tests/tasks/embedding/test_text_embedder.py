@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.load import load
+from keras_bert.text.strings import encode_texts
 
 TEXTS = ["The film is good.", "", f"{'very ' * 40}good", "a book", "\ud800 it"]
 
@@ -22,6 +23,8 @@ def embedder(pretrained):
 def test_vectors_are_those_of_the_encoder(embedder):
     vectors = embedder.predict(TEXTS)
     assert vectors.pop("truncated").tolist() == [False, False, True, False, False]
+    lengths = [len(ids) for ids in embedder.preprocess(encode_texts(TEXTS)).input_ids.numpy()]
+    assert vectors.pop("num_tokens").tolist() == lengths
     assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
         ("cls", "mean", "pooled"), (len(TEXTS), 16)
     )
@@ -50,7 +53,7 @@ def test_vectors_do_not_depend_on_the_batch(embedder):
 
 def test_empty_list_of_texts_gives_empty_arrays(embedder):
     vectors = embedder.predict([])
-    assert vectors.pop("truncated").shape == (0,)
+    assert vectors.pop("truncated").shape == vectors.pop("num_tokens").shape == (0,)
     assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
         ("cls", "mean", "pooled"), (0, 16)
     )
@@ -61,7 +64,7 @@ def test_saved_and_exported_models_give_the_same_vectors(pretrained, embedder, t
     unit = TextEmbedder.from_pretrained(pretrained, 16, normalize=True)
     expected = unit.predict(TEXTS)
     for name, value in embedder.predict(TEXTS).items():
-        if name == "truncated":
+        if name in ("truncated", "num_tokens"):
             continue
         lengths = np.linalg.norm(value, axis=1, keepdims=True)
         np.testing.assert_allclose(expected[name], value / lengths, atol=1e-5)
@@ -87,6 +90,7 @@ def test_encoder_without_a_pooler_has_no_pooled_vector(pretrained, tmp_path):
         "cls",
         "mean",
         "truncated",
+        "num_tokens",
     }
 
 
@@ -99,13 +103,6 @@ def test_fine_tuned_model_gives_embeddings(pretrained, tmp_path):
     assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"])["cls"].shape == (1, 16)
 
 
-def test_unsupported_methods_are_reported(embedder):
-    with pytest.raises(NotImplementedError, match="TextEmbedder cannot be trained yet"):
-        embedder.fit(["a"])
-    with pytest.raises(NotImplementedError, match="TextEmbedder has no scores yet"):
-        embedder.evaluate(["a"])
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -113,6 +110,8 @@ def test_unsupported_methods_are_reported(embedder):
         (lambda it: it.predict(["a", None]), r"texts\[1\] is None, a NoneType; expected a string"),
         (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
         (lambda it: it.predict(["a"], batch_size=-1), "batch_size=-1: expected a whole number"),
+        (lambda it: it.predict(["a"], size=17), "size=17: expected a whole number from 1 to 16"),
+        (lambda it: it.predict(["a"], size=0), "size=0: expected a whole number from 1 to 16"),
     ],
 )
 def test_invalid_arguments_are_named(embedder, call, message):

@@ -139,7 +139,7 @@ def test_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Pat
     without(model, "pooler")
     embedder = opened("embedding", model)
     found = embedder.served(Network(embedder.model)).run("serving_default", tf.constant(["a b"]))
-    assert set(found) == {"cls", "mean", "truncated"}
+    assert set(found) == {"cls", "mean", "truncated", "num_tokens"}
     folder = export(ExportSettings(str(model), str(tmp_path / "1"), format="onnx"))
     signatures = json.loads((folder / "export.json").read_text())["signatures"]
     assert set(signatures["serving_default"]["outputs"]) == {"sequence_output"}

@@ -1,4 +1,4 @@
-"""Reads the settings in a model's sentence-transformers files: length, pooling, normalization."""
+"""Reads and writes the files of sentence-transformers: length, pooling, normalization."""
 
 import json
 from dataclasses import dataclass
@@ -7,7 +7,13 @@ from pathlib import Path
 from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, value_of
+from keras_bert.common.files import read_json, value_of, write_json
+
+MODULES = "modules.json"
+LENGTH = "sentence_bert_config.json"
+_POOLING_FOLDER, _NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
+# The names that `SentenceTransformer.write` creates in a model directory.
+SENTENCE_TRANSFORMER_FILES = (MODULES, LENGTH, _POOLING_FOLDER, _NORMALIZE_FOLDER)
 
 # Supported pooling -> its key in older sentence-transformers files.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
@@ -30,10 +36,10 @@ class SentenceTransformer:
     @classmethod
     def of(cls, model_dir: Path) -> "SentenceTransformer":
         """Reads modules.json and sentence_bert_config.json in a model directory, if they exist."""
-        file = model_dir / "sentence_bert_config.json"
+        file = model_dir / LENGTH
         config = read_json(file) if file.is_file() else {}
         length = value_of(file, config, "max_seq_length", int, None)
-        modules = _modules(model_dir / "modules.json")
+        modules = _modules(model_dir / MODULES)
         kinds = [kind for kind, _ in modules]
         poolings = [
             _poolings(model_dir / path / "config.json") for k, path in modules if k == "Pooling"
@@ -50,6 +56,25 @@ class SentenceTransformer:
                 "%s: skipped unsupported pooling: %s", model_dir, ", ".join(poolings[0])
             )
         return cls(length, pooling, "Normalize" in kinds)
+
+    def write(self, folder: Path, width: int) -> None:
+        """Writes the files into a model directory; `width` is the size of the vectors.
+
+        `max_seq_length` and `pooling` must not be None.
+        """
+        modules = [("", "Transformer"), (_POOLING_FOLDER, "Pooling")]
+        modules += [(_NORMALIZE_FOLDER, "Normalize")] * self.normalize
+        listed = [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate(modules)
+        ]
+        for path, _ in modules[1:]:
+            (folder / path).mkdir()
+        modes = {key: name == self.pooling for name, key in _POOLINGS.items()}
+        pooling = {"word_embedding_dimension": width, **modes}
+        write_json(folder / _POOLING_FOLDER / "config.json", pooling)
+        write_json(folder / LENGTH, {"max_seq_length": self.max_seq_length, "do_lower_case": False})
+        write_json(folder / MODULES, listed)
 
 
 def _modules(file: Path) -> list[tuple[str, str]]:

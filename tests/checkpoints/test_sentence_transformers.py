@@ -4,10 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.embedding.sentence_transformers import SentenceTransformer
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
 
@@ -61,3 +62,21 @@ def test_invalid_list_of_modules_is_named(content: str, tmp_path: Path):
     (tmp_path / "modules.json").write_text(content)
     with pytest.raises(InputError, match=r"modules\.json: cannot be read; expected .* list"):
         SentenceTransformer.of(tmp_path)
+
+
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", False), ("cls", True)])
+def test_trained_model_has_the_same_vectors_in_sentence_transformers(
+    pooling, normalize, pretrained, run_in_peers, tmp_path: Path
+):
+    from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+
+    embedder = TextEmbedder.from_pretrained(pretrained, 16, normalize, pooling=pooling)
+    pairs = (["good film", "bad film", "a book"], ["a good book .", "it is bad", "books"])
+    embedder.fit(pairs, epochs=2, batch_size=3, learning_rate=1e-2, verbose=0)
+    embedder.save_pretrained(tmp_path / "out")
+    texts = ["the film is good.", "", f"{'very ' * 40}good", "a Book"]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    script = "embed_sentence_transformers.py"
+    run_in_peers(script, tmp_path / "out", tmp_path / "texts.json", tmp_path / "vectors.npz")
+    theirs = np.load(tmp_path / "vectors.npz")["directory"]
+    np.testing.assert_allclose(embedder.predict(texts)[pooling], theirs, atol=1e-5)

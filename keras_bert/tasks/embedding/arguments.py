@@ -1,0 +1,68 @@
+"""Checks the arguments of `TextEmbedder.fit` and `evaluate`, and the settings of a saved model."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from keras_bert.checkpoints.model_directory import CONFIG
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.embedding.data import matryoshka_sizes
+from keras_bert.tasks.embedding.losses import EmbeddingLoss
+from keras_bert.tasks.embedding.rows import (
+    DEFAULT_RANGE,
+    TextRows,
+    check_evaluation_rows,
+    check_scores,
+    given_rows,
+)
+from keras_bert.tasks.loading import SETTINGS_KEY, Source
+
+
+def given_loss(loss: EmbeddingLoss | str | None, rows: TextRows, hidden_size: int) -> EmbeddingLoss:
+    """Returns the loss for training on examples, for a model with vectors of a size.
+
+    `loss` may be the name of a loss, or None for the default.
+
+    Raises:
+        InputError: the loss is unknown or not for these examples, or a Matryoshka size is invalid.
+    """
+    if loss is None:
+        loss = "mnrl" if rows.scores is None else "cosent"
+    if not isinstance(loss, EmbeddingLoss):
+        loss = EmbeddingLoss(loss)
+    if loss.takes_scores != (rows.scores is not None):
+        found, expected = ("no scores", "scores") if loss.takes_scores else ("scores", "no scores")
+        raise InputError(f"loss={loss.name!r}: got {found}; expected {expected} for this loss")
+    sizes = matryoshka_sizes(f"sizes={loss.sizes!r:.60}", loss.sizes, hidden_size)
+    return replace(loss, columns=len(rows.columns), sizes=sizes)
+
+
+def given_evaluation_rows(name: str, texts: Any, scores: Any) -> TextRows:
+    """Checks pairs to evaluate; `name` is the name of the argument `texts` in error messages."""
+    rows = given_rows(name, texts, scores)
+    if len(rows.columns) != 2:
+        raise InputError(f"{name} is a tuple of 3 items; expected a tuple of two lists of strings")
+    if rows.scores is not None:
+        check_scores(rows, DEFAULT_RANGE)
+    check_evaluation_rows(rows)
+    return rows
+
+
+def fit_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the targets of `BatchLoss` for a batch of NumPy arrays."""
+    # Numbers within the batch, because float32 represents only integers up to 2**24.
+    _, ids = np.unique(batch["text_ids"], return_inverse=True)
+    return {"vectors": np.stack([batch["scores"], ids], axis=1).astype(np.float32)}
+
+
+def saved_sizes(source: Source) -> tuple[int, ...]:
+    """Returns the Matryoshka sizes in the config.json of a saved model; () if there are none."""
+    checkpoint = source.checkpoint
+    saved = checkpoint.settings.get(SETTINGS_KEY)
+    sizes = saved.get("matryoshka_sizes", ()) if isinstance(saved, Mapping) else ()
+    where = f"{checkpoint.path / CONFIG}: matryoshka_sizes is {sizes!r:.60}"
+    if not isinstance(sizes, list | tuple):
+        raise InputError(f"{where}; expected a list of whole numbers")
+    return matryoshka_sizes(where, sizes, checkpoint.config.hidden_size)

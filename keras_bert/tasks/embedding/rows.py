@@ -1,0 +1,171 @@
+"""Defines the examples of text embeddings: pairs, triplets and scored pairs, with their checks.
+
+pairs         anchor, positive              texts that belong together
+triplets      anchor, positive, negative    and a text that does not belong to the anchor
+scored pairs  text_a, text_b, score         how similar two texts are
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.checks import check_list, check_same_length, check_strings
+from keras_bert.tasks.embedding.losses import EmbeddingLoss
+from keras_bert.tasks.fine_tuning.examples import Examples
+
+DEFAULT_RANGE = (-1.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class TextRows:
+    """n examples of k texts each, and for scored pairs their scores.
+
+    Attributes:
+        columns: k lists of n texts.
+        scores: float32 [n], as given; None for pairs and triplets.
+        where: describes where an example is, such as "train.tsv, line 3", given its index.
+        source: the name of all examples in error messages.
+    """
+
+    columns: tuple[list[str], ...]
+    scores: np.ndarray | None
+    where: Callable[[int], str]
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @property
+    def texts(self) -> list[str]:
+        """All n · k texts; the texts of an example are consecutive."""
+        return [text for row in zip(*self.columns, strict=True) for text in row]
+
+    @property
+    def ids(self) -> np.ndarray:
+        """A number for each of the texts, int32 [n, k]; the same for equal texts."""
+        numbers: dict[str, int] = {}
+        ids = [numbers.setdefault(text, len(numbers)) for text in self.texts]
+        return np.array(ids, np.int32).reshape(-1, len(self.columns))
+
+    def labelled(self, examples: Examples, largest_score: float = 1.0) -> Examples:
+        """Adds the labels for training to the preprocessed texts.
+
+        Scores are divided by `largest_score`, so that they can be compared with cosines.
+        """
+        width = len(self.columns)
+        scores = np.zeros(len(self), np.float32) if self.scores is None else self.scores
+        labels = {
+            "scores": np.repeat(scores / np.float32(largest_score), width).astype(np.float32),
+            "text_ids": self.ids.ravel(),
+        }
+        return replace(examples, labels=labels, group_size=width)
+
+
+def check_range(name: str, value: Any) -> tuple[float, float]:
+    """Checks a range of scores, the lowest and the highest, and returns it as a tuple."""
+    try:
+        low, high = (float(bound) for bound in value)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        raise InputError(
+            f"{name}={value!r:.60}: expected the lowest and the highest score, such as 0 and 5"
+        )
+    return low, high
+
+
+def check_scores(rows: TextRows, score_range: tuple[float, float]) -> None:
+    """Raises InputError if a score is outside the range."""
+    low, high = score_range
+    for index in np.flatnonzero((rows.scores < low) | (rows.scores > high))[:1].tolist():
+        raise InputError(
+            f"{rows.where(index)}: the score is {rows.scores[index]:g}; expected from {low:g} to "
+            f"{high:g}, or another range (score_range)"
+        )
+
+
+def check_training_rows(rows: TextRows, loss: EmbeddingLoss, batch_size: int) -> None:
+    """Checks that a loss can learn from the examples in batches of `batch_size`.
+
+    Raises:
+        InputError: there are no examples; all scores are equal; batches are too small for the loss;
+            a negative is equal to its positive; or pairs have no negatives.
+    """
+    if not len(rows):
+        raise InputError(f"{rows.source}: has no examples; expected at least one")
+    if rows.scores is not None:
+        _check_different_scores(rows, "nothing can be learned from them")
+    is_pairs = rows.scores is None and len(rows.columns) == 2
+    if batch_size < 2 and (is_pairs or loss.name == "cosent"):
+        raise InputError(
+            f"batch size {batch_size}: the loss {loss.name} compares each pair with the other "
+            "pairs of its batch; expected at least 2"
+        )
+    ids = rows.ids
+    if is_pairs and len(np.unique(ids[:, 1])) < 2:
+        raise InputError(
+            f"{rows.source}: has no negatives, because all {len(rows)} pairs have the same "
+            "positive; expected at least two different positives, or triplets"
+        )
+    if rows.scores is None and not is_pairs:
+        for index in np.flatnonzero(ids[:, 1] == ids[:, 2])[:1].tolist():
+            raise InputError(
+                f"{rows.where(index)}: the negative is the same text as the positive; expected "
+                "another text"
+            )
+
+
+def check_evaluation_rows(rows: TextRows) -> None:
+    """Raises InputError if there are no examples, or if all scores are equal."""
+    if not len(rows):
+        raise InputError(f"{rows.source}: has no examples; expected at least one")
+    if rows.scores is not None:
+        _check_different_scores(rows, "Spearman's correlation is undefined")
+
+
+def given_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
+    """Checks examples that are given as Python lists.
+
+    Args:
+        name: the name of the argument `texts` in error messages.
+        texts: a tuple of two or three lists of n strings.
+        scores: n numbers, or None.
+
+    Raises:
+        InputError: an argument has another type, lists differ in length, or a text is empty.
+    """
+    widths = (2, 3) if scores is None else (2,)
+    if not isinstance(texts, tuple) or len(texts) not in widths:
+        found = f"a tuple of {len(texts)} items" if isinstance(texts, tuple) else f"{texts!r:.60}"
+        expected = "two lists of strings" + (", or for triplets three" if scores is None else "")
+        raise InputError(f"{name} is {found}; expected a tuple of {expected}")
+    columns = tuple(check_strings(f"{name}[{i}]", side) for i, side in enumerate(texts))
+    check_same_length(**{f"{name}[{i}]": side for i, side in enumerate(columns)})
+    for i, column in enumerate(columns):
+        for index, text in enumerate(column):
+            if not text.strip():
+                raise InputError(f"{name}[{i}][{index}] is {text!r:.60}; expected a text")
+    array = None if scores is None else _score_array(scores, columns[0], name)
+    return TextRows(columns, array, lambda index: f"{name}, item {index}", name)
+
+
+def _score_array(scores: Any, texts: Sequence[str], name: str) -> np.ndarray:
+    items = check_list("scores", scores, "numbers")
+    check_same_length(**{f"{name}[0]": texts, "scores": items})
+    for index, item in enumerate(items):
+        is_number = isinstance(item, int | float | np.number) and not isinstance(item, bool)
+        if not is_number or not math.isfinite(item):
+            raise InputError(f"scores[{index}] is {item!r:.60}; expected a number")
+    return np.array(items, np.float32)
+
+
+def _check_different_scores(rows: TextRows, consequence: str) -> None:
+    if np.all(rows.scores == rows.scores[0]):
+        raise InputError(
+            f"{rows.source}: all {len(rows)} scores are {rows.scores[0]:g}, so {consequence}; "
+            "expected at least two different scores"
+        )

@@ -1,0 +1,146 @@
+"""Runs run_embedding.py as a user does: scored pairs, pairs, resume, evaluation, invalid input."""
+
+import json
+
+import pytest
+
+from keras_bert.tasks.load import load
+
+COMMON = {"init_checkpoint": "bert", "max_seq_length": 16, "learning_rate": 0.01}
+COMMON |= {"mixed_precision": "float32", "num_train_epochs": 2, "train_batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def place(make_checkpoint, tmp_path_factory):
+    """Creates a working folder with a model, scored pairs and pairs."""
+    folder = tmp_path_factory.mktemp("place")
+    words = ["good", "bad", "film", "book", "very", "."]
+    make_checkpoint(folder / "bert", words, initializer_range=0.2)
+    scored = [
+        {
+            "text_a": f"{'very ' * (i % 3)}{('bad', 'good')[i % 2]} film",
+            "text_b": f"a {('bad', 'good')[i // 2 % 2]} book .",
+            "score": 5.0 if i % 2 == i // 2 % 2 else i % 3,
+        }
+        for i in range(12)
+    ]
+    (folder / "sts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in scored))
+    pairs = ["anchor\tpositive", "good film\tgood book", "bad film\tbad book", "film\t. .", "a\tb"]
+    (folder / "pairs.tsv").write_text("\n".join(pairs) + "\n")
+    return folder
+
+
+def run(run_program, place, *arguments, **flags):
+    return run_program("run_embedding.py", "--nojit_compile", *arguments, cwd=place, **flags)
+
+
+@pytest.fixture(scope="module")
+def scored_run(run_program, place):
+    """Trains on scored pairs; returns the finished process and the flags."""
+    flags = COMMON | {
+        "train_file": "sts.jsonl",
+        "eval_file": "sts.jsonl",
+        "loss": "cosent",
+        "score_range": "0,5",
+        "matryoshka_sizes": "16,4",
+        "pooling": "cls",
+        "output_dir": "out",
+        "export": True,
+    }
+    return run(run_program, place, **flags), flags
+
+
+def test_scored_pairs_are_trained_evaluated_saved_and_exported(scored_run, place):
+    done, _ = scored_run
+    assert done.returncode == 0, done.stderr
+    assert "12 training examples, 3 steps per epoch, 6 steps in total" in done.stderr
+    assert "spearman_4 = " in done.stdout
+    results = json.loads((place / "out" / "results.json").read_text())
+    assert results.keys() >= {"spearman", "pearson", "spearman_4", "step", "best_step"}
+    assert results["train_truncated"] == 0
+    names = {path.name for path in (place / "out" / "model").iterdir()}
+    assert names >= {"model.safetensors", "modules.json", "1_Pooling", "README.md"}
+    embedder = load(place / "out" / "model")
+    assert (embedder.settings.pooling, embedder.settings.matryoshka_sizes) == ("cls", (16, 4))
+    rows = [json.loads(line) for line in (place / "sts.jsonl").read_text().splitlines()]
+    texts = ([row["text_a"] for row in rows], [row["text_b"] for row in rows])
+    found = embedder.evaluate(texts, [row["score"] / 5 for row in rows])
+    assert found["spearman"] == pytest.approx(results["spearman"], abs=1e-3)
+    info = json.loads((place / "out" / "export" / "1" / "export.json").read_text())
+    assert (info["pooling"], info["matryoshka_sizes"]) == ("cls", [16, 4])
+
+
+def test_finished_run_does_nothing_and_a_changed_setting_is_rejected(
+    scored_run, run_program, place
+):
+    _, flags = scored_run
+    again = run(run_program, place, **flags | {"export": False})
+    assert again.returncode == 0, again.stderr
+    changed = run(run_program, place, **flags | {"export": False, "scale": 30})
+    assert changed.returncode == 1
+    assert "scale" in changed.stderr
+
+
+def test_model_of_a_run_is_evaluated_with_the_flags_of_the_run(scored_run, run_program, place):
+    done = run(
+        run_program,
+        place,
+        "--nodo_train",
+        init_checkpoint="out",
+        eval_file="sts.jsonl",
+        score_range="0,5",
+        output_dir="evaluated",
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = (
+        json.loads((place / name / "results.json").read_text()) for name in ("out", "evaluated")
+    )
+    assert second["spearman"] == pytest.approx(first["spearman"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_micro_batches_give_the_weights_of_whole_batches(run_program, place):
+    flags = COMMON | {"train_file": "pairs.tsv", "eval_file": "pairs.tsv"}
+    for name, count in (("whole", 1), ("micro", 4)):
+        done = run(run_program, place, **flags, output_dir=name, gradient_accumulation_steps=count)
+        assert done.returncode == 0, done.stderr
+    from safetensors.numpy import load_file
+
+    whole, micro = (
+        load_file(place / name / "model" / "model.safetensors") for name in ("whole", "micro")
+    )
+    for name, value in whole.items():
+        assert abs(value - micro[name]).max() < 1e-3, name
+    metrics = json.loads((place / "whole" / "results.json").read_text())
+    assert metrics.keys() >= {"recall_at_1", "recall_at_5", "recall_at_10"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            {"train_file": "sts.jsonl", "loss": "cosent"},
+            "sts.jsonl, line 1: the score is 5; expected from -1 to 1",
+        ),
+        (
+            {"train_file": "pairs.tsv", "matryoshka_sizes": "17"},
+            "--matryoshka_sizes=17: expected different whole numbers from 1 to 16",
+        ),
+        ({"train_file": "pairs.tsv", "train_batch_size": 1}, "batch size 1: the loss mnrl"),
+        ({"train_file": "pairs.tsv", "negative_column": "no"}, "has no column 'no'; its header"),
+        ({"train_file": "pairs.tsv", "score_range": "1"}, "--score_range=['1']: expected"),
+        ({"train_file": "pairs.tsv", "scale": 0}, "scale=0.0: expected a finite number above 0"),
+        ({"eval_file": "pairs.tsv"}, "--train_file is missing"),
+    ],
+)
+def test_invalid_input_is_one_line_and_writes_nothing(flags, message, run_program, place):
+    done = run(run_program, place, **COMMON | flags | {"output_dir": "rejected"})
+    assert done.returncode == 1
+    assert message in done.stderr.splitlines()[-1]
+    assert not (place / "rejected").exists()
+
+
+def test_missing_data_is_explained(run_program, place):
+    done = run(run_program, place, init_checkpoint="bert", output_dir="rejected")
+    assert done.returncode == 1
+    assert "found no --train_file. Required: examples, and a model" in done.stderr

@@ -1,0 +1,168 @@
+"""Tests training TextEmbedder with `fit`: it learns, saves its settings, and checks arguments."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.embedding.losses import EmbeddingLoss
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.load import load
+
+# Texts about something good or bad; the score is whether two texts agree.
+FIRST = [f"{'very ' * (i % 3)}{('bad', 'good')[i % 2]} film" for i in range(12)]
+SECOND = [f"{'it is ' * (i % 2)}a {('bad', 'good')[i // 2 % 2]} book ." for i in range(12)]
+SCORES = [0.9 if i % 2 == i // 2 % 2 else -0.4 for i in range(12)]
+PAIRS = (["good film", "bad film", "very book"], ["a good book .", "it is bad", "very very"])
+FAST = {"verbose": 0, "batch_size": 6, "learning_rate": 1e-2, "jit_compile": False}
+
+
+def open_new(pretrained, **changes):
+    return TextEmbedder.from_pretrained(pretrained, 16, **changes)
+
+
+def weights_of(embedder):
+    return {
+        variable.path: keras.ops.convert_to_numpy(variable) for variable in embedder.model.weights
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(pretrained, tmp_path_factory):
+    """Returns an embedder after four epochs, its history and the folder of its callback."""
+    embedder, folder = open_new(pretrained), tmp_path_factory.mktemp("callbacks")
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(folder / "best.keras", monitor="val_spearman", mode="max")
+    ]
+    loss = EmbeddingLoss("cosent", sizes=(16, 4))
+    held_out = ((FIRST, SECOND), SCORES)
+    history = embedder.fit(
+        (FIRST, SECOND),
+        SCORES,
+        loss=loss,
+        epochs=4,
+        validation_data=held_out,
+        callbacks=callbacks,
+        **FAST,
+    )
+    return embedder, history.history, folder
+
+
+def test_fit_learns_the_order_of_the_scores(pretrained, trained):
+    embedder, history, _ = trained
+    before = open_new(pretrained).evaluate((FIRST, SECOND), SCORES)["spearman"]
+    scores = embedder.evaluate((FIRST, SECOND), SCORES, batch_size=3)
+    assert scores.keys() == {"spearman", "pearson", "spearman_4", "pearson_4"}
+    assert scores["spearman"] > max(before, 0.8)
+    assert len(history["loss"]) == 4
+    assert history["val_spearman_4"][-1] == pytest.approx(scores["spearman_4"], abs=1e-6)
+
+
+def test_saved_model_keeps_pooling_sizes_and_vectors(trained, tmp_path):
+    embedder = trained[0]
+    embedder.save_pretrained(tmp_path / "out")
+    modules = json.loads((tmp_path / "out" / "modules.json").read_text())
+    assert [module["type"].split(".")[-1] for module in modules] == ["Transformer", "Pooling"]
+    opened = load(tmp_path / "out")
+    assert opened.settings == embedder.settings
+    assert (opened.settings.pooling, opened.settings.matryoshka_sizes) == ("mean", (16, 4))
+    expected = embedder.predict(FIRST)["mean"]
+    np.testing.assert_allclose(opened.predict(FIRST)["mean"], expected, atol=1e-6)
+    np.testing.assert_allclose(opened.predict(FIRST, size=4)["mean"], expected[:, :4], atol=1e-6)
+    opened.save_pretrained(tmp_path / "out")  # A directory of an earlier save is replaced.
+    exported = load(opened.export(tmp_path / "vectors" / "1"))
+    assert exported.settings == embedder.settings
+    assert exported.evaluate((FIRST, SECOND), SCORES)["spearman"] == pytest.approx(
+        embedder.evaluate((FIRST, SECOND), SCORES)["spearman"], abs=1e-3
+    )
+    with pytest.raises(InputError, match="an exported model has no Keras model"):
+        exported.fit((FIRST, SECOND), SCORES)
+
+
+def test_normalized_model_has_the_module_of_sentence_transformers(pretrained, tmp_path):
+    unit = open_new(pretrained, normalize=True, pooling="cls")
+    unit.save_pretrained(tmp_path / "out")
+    assert (tmp_path / "out" / "2_Normalize").is_dir()
+    pooling = json.loads((tmp_path / "out" / "1_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode_cls_token"]
+    assert not pooling["pooling_mode_mean_tokens"]
+    assert load(tmp_path / "out").settings == unit.settings
+    short = unit.predict(FIRST, size=4)["cls"]
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-5)
+
+
+def test_callbacks_save_the_model(trained):
+    embedder, _, folder = trained
+    best = keras.models.load_model(folder / "best.keras")
+    assert best.pooling == "mean"
+    assert {v.path for v in best.encoder.weights} == {v.path for v in embedder.model.weights}
+
+
+def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
+    embedder = open_new(pretrained, pooling="cls")
+    before = weights_of(embedder)
+    triplets = (FIRST, FIRST[::-1], SECOND)
+    held_out = (PAIRS, None)
+    history = embedder.fit(triplets, epochs=2, seed=1, validation_data=held_out, **FAST).history
+    assert history.keys() >= {"val_recall_at_1", "val_recall_at_5", "val_recall_at_10"}
+    changed = {
+        path for path, value in weights_of(embedder).items() if (value != before[path]).any()
+    }
+    assert changed == {path for path in before if "pooler" not in path}
+    assert embedder.model.pooler.trainable
+    again = open_new(pretrained, pooling="cls")
+    again.fit(triplets, epochs=2, seed=1, **FAST)
+    for path, value in weights_of(again).items():
+        np.testing.assert_array_equal(value, weights_of(embedder)[path])
+
+
+def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
+    embedder = open_new(pretrained)
+    before = weights_of(embedder)
+    for held_out, message in (
+        ((PAIRS,), r"validation_data is .*; expected a tuple \(texts, scores\), with None"),
+        ((PAIRS, [1, 2]), r"validation_data\[0\]\[0\] has 3 items, scores has 2 items"),
+        ((PAIRS, [1, 1, 1]), "all 3 scores are 1, so Spearman's correlation is undefined"),
+        ((("a", "b"), None), r"validation_data\[0\]\[0\] is 'a', a str; expected a list"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embedder.fit(PAIRS, validation_data=held_out, **FAST)
+    for path, value in weights_of(embedder).items():
+        np.testing.assert_array_equal(value, before[path])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.fit(PAIRS, loss="cosine"), "loss='cosine': got no scores; expected scores"),
+        (lambda it: it.fit(PAIRS, [0, 1, 0], loss="mnrl"), "loss='mnrl': got scores; expected no"),
+        (lambda it: it.fit(PAIRS, [0, 1, 0], loss="l2"), "loss='l2': expected one of mnrl, cosent"),
+        (
+            lambda it: it.fit(PAIRS, [0, 2, 0]),
+            "texts, item 1: the score is 2; expected from -1 to 1",
+        ),
+        (lambda it: it.fit(PAIRS, batch_size=1), "batch size 1: the loss mnrl compares each pair"),
+        (lambda it: it.fit(PAIRS, steps=1), "unknown arguments steps"),
+        (lambda it: it.fit(["a", "b"]), r"texts is \['a', 'b'\]; expected a tuple of two lists"),
+        (
+            lambda it: it.fit(PAIRS, loss=EmbeddingLoss("mnrl", sizes=(32,))),
+            r"sizes=\(32,\): expected different whole numbers from 1 to 16, the model's",
+        ),
+        (
+            lambda it: it.evaluate((*PAIRS, PAIRS[0])),
+            "is a tuple of 3 items; expected a tuple of two",
+        ),
+        (lambda it: it.evaluate(([], [])), "texts: has no examples; expected at least one"),
+        (lambda it: it.evaluate(PAIRS, [3, 1, 0]), "item 0: the score is 3; expected from -1 to 1"),
+    ],
+)
+def test_invalid_arguments_are_named(pretrained, call, message):
+    with pytest.raises(InputError, match=message):
+        call(open_new(pretrained))
+
+
+def test_unknown_pooling_is_rejected(pretrained):
+    with pytest.raises(InputError, match="pooling='max': expected one of mean, cls"):
+        open_new(pretrained, pooling="max")
