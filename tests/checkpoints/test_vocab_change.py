@@ -121,6 +121,7 @@ def change(run_program, source, target, **flags):
     return run_program("convert.py", str(source), str(target), **flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", list(WRITERS))
 def test_new_rows_are_the_means_of_their_subwords(source, tmp_path, run_program, to):
     (tmp_path / "new.txt").write_text("jacks\n##cks\nworkful\nxyz\n", newline="\r\n")

@@ -119,6 +119,7 @@ def finished(place):
     return place / "finished"
 
 
+@pytest.mark.slow
 def test_results_compare_the_held_out_loss_before_and_after(finished):
     results = json.loads((finished / "results.json").read_text())
     assert results["train_documents"] == 23
@@ -144,6 +145,7 @@ def test_results_compare_the_held_out_loss_before_and_after(finished):
     assert len(fingerprints) == 1  # The same held-out records.
 
 
+@pytest.mark.slow
 def test_new_words_replace_unused_tokens_and_are_appended(finished, place):
     vocab = (finished / "model" / "vocab.txt").read_text().splitlines()
     assert len(vocab) == len(VOCAB) + 2
@@ -159,6 +161,7 @@ def test_new_words_replace_unused_tokens_and_are_appended(finished, place):
     np.testing.assert_allclose(start[vocab.index("goodfilm")], old[subwords].mean(0), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_held_out_documents_are_not_in_the_training_text(finished):
     train, held_out = (
         {*(finished / "text" / f"{name}.txt").read_text().removesuffix("\n\n").split("\n\n")}
@@ -168,6 +171,7 @@ def test_held_out_documents_are_not_in_the_training_text(finished):
     assert not train & held_out
 
 
+@pytest.mark.slow
 def test_finished_adaptation_prints_its_results_again(finished, place, capfd):
     before = contents(finished)
     assert run(place, finished) == 0
@@ -182,12 +186,14 @@ def test_finished_adaptation_prints_its_results_again(finished, place, capfd):
     assert "model/, records/, results.json" in err.splitlines()[-2]
 
 
+@pytest.mark.slow
 def test_documents_may_move_before_the_adaptation_is_resumed(finished, place, tmp_path, capfd):
     shutil.copytree(place / "documents", tmp_path / "moved")
     assert run(place, finished, input=tmp_path / "moved") == 0
     assert "nothing to do" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_interrupted_stages_are_resumed(finished, place, tmp_path, monkeypatch, capfd):
     """Interrupts the program at the start of each stage, and then lets it end."""
     output_dir = tmp_path / "out"
@@ -247,6 +253,7 @@ def one_line(err: str) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_changed_setting_is_rejected(finished, place, capfd):
     before = contents(finished)
     assert run(place, finished, learning_rate=1e-3) == 1
@@ -255,6 +262,7 @@ def test_changed_setting_is_rejected(finished, place, capfd):
     assert contents(finished) == before
 
 
+@pytest.mark.slow
 def test_changed_documents_are_rejected(finished, place, tmp_path, capfd):
     shutil.copytree(place / "documents", tmp_path / "changed")
     (tmp_path / "changed" / "0.txt").write_text("Another text.")
@@ -262,6 +270,7 @@ def test_changed_documents_are_rejected(finished, place, tmp_path, capfd):
     assert "other settings: input_sha256 was " in one_line(capfd.readouterr().err)
 
 
+@pytest.mark.slow
 def test_checkpoint_without_head_and_corpus_without_new_words(place, tmp_path, capfd):
     """The encoder also has a user token of transformers, which the records must contain."""
     vocab = [*VOCAB, "[URL]"]

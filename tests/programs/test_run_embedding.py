@@ -50,6 +50,7 @@ def scored_run(run_program, place):
     return run(run_program, place, **flags), flags
 
 
+@pytest.mark.slow
 def test_scored_pairs_are_trained_evaluated_saved_and_exported(scored_run, place):
     done, _ = scored_run
     assert done.returncode == 0, done.stderr
@@ -70,6 +71,7 @@ def test_scored_pairs_are_trained_evaluated_saved_and_exported(scored_run, place
     assert (info["pooling"], info["matryoshka_sizes"]) == ("cls", [16, 4])
 
 
+@pytest.mark.slow
 def test_finished_run_does_nothing_and_a_changed_setting_is_rejected(
     scored_run, run_program, place
 ):
@@ -81,6 +83,7 @@ def test_finished_run_does_nothing_and_a_changed_setting_is_rejected(
     assert "scale" in changed.stderr
 
 
+@pytest.mark.slow
 def test_model_of_a_run_is_evaluated_with_the_flags_of_the_run(scored_run, run_program, place):
     done = run(
         run_program,

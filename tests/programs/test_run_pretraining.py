@@ -73,6 +73,7 @@ def finished(folder, root):
     return folder / "uninterrupted", done
 
 
+@pytest.mark.slow
 def test_run_writes_the_documented_output_files(finished):
     output_dir, _ = finished
     assert {p.name for p in output_dir.iterdir()} == {
@@ -93,6 +94,7 @@ def test_run_writes_the_documented_output_files(finished):
     ]
 
 
+@pytest.mark.slow
 def test_results_have_the_official_names(finished):
     results = json.loads((finished[0] / "results.json").read_text())
     assert results.keys() >= {
@@ -110,6 +112,7 @@ def test_results_have_the_official_names(finished):
     )
 
 
+@pytest.mark.slow
 def test_metrics_have_one_line_per_step_and_per_evaluation(finished):
     rows = [json.loads(line) for line in lines(finished[0] / "metrics.jsonl")]
     trained = [row for row in rows if "loss" in row]
@@ -131,6 +134,7 @@ def test_metrics_have_one_line_per_step_and_per_evaluation(finished):
     )
 
 
+@pytest.mark.slow
 def test_tensorboard_folder_contains_the_scalars(finished):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -141,6 +145,7 @@ def test_tensorboard_folder_contains_the_scalars(finished):
     )
 
 
+@pytest.mark.slow
 def test_repeating_a_finished_command_reports_nothing_to_do(finished, folder, call):
     before = (finished[0] / "model" / "model.safetensors").stat().st_mtime_ns
     again = call(folder, finished[0])
@@ -149,6 +154,7 @@ def test_repeating_a_finished_command_reports_nothing_to_do(finished, folder, ca
     assert (finished[0] / "model" / "model.safetensors").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_changed_setting_is_rejected_with_the_difference(finished, folder, call):
     again = call(folder, finished[0], learning_rate=0.002)
     assert again.returncode == 1

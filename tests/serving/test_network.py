@@ -53,6 +53,7 @@ def served(network: Network, *rows: tf.RaggedTensor) -> dict[str, tf.Tensor]:
     return tf.function(network, input_signature=[spec, spec])(*rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
 @pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])
 def test_matches_the_keras_model(act: str, rows: int):
@@ -83,6 +84,7 @@ def test_empty_batch_gives_empty_outputs(model_class, shapes: dict):
     assert {name: tuple(value.shape) for name, value in outputs.items()} == shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])
 def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
     model = BertEncoder(BertConfig.from_dict(SIZES))

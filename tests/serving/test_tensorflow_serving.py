@@ -151,6 +151,7 @@ def is_allowed(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) 
     return not strings or value.s in strings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_every_op_and_attribute_exists_in_tensorflow_2_18(task: str, export, known_ops: dict):
     nodes = list(all_nodes(read_graph(export(task).folder)))

@@ -78,6 +78,7 @@ def service(export):
     server.stop(None).wait()
 
 
+@pytest.mark.slow
 def test_file_has_one_request_per_signature(export, read_warmup):
     folder = export("ner").folder
     specs = [request.model_spec for request in read_warmup(folder)]

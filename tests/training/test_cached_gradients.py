@@ -61,6 +61,7 @@ def model():
     return BertEncoder(CONFIG)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "steps", "empty", "scale"),
     [

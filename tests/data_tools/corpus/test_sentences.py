@@ -67,6 +67,7 @@ def test_line_ends_become_spaces_and_nul_bytes_are_kept():
     assert split_sentences("It\nrai\0ned. We\nstayed.") == ["It rai\0ned.", "We stayed."]
 
 
+@pytest.mark.slow
 @given(
     st.text(alphabet="aAb1 .!?…。」\"')(,\n\0“é", max_size=60) | st.text(max_size=60),
     st.sampled_from(sorted(LANGUAGES)),

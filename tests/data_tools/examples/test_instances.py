@@ -67,6 +67,7 @@ def test_unused_sentences_are_used_again(documents, max_seq_length, short_seq_pr
     assert at == len(documents.ids)
 
 
+@pytest.mark.slow
 @given(corpora, st.integers(5, 64), st.integers(0, 99))
 @settings(max_examples=200, deadline=None)
 def test_both_halves_are_whole_sentences_of_one_document(documents, max_seq_length, seed):

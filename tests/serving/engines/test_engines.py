@@ -84,6 +84,7 @@ def test_bfloat16_export_is_compared_in_its_own_precision(export_with_engines, r
     assert opened.precision == info["compute_type"] == "bfloat16"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", INSTALLED)
 def test_several_threads_get_their_own_answers(engine, export_with_engines, requests_of):
     info, loaded, opened = open_export(export_with_engines("pair"), engine, "float32")

@@ -70,6 +70,7 @@ def test_the_network_of_the_saved_model_passes(opened, task):
     assert plan.several.calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factors", [(1.01, 1.0), (1.0, 1.01)])
 def test_both_networks_of_a_plan_are_compared(opened, factors):
     loaded, spec, check = opened("pair")
@@ -95,6 +96,7 @@ def test_signature_that_is_not_that_of_the_functions_is_noticed(opened):
     assert "the answers are " in difference(other, network, check)
 
 
+@pytest.mark.slow
 def test_an_engine_may_differ_from_a_bfloat16_export_as_much_as_bfloat16_does(opened):
     loaded, spec, check = opened("embedding")
     engine = Saved(loaded, spec, 1, 1.05)

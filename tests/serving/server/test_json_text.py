@@ -132,6 +132,7 @@ def test_values_are_those_of_the_standard_library(value, as_ascii, indent, damag
         assert plain(parse_object(damaged)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

@@ -50,6 +50,7 @@ def trained(pretrained, tmp_path_factory):
     return embedder, history.history, folder
 
 
+@pytest.mark.slow
 def test_fit_learns_the_order_of_the_scores(pretrained, trained):
     embedder, history, _ = trained
     before = open_new(pretrained).evaluate((FIRST, SECOND), SCORES)["spearman"]
@@ -60,6 +61,7 @@ def test_fit_learns_the_order_of_the_scores(pretrained, trained):
     assert history["val_spearman_4"][-1] == pytest.approx(scores["spearman_4"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_saved_model_keeps_pooling_sizes_and_vectors(trained, tmp_path):
     embedder = trained[0]
     embedder.save_pretrained(tmp_path / "out")
@@ -93,6 +95,7 @@ def test_normalized_model_has_the_module_of_sentence_transformers(pretrained, tm
     np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_callbacks_save_the_model(trained):
     embedder, _, folder = trained
     best = keras.models.load_model(folder / "best.keras")
@@ -100,6 +103,7 @@ def test_callbacks_save_the_model(trained):
     assert {v.path for v in best.encoder.weights} == {v.path for v in embedder.model.weights}
 
 
+@pytest.mark.slow
 def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
     embedder = open_new(pretrained, pooling="cls")
     before = weights_of(embedder)

@@ -75,6 +75,7 @@ def test_embeddings_equal_the_keras_model_pooled_by_hand(model, tokenizer, norma
             np.testing.assert_allclose(found[name], vectors, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_text_of_1_mb_is_truncated_to_its_first_tokens(model, tokenizer):
     embed = serve(model, tokenizer, 8, False)["serving_default"]
     found = embed(tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat"]))

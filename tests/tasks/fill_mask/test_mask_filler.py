@@ -115,6 +115,7 @@ def trained(pretrained):
     return filler, history.history
 
 
+@pytest.mark.slow
 def test_fit_learns_from_texts(trained, tmp_path):
     filler, history = trained
     assert history.keys() >= {"loss", "val_loss", "val_masked_lm_loss", "val_masked_lm_accuracy"}
@@ -130,6 +131,7 @@ def test_fit_learns_from_texts(trained, tmp_path):
     assert opened.evaluate(CORPUS[:10]) == pytest.approx(metrics, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_heads_without_a_loss_stay_unchanged(pretrained, trained):
     before, after = MaskFiller.from_pretrained(pretrained).model, trained[0].model
     for of in (lambda model: model.encoder.pooler, lambda model: model.next_sentence):
@@ -150,6 +152,7 @@ def test_fit_and_evaluate_log_the_number_of_truncated_texts(pretrained, caplog):
     ]
 
 
+@pytest.mark.slow
 def test_evaluation_draws_masks_from_its_seed(trained):
     filler = trained[0]
     first, again, other = (filler.evaluate(CORPUS, seed=seed) for seed in (0, 0, 1))

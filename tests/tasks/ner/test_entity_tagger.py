@@ -48,6 +48,7 @@ def text_and_entities(words, tags):
     ]
 
 
+@pytest.mark.slow
 def test_fit_learns_from_words_and_reports_validation_metrics(learned, corpus):
     tagger, history = learned
     assert tagger.labels == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
@@ -70,6 +71,7 @@ def test_fit_learns_from_texts_with_character_entities(ner_files, corpus):
     assert tagger.evaluate(*data["dev"])["f1"] > 0.95
 
 
+@pytest.mark.slow
 def test_texts_and_words_get_equal_entities_with_character_positions(learned):
     tagger = learned[0]
     texts = ["d a b e", "", "😀 c \ud800 a b, ex", "f " * 30 + "a b", "ß"]
@@ -85,6 +87,7 @@ def test_texts_and_words_get_equal_entities_with_character_positions(learned):
     assert tagger.predict([]) == {name: [] for name in found}
 
 
+@pytest.mark.slow
 def test_export_gives_the_same_predictions(learned, exported, corpus):
     words, tags = corpus["dev"]
     inputs = [words, [*(" ".join(sentence) for sentence in words), "", "😀 a b"]]
@@ -100,6 +103,7 @@ def test_export_gives_the_same_predictions(learned, exported, corpus):
         exported.fit(words, tags)
 
 
+@pytest.mark.slow
 def test_saved_tagger_reloads_unchanged(learned, corpus, tmp_path):
     tagger = learned[0]
     tagger.save_pretrained(tmp_path / "saved")
@@ -181,6 +185,7 @@ def test_labels_without_a_prefix_are_types(learned, tmp_path, names, types, text
         assert exported.predict([" ".join(words)])["types"] == [types]
 
 
+@pytest.mark.slow
 def test_own_labels_are_accepted_as_tags_of_words(learned, tmp_path):
     names = ["O", "PER", "MISC", "LOC", "ORG"]
     tagger = EntityTagger.from_pretrained(renamed(learned[0], tmp_path / "model", names))
@@ -190,6 +195,7 @@ def test_own_labels_are_accepted_as_tags_of_words(learned, tmp_path):
         tagger.evaluate([["a"]], [["DATE"]])
 
 
+@pytest.mark.slow
 def test_names_of_the_logits_are_accepted_for_a_head(learned, tmp_path, caplog):
     folder = renamed(learned[0], tmp_path / "model", [f"LABEL_{index}" for index in range(5)])
     names = ["O", "PER", "MISC", "LOC", "ORG"]
@@ -211,6 +217,7 @@ def test_lengths_that_exceed_the_model_are_rejected(ner_files, max_seq_length):
         EntityTagger.from_pretrained(ner_files / "bert", ["PER"], max_seq_length=max_seq_length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inputs", "targets", "message"),
     [
@@ -259,6 +266,7 @@ def test_invalid_arguments_are_named(learned, inputs, targets, message):
             method(inputs, targets)
 
 
+@pytest.mark.slow
 def test_invalid_arguments_of_predict_are_named(learned):
     for given in ("text", [1], [["a", 1]], ["a", ["b"]], None, {"a"}):
         with pytest.raises(InputError, match=r"(inputs|texts|words).* is .*; expected"):

@@ -76,6 +76,7 @@ def test_words_are_split_as_in_corpora(words_of, text, words):
     assert words_of(text) == [words.split("|") if words else []]
 
 
+@pytest.mark.slow
 def test_words_are_not_joined_across_texts(words_of):
     assert words_of("a-", "b", "@", "c", "", ".", "d") == [
         *(["a", "-"], ["b"], ["@"], ["c"], [], ["."], ["d"]),
