@@ -37,8 +37,9 @@ from data_tools import reading_flags, tokenizer_flags
 from data_tools.building.local_build import build_locally
 from data_tools.corpus.documents import find_input_files
 from data_tools.corpus.odd_input import KINDS, OddInput
-from data_tools.settings import NEXT_SENTENCE, Settings
+from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
+from keras_bert.data.record_files import NEXT_SENTENCE
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import check_not_input_folder

@@ -7,10 +7,9 @@ from typing import Any
 from data_tools.corpus.documents import FIELD_FORMATS, Reading
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
+from keras_bert.data.record_files import NEXT_SENTENCE
 from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
 from keras_bert.text.user_tokens import UserToken
-
-NEXT_SENTENCE = ("random", "order", "none")
 
 
 @dataclass(frozen=True)

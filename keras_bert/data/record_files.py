@@ -17,17 +17,18 @@ from keras_bert.text.settings import TokenizerSettings
 FORMAT, VERSION = "keras_bert.pretraining", 2
 MANIFEST = "manifest.json"
 _NOT_RECORDS = (MANIFEST, "vocab.txt")
-# The settings in a manifest that readers of the records need.
-_SETTINGS = (
-    "do_lower_case",
-    "do_whole_word_mask",
-    "ngram",
-    "next_sentence",
-    "dynamic",
-    "pack",
-    "max_predictions_per_seq",
-    "masked_lm_prob",
-)
+NEXT_SENTENCE = ("random", "order", "none")
+# The settings in a manifest that readers of the records need, with their types or values.
+_SETTINGS: dict[str, type | tuple[str, ...]] = {
+    "do_lower_case": bool,
+    "do_whole_word_mask": bool,
+    "ngram": int,
+    "next_sentence": NEXT_SENTENCE,
+    "dynamic": bool,
+    "pack": bool,
+    "max_predictions_per_seq": int,
+    "masked_lm_prob": float,
+}
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _read_manifest(folder: str) -> dict[str, Any] | None:
         kind = manifest["format"], manifest["version"]
         if kind != (FORMAT, VERSION):
             raise InputError(f"{path}: expected format and version {FORMAT, VERSION}, got {kind}")
-        _ = [manifest["settings"][name] for name in _SETTINGS]
+        _check_settings(path, manifest["settings"])
         TokenizerSettings.read(path, manifest["settings"])  # raises for invalid values
         _ = os.path.join(folder, manifest["vocab"]["file"]), manifest["vocab"]["sha256"]
         for shard in manifest["shards"]:
@@ -118,3 +119,14 @@ def _read_manifest(folder: str) -> dict[str, Any] | None:
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: not a manifest of create_pretraining_data: {error!r}") from None
     return manifest
+
+
+def _check_settings(path: str, settings: dict[str, Any]) -> None:
+    for name, expected in _SETTINGS.items():
+        value = settings[name]
+        if isinstance(expected, tuple):
+            is_valid, described = value in expected, "one of " + ", ".join(expected)
+        else:
+            is_valid, described = type(value) is expected, f"a value of type {expected.__name__}"
+        if not is_valid:
+            raise InputError(f"{path}: {name} is {value!r:.60}; expected {described}")

@@ -91,6 +91,24 @@ def test_manifest_with_invalid_fields_is_rejected(tmp_path, change):
         find_record_files(str(folder))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"next_sentence": 0}, "next_sentence is 0; expected one of random, order, none"),
+        ({"next_sentence": []}, "next_sentence is .*; expected one of"),
+        ({"dynamic": "no"}, "dynamic is 'no'; expected a value of type bool"),
+        ({"ngram": True}, "ngram is True; expected a value of type int"),
+        ({"masked_lm_prob": None}, "masked_lm_prob is None; expected a value of type float"),
+    ],
+    ids=str,
+)
+def test_manifest_with_an_invalid_setting_is_rejected(tmp_path, change, message):
+    settings = MANIFEST["settings"] | change
+    folder = make(tmp_path / "a", MANIFEST | {"settings": settings})
+    with pytest.raises(InputError, match=rf"a/manifest\.json: {message}"):
+        find_record_files(str(folder))
+
+
 @pytest.mark.parametrize("change", [{"version": VERSION + 1}, {"format": "theirs"}])
 def test_manifest_of_another_version_is_rejected(tmp_path, change):
     folder = make(tmp_path / "a", MANIFEST | change)
