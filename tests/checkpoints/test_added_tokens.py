@@ -192,6 +192,7 @@ def test_unsupported_added_tokens_give_a_reason(tiny, tmp_path, name, changes, r
     assert "\n" not in opened.tokenizer_mismatch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", list(WRITERS))
 def test_convert_adds_user_tokens(tiny, tmp_path, run_program, to):
     source = save(tiny, tmp_path / "a")

@@ -69,6 +69,7 @@ def test_value_out_of_range_is_reported_with_file_record_and_feature(
         read(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "reason"),
     [

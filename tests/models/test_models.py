@@ -91,6 +91,7 @@ def pretraining_batch(golden):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_outputs_equal_transformers(golden, jit_compile):
     model, expected = golden
@@ -307,6 +308,7 @@ def test_different_seeds_drop_different_elements():
     assert np.abs(other[5] - first[5]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_dropout_without_seeds_differs_between_calls():
     keras.utils.set_random_seed(1)
     model, inputs = BertClassifier(SMALL, 2), random_inputs()
@@ -317,6 +319,7 @@ def test_dropout_without_seeds_differs_between_calls():
     assert np.array_equal(model(inputs)["logits"], model(inputs, training=False)["logits"])
 
 
+@pytest.mark.slow
 def test_xla_drops_the_same_elements():
     model, inputs = BertPretrainer(SMALL), random_inputs()
     compiled = tf.function(lambda: model(inputs, training=True), jit_compile=True)()

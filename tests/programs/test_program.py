@@ -262,6 +262,7 @@ def test_unexpected_positional_arguments_are_rejected():
         reject_arguments(["a", "b"])
 
 
+@pytest.mark.slow
 def test_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
     code = "; ".join(
         [

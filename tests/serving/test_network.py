@@ -72,6 +72,7 @@ def test_matches_the_keras_model(act: str, rows: int):
             np.testing.assert_allclose(value, expected[name], atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_class", "shapes"),
     [

@@ -164,6 +164,7 @@ def test_every_op_and_attribute_exists_in_tensorflow_2_18(task: str, export, kno
                 assert is_allowed(value, attrs[name]), f"{node.op} takes no {name}={value} in 2.18"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_default_attributes_are_stripped(task: str, export, known_ops: dict):
     graph = read_graph(export(task).folder)
@@ -174,12 +175,14 @@ def test_default_attributes_are_stripped(task: str, export, known_ops: dict):
                 assert node.attr[attr.name] != attr.default_value, (node.op, attr.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_graphs_contain_no_python_ops_and_no_tables(task: str, export):
     ops = {node.op for node in all_nodes(read_graph(export(task).folder))}
     assert not [op for op in ops if op.startswith(FORBIDDEN)]
 
 
+@pytest.mark.slow
 def test_only_expected_ops_of_tensorflow_text_are_used(export):
     ops = {node.op for task in TASKS for node in all_nodes(read_graph(export(task).folder))}
     assert ops - set(dir(tf.raw_ops)) == TEXT_OPS
@@ -196,6 +199,7 @@ def test_known_ops_are_limited_to_tensorflow_2_18(known_ops: dict):
         assert is_allowed(value, attrs["T"]) == allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_warm_up_requests_call_every_signature(task: str, export, read_warmup: Callable):
     exported = export(task)

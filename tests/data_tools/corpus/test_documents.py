@@ -238,6 +238,7 @@ def test_line_without_white_space_is_split_between_characters(write, monkeypatch
     assert all(15 < len(part.encode()) <= 20 for part in parts[:-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("input_format", ["sentences", "prose", "gutenberg", "wiki", "jsonl"])
 def test_file_without_line_ends_is_streamed(write, input_format):
     path = write(gzip.compress(b"words " * 8_000_000, 1), "a.gz")  # 48 MB

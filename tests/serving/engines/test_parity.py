@@ -80,6 +80,7 @@ def test_both_networks_of_a_plan_are_compared(opened, factors):
     assert found == "logits differs by 0.01; expected at most 0.001 in float32"
 
 
+@pytest.mark.slow
 def test_signature_that_is_not_that_of_the_functions_is_noticed(opened):
     loaded, spec, check = opened("pair")
     network = EngineNetwork(Plan(Saved(loaded, spec), Saved(loaded, spec), 4), spec)

@@ -192,6 +192,7 @@ def test_single_output_is_encoded_without_its_name():
     assert encode(False, x=[True, False]) == {"outputs": [True, False]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_row", [True, False])
 @pytest.mark.parametrize("shape", [(3, 50_000), (50_000, 2), (2, 3, 9000), (40_000,)])
 def test_large_outputs_are_encoded_in_parts(shape, by_row):

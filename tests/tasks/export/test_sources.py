@@ -152,6 +152,7 @@ def test_token_level_tasks_are_served_without_a_pooler(task: str, make_run, tmp_
     assert opened(task, model).untrained == ()
 
 
+@pytest.mark.slow
 def test_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path):
     model = make_run(tmp_path, "fill_mask") / "model"
     without(model, "seq_relationship", "pooler")

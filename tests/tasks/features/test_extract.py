@@ -29,6 +29,7 @@ def run(parts, lines, layers, pooling="none", length=16, **settings):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_every_layer_equals_transformers(parts, golden, jit_compile):
     found = run(parts, golden["texts"], [0, 1], jit_compile=jit_compile)

@@ -97,6 +97,7 @@ def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
             assert not scores[i, MASKS[i] :].any()
 
 
+@pytest.mark.slow
 def test_text_of_1_mb_is_truncated_to_its_first_tokens(signatures):
     answer = signatures["serving_default"](
         tf.constant(

@@ -149,6 +149,7 @@ def test_document_context_shows_whole_words(tokenizer):
     assert shown(windows)[1] == "[CLS] b c ##x ##x ##x [SEP]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document_context", [False, True])
 def test_every_word_of_wnut_17_is_labeled_once_at_any_length(shared_data, document_context):
     tokenizer = BertTokenizer(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")

@@ -64,6 +64,7 @@ def weights(batch):
     return pretraining_objective("ltr").weights(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_records_of_every_kind_give_the_same_features(tmp_path, write_dataset, kind):
     data = find_records(str(write_dataset(tmp_path / "a", **kind)))

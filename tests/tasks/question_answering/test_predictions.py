@@ -161,6 +161,7 @@ GOLDEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "length"), GOLDEN)
 def test_answers_to_real_questions_equal_the_released_decoding(shared_data, name, length):
     from keras_bert.text.tokenizer import BertTokenizer

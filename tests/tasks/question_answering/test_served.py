@@ -181,6 +181,7 @@ def test_invalid_utf_8_bytes_are_kept_and_count_as_characters(tokenizer):
     assert any(b"\xf0\x9f\x98" in answer for answer in outputs["nbest_answers"][0])
 
 
+@pytest.mark.slow
 def test_answer_does_not_depend_on_the_rest_of_the_batch(tokenizer):
     ask = served(FixedNetwork(), tokenizer, SMALL)
     together = ask([q.text for q in MIXED], [q.context for q in MIXED])

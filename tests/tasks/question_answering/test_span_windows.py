@@ -104,6 +104,7 @@ def test_max_context_score_is_smaller_side_plus_1_percent_of_length(ask, tokeniz
     assert made.context.shape == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(128, 32, 40), (384, 64, 128), (61, 20, 300)])
 def test_windows_of_real_texts_equal_the_reference(shared_data, sizes):
     from keras_bert.text.tokenizer import BertTokenizer
