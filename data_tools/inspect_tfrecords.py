@@ -26,7 +26,7 @@ from data_tools.inspection.verification import verify
 from data_tools.progress import Progress
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.data.record_files import RecordFiles, find_record_files
+from keras_bert.data.record_files import MANIFEST, RecordFiles, find_record_files
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.text.vocabulary import load_vocab
@@ -114,19 +114,28 @@ def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
         "documents" and "sentences", the sums over the manifests; "next_sentence", the setting in
         the first manifest; and "odd", the counts of input that is empty, malformed or too long, as
         `OddInput.to_dict` returns them.
+
+    Raises:
+        InputError: a count in a manifest is not a number.
     """
-    manifests = [files.manifest for files in found if files.manifest]
-    if not manifests:
+    with_manifest = [files for files in found if files.manifest]
+    if not with_manifest:
         return {}
-    odd = OddInput()
-    for entry in (entry for manifest in manifests for entry in manifest["inputs"]):
-        odd.merge(entry.get("odd", {}))
-    return {
-        "documents": sum(manifest["counts"].get("documents", 0) for manifest in manifests),
-        "sentences": sum(manifest["counts"].get("sentences", 0) for manifest in manifests),
-        "next_sentence": manifests[0]["settings"].get("next_sentence"),
-        "odd": odd.to_dict(),
-    }
+    odd, counts = OddInput(), dict.fromkeys(("documents", "sentences"), 0)
+    for each in with_manifest:
+        try:
+            for entry in each.manifest["inputs"]:
+                odd.merge(entry.get("odd", {}))
+            for name in counts:
+                counts[name] += each.manifest["counts"].get(name, 0)
+            odd_input = odd.to_dict()
+        except (KeyError, TypeError, AttributeError) as error:
+            path = os.path.join(each.folder, MANIFEST)
+            raise InputError(
+                f"{path}: not a manifest of create_pretraining_data: {error!r:.80}"
+            ) from None
+    next_sentence = with_manifest[0].manifest["settings"]["next_sentence"]
+    return {**counts, "next_sentence": next_sentence, "odd": odd_input}
 
 
 def report(statistics: dict[str, Any]) -> Iterator[str]:

@@ -252,6 +252,22 @@ def test_max_examples_limits_the_rows_that_are_read(tmp_path):
     assert inspect(tmp_path, max_examples=1)[0]["rows"] == 1
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"counts": {"sentences": "7"}},
+        {"inputs": [{"odd": {"empty_documents": 3}}]},
+        {"inputs": [{"odd": []}]},
+    ],
+    ids=str,
+)
+def test_manifest_with_invalid_counts_is_rejected(tmp_path, change):
+    manifest_file = dataset(tmp_path) / record_files.MANIFEST
+    files.write_json(manifest_file, files.read_json(manifest_file) | change)
+    with pytest.raises(InputError, match=r"manifest\.json: not a manifest of create_pre"):
+        inspect(tmp_path)
+
+
 def test_odd_input_in_the_manifest_is_reported(tmp_path):
     place = {"file": "a.txt", "line": 1, "offset": 3}
     odd = {"undecodable_bytes": {"count": 7, "files": 1, "first": [place]}}
