@@ -92,7 +92,8 @@ def answer(body: bytes) -> bytes:
 def test_large_bodies_are_decoded_in_short_steps(name, monkeypatch):
     monkeypatch.setattr(json_text, "MAX_VALUES", 1 << 16)  # The profiler slows down each call.
     body = BODIES[name]()
-    assert longest_hold(answer, body) < 0.1
+    # Of three, because a busy machine slows memory and caches, and with them CPU time.
+    assert min(longest_hold(answer, body) for _ in range(3)) < 0.1
 
 
 @pytest.mark.slow  # Several seconds.
