@@ -128,14 +128,13 @@ def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
                 odd.merge(entry.get("odd", {}))
             for name in counts:
                 counts[name] += each.manifest["counts"].get(name, 0)
-            odd_input = odd.to_dict()
         except (KeyError, TypeError, AttributeError) as error:
             path = os.path.join(each.folder, MANIFEST)
             raise InputError(
                 f"{path}: not a manifest of create_pretraining_data: {error!r:.80}"
             ) from None
     next_sentence = with_manifest[0].manifest["settings"]["next_sentence"]
-    return {**counts, "next_sentence": next_sentence, "odd": odd_input}
+    return {**counts, "next_sentence": next_sentence, "odd": odd.to_dict()}
 
 
 def report(statistics: dict[str, Any]) -> Iterator[str]:

@@ -47,7 +47,7 @@ def pytest_configure() -> None:
 
 # Fixtures of tests that start Keras on another backend, Apache Beam or the libraries of .peers in
 # separate processes. Each process takes ten seconds to import its libraries.
-SLOW_FIXTURES = {"backend_python", "beam_python", "run_in_peers"}
+SLOW_FIXTURES = {"backend_python", "beam_python", "peers_python"}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -83,6 +83,15 @@ def random_moment() -> random.Random:
     seed = int(os.environ.get("KERAS_BERT_KILL_SEED") or secrets.randbits(32))
     print(f"The moment of the kill has the seed KERAS_BERT_KILL_SEED={seed}")
     return random.Random(seed)
+
+
+@pytest.fixture(scope="session")
+def peers_python() -> Path:
+    """Returns the Python of .peers; skips the test if it is missing."""
+    python = ROOT / ".peers" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("the environment with other libraries, .peers, is not installed")
+    return python
 
 
 @pytest.fixture(scope="session")

@@ -50,14 +50,11 @@ def tiny() -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def run_in_peers(root) -> Callable[..., None]:
+def run_in_peers(root, peers_python) -> Callable[..., None]:
     """Returns a function that runs a script of tests/golden in .peers; skips if it is missing."""
-    python = root / ".peers" / "bin" / "python"
-    if not python.exists():
-        pytest.skip("the environment with other libraries, .peers, is not installed")
 
     def run_script(name: str, *arguments: Path) -> None:
-        command = [python, root / "tests" / "golden" / name, *arguments]
+        command = [peers_python, root / "tests" / "golden" / name, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -335,10 +335,7 @@ def test_vocabulary_can_be_read_from_tokenizer_json_alone(saved):
 
 
 @pytest.mark.slow
-def test_transformers_loads_our_directory_with_the_same_outputs(tmp_path, root):
-    peers = root / ".peers" / "bin" / "python"
-    if not peers.exists():
-        pytest.skip("the environment with transformers, .peers, is not installed")
+def test_transformers_loads_our_directory_with_the_same_outputs(tmp_path, root, peers_python):
     inputs = {
         "input_ids": np.array([[2, 5, 6, 7, 3], [2, 10, 3, 0, 0]], np.int32),
         "input_mask": np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int32),
@@ -362,7 +359,7 @@ def test_transformers_loads_our_directory_with_the_same_outputs(tmp_path, root):
             token_ids=["2 10 5 7 1 3", "2 6 4 1 3"],
         )
     result = subprocess.run(
-        [peers, GOLDEN.parent / "check_transformers_opens.py", *pairs],
+        [peers_python, GOLDEN.parent / "check_transformers_opens.py", *pairs],
         capture_output=True,
         text=True,
         timeout=300,

@@ -409,10 +409,9 @@ def test_extension_is_compared_with_unused_tokens():
 
 
 @pytest.mark.slow
-def test_transformers_opens_changed_models_with_the_same_outputs(source, tmp_path, root):
-    peers = root / ".peers" / "bin" / "python"
-    if not peers.exists():
-        pytest.skip("the environment with transformers, .peers, is not installed")
+def test_transformers_opens_changed_models_with_the_same_outputs(
+    source, tmp_path, root, peers_python
+):
     convert(
         source,
         tmp_path / "grown",
@@ -444,7 +443,7 @@ def test_transformers_opens_changed_models_with_the_same_outputs(source, tmp_pat
             token_ids=[" ".join(map(str, row)) for row in rows],
         )
     done = subprocess.run(
-        [peers, root / "tests" / "check_transformers_opens.py", *pairs],
+        [peers_python, root / "tests" / "check_transformers_opens.py", *pairs],
         capture_output=True,
         text=True,
         timeout=300,

@@ -379,10 +379,7 @@ def test_folders_of_other_files_are_rejected(place, tmp_path, output_dir, messag
 
 
 @pytest.mark.slow
-def test_transformers_opens_the_model_with_the_same_outputs(finished, root, tmp_path):
-    peers = root / ".peers" / "bin" / "python"
-    if not peers.exists():
-        pytest.skip("the environment with transformers, .peers, is not installed")
+def test_transformers_opens_the_model_with_the_same_outputs(finished, root, peers_python, tmp_path):
     from tests.checkpoints.test_vocab_change import run_model, tokenize
 
     model, text = finished / "model", ["Goodfilm is a bada book.", "isfilm very good"]
@@ -395,7 +392,7 @@ def test_transformers_opens_the_model_with_the_same_outputs(finished, root, tmp_
     batch = tmp_path / "batch.npz"
     np.savez(batch, **inputs, **run_model(model, inputs), text=text, token_ids=token_ids)
     done = subprocess.run(
-        [peers, root / "tests" / "check_transformers_opens.py", model, batch],
+        [peers_python, root / "tests" / "check_transformers_opens.py", model, batch],
         capture_output=True,
         text=True,
         timeout=300,

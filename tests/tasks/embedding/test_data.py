@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.embedding.data import (
@@ -46,10 +48,7 @@ def test_scored_pairs_of_all_formats(tmp_path):
     (tmp_path / "a.csv").write_text('text_a,text_b,score\n"a",b,5.0\nc,d,0\n')
     write(tmp_path / "a.tsv", ("text_a", "text_b", "score"), ("a", "b", "5"), ("c", "d", "0.0"))
     names = ["a.jsonl", "a.csv", "a.tsv"]
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
-    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     for name in [*names, "a.parquet"]:
         found = read_training_rows(replace(SCORED, train_file=str(tmp_path / name)))
         assert found.columns == (["a", "c"], ["b", "d"])
