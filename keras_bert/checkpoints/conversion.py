@@ -1,14 +1,14 @@
 """Converts a checkpoint to another format.
 
-The weights stay the same, unless tokens are added to or removed from the vocabulary.
+The weights stay the same, unless a change of the vocabulary, layers or positions is requested.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import keras
+import numpy as np
 from absl import logging
 from safetensors import SafetensorError
 
@@ -23,6 +23,13 @@ from keras_bert.checkpoints.model_directory import (
     write_model_directory,
 )
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.shape_change import (
+    POSITIONS,
+    extend_positions,
+    keep_layers,
+    new_positions,
+    select_layers,
+)
 from keras_bert.checkpoints.vocab_change import ChangedVocab, VocabChange, change_rows
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.common.errors import InputError
@@ -43,26 +50,43 @@ _FILES = {
 }
 
 
+@dataclass(frozen=True)
+class Changes:
+    """The changes of a model that a conversion makes.
+
+    Attributes:
+        heads: whether to keep the heads, or only the encoder.
+        tokenizer: {setting of the tokenizer: value}; None keeps the setting of the source.
+        vocab: the change of the vocabulary; None for none.
+        layers: the indices of the layers to keep, from 0; empty for all.
+        positions: the new number of positions; 0 to keep it.
+        positions_by: how the table of positions is extended, `interpolate` or `tile`.
+    """
+
+    heads: bool = True
+    tokenizer: Mapping[str, bool | None] = field(default_factory=dict)
+    vocab: VocabChange | None = None
+    layers: Sequence[int] = ()
+    positions: int = 0
+    positions_by: str = "interpolate"
+
+
+_NO_CHANGES = Changes()
+
+
 def convert(
-    source: Path,
-    target: Path,
-    to: str = "hugging_face",
-    heads: bool = True,
-    tokenizer: Mapping[str, bool | None] = MappingProxyType({}),
-    vocab_change: VocabChange | None = None,
+    source: Path, target: Path, to: str = "hugging_face", changes: Changes = _NO_CHANGES
 ) -> LoadReport:
     """Converts a checkpoint to another format; the target directory is written atomically.
 
     The weights are loaded into the smallest model class with the checkpoint's heads, and written in
     the format `to`: `hugging_face`, `tf1` or `keras_hub`. Weights that the checkpoint lacks are not
-    written. Without `heads`, only the encoder is converted. `tokenizer` corrects settings of the
-    source's tokenizer, by name; None keeps a setting. `vocab_change` adds or removes tokens. The
-    target may be the result of an earlier conversion to the same format, which is replaced. Returns
-    the report of loading the source.
+    written. The target may be the result of an earlier conversion to the same format, which is
+    replaced. Returns the report of loading the source.
 
     Raises:
-        InputError: the source cannot be opened or is inconsistent, or the target cannot be written
-            or contains other files.
+        InputError: the source cannot be opened or is inconsistent, a change is not possible, or the
+            target cannot be written or contains other files.
     """
     target = target.absolute()
     if source.absolute() == target:
@@ -73,29 +97,11 @@ def convert(
         )
     check_replaceable(target, _FILES[to])
     checkpoint = open_checkpoint(source)
-    changes = {name: value for name, value in tokenizer.items() if value is not None}
-    tokenizer_settings = replace(checkpoint.tokenizer_settings, **changes)
-    description = replace(checkpoint.description, tokenizer_settings=tokenizer_settings)
-    changed = None
-    if vocab_change:
-        if checkpoint.vocab is None:
-            raise InputError(f"{checkpoint.why_no_vocab}; the tokens cannot be changed")
-        changed = vocab_change(checkpoint.vocab, tokenizer_settings)
-        logging.info(
-            "the vocabulary has %d tokens, of which %d are new; that of the source has %d",
-            len(changed.tokens),
-            len({*changed.tokens} - {*checkpoint.vocab}),
-            len(checkpoint.vocab),
-        )
-        description = _with_vocab(description, changed)
-        tokenizer_settings = changed.settings
-    model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
+    description, vocab = _changed_description(checkpoint, changes)
+    model = _make_model(checkpoint) if changes.heads else BertEncoder(checkpoint.config)
     report = checkpoint.load_into(model)
     weights = {path: value for path, value in weights_of(model).items() if path not in report.new}
-    if changed:
-        weights = change_rows(weights, changed)
-    if not heads:
-        description = replace(description, problem_type=None)
+    weights = _changed_weights(weights, vocab, changes)
     settings = description.hugging_face_settings(
         _architecture(model, weights.keys()), getattr(model, "num_labels", None)
     )
@@ -103,8 +109,52 @@ def convert(
         _warn(checkpoint, to)
     with atomic_path(target, failures=(SafetensorError, RuntimeError)) as folder:
         folder.mkdir()
-        WRITERS[to](folder, weights, settings, description.vocab, tokenizer_settings)
+        WRITERS[to](folder, weights, settings, description.vocab, description.tokenizer_settings)
     return report
+
+
+def _changed_description(
+    checkpoint: Checkpoint, changes: Changes
+) -> tuple[ModelDescription, ChangedVocab | None]:
+    """Returns the description of the converted model, and its vocabulary if that changes."""
+    tokenizer = {name: value for name, value in changes.tokenizer.items() if value is not None}
+    settings = replace(checkpoint.tokenizer_settings, **tokenizer)
+    description = replace(checkpoint.description, tokenizer_settings=settings)
+    config = description.config
+    if changes.layers:
+        where = f"--keep_layers={','.join(map(str, changes.layers))}"
+        config = keep_layers(config, changes.layers, where)
+    if changes.positions:
+        where = f"--max_position_embeddings={changes.positions}"
+        config = extend_positions(config, changes.positions, where)
+    description = replace(description, config=config)
+    if not changes.heads:
+        description = replace(description, problem_type=None)
+    if not changes.vocab:
+        return description, None
+    if checkpoint.vocab is None:
+        raise InputError(f"{checkpoint.why_no_vocab}; the tokens cannot be changed")
+    changed = changes.vocab(checkpoint.vocab, settings)
+    logging.info(
+        "the vocabulary has %d tokens, of which %d are new; that of the source has %d",
+        len(changed.tokens),
+        len({*changed.tokens} - {*checkpoint.vocab}),
+        len(checkpoint.vocab),
+    )
+    return _with_vocab(description, changed), changed
+
+
+def _changed_weights(
+    weights: Mapping[str, np.ndarray], vocab: ChangedVocab | None, changes: Changes
+) -> Mapping[str, np.ndarray]:
+    if vocab:
+        weights = change_rows(weights, vocab)
+    if changes.layers:
+        weights = select_layers(weights, changes.layers)
+    if changes.positions:
+        table = new_positions(weights[POSITIONS], changes.positions, changes.positions_by)
+        weights = {**weights, POSITIONS: table}
+    return weights
 
 
 def _with_vocab(description: ModelDescription, changed: ChangedVocab) -> ModelDescription:

@@ -1,11 +1,13 @@
-"""Converts a checkpoint to another format, and adds tokens to its vocabulary or removes some.
+"""Converts a checkpoint to another format, or changes its vocabulary, layers or positions.
 
     keras-bert convert SRC DST --to=tf1
     keras-bert convert SRC DST --add_tokens=words.txt
     keras-bert convert SRC DST --keep_corpus='corpus/*.txt'
+    keras-bert convert SRC DST --keep_layers=0,2,4
+    keras-bert convert SRC DST --max_position_embeddings=1024
 
 SRC is any checkpoint that `--init_checkpoint` accepts; DST is a directory, written atomically. The
-weights stay the same, except for the rows of added and removed tokens.
+weights stay the same, except for the rows of added and removed tokens and of new positions.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from absl.flags import FlagValues
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs import vocab_flags
-from keras_bert.programs.flags import Definitions
+from keras_bert.programs.flags import MAX_SEQ_LENGTH, Definitions
 from keras_bert.programs.program import Program
 from keras_bert.text.settings import TokenizerSettings
 
@@ -40,6 +42,27 @@ def define_flags(define: Definitions) -> None:
         "Whether each CJK ideograph is a word of its own. Default: as stored in SRC, otherwise "
         "true.",
     )
+    define.strings(
+        "keep_layers",
+        [],
+        "Comma-separated indices of the layers to keep, from 0 (after the embeddings), as the start "
+        "of a smaller model. Default: all layers.",
+    )
+    define.integer(
+        "max_position_embeddings",
+        0,
+        "Number of positions of the result, more than SRC has, for longer texts; the new table "
+        "needs training. 0: as in SRC.",
+        0,
+        MAX_SEQ_LENGTH,
+    )
+    define.enum(
+        "positions_by",
+        "interpolate",
+        ["interpolate", "tile"],
+        "How --max_position_embeddings extends the table: stretched by linear interpolation, or "
+        "repeated, which keeps the first positions.",
+    )
     vocab_flags.define_flags(define)
 
 
@@ -49,14 +72,35 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(
             f"expected two arguments, SRC and DST, got {' '.join(arguments)!r}; see --help"
         )
+    layers = _layers(flags.keep_layers)
+    if flags["positions_by"].present and not flags.max_position_embeddings:
+        raise InputError(
+            f"--positions_by={flags.positions_by}: has no effect without --max_position_embeddings"
+        )
     change = vocab_flags.vocab_change(flags)
     start_tensorflow()  # Imported after the checks, so that invalid arguments fail fast.
-    from keras_bert.checkpoints.conversion import convert
+    from keras_bert.checkpoints.conversion import Changes, convert
 
     source, target = arguments
-    tokenizer = {name: flags[name].value for name in TokenizerSettings().to_dict()}
-    print(convert(Path(source), Path(target), flags.to, flags.heads, tokenizer, change))
+    changes = Changes(
+        heads=flags.heads,
+        tokenizer={name: flags[name].value for name in TokenizerSettings().to_dict()},
+        vocab=change,
+        layers=layers,
+        positions=flags.max_position_embeddings,
+        positions_by=flags.positions_by,
+    )
+    print(convert(Path(source), Path(target), flags.to, changes))
     print(f"{target}: written in format {flags.to}")
+
+
+def _layers(values: Sequence[str]) -> list[int]:
+    try:
+        return [int(value) for value in values]
+    except ValueError:
+        raise InputError(
+            f"--keep_layers={','.join(values)}: expected integers, separated by commas"
+        ) from None
 
 
 PROGRAM = Program("convert", __doc__, define_flags, main)

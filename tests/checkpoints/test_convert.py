@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.conversion import WRITERS, Changes, convert
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
@@ -107,7 +107,7 @@ def test_conversion_without_heads_allows_a_new_task(tiny, tmp_path):
     model = BertClassifier(tiny.config, 2)
     with pytest.raises(InputError, match=r"classifier\.weight has shape \[3, 8\], expected \[2, 8"):
         open_checkpoint(tmp_path / "a").load_into(model)
-    report = convert(tmp_path / "a", tmp_path / "b", heads=False)
+    report = convert(tmp_path / "a", tmp_path / "b", changes=Changes(heads=False))
     assert report.ignored == ("classifier.bias", "classifier.weight")
     opened = open_checkpoint(tmp_path / "b")
     assert (opened.architecture, opened.labels) == ("BertModel", None)
@@ -118,7 +118,9 @@ def test_do_lower_case_can_be_corrected(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
     )
-    convert(tmp_path / "a", tmp_path / "b", "tf1", tokenizer={"do_lower_case": False})
+    convert(
+        tmp_path / "a", tmp_path / "b", "tf1", changes=Changes(tokenizer={"do_lower_case": False})
+    )
     assert not open_checkpoint(tmp_path / "b").do_lower_case
 
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.conversion import WRITERS, Changes, convert
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
@@ -198,7 +198,7 @@ def test_settings_can_be_corrected(tiny, tmp_path, to):
     description = ModelDescription(tiny.config, tiny.vocab)
     save_model_directory(tmp_path / "source", tiny.make("encoder"), description)
     changes = {"do_lower_case": None, "strip_accents": False, "tokenize_chinese_chars": False}
-    convert(tmp_path / "source", tmp_path / "target", to, tokenizer=changes)
+    convert(tmp_path / "source", tmp_path / "target", to, Changes(tokenizer=changes))
     opened = open_checkpoint(tmp_path / "target")
     assert opened.tokenizer_settings == TokenizerSettings(True, False, False)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.conversion import WRITERS, Changes, convert
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
@@ -250,7 +250,9 @@ def test_ids_in_other_settings_follow_their_tokens(tmp_path):
     convert(
         tmp_path / "a",
         tmp_path / "b",
-        vocab_change=lambda vocab, settings: keep_tokens(vocab, settings, ["play"], "here"),
+        changes=Changes(
+            vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["play"], "here")
+        ),
     )
     written = json.loads((tmp_path / "b" / "config.json").read_text())
     names = ("pad_token_id", "sep_token_id", "bos_token_id", "eos_token_id", "vocab_size")
@@ -415,15 +417,15 @@ def test_transformers_opens_changed_models_with_the_same_outputs(
     convert(
         source,
         tmp_path / "grown",
-        vocab_change=lambda vocab, settings: add_tokens(
-            vocab, settings, ["jacks", "##cks"], "here"
+        changes=Changes(
+            vocab=lambda vocab, settings: add_tokens(vocab, settings, ["jacks", "##cks"], "here")
         ),
     )
     convert(
         tmp_path / "grown",
         tmp_path / "small",
-        vocab_change=lambda vocab, settings: keep_tokens(
-            vocab, settings, ["jacks", "work"], "here"
+        changes=Changes(
+            vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["jacks", "work"], "here")
         ),
     )
     text = ["Jacks work all", "no jacks work", "ja cks jack"]

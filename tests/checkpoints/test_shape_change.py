@@ -1,0 +1,106 @@
+"""Conversions that keep some layers, or extend the table of positions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_bert.checkpoints.conversion import Changes, convert
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.shape_change import new_positions
+from keras_bert.common.errors import InputError
+from keras_bert.models.encoder import BertEncoder
+
+TABLE = "bert.embeddings.position_embeddings.weight"
+
+
+@pytest.fixture(scope="module")
+def source(tiny, tmp_path_factory):
+    """A pre-trained model with random weights, 4 layers and 10 positions."""
+    config = replace(tiny.config, num_hidden_layers=4, max_position_embeddings=10)
+    path = tmp_path_factory.mktemp("source") / "bert"
+    model = tiny.make("pretrainer", config)
+    save_model_directory(path, model, ModelDescription(config, tiny.vocab))
+    return path
+
+
+def weights(path):
+    return load_file(path / "model.safetensors")
+
+
+@pytest.mark.parametrize("to", ["hugging_face", "tf1", "keras_hub"])
+def test_the_chosen_layers_are_kept_in_their_order(source, tmp_path, to):
+    convert(source, tmp_path / "small", to, Changes(layers=[1, 3]))
+    convert(tmp_path / "small", tmp_path / "again")
+    old, new = weights(source), weights(tmp_path / "again")
+    for name, value in new.items():
+        for small, large in ((0, 1), (1, 3)):
+            name = name.replace(f"layer.{small}.", f"layer.<{large}>.")
+        assert np.array_equal(value, old[name.replace("<", "").replace(">", "")]), name
+    assert len(old) - len(new) == 2 * 16
+    assert open_checkpoint(tmp_path / "small").config.num_hidden_layers == 2
+
+
+def test_the_first_layers_alone_compute_the_hidden_states_of_the_whole_model(source, tmp_path):
+    convert(source, tmp_path / "small", changes=Changes(layers=[0, 1], heads=False))
+    large, small = (BertEncoder.from_pretrained(p) for p in (source, tmp_path / "small"))
+    ids = np.array([[2, 5, 6, 3]], np.int32)
+    inputs = {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
+    expected = large.layer_outputs(inputs, attention_probabilities=False)["hidden_states"][2]
+    assert np.array_equal(small(inputs)["sequence_output"], expected)
+
+
+def test_interpolated_positions_keep_the_ends_and_lie_between_their_neighbors():
+    table = np.array([[0.0, 5.0], [2.0, 3.0], [4.0, 9.0]], np.float32)
+    extended = new_positions(table, 5, "interpolate")
+    assert extended.dtype == np.float32
+    assert extended.tolist() == [[0, 5], [1, 4], [2, 3], [3, 6], [4, 9]]
+
+
+@pytest.mark.parametrize("to", ["hugging_face", "tf1", "keras_hub"])
+def test_tiled_positions_give_the_same_outputs_for_short_texts(source, tmp_path, to):
+    convert(source, tmp_path / "long", to, Changes(positions=25, positions_by="tile"))
+    convert(tmp_path / "long", tmp_path / "again")
+    old, new = weights(source), weights(tmp_path / "again")
+    assert np.array_equal(new[TABLE], np.concatenate([old[TABLE]] * 3)[:25])
+    assert all(np.array_equal(new[name], old[name]) for name in old if name != TABLE)
+    ids = np.full([1, 20], 5, np.int32)
+    inputs = {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
+    outputs = BertEncoder.from_pretrained(tmp_path / "long")(inputs)["sequence_output"]
+    assert outputs.shape == (1, 20, 8)
+    assert np.isfinite(outputs).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": [0, 4]}, "--keep_layers=0,4: the model has 4 layers; expected different"),
+        ({"layers": [1, 0]}, "--keep_layers=1,0: .* from 0 to 3 in increasing order"),
+        ({"layers": [2, 2]}, "--keep_layers=2,2: "),
+        ({"layers": [-1]}, "--keep_layers=-1: "),
+        ({"positions": 10}, "--max_position_embeddings=10: the model has 10 positions; expected"),
+        ({"positions": 2}, "--max_position_embeddings=2: "),
+    ],
+)
+def test_impossible_changes_are_rejected_and_nothing_is_written(source, tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
+        convert(source, tmp_path / "new", changes=Changes(**changes))
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_program_checks_its_flags(source, tmp_path, run_program):
+    program = "convert.py"
+    done = run_program(program, str(source), str(tmp_path / "new"), keep_layers="0,x")
+    assert done.returncode == 1
+    assert "--keep_layers=0,x: expected integers, separated by commas" in done.stderr
+    done = run_program(program, str(source), str(tmp_path / "new"), positions_by="tile")
+    assert "--positions_by=tile: has no effect without --max_position_embeddings" in done.stderr
+    done = run_program(
+        program, str(source), str(tmp_path / "new"), keep_layers="3", max_position_embeddings=11
+    )
+    assert done.returncode == 0, done.stderr
+    config = open_checkpoint(tmp_path / "new").config
+    assert (config.num_hidden_layers, config.max_position_embeddings) == (1, 11)
