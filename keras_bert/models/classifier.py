@@ -19,10 +19,7 @@ class BertClassifier(LinearClassifier):
     """
 
     per_token = False
-
-    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"logits": [B, num_labels]}, float32; for the inputs, see `BertEncoder.call`."""
-        return {"logits": self._classify("pooled_output", inputs, training)}
+    head_input = "pooled_output"
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
         """Returns the shape of the logits."""

@@ -19,10 +19,7 @@ class BertTokenClassifier(LinearClassifier):
     """
 
     per_token = True
-
-    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"logits": [B, S, num_labels]}, float32; for inputs, see `BertEncoder.call`."""
-        return {"logits": self._classify("sequence_output", inputs, training)}
+    head_input = "sequence_output"
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
         """Returns the shape of the logits."""

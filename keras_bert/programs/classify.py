@@ -68,9 +68,8 @@ def define_flags(define: Definitions) -> None:
         "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
         "in the checkpoint.",
     )
-    fine_tuning_flags.define_flags(
-        define,
-    )
+    fine_tuning_flags.define_flags(define)
+    fine_tuning_flags.define_teacher(define)
 
 
 # For a user's own files, --nodo_train reads these flags from the run of --init_checkpoint.

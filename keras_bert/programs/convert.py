@@ -45,8 +45,8 @@ def define_flags(define: Definitions) -> None:
     define.strings(
         "keep_layers",
         [],
-        "Comma-separated indices of the layers to keep, from 0 (after the embeddings), as the start "
-        "of a smaller model. Default: all layers.",
+        "Comma-separated indices of the layers to keep, from 0 (the lowest), as the start of a "
+        "smaller model. Default: all layers.",
     )
     define.integer(
         "max_position_embeddings",

@@ -43,6 +43,8 @@ FLAGS_THAT_MAY_CHANGE = (
     "worker_timeout",
 )
 
+_TEACHER_FLAGS = ("teacher", "distillation_weight", "temperature", "hidden_state_weight")
+
 
 def define_flags(
     define: Definitions,
@@ -157,6 +159,32 @@ def define_flags(
     define_export(define)
 
 
+def define_teacher(define: Definitions) -> None:
+    """Defines the flags of programs whose model can learn from a teacher."""
+    define.string(
+        "teacher",
+        "",
+        "Fine-tuned model of the same task, with the same vocabulary and labels, whose outputs the "
+        "model learns in addition to the labels (distillation).",
+    )
+    define.number(
+        "distillation_weight",
+        0.5,
+        "Share of the teacher's outputs in the loss, from 0 to 1; the labels have the rest.",
+        0.0,
+        1.0,
+    )
+    define.number(
+        "temperature", 2.0, "Divides the logits in the loss of the teacher's outputs.", 0.0
+    )
+    define.number(
+        "hidden_state_weight",
+        0.0,
+        "Weight of the loss that compares the last hidden states with the teacher's; 0: none.",
+        0.0,
+    )
+
+
 def read(flags: FlagValues) -> "FineTuningRun":
     """Imports TensorFlow, and creates a run from the flags of `define_flags`.
 
@@ -183,10 +211,13 @@ def read(flags: FlagValues) -> "FineTuningRun":
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (FineTuningSettings, TrainingSettings)
     )
-    record = {
-        name: value for name, value in own.items() if name not in {*FLAGS_THAT_MAY_CHANGE, "seeds"}
-    }
+    teacher = _teacher(flags)
+    # Runs of versions without these flags can be resumed.
+    without_effect = [] if teacher else _TEACHER_FLAGS
+    left_out = {*FLAGS_THAT_MAY_CHANGE, "seeds", *without_effect}
+    record = {name: value for name, value in own.items() if name not in left_out}
     return FineTuningRun(
+        **teacher,
         settings=settings,
         training=training,
         strategy=strategy_of(flags),
@@ -194,6 +225,20 @@ def read(flags: FlagValues) -> "FineTuningRun":
         record={**record, "backend": BACKEND},
         seeds=seeds,
     )
+
+
+def _teacher(flags: FlagValues) -> dict[str, object]:
+    """Returns the fields of FineTuningRun that describe the teacher; empty without one."""
+    given = [name for name in _TEACHER_FLAGS if name in flags and flags[name].present]
+    if not given:
+        return {}
+    if not (flags.teacher and flags.do_train):
+        missing = "--teacher" if flags.do_train else "--do_train"
+        raise InputError(f"--{given[0]}: has no effect without {missing}; expected both")
+    from keras_bert.tasks.fine_tuning.distillation import Distillation
+
+    own = {field.name: flags[field.name].value for field in fields(Distillation)}
+    return {"teacher": flags.teacher, "distillation": Distillation(**own)}
 
 
 def _seeds(flags: FlagValues) -> list[int]:

@@ -74,6 +74,7 @@ def define_flags(define: Definitions) -> None:
     )
     # A large pool reduces F1 by several points if an epoch is short: see benchmarks/README.md.
     fine_tuning_flags.define_flags(define, length_pool=4)
+    fine_tuning_flags.define_teacher(define)
 
 
 # --nodo_train reads these flags from the run of --init_checkpoint; not the tag scheme, which is

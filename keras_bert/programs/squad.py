@@ -68,6 +68,7 @@ def define_flags(define: Definitions) -> None:
         num_train_epochs=2.0,
         length_pool=4,
     )
+    fine_tuning_flags.define_teacher(define)
 
 
 # --nodo_train reads these flags from the run of --init_checkpoint.

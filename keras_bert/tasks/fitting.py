@@ -22,9 +22,18 @@ from keras_bert.tasks.fine_tuning.batches import (
     grouped_plan,
     steps_per_epoch,
 )
+from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.examples import Examples
 
-Targets = Callable[[Mapping[str, np.ndarray]], Any]
+Targets = Callable[[Mapping[str, np.ndarray]], dict[str, Any]]
+_NUMBERS = (
+    "learning_rate",
+    "warmup_proportion",
+    "weight_decay",
+    "distillation_weight",
+    "temperature",
+    "hidden_state_weight",
+)
 
 
 class FitOptions(TypedDict, total=False):
@@ -39,6 +48,9 @@ class FitOptions(TypedDict, total=False):
     length_pool: int
     verbose: str | int
     jit_compile: bool
+    distillation_weight: float
+    temperature: float
+    hidden_state_weight: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,10 @@ class FitSettings:
         verbose: as in `keras.Model.fit`.
         jit_compile: whether to compile with XLA, once per batch length; None to compile only with
             the JAX backend.
+        distillation_weight: with a teacher, the share of its outputs in the loss, from 0 to 1.
+        temperature: with a teacher, divides the logits of both models.
+        hidden_state_weight: with a teacher, the weight of the loss that compares the last hidden
+            states.
 
     Raises:
         InputError: a value is out of range.
@@ -71,6 +87,9 @@ class FitSettings:
     length_pool: int = 50
     verbose: str | int = "auto"
     jit_compile: bool | None = None
+    distillation_weight: float = 0.5
+    temperature: float = 2.0
+    hidden_state_weight: float = 0.0
 
     def __post_init__(self):
         for name in ("epochs", "batch_size", "length_pool"):
@@ -79,7 +98,7 @@ class FitSettings:
                 raise InputError(f"{name}={value!r}: expected a whole number of at least 1")
         if not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
             raise InputError(f"seed={self.seed!r}: expected a whole number from 0 to 2**32 - 1")
-        for name in ("learning_rate", "warmup_proportion", "weight_decay"):
+        for name in _NUMBERS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, numbers.Real):
                 raise InputError(f"{name}={value!r}: expected a number")
@@ -91,6 +110,12 @@ class FitSettings:
             )
         if not 0 <= self.weight_decay < math.inf:
             raise InputError(f"weight_decay={self.weight_decay!r}: expected at least 0")
+        _ = self.distillation  # Raises an error for invalid values.
+
+    @property
+    def distillation(self) -> Distillation:
+        """How the model learns from a teacher."""
+        return Distillation(self.distillation_weight, self.temperature, self.hidden_state_weight)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "FitSettings":
@@ -155,6 +180,8 @@ class FitData:
         losses: {output: loss function}.
         metrics: {output: metric functions}, reported during training.
         frozen: layers that no loss depends on; frozen because weight decay would shrink them.
+        soft_kind: the kind of `SoftLoss` for the outputs of a teacher.
+        loss_weights: {output: weight of its loss}; None for 1.
     """
 
     examples: Examples
@@ -164,6 +191,8 @@ class FitData:
     pad_token_id: int
     max_seq_length: int
     frozen: Sequence[keras.layers.Layer] = ()
+    soft_kind: str = ""
+    loss_weights: Mapping[str, float] | None = None
 
 
 @contextlib.contextmanager
@@ -237,6 +266,7 @@ def fit(
                 global_clipnorm=1.0,
             ),
             loss=dict(data.losses),
+            loss_weights=dict(data.loss_weights) if data.loss_weights else None,
             metrics=dict(data.metrics),
             jit_compile=jit_compile,
         )

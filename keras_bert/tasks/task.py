@@ -26,6 +26,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.serving.engines.choice import Engine
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size
+from keras_bert.tasks.distilled_fit import check_options, with_teacher
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
 from keras_bert.tasks.fitting import FitData, FitSettings, fit, reinitialize
 from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, load_weights
@@ -287,12 +288,17 @@ class Task:
         options: Mapping[str, Any],
         evaluate: Callable[[], Mapping[str, float]] | None,
         callbacks: Sequence[keras.callbacks.Callback],
+        teacher: "Task | None" = None,
     ) -> keras.callbacks.History:
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
         settings = FitSettings.of(options)
+        check_options(options, teacher)
+        model = self.prediction_model
+        if teacher is not None:
+            model, data = with_teacher(self, teacher, data, settings)
         reinitialize(self.model, self._initial_values, settings.seed)
-        history = fit(self.prediction_model, data, settings, evaluate, callbacks)
+        history = fit(model, data, settings, evaluate, callbacks)
         self.untrained, self.source, self._initial_values = (), None, {}
         return history
 

@@ -96,10 +96,12 @@ def check_same_vocab(
     expected: tuple[Sequence[str], os.PathLike],
     found: tuple[Sequence[str], os.PathLike],
     may_extend: bool = False,
+    users: str = "records and model",
 ) -> None:
     """Checks that two vocabularies, (tokens in the order of their ids, path) each, are equal.
 
     With `may_extend`, `expected` may have other tokens in place of the [unusedN] of `found`.
+    `users`, which need the same vocabulary, are named in the error message.
 
     Raises:
         InputError: the vocabularies differ. The message has the first line that differs.
@@ -111,15 +113,15 @@ def check_same_vocab(
             remedy = f". To add tokens to the model: convert {other} NEW --vocab_file={path}"
         raise InputError(
             f"{other}: its vocabulary has {len(tokens)} tokens, and that of {path} has "
-            f"{len(wanted)}; expected the same vocabulary for records and model{remedy}"
+            f"{len(wanted)}; expected the same vocabulary for {users}{remedy}"
         )
     index = first_difference(wanted, tokens, may_extend)
     if index is not None:
         hint = ", except for [unusedN] tokens" if may_extend else ""
         raise InputError(
             f"{other}: its vocabulary differs from that of {path}: line {index + 1} is "
-            f"{tokens[index]!r}, not {wanted[index]!r}; expected the same vocabulary for records "
-            f"and model{hint}"
+            f"{tokens[index]!r}, not {wanted[index]!r}; expected the same vocabulary for "
+            f"{users}{hint}"
         )
 
 

@@ -21,6 +21,7 @@ from keras_bert.tasks.classification.processor import ClassificationProcessor, C
 from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.classification.texts import Splits, Texts
+from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
@@ -68,7 +69,14 @@ def fine_tune_classifier(
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    task = make_task(problem, splits, start, settings.max_seq_length, classification.class_weights)
+    task = make_task(
+        problem,
+        splits,
+        start,
+        settings.max_seq_length,
+        classification.class_weights,
+        run.distillation,
+    )
     return fine_tune_seeds(run, start, task)
 
 
@@ -78,11 +86,12 @@ def make_task(
     start: Pretrained,
     max_seq_length: int,
     weight_setting: str = "",
+    distillation: Distillation | None = None,
 ) -> FineTuningTask:
     """Creates the task that trains on, scores and predicts the texts of a run.
 
     `start` is the checkpoint to start from, and `weight_setting` the user's class weights, in the
-    format of `ClassificationSettings.class_weights`.
+    format of `ClassificationSettings.class_weights`. `distillation` adds the losses of a teacher.
     """
     first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
     settings = ClassifierSettings(
@@ -133,7 +142,7 @@ def make_task(
             processor.tokenizer,
             settings,
         ),
-        objective=classification_objective(problem.problem_type, weights),
+        objective=classification_objective(problem.problem_type, weights, distillation),
         train=train,
         score=(lambda predict: _scores(problem, dev, predict)) if dev else None,
         best="score",

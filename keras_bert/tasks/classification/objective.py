@@ -9,22 +9,25 @@ regression     squared error
 import functools
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
-from keras_bert.models.bert_network import select_inputs
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
 from keras_bert.tasks.losses import CLASSIFICATION_LOSSES, multi_label_loss
+from keras_bert.tasks.soft_losses import SOFT_CLASSIFICATION_LOSSES
 from keras_bert.training.objective import Batch, Objective
 
 
 def classification_objective(
-    problem_type: str, class_weights: np.ndarray | None = None
+    problem_type: str,
+    class_weights: np.ndarray | None = None,
+    distillation: Distillation | None = None,
 ) -> Objective:
     """Creates the objective of a classifier, for batches whose "labels" are as in labels.py.
 
-    `class_weights`, float32 [C], are the weights of the classes in the loss; None for equal
-    weights.
+    `class_weights`, float32 [C], are the weights of the classes in the loss of the labels; None for
+    equal weights. `distillation` adds the losses of a teacher; None for none.
     """
     is_single = problem_type == "single_label"
     losses_of = CLASSIFICATION_LOSSES[problem_type]
@@ -45,9 +48,8 @@ def classification_objective(
             weights["accuracy"] = ops.sum(batch["example_weights"])
         return weights
 
-    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
-        logits = model(select_inputs(batch), training=training)["logits"]
-        labels = batch["labels"]
+    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        logits, labels = outputs["logits"], batch["labels"]
         losses = losses_of(labels, logits)
         sums = {"loss": ops.sum(loss_weights(batch) * losses)}
         if is_single:
@@ -55,4 +57,18 @@ def classification_objective(
             sums["accuracy"] = ops.sum(batch["example_weights"] * hits)
         return sums
 
-    return Objective(metrics=metrics, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)
+    soft_losses_of = SOFT_CLASSIFICATION_LOSSES[problem_type]
+
+    def example_weights(batch: Batch) -> Any:
+        return batch["example_weights"]
+
+    return OutputObjective(
+        metrics=metrics,
+        weights=weights_of,
+        sums=sums_of,
+        soft_losses=lambda teacher, outputs, temperature: soft_losses_of(
+            teacher["logits"], outputs["logits"], temperature
+        ),
+        soft_weights=example_weights,
+        vector_weights=example_weights,
+    ).objective(distillation)

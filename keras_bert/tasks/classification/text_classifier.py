@@ -145,6 +145,7 @@ class TextClassifier(Task):
         *,
         validation_data: tuple[Any, Sequence[Any]] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
+        teacher: "TextClassifier | None" = None,
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
         """Trains the model with `keras.Model.fit` on one device and returns its history.
@@ -156,6 +157,9 @@ class TextClassifier(Task):
             validation_data: (texts, labels), evaluated after each epoch; the logs contain the
                 metrics as `val_accuracy` and so on.
             callbacks: Keras callbacks.
+            teacher: a trained TextClassifier with the same labels and vocabulary, whose outputs the
+                model learns in addition (distillation). The options distillation_weight,
+                temperature and hidden_state_weight belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
         Raises:
@@ -183,9 +187,10 @@ class TextClassifier(Task):
             metrics={"logits": accuracy} if self.settings.problem_type == "single_label" else {},
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,
+            soft_kind=self.settings.problem_type,
         )
         evaluate = (lambda: self.evaluate(*held_out)) if held_out else None
-        return self._fit(data, options, evaluate, callbacks)
+        return self._fit(data, options, evaluate, callbacks, teacher)
 
     def evaluate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, float]:
         """Computes the metrics of the model on texts and labels, given as for `fit`.

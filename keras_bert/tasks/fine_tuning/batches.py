@@ -6,7 +6,8 @@
 The random orders of an epoch depend on (seed, epoch). A batch of B rows of S tokens contains:
 
     input_ids, input_mask, segment_ids    int32 [B, S]
-    labels, token labels                  [B, ...] and [B, S] (-1 at padding)
+    labels, token labels                  [B, ...] and [B, S, ...]; at padding, labels are
+                                          -1 and outputs of a teacher NO_OUTPUT
     example_weights                       float32 [B]
     dropout_seed                          int32 [B]
     example_index                         int32 [B], the index of each row's example
@@ -25,6 +26,7 @@ import tensorflow as tf
 
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.ranges import sequence_mask
+from keras_bert.tasks.soft_losses import NO_OUTPUT
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
@@ -82,7 +84,10 @@ class BatchBuilder:
             "input_ids": (examples.input_ids, settings.pad_token_id),
             "input_mask": (np.ones([len(examples.input_ids)], np.int32), 0),
             "segment_ids": (examples.segment_ids, 0),
-            **{name: (values, -1) for name, values in examples.token_labels.items()},
+            **{
+                name: (values, NO_OUTPUT if np.issubdtype(values.dtype, np.floating) else -1)
+                for name, values in examples.token_labels.items()
+            },
         }
 
     def build(self, index: np.ndarray, seeds: np.ndarray) -> dict[str, np.ndarray]:
@@ -101,7 +106,7 @@ class BatchBuilder:
         inside, places = sequence_mask(lengths, length), examples.places(rows)
         batch = {}
         for name, (values, padding) in self.by_token.items():
-            batch[name] = np.full([self.rows, length], padding, values.dtype)
+            batch[name] = np.full([self.rows, length, *values.shape[1:]], padding, values.dtype)
             batch[name][inside] = values[places]
         batch |= {name: values[rows] for name, values in examples.labels.items()}
         return batch | {
@@ -115,7 +120,7 @@ class BatchBuilder:
         labels = self._examples.labels
         return {
             **{
-                name: tf.TensorSpec([self.rows, None], values.dtype)
+                name: tf.TensorSpec([self.rows, None, *values.shape[1:]], values.dtype)
                 for name, (values, _) in self.by_token.items()
             },
             **{

@@ -23,7 +23,8 @@ class Examples:
         segment_ids: int32 [T].
         starts: int64 [n + 1], the index of the first token of each example, followed by T.
         labels: {name: one value or row per example, [n] or [n, width]}.
-        token_labels: {name: one value per token, [T]}, -1 for tokens without a label.
+        token_labels: {name: one value or row per token, [T] or [T, width]}; integers are -1 for
+            tokens without a label.
         group_size: the number of consecutive examples that form a group, such as the two texts of a
             pair. Training batches consist of whole groups.
 

@@ -1,4 +1,4 @@
-"""Creates the task object and the optimizer of a fine-tuning run."""
+"""Creates the task object, the optimizer and the batch settings of a fine-tuning run."""
 
 from dataclasses import replace
 
@@ -10,11 +10,12 @@ from keras_bert.config import BertConfig
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.layer_decay import layer_decay_multipliers
 from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.tasks.fine_tuning.batches import BatchSettings
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.task import Task
-from keras_bert.training.cluster import convert_lost_worker_errors
+from keras_bert.training.cluster import convert_lost_worker_errors, share_of
 from keras_bert.training.strategy import dtype_policy
 
 
@@ -75,6 +76,19 @@ def make_optimizer(
             settings.layer_decay, config.num_hidden_layers
         ),
         state_dtype=settings.optimizer_state_dtype,
+    )
+
+
+def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> BatchSettings:
+    """Returns the settings of a run's batches, with `batch_size` examples over all devices."""
+    settings = run.settings
+    return BatchSettings(
+        batch_size,
+        pad_token_id,
+        settings.max_seq_length,
+        settings.random_seed,
+        settings.length_pool,
+        share_of(run.strategy),
     )
 
 

@@ -22,14 +22,10 @@ from keras_bert.checkpoints.model_directory import check_replaceable, open_model
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 from keras_bert.optimization.loss_scale import LossScale
-from keras_bert.tasks.fine_tuning.batches import (
-    BatchSettings,
-    steps_per_epoch,
-    training_batches,
-)
+from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
 from keras_bert.tasks.fine_tuning.best_directory import read_best_step, save_best
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.fine_tuning.model import make_optimizer, make_task_object
+from keras_bert.tasks.fine_tuning.model import batch_settings, make_optimizer, make_task_object
 from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
@@ -38,7 +34,7 @@ from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
 from keras_bert.training.best import BestWeights
 from keras_bert.training.board import Board
-from keras_bert.training.cluster import check_agreement, share_of
+from keras_bert.training.cluster import check_agreement
 from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch
 from keras_bert.training.run import check_batch_sizes, check_train_batch_fits
@@ -78,6 +74,8 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         logging.info("No development set: evaluation is skipped")
     if settings.do_predict and task.write_predictions is None:
         logging.info("No test set: prediction is skipped")
+    if settings.do_train and task.teacher is not None:
+        task = replace(task, train=task.teacher.label(run, task))
     # Load the weights first, so that no folder is created if they do not match the model.
     task_object = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
@@ -116,19 +114,6 @@ def check_run(run: FineTuningRun, task: FineTuningTask) -> None:
         )
     check_batch_sizes(run.strategy, run.training, settings.eval_batch_size)
     check_state_dtype(run.strategy, settings.optimizer_state_dtype)
-
-
-def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> BatchSettings:
-    """Returns the settings of a run's batches, with `batch_size` examples over all devices."""
-    settings = run.settings
-    return BatchSettings(
-        batch_size,
-        pad_token_id,
-        settings.max_seq_length,
-        settings.random_seed,
-        settings.length_pool,
-        share_of(run.strategy),
-    )
 
 
 def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:

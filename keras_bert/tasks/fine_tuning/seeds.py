@@ -1,6 +1,7 @@
 """Fine-tunes a model once, or once for each of several seeds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from absl import logging
@@ -10,6 +11,7 @@ from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.fine_tuning.teacher import Teacher
 from keras_bert.training.cluster import check_agreement
 from keras_bert.training.run_directory import is_finished, log_finished, running
 
@@ -26,6 +28,8 @@ def fine_tune_seeds(
         seeds.
     """
     output_dir, strategy = run.output_dir, run.strategy
+    if run.distillation is not None and run.distillation.is_used:
+        task = replace(task, teacher=Teacher(run, start))
     if len(run.seeds) == 1:
         return fine_tune(run.of_seed(run.seeds[0], output_dir), start, task)
     check_run(run, task)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keras_bert.common.errors import InputError
+from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.training.run import TrainingRun
 
 
@@ -87,10 +88,15 @@ class FineTuningRun(TrainingRun):
     The model is fine-tuned once for each of the `seeds`, which replace `settings.random_seed`. With
     several seeds, the output folder contains a folder `seed-N` for each. If
     `training.num_train_steps` is 0, `settings.num_train_epochs` determines the number of steps.
+
+    `teacher` is a fine-tuned model of the same task, any path that `open_checkpoint` accepts, from
+    which the model learns as in `distillation`; without a teacher, they are "" and None.
     """
 
     settings: FineTuningSettings
     seeds: Sequence[int]
+    teacher: str = ""
+    distillation: Distillation | None = None
 
     def of_seed(self, seed: int, output_dir: Path) -> "FineTuningRun":
         """Returns the run of one seed in its own folder."""

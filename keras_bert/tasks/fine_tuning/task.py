@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keras_bert.config import BertConfig
 from keras_bert.tasks.fine_tuning.examples import Examples
@@ -12,6 +13,9 @@ from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.task import Task
 from keras_bert.training.board import Board
 from keras_bert.training.objective import Objective
+
+if TYPE_CHECKING:
+    from keras_bert.tasks.fine_tuning.teacher import Teacher
 
 # Maximum number of rows in a TensorBoard table of wrong predictions.
 SHOWN = 100
@@ -44,6 +48,7 @@ class FineTuningTask:
         counts: {name in results.json: number} of examples with problems, beyond truncation; the
             same for all seeds.
         truncated: {split: number of truncated examples}; empty for tasks that never truncate.
+        teacher: the model that the run's model learns from; None without one.
     """
 
     make: Callable[[BertConfig, str], Task]
@@ -58,6 +63,7 @@ class FineTuningTask:
     data: Mapping[str, Iterable[object]] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     truncated: Mapping[str, int] = field(default_factory=dict)
+    teacher: "Teacher | None" = None
 
     @functools.cached_property
     def record(self) -> dict[str, object]:
@@ -65,6 +71,8 @@ class FineTuningTask:
         record: dict[str, object] = {} if self.labels is None else {"labels": [*self.labels]}
         if self.train is not None:
             record["train_sha256"] = self.train.sha256
+        if self.teacher is not None:
+            record |= self.teacher.record
         return record | {f"{split}_sha256": _checksum(items) for split, items in self.data.items()}
 
 

@@ -148,6 +148,7 @@ class EntityTagger(Task):
         *,
         validation_data: tuple[Any, Any] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
+        teacher: "EntityTagger | None" = None,
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
         """Trains the model with `keras.Model.fit` on one device and returns its history.
@@ -160,6 +161,9 @@ class EntityTagger(Task):
             validation_data: (inputs, targets), evaluated after each epoch; the logs contain the
                 scores as `val_f1` and so on.
             callbacks: Keras callbacks.
+            teacher: a trained EntityTagger with the same labels and vocabulary, whose outputs the
+                model learns in addition (distillation). The options distillation_weight,
+                temperature and hidden_state_weight belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
         self._check_fit(options)
@@ -181,9 +185,10 @@ class EntityTagger(Task):
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,
             frozen=(self.model.encoder.pooler,),
+            soft_kind="tags",
         )
         evaluate = (lambda: self._scores(held_out)) if held_out else None
-        return self._fit(data, options, evaluate, callbacks)
+        return self._fit(data, options, evaluate, callbacks, teacher)
 
     def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
         """Computes the entity scores of the model on inputs and targets, given as for `fit`.

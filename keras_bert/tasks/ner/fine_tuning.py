@@ -12,6 +12,7 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_json
 from keras_bert.models import BertTokenClassifier
+from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
@@ -74,12 +75,16 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    task = make_task(ner, splits, start, settings.max_seq_length)
+    task = make_task(ner, splits, start, settings.max_seq_length, run.distillation)
     return fine_tune_seeds(run, start, task)
 
 
 def make_task(
-    ner: NerSettings, splits: SentenceSplits, start: Pretrained, max_seq_length: int
+    ner: NerSettings,
+    splits: SentenceSplits,
+    start: Pretrained,
+    max_seq_length: int,
+    distillation: Distillation | None = None,
 ) -> FineTuningTask:
     """Creates the task that trains on, scores and predicts the sentences of a run."""
     labels, source = _labels(splits.train, start)
@@ -109,7 +114,7 @@ def make_task(
             processor.tokenizer,
             processor.settings,
         ),
-        objective=tagging_objective(),
+        objective=tagging_objective(distillation),
         train=train,
         score=(lambda predict: dev.scores(dev.predicted(predict))) if dev else None,
         best="f1",

@@ -2,16 +2,20 @@
 
 from typing import Any
 
-import keras
 from keras import ops
 
-from keras_bert.models.bert_network import select_inputs
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs, tokens_of
 from keras_bert.tasks.losses import token_hits, token_losses
+from keras_bert.tasks.soft_losses import soft_label_losses
 from keras_bert.training.objective import Batch, Objective
 
 
-def tagging_objective() -> Objective:
-    """Creates the objective for batches with "tags" [B, S], which are -1 for unlabeled tokens."""
+def tagging_objective(distillation: Distillation | None = None) -> Objective:
+    """Creates the objective for batches with "tags" [B, S], which are -1 for unlabeled tokens.
+
+    `distillation` adds the losses of a teacher; None for none.
+    """
 
     def tagged(batch: Batch) -> Any:
         return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]
@@ -20,17 +24,20 @@ def tagging_objective() -> Objective:
         count = ops.sum(tagged(batch))
         return {"loss": count, "tag_accuracy": count}
 
-    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
-        logits = model(select_inputs(batch), training=training)["logits"]
-        weights = tagged(batch)
+    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        logits, weights = outputs["logits"], tagged(batch)
         return {
             "loss": ops.sum(weights * token_losses(batch["tags"], logits)),
             "tag_accuracy": ops.sum(weights * token_hits(batch["tags"], logits)),
         }
 
-    return Objective(
+    return OutputObjective(
         metrics=("loss", "tag_accuracy"),
-        losses={"loss": 0.0},
         weights=weights_of,
         sums=sums_of,
-    )
+        soft_losses=lambda teacher, outputs, temperature: soft_label_losses(
+            teacher["logits"], outputs["logits"], temperature
+        ),
+        soft_weights=tagged,
+        vector_weights=tokens_of,
+    ).objective(distillation)

@@ -14,6 +14,7 @@ from absl import logging
 
 from keras_bert.common.files import write_json
 from keras_bert.models import BertSpanLabeler
+from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
@@ -81,12 +82,15 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    task = make_task(squad, splits, start.tokenizer())
+    task = make_task(squad, splits, start.tokenizer(), run.distillation)
     return fine_tune_seeds(run, start, task)
 
 
 def make_task(
-    squad: SquadSettings, splits: QuestionSplits, tokenizer: BertTokenizer
+    squad: SquadSettings,
+    splits: QuestionSplits,
+    tokenizer: BertTokenizer,
+    distillation: Distillation | None = None,
 ) -> FineTuningTask:
     """Creates the task that trains on, scores and answers the questions of a run."""
     train = dev = test = None
@@ -130,7 +134,7 @@ def make_task(
         make=lambda config, dtype: QuestionAnswerer(
             BertSpanLabeler(config, dtype=dtype), tokenizer, squad.answers
         ),
-        objective=span_objective(),
+        objective=span_objective(distillation),
         train=train,
         score=dev.score if dev else None,
         best="best_f1" if squad.version_2 else "f1",

@@ -7,28 +7,29 @@ does not depend on the other windows of its batch.
 
 from typing import Any
 
-import keras
 from keras import ops
 
-from keras_bert.models.bert_network import select_inputs
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs, tokens_of
 from keras_bert.tasks.losses import position_loss
+from keras_bert.tasks.soft_losses import soft_position_losses
 from keras_bert.training.objective import Batch, Objective
 
 ENDS = ("start", "end")
 
 
-def span_objective() -> Objective:
+def span_objective(distillation: Distillation | None = None) -> Objective:
     """Creates the objective for batches with "start_positions" and "end_positions", int32 [B].
 
     "span_accuracy" is the share of windows in which both positions have the highest logit.
+    `distillation` adds the losses of a teacher; None for none.
     """
 
     def weights_of(batch: Batch) -> dict[str, Any]:
         total = ops.sum(batch["example_weights"])
         return {"loss": total, "span_accuracy": total}
 
-    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
-        outputs = model(select_inputs(batch), training=training)
+    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
         losses, hits = 0.0, True
         for end in ENDS:
             position = batch[f"{end}_positions"]
@@ -41,9 +42,17 @@ def span_objective() -> Objective:
             "span_accuracy": ops.sum(weights * ops.cast(hits, "float32")),
         }
 
-    return Objective(
+    def soft_losses(teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+        names = [f"{end}_logits" for end in ENDS]
+        return sum(
+            0.5 * soft_position_losses(teacher[name], outputs[name], temperature) for name in names
+        )
+
+    return OutputObjective(
         metrics=("loss", "span_accuracy"),
-        losses={"loss": 0.0},
         weights=weights_of,
         sums=sums_of,
-    )
+        soft_losses=soft_losses,
+        soft_weights=lambda batch: batch["example_weights"],
+        vector_weights=tokens_of,
+    ).objective(distillation)

@@ -128,6 +128,7 @@ class QuestionAnswerer(Task):
         *,
         validation_data: tuple[Any, Sequence[Any]] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
+        teacher: "QuestionAnswerer | None" = None,
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
         """Trains the model with `keras.Model.fit` on one device and returns its history.
@@ -141,6 +142,9 @@ class QuestionAnswerer(Task):
             validation_data: ((questions, contexts), answers), evaluated after each epoch; the logs
                 contain the scores as `val_exact`, `val_f1` and so on.
             callbacks: Keras callbacks.
+            teacher: a trained QuestionAnswerer with the same vocabulary, whose outputs the model
+                learns in addition (distillation). The options distillation_weight, temperature and
+                hidden_state_weight belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
         Raises:
@@ -164,8 +168,9 @@ class QuestionAnswerer(Task):
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,
             frozen=(self.model.encoder.pooler,),
+            soft_kind="positions",
         )
-        return self._fit(data, options, evaluate, callbacks)
+        return self._fit(data, options, evaluate, callbacks, teacher)
 
     def evaluate(
         self,

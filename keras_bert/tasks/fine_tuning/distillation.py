@@ -1,0 +1,135 @@
+"""Defines how a student learns from a teacher, and adds the teacher's outputs to its examples.
+
+The teacher runs once over the training examples, without dropout. Its outputs become labels of the
+examples, so that a step of training costs no more than without a teacher.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from keras_bert.common import host_memory
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models.head_inputs import HEAD_INPUTS
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.soft_losses import MAX_TEMPERATURE, NO_OUTPUT
+from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.vocabulary import check_same_vocab
+
+TEACHER = "teacher_"  # Prefix of the labels that are outputs of the teacher.
+_FLOAT16_BYTES = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Distillation:
+    """How a student learns from a teacher; invalid values raise InputError.
+
+    Attributes:
+        distillation_weight: the share of the soft targets in the loss, from 0 to 1; the labels have
+            the rest.
+        temperature: divides the logits of both models in the loss of the soft targets.
+        hidden_state_weight: the weight of the loss that makes the vectors that the heads read point
+            in the same direction; 0 for none.
+    """
+
+    distillation_weight: float = 0.5
+    temperature: float = 2.0
+    hidden_state_weight: float = 0.0
+
+    def __post_init__(self):
+        share, temperature, hidden = dataclasses.astuple(self)
+        if not 0 <= share <= 1:
+            raise InputError(f"distillation_weight={share}: expected a number from 0 to 1")
+        if not 0 < temperature <= MAX_TEMPERATURE:
+            raise InputError(
+                f"temperature={temperature}: expected above 0 and at most {MAX_TEMPERATURE:g}"
+            )
+        if not 0 <= hidden < math.inf:
+            raise InputError(f"hidden_state_weight={hidden}: expected at least 0 and finite")
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any loss depends on the teacher."""
+        return self.distillation_weight > 0 or self.hidden_state_weight > 0
+
+    def check_sizes(self, student: BertConfig, teacher: BertConfig, where: str) -> None:
+        """Checks the sizes of the two models; the error message starts with `where`.
+
+        Raises:
+            InputError: the student is wider than the teacher, or the hidden states have different
+                sizes although a loss compares them.
+        """
+        own, other = student.hidden_size, teacher.hidden_size
+        if own > other:
+            raise InputError(
+                f"{where}: has hidden_size {other}, and the student {own}; expected a teacher that "
+                "is at least as wide as its student"
+            )
+        if own != other and self.hidden_state_weight:
+            raise InputError(
+                f"{where}: has hidden_size {other}, and the student {own}; expected the same size "
+                f"with hidden_state_weight={self.hidden_state_weight:g}, or a weight of 0"
+            )
+
+    def check_memory(self, examples: Examples, config: BertConfig, per_token: bool) -> None:
+        """Raises InputError if the teacher's hidden states do not fit in memory."""
+        rows = len(examples.input_ids) if per_token else len(examples)
+        needed, available = _FLOAT16_BYTES * rows * config.hidden_size, host_memory.available()
+        if self.hidden_state_weight and available is not None and needed > available:
+            raise InputError(
+                f"hidden_state_weight={self.hidden_state_weight:g}: the hidden states of the "
+                f"teacher for {rows:,} {'tokens' if per_token else 'examples'} need "
+                f"{needed / 1e9:,.1f} GB, but {available / 1e9:,.1f} GB of memory are available; "
+                "expected fewer training examples, or a weight of 0"
+            )
+
+
+def check_same_tokenizer(
+    student: tuple[Sequence[str], TokenizerSettings, str],
+    teacher: tuple[Sequence[str], TokenizerSettings, str],
+) -> None:
+    """Checks that student and teacher, (vocabulary, settings, name) each, have the same tokens.
+
+    Raises:
+        InputError: the vocabularies or the settings of the tokenizers differ.
+    """
+    (vocab, own, path), (other_vocab, other, where) = student, teacher
+    check_same_vocab((vocab, path), (other_vocab, where), users="student and teacher")
+    if own != other:
+        raise InputError(
+            f"{where}: its tokenizer has the settings {other.to_dict()}, and that of {path} "
+            f"{own.to_dict()}; expected the same settings for student and teacher"
+        )
+
+
+def add_teacher_outputs(
+    examples: Examples, outputs: Mapping[str, np.ndarray], per_token: bool
+) -> Examples:
+    """Adds the teacher's outputs for the examples to their labels, as "teacher_NAME".
+
+    `outputs` is {NAME: [n, ...]} for n examples or, if `per_token`, {NAME: [T, ...]} for their T
+    tokens. Tokens that are not labeled get NO_OUTPUT, except for the head's inputs.
+    """
+    named = {TEACHER + name: values for name, values in outputs.items()}
+    if not per_token:
+        return dataclasses.replace(examples, labels={**examples.labels, **named})
+    tags = examples.token_labels.get("tags")
+    if tags is not None:
+        for name, values in named.items():
+            if name != TEACHER + HEAD_INPUTS:
+                named[name] = np.where(
+                    (tags >= 0).reshape(-1, *[1] * (values.ndim - 1)), values, NO_OUTPUT
+                ).astype(values.dtype)
+    return dataclasses.replace(examples, token_labels={**examples.token_labels, **named})
+
+
+def teacher_outputs(batch: Mapping[str, object]) -> dict[str, object]:
+    """Returns the teacher's outputs in a batch, {NAME: [B, ...]}."""
+    return {
+        name.removeprefix(TEACHER): values
+        for name, values in batch.items()
+        if name.startswith(TEACHER)
+    }

@@ -1,0 +1,90 @@
+"""Defines objectives of models whose losses depend only on their outputs, also with a teacher."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert.models.bert_network import select_inputs
+from keras_bert.models.head_inputs import HEAD_INPUTS
+from keras_bert.tasks.fine_tuning.distillation import Distillation, teacher_outputs
+from keras_bert.tasks.soft_losses import head_input_losses
+from keras_bert.training.objective import Batch, Objective
+
+Outputs = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OutputObjective:
+    """The losses and metrics of a task as functions of the outputs of its model.
+
+    Attributes:
+        metrics: the names of the metrics; the first one is "loss".
+        weights: a function batch -> {metric: denominator}, as in `Objective`.
+        sums: a function (outputs, batch) -> {metric: numerator}.
+        soft_losses: a function (the teacher's outputs, outputs, temperature) -> the loss of the
+            soft targets, [B] or [B, S].
+        soft_weights: a function batch -> their weights, of the same shape.
+        vector_weights: a function batch -> the weights of the head's inputs, [B] or [B, S].
+    """
+
+    metrics: Sequence[str]
+    weights: Callable[[Batch], dict[str, Any]]
+    sums: Callable[[Outputs, Batch], dict[str, Any]]
+    soft_losses: Callable[[Outputs, Outputs, float], Any]
+    soft_weights: Callable[[Batch], Any]
+    vector_weights: Callable[[Batch], Any]
+
+    def objective(self, distillation: Distillation | None = None) -> Objective:
+        """Creates the objective; with a teacher, batches contain its outputs."""
+        if distillation is not None and distillation.is_used:
+            return self._distilled(distillation)
+
+        def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
+            return self.sums(model(select_inputs(batch), training=training), batch)
+
+        return Objective(self.metrics, {"loss": 0.0}, self.weights, sums_of)
+
+    def _distilled(self, distillation: Distillation) -> Objective:
+        """Creates the objective with a teacher.
+
+        Instead of "loss", it reports "label_loss", "soft_loss" and "hidden_state_loss", which
+        contain their weights, so that their sum is the loss.
+        """
+        shares = {
+            "label_loss": 1.0 - distillation.distillation_weight,
+            "soft_loss": distillation.distillation_weight,
+            "hidden_state_loss": distillation.hidden_state_weight,
+        }
+        losses = {name: 0.0 for name, share in shares.items() if share > 0}
+
+        def weights_of(batch: Batch) -> dict[str, Any]:
+            weights = self.weights(batch)
+            every = {
+                "label_loss": weights.pop("loss"),
+                "soft_loss": ops.sum(self.soft_weights(batch)),
+                "hidden_state_loss": ops.sum(self.vector_weights(batch)),
+            }
+            return {name: every[name] for name in losses} | weights
+
+        def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
+            outputs, vectors = model.call_with_head_inputs(select_inputs(batch), training)
+            sums, teacher = self.sums(outputs, batch), teacher_outputs(batch)
+            every = {"label_loss": sums.pop("loss")}
+            if "soft_loss" in losses:
+                soft = self.soft_losses(teacher, outputs, distillation.temperature)
+                every["soft_loss"] = ops.sum(self.soft_weights(batch) * soft)
+            if "hidden_state_loss" in losses:
+                apart = head_input_losses(teacher[HEAD_INPUTS], vectors)
+                every["hidden_state_loss"] = ops.sum(self.vector_weights(batch) * apart)
+            return {name: shares[name] * every[name] for name in losses} | sums
+
+        metrics = (*losses, *(name for name in self.metrics if name != "loss"))
+        return Objective(metrics, losses, weights_of, sums_of)
+
+
+def tokens_of(batch: Batch) -> Any:
+    """Returns the weight of each token, [B, S]: 0 for padding, otherwise that of its example."""
+    return ops.cast(batch["input_mask"], "float32") * batch["example_weights"][:, None]

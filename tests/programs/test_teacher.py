@@ -1,0 +1,89 @@
+"""Runs the programs with --teacher: train a teacher, then a smaller student; invalid flags."""
+
+import json
+
+import pytest
+
+WORDS = ["good", "bad", "film", "who", "is", "ada", "bob", "."]
+CONTEXT = "ada is good . bob is bad ."
+QUESTIONS = [
+    {"id": str(i), "question": f"who is {word} ?", "answers": [{"text": name, "answer_start": at}]}
+    for i, (word, name, at) in enumerate([("good", "ada", 0), ("bad", "bob", 14)] * 8)
+]
+SQUAD = {"version": "1.1", "data": [{"paragraphs": [{"context": CONTEXT, "qas": QUESTIONS}]}]}
+
+
+@pytest.fixture(scope="module")
+def place(make_checkpoint, run_program, tmp_path_factory):
+    """Creates a folder with data, a model of two layers, and its first layer as small/."""
+    place = tmp_path_factory.mktemp("place")
+    rows = [f"{('bad', 'good')[i % 2]} film .,{i % 2}\n" for i in range(16)]
+    (place / "train.csv").write_text("text,label\n" + "".join(rows))
+    (place / "train.conll").write_text("ada\tB-PER\nis\tO\ngood\tO\n\nbob\tB-PER\nis\tO\n\n" * 8)
+    (place / "train.json").write_text(json.dumps(SQUAD))
+    make_checkpoint(place / "bert", WORDS, num_hidden_layers=2)
+    done = run_program("convert.py", str(place / "bert"), str(place / "small"), keep_layers="1")
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+PROGRAMS = {
+    "run_classifier.py": {"task_name": "custom", "train_file": "train.csv"},
+    "run_ner.py": {"train_file": "train.conll"},
+    "run_squad.py": {"train_file": "train.json", "max_query_length": 8},
+}
+FLAGS = {
+    "max_seq_length": 24,
+    "train_batch_size": 8,
+    "num_train_steps": 4,
+    "log_steps": 2,
+    "jit_compile": False,
+    "mixed_precision": "float32",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_student_is_trained_with_a_teacher(run_program, place, program):
+    flags = FLAGS | PROGRAMS[program]
+    name = program.removesuffix(".py")
+    done = run_program(
+        program, cwd=place, init_checkpoint="bert", output_dir=f"{name}-teacher", **flags
+    )
+    assert done.returncode == 0, done.stderr
+    flags |= {"teacher": f"{name}-teacher", "hidden_state_weight": 0.1, "temperature": 3.0}
+    done = run_program(program, cwd=place, init_checkpoint="small", output_dir=name, **flags)
+    assert done.returncode == 0, done.stderr
+    assert "The teacher labels" in done.stderr
+    row = json.loads((place / name / "metrics.jsonl").read_text().splitlines()[0])
+    parts = [row[part] for part in ("label_loss", "soft_loss", "hidden_state_loss")]
+    assert row["loss"] == pytest.approx(sum(parts))
+    assert min(parts) > 0
+    record = json.loads((place / name / "run.json").read_text())["settings"]
+    assert record["temperature"] == 3.0
+    assert len(record["teacher_weights_sha256"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"temperature": 3.0}, "--temperature: has no effect without --teacher; expected both"),
+        ({"teacher": "bert", "do_train": False}, "--teacher: has no effect without --do_train"),
+        ({"teacher": "no"}, "no: no such checkpoint"),
+        ({"teacher": "bert", "temperature": 0.0}, "temperature=0.0: expected above 0"),
+        ({"teacher": "bert", "distillation_weight": 1.5}, "--distillation_weight"),
+        (
+            {"teacher": "bert"},
+            "has no weights classifier/kernel, classifier/bias; expected a model",
+        ),
+    ],
+)
+def test_invalid_flags_give_one_line_and_no_folder(run_program, place, flags, message):
+    flags = FLAGS | PROGRAMS["run_classifier.py"] | flags
+    done = run_program(
+        "run_classifier.py", cwd=place, init_checkpoint="small", output_dir="bad", **flags
+    )
+    assert done.returncode == 1, done.stderr
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (place / "bad").exists()

@@ -1,0 +1,279 @@
+"""Fine-tuning with a teacher: its outputs, the bits without it, resuming, and invalid teachers."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_bert.common import host_memory
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models.head_inputs import StudentNetwork, TeacherNetwork
+from keras_bert.tasks.classification.objective import classification_objective
+from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.fine_tuning.teacher import Teacher
+from keras_bert.tasks.soft_losses import NO_OUTPUT
+from keras_bert.training.run import TrainingSettings
+from keras_bert.training.strategy import make_strategy
+from tests.tasks.fine_tuning.conftest import TOKENS, VOCAB, classifier_of, random_examples
+
+TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
+EVEN = Distillation(distillation_weight=0.5)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory, tiny_checkpoint):
+    """Returns the folder of a classifier with a random head."""
+    folder = tmp_path_factory.mktemp("teacher") / "model"
+    made = TextClassifier.from_pretrained(tiny_checkpoint, labels=["even", "odd"])
+    made.model.classifier.kernel.assign(np.random.default_rng(0).normal(0, 2, [16, 2]))
+    made.model.classifier.bias.assign([1.0, -1.0])
+    made.save_pretrained(folder)
+    return folder
+
+
+def texts_of(examples):
+    """Returns the texts of examples, without [CLS] and [SEP]."""
+    return [" ".join(VOCAB[i] for i in row[1:-1]) for row in examples.rows(examples.input_ids)]
+
+
+def task_of(distillation=None, **changes):
+    """Returns the task whose label is whether a token is odd, on 48 examples."""
+    task = FineTuningTask(
+        classifier_of(),
+        classification_objective("single_label", None, distillation),
+        random_examples(48, 0, 12),
+        labels=["even", "odd"],
+    )
+    return replace(task, **changes)
+
+
+def run_of(start, output_dir, teacher="", distillation=None, **changes):
+    settings = FineTuningSettings(
+        str(start), max_seq_length=64, learning_rate=3e-3, num_train_epochs=1, **changes
+    )
+    return FineTuningRun(
+        settings=settings,
+        training=TRAINING,
+        strategy=make_strategy("default"),
+        output_dir=output_dir,
+        record={"teacher": str(teacher)},
+        seeds=[1],
+        teacher=str(teacher),
+        distillation=distillation,
+    )
+
+
+def go(run, task=None):
+    return fine_tune_seeds(run, open_pretrained(run.settings), task or task_of(run.distillation))
+
+
+def weights(folder):
+    return load_file(folder / "model" / "model.safetensors")
+
+
+def equal(a, b):
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.slow
+def test_weight_0_gives_the_bits_of_a_run_without_teacher(tiny_checkpoint, teacher, tmp_path):
+    go(run_of(tiny_checkpoint, tmp_path / "plain"))
+    none = Distillation(distillation_weight=0.0)
+    go(run_of(tiny_checkpoint, tmp_path / "zero", teacher, none))
+    go(run_of(tiny_checkpoint, tmp_path / "half", teacher, EVEN))
+    plain, zero, half = (weights(tmp_path / name) for name in ("plain", "zero", "half"))
+    assert equal(plain, zero)
+    assert not equal(plain, half)
+
+
+@pytest.mark.slow
+def test_a_student_of_soft_targets_alone_learns_the_answers_of_its_teacher(
+    tiny_checkpoint, teacher, tmp_path
+):
+    only = Distillation(distillation_weight=1.0, hidden_state_weight=0.5)
+    run = run_of(tiny_checkpoint, tmp_path / "run", teacher, only)
+    run = replace(run, settings=replace(run.settings, learning_rate=2e-2))
+    run = replace(run, training=replace(TRAINING, num_train_steps=60, log_steps=20))
+    examples = random_examples(48, 0, 12)
+    expected = TextClassifier.from_pretrained(teacher).predict(texts_of(examples))["probabilities"]
+    # The labels are all wrong, so that what is learned can only come from the teacher.
+    wrong = expected.argmin(axis=1).astype(np.int32)
+    go(run, task_of(only, train=replace(examples, labels={"labels": wrong})))
+    learned = TextClassifier.from_pretrained(tmp_path / "run").predict(texts_of(examples))
+    assert expected.max(axis=1).min() > 0.6
+    assert np.abs(learned["probabilities"] - expected).max() < 0.02
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(lines[0]), json.loads(lines[-1])
+    assert "label_loss" not in first  # Its share is 0.
+    assert first["loss"] == pytest.approx(first["soft_loss"] + first["hidden_state_loss"])
+    assert last["soft_loss"] < first["soft_loss"] / 2
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_same_bits(tiny_checkpoint, teacher, tmp_path):
+    training = replace(TRAINING, num_train_steps=6, save_checkpoints_steps=3, keep_checkpoint_max=9)
+    run = replace(run_of(tiny_checkpoint, tmp_path / "a", teacher, EVEN), training=training)
+    go(run)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    for name in ("results.json", "checkpoints/step-00000006", "model"):
+        path = tmp_path / "b" / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    go(replace(run, output_dir=tmp_path / "b"))
+    assert equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+
+@pytest.mark.slow
+def test_the_teacher_runs_once_for_all_seeds(tiny_checkpoint, teacher, tmp_path, monkeypatch):
+    calls = []
+    label = Teacher._label
+    monkeypatch.setattr(Teacher, "_label", lambda *given: calls.append(given) or label(*given))
+    run = run_of(tiny_checkpoint, tmp_path / "run", teacher, EVEN)
+    go(replace(run, training=replace(TRAINING, num_train_steps=1), seeds=[1, 2]))
+    assert len(calls) == 1
+    assert not equal(weights(tmp_path / "run" / "seed-1"), weights(tmp_path / "run" / "seed-2"))
+
+
+@pytest.mark.slow
+def test_a_changed_teacher_is_noticed_when_the_run_resumes(tiny_checkpoint, teacher, tmp_path):
+    shutil.copytree(teacher, tmp_path / "teacher")
+    run = run_of(tiny_checkpoint, tmp_path / "run", tmp_path / "teacher", EVEN)
+    run = replace(run, training=replace(TRAINING, num_train_steps=1))
+    go(run)
+    other = TextClassifier.from_pretrained(teacher)
+    other.model.classifier.kernel.assign(np.zeros([16, 2]))
+    other.save_pretrained(tmp_path / "teacher")
+    with pytest.raises(InputError, match="teacher_weights_sha256"):
+        go(run)
+
+
+def test_the_sum_of_the_reported_losses_is_the_loss(teacher):
+    """The three losses contain their weights, and each is a mean over the examples."""
+    distillation = Distillation(0.25, 3.0, 0.1)
+    model = TextClassifier.from_pretrained(teacher).model
+    batch = {
+        "input_ids": np.array([[2, 6, 3], [2, 7, 3]], np.int32),
+        "input_mask": np.ones([2, 3], np.int32),
+        "segment_ids": np.zeros([2, 3], np.int32),
+        "labels": np.array([0, 1]),
+        "example_weights": np.array([1.0, 1.0], np.float32),
+        "teacher_logits": np.array([[1.0, -1.0], [2.0, 0.0]], np.float32),
+        "teacher_head_inputs": np.ones([2, 16], np.float16),
+    }
+    plain = classification_objective("single_label")
+    objective = classification_objective("single_label", None, distillation)
+    assert objective.metrics == ("label_loss", "soft_loss", "hidden_state_loss", "accuracy")
+    sums, weights = objective.sums(model, batch, False), objective.weights(batch)
+    assert sums.keys() == weights.keys() == set(objective.metrics)
+    expected = 0.75 * float(plain.sums(model, batch, False)["loss"])
+    assert float(sums["label_loss"]) == pytest.approx(expected)
+    perfect = {**batch, "teacher_logits": np.asarray(model(inputs_of(batch))["logits"])}
+    assert float(objective.sums(model, perfect, False)["soft_loss"]) == pytest.approx(0, abs=1e-6)
+
+
+def inputs_of(batch):
+    return {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
+
+
+def test_outputs_of_the_teacher_for_unlabeled_tokens_are_marked():
+    examples = random_examples(4, 0, 8)
+    count = len(examples.input_ids)
+    outputs = {"logits": np.ones([count, 3], np.float32), "head_inputs": np.ones([count, 2])}
+    labeled = add_teacher_outputs(examples, outputs, per_token=True).token_labels
+    unlabeled = examples.token_labels["tags"] == -1
+    assert unlabeled.any()
+    assert (labeled["teacher_logits"][unlabeled] == NO_OUTPUT).all()
+    assert (labeled["teacher_logits"][~unlabeled] == 1).all()
+    assert (labeled["teacher_head_inputs"] == 1).all()
+
+
+def test_networks_with_head_inputs_are_rebuilt_from_their_config(teacher):
+    network = TextClassifier.from_pretrained(teacher).model
+    for made in (TeacherNetwork(network), StudentNetwork(network, ["soft_logits"])):
+        again = type(made).from_config(made.get_config())
+        assert again.network.num_labels == 2
+        assert again.get_config().keys() == made.get_config().keys()
+
+
+@pytest.fixture(scope="module")
+def make_teacher(make_checkpoint, tmp_path_factory):
+    """Returns a function that writes a classifier from labels, tokens and sizes."""
+
+    def make(labels=("even", "odd"), tokens=TOKENS, **sizes):
+        folder = tmp_path_factory.mktemp("teacher")
+        start = make_checkpoint(folder / "start", tokens, **sizes)
+        if not labels:
+            return start
+        TextClassifier.from_pretrained(start, labels=labels).save_pretrained(folder / "model")
+        return folder / "model"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"labels": ("a", "b")}, "has the labels a, b; expected even, odd"),
+        ({"labels": ("even", "odd", "c")}, "has the labels even, odd, c; expected even, odd"),
+        ({"labels": ()}, "has no weights classifier/kernel, classifier/bias; expected a model"),
+        (
+            {"tokens": TOKENS[:-1]},
+            "has 49 tokens, .* has 50; expected the same vocabulary for stud",
+        ),
+        (
+            {"tokens": [*TOKENS[:-1], "x"]},
+            "line 50 is 'x', not 'w44'; expected the same vocabulary",
+        ),
+        (
+            {"hidden_size": 8},
+            "--teacher=.*: has hidden_size 8, and the student 16; expected a teac",
+        ),
+        ({"max_position_embeddings": 32}, "--max_seq_length=64: .* has 32 positions"),
+    ],
+)
+def test_teachers_that_do_not_match_are_rejected(
+    tiny_checkpoint, make_teacher, tmp_path, made, message
+):
+    run = run_of(tiny_checkpoint, tmp_path / "run", make_teacher(**made), EVEN)
+    with pytest.raises(InputError, match=message):
+        go(run)
+    assert not (tmp_path / "run").exists()
+
+
+def test_hidden_states_of_different_sizes_are_rejected(tiny_checkpoint, make_teacher, tmp_path):
+    wide = make_teacher(hidden_size=32)
+    states = Distillation(hidden_state_weight=1.0)
+    with pytest.raises(InputError, match="hidden_size 32, and the student 16; expected the same"):
+        go(run_of(tiny_checkpoint, tmp_path / "run", wide, states))
+
+
+@pytest.mark.parametrize(("per_token", "rows"), [(False, "48 examples"), (True, "[0-9]+ tokens")])
+def test_hidden_states_that_exceed_the_memory_are_rejected(monkeypatch, per_token, rows):
+    examples = random_examples(48, 0, 12)
+    monkeypatch.setattr(host_memory, "available", lambda: 100)
+    states, config = Distillation(hidden_state_weight=1.0), BertConfig(100)
+    with pytest.raises(InputError, match=f"for {rows} need .* GB, but 0.0 GB of memory"):
+        states.check_memory(examples, config, per_token)
+    EVEN.check_memory(examples, config, per_token)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"distillation_weight": 1.5}, "distillation_weight=1.5: expected a number from 0 to 1"),
+        ({"temperature": 0.0}, "temperature=0.0: expected above 0 and at most 50"),
+        ({"temperature": 1e3}, "temperature=1000.0: "),
+        ({"hidden_state_weight": -1.0}, "hidden_state_weight=-1.0: expected at least 0"),
+    ],
+)
+def test_settings_out_of_range_are_rejected(values, message):
+    with pytest.raises(InputError, match=message):
+        Distillation(**values)

@@ -1,0 +1,109 @@
+"""`fit` with a teacher, for each task, and invalid teachers."""
+
+import numpy as np
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+
+TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
+WORDS = [text.split() for text in TEXTS]
+OPTIONS = {"learning_rate": 2e-2, "batch_size": 8, "length_pool": 1, "verbose": 0, "epochs": 12}
+SOFT = {"distillation_weight": 1.0, "hidden_state_weight": 0.5}
+
+
+def classifier(pretrained, labels=("a", "b"), problem_type="single_label"):
+    made = TextClassifier.from_pretrained(pretrained, labels=labels, problem_type=problem_type)
+    return trained(made, np.linspace(-1, 1, made.settings.num_logits))
+
+
+def trained(task_object, bias, layer="classifier"):
+    """Gives a task object a head with certain answers, as if it had been trained."""
+    getattr(task_object.model, layer).bias.assign(bias)
+    task_object.untrained = ()
+    return task_object
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem_type", ["single_label", "multi_label", "regression"])
+def test_a_classifier_learns_the_outputs_of_its_teacher(pretrained, problem_type):
+    labels = () if problem_type == "regression" else ("a", "b")
+    wrong = {"single_label": "a", "multi_label": ["a"], "regression": -9.0}[problem_type]
+    teacher = classifier(pretrained, labels, problem_type)
+    student = TextClassifier.from_pretrained(pretrained, labels=labels, problem_type=problem_type)
+    history = student.fit(TEXTS, [wrong] * 16, teacher=teacher, **OPTIONS, **SOFT).history
+    assert history["soft_logits_loss"][-1] < history["soft_logits_loss"][0] / 5
+    assert history["head_inputs_loss"][-1] < 0.2
+    name = "score" if problem_type == "regression" else "probabilities"
+    expected, found = (each.predict(TEXTS)[name] for each in (teacher, student))
+    assert np.abs(found - expected).max() < 0.1
+    assert student.model.heads == ("classifier",)
+
+
+@pytest.mark.slow
+def test_weight_0_gives_the_bits_of_a_fit_without_teacher(pretrained):
+    def fitted(**more):
+        made = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
+        made.fit(TEXTS, ["a", "b"] * 8, **{**OPTIONS, "epochs": 1}, **more)
+        return made.predict(TEXTS)["logits"]
+
+    plain, teacher = fitted(), classifier(pretrained)
+    assert np.array_equal(fitted(teacher=teacher, distillation_weight=0.0), plain)
+    assert not np.array_equal(fitted(teacher=teacher), plain)
+
+
+@pytest.mark.slow
+def test_a_tagger_learns_the_tags_of_its_teacher(pretrained):
+    labels = ["X"]
+    teacher = trained(EntityTagger.from_pretrained(pretrained, labels), [-1.0, 1.0, -1.0])
+    student = EntityTagger.from_pretrained(pretrained, labels)
+    wrong = [["O"] * len(words) for words in WORDS]
+    student.fit(WORDS, wrong, teacher=teacher, **OPTIONS, **SOFT)
+    assert student.predict(WORDS)["tags"] == teacher.predict(WORDS)["tags"]
+    assert "O" not in {tag for tags in teacher.predict(WORDS)["tags"] for tag in tags}
+
+
+@pytest.mark.slow
+def test_an_answerer_learns_the_scores_of_its_teacher(pretrained):
+    sizes = {"max_seq_length": 24, "max_query_length": 8, "doc_stride": 8}
+    teacher = trained(QuestionAnswerer.from_pretrained(pretrained, **sizes), [0.0, 0.0], "span")
+    teacher.model.span.kernel.assign(np.random.default_rng(0).normal(0, 1, [16, 2]))
+    student = QuestionAnswerer.from_pretrained(pretrained, **sizes)
+    questions, contexts = ["is it good ?"] * 16, [text * 6 for text in TEXTS]
+    answers = [{"text": context.split()[0], "start": 0} for context in contexts]
+    history = student.fit(
+        questions, contexts, answers, teacher=teacher, **{**OPTIONS, "epochs": 20}, **SOFT
+    ).history
+    assert history["soft_start_logits_loss"][-1] < history["soft_start_logits_loss"][0] / 3
+    assert {"soft_end_logits_loss", "head_inputs_loss"} <= history.keys()
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (lambda p: None, {"temperature": 3.0}, "temperature: has no effect without teacher"),
+        (lambda p: TextEmbedder.from_pretrained(p), {}, "is a TextEmbedder; expected a TextClass"),
+        (lambda p: TextClassifier.from_pretrained(p, labels=["a", "b"]), {}, "untrained weights"),
+        (lambda p: classifier(p, ("b", "a")), {}, "has the labels b, a .* and the student a, b"),
+        (lambda p: classifier(p, ("a", "b"), "multi_label"), {}, "multi_label_classification"),
+        (classifier, {"temperature": -1.0}, "temperature=-1.0: expected above 0"),
+        (classifier, {"temperature": "2"}, "temperature='2': expected a number"),
+        (classifier, {"distillation_weight": 2}, "distillation_weight=2: expected a number from 0"),
+    ],
+)
+def test_invalid_teachers_and_options_are_rejected(pretrained, make, options, message):
+    student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
+    with pytest.raises(InputError, match=message):
+        student.fit(TEXTS, ["a", "b"] * 8, teacher=make(pretrained), **options)
+
+
+def test_a_teacher_with_fewer_positions_is_rejected(pretrained, make_checkpoint, tmp_path):
+    words = ["good", "bad", "film", "book", "it", "is", "a", "##s", ".", "very"]
+    short = make_checkpoint(tmp_path / "short", words, max_position_embeddings=8)
+    teacher = TextClassifier.from_pretrained(short, labels=["a", "b"], max_seq_length=8)
+    student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"], max_seq_length=16)
+    with pytest.raises(InputError, match=r"has 8 positions; expected at least .*max_seq_length=16"):
+        student.fit(TEXTS, ["a", "b"] * 8, teacher=trained(teacher, [0.0, 0.0]))
