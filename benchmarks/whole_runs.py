@@ -1,4 +1,4 @@
-"""Runs whole fine-tunings of keras_bert and of a torch loop, for glue.py and ner.py.
+"""Runs whole fine-tunings of keras_bert and of a torch loop, for glue.py, ner.py and embedding.py.
 
 Both contenders train with batch size 16, at most 128 tokens, a linear warm-up over 10% of the
 steps, then linear decay, gradients clipped to norm 1, and AdamW (bias-corrected, epsilon 1e-6,
@@ -115,10 +115,12 @@ def train_torch(
     collate: Callable,
     epochs: int,
     after_epoch: Callable[[], None] = lambda: None,
+    bfloat16: bool = False,
 ) -> float:
     """Trains a model of transformers in a plain loop; returns the training examples per second.
 
-    `collate` pads a batch of examples. The time of `after_epoch` is not included.
+    `collate` pads a batch of examples. The time of `after_epoch` is not included. `bfloat16` is
+    whether products are computed in bfloat16 (autocast), instead of float32.
     """
     import torch
     import transformers
@@ -135,7 +137,9 @@ def train_torch(
         model.train()
         start = time.perf_counter()
         for batch in loader:
-            model(**batch).loss.backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+                loss = model(**batch).loss
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
