@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
-from keras_bert.training.heartbeat import Heartbeat
+from keras_bert.training import heartbeat
 from keras_bert.training.metrics import (
     BOARD,
     EVALUATION,
@@ -58,7 +58,7 @@ class Summaries:
         self._total = num_train_steps
         self._resumed = {RESUMED: first_step} if last_line < first_step else {}
         self._step, self._is_compiled = first_step, False
-        self._heartbeat = Heartbeat(self._report_running)
+        self._heartbeat = heartbeat.Heartbeat(self._report_running)
 
     @contextlib.contextmanager
     def during_steps(self) -> Iterator[None]:
@@ -82,13 +82,12 @@ class Summaries:
         elif state:
             logging.info("%s%s", state, f": {seconds:.0f} s" if seconds else "")
         else:
-            logging.info(
-                "step %d/%d; the next call has run for %.0f s (a new sequence length is compiled "
-                "first)",
-                self._step,
-                self._total,
-                seconds,
-            )
+            long = ""
+            if seconds > heartbeat.SECONDS / 2:
+                long = (
+                    f"; the next steps take {seconds:.0f} s so far (a new length is compiled first)"
+                )
+            logging.info("step %d/%d%s", self._step, self._total, long)
 
     def advance(self, steps: int) -> None:
         """Advances the progress bar by a number of steps."""
