@@ -123,7 +123,7 @@ def report_speed(task: str) -> None:
 def main(_: list[str]) -> None:
     """Does the missing runs, and prints the tables."""
     jobs = [
-        {"task": task, "kind": kind, "seed": int(seed)}
+        {"task": task, "kind": kind, "seed": int(seed), "epochs": FLAGS.epochs}
         for task in FLAGS.tasks
         for kind in ("teacher", *STUDENTS)
         for seed in (FLAGS.seeds if kind != "teacher" else ["0"])

@@ -130,7 +130,7 @@ def main(_: list[str]) -> None:
         return
     names = [OURS, *PEERS]
     jobs = [
-        {"contender": name, "seed": int(seed)}
+        {"contender": name, "seed": int(seed), "epochs": FLAGS.epochs}
         for place, seed in enumerate(FLAGS.seeds)
         for name in names[:: -1 if place % 2 else 1]
     ]

@@ -4,7 +4,7 @@ The plan holds the checksum of every input file, so that the second pipeline can
 the same content.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import apache_beam as beam
@@ -37,7 +37,9 @@ def find_or_make_plan(
     beam_files.remove(inputs_file)  # left by a build that was killed while reading
 
     settings = Settings(**requested["settings"])
-    files = [(number, entry["file"]) for number, entry in largest_first(requested["inputs"])]
+    files = [
+        (number, entry["file"]) for number, entry in partition.largest_first(requested["inputs"])
+    ]
     with beam_runners.running(options) as pipeline:
         entries = pipeline | "files" >> beam.Create(files) | beam.Reshuffle()
         made_with = versions.build_versions(settings.input_format)
@@ -57,14 +59,6 @@ def find_or_make_plan(
     plan = build.make_plan(requested, inputs, partition.default_num_buckets(requested["inputs"]))
     beam_files.write_json(plan_file, plan)
     return plan
-
-
-def largest_first(inputs: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Returns (index, entry) of all input files, in the order in which workers should read them.
-
-    If a large file were the last one, the other workers would wait for the one that reads it.
-    """
-    return sorted(enumerate(inputs), key=lambda numbered: -numbered[1]["bytes"])
 
 
 def _describe_file(

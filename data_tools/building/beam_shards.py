@@ -10,15 +10,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from data_tools.building import (
-    beam_files,
-    beam_plan,
-    beam_runners,
-    build,
-    partition,
-    shards,
-    versions,
-)
+from data_tools.building import beam_files, beam_runners, build, partition, shards, versions
 from data_tools.building.input_file import InputFile
 from data_tools.examples import tfrecord_writing
 from data_tools.settings import Settings
@@ -46,7 +38,7 @@ def make_shards(
     missing = [index for index in range(settings.num_shards) if index not in complete]
     if not missing:
         return
-    inputs = beam_plan.largest_first(plan["inputs"])
+    inputs = partition.largest_first(plan["inputs"])
     files = [(entry["file"], entry["sha256"]) for _, entry in inputs]
     with beam_runners.running(options) as pipeline:
         documents = (

@@ -6,7 +6,7 @@ on every runner.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -119,3 +119,11 @@ def check_corpus(
             "separate documents by blank lines",
             where,
         )
+
+
+def largest_first(inputs: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Returns (index, entry) of all input files, in the order in which workers should read them.
+
+    If a large file were the last one, the other workers would wait for the one that reads it.
+    """
+    return sorted(enumerate(inputs), key=lambda numbered: -numbered[1]["bytes"])

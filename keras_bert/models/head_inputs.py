@@ -20,11 +20,13 @@ class TeacherNetwork(keras.Model):
     """
 
     def __init__(self, network: BertNetwork, **kwargs: Any):
-        super().__init__(**kwargs)
+        # Keras scales the loss of a model, and JAX selects its kernels, by the model's own policy.
+        super().__init__(**{"dtype": network.dtype_policy, **kwargs})
         self.network = network
         self.config = network.config
         self.per_token = network.per_token
         self.required_inputs = network.required_inputs
+        self.build((None, None))
 
     def build(self, input_shape: Any = None) -> None:
         """Does nothing; the network has created all variables."""
@@ -64,8 +66,22 @@ class StudentNetwork(TeacherNetwork):
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
         """Returns all outputs; for the inputs, see `BertEncoder.call`."""
         outputs, vectors = self.network.call_with_head_inputs(inputs, training)
-        known = {SOFT + name: value for name, value in outputs.items()} | {HEAD_INPUTS: vectors}
-        return outputs | {name: known[name] for name in self.additional}
+        more = {SOFT + name: value for name, value in outputs.items()} | {HEAD_INPUTS: vectors}
+        return outputs | {name: more[name] for name in self.additional}
+
+    # Callbacks save and load the student itself.
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the network without the additional outputs, as `keras.Model.save` does."""
+        self.network.save(*args, **kwargs)
+
+    def save_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the weights of the network, as `keras.Model.save_weights` does."""
+        self.network.save_weights(*args, **kwargs)
+
+    def load_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Loads the weights of the network, as `keras.Model.load_weights` does."""
+        self.network.load_weights(*args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

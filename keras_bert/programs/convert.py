@@ -72,7 +72,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(
             f"expected two arguments, SRC and DST, got {' '.join(arguments)!r}; see --help"
         )
-    layers = _layers(flags.keep_layers)
+    layers = _layers(flags.keep_layers) if flags["keep_layers"].present else []
     if flags["positions_by"].present and not flags.max_position_embeddings:
         raise InputError(
             f"--positions_by={flags.positions_by}: has no effect without --max_position_embeddings"
@@ -96,7 +96,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 def _layers(values: Sequence[str]) -> list[int]:
     try:
-        return [int(value) for value in values]
+        return [int(value) for value in values or [""]]
     except ValueError:
         raise InputError(
             f"--keep_layers={','.join(values)}: expected integers, separated by commas"

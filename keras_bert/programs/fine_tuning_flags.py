@@ -175,7 +175,7 @@ def define_teacher(define: Definitions) -> None:
         1.0,
     )
     define.number(
-        "temperature", 2.0, "Divides the logits in the loss of the teacher's outputs.", 0.0
+        "temperature", 2.0, "Divides the logits in the loss of the teacher's outputs.", 0.01, 50.0
     )
     define.number(
         "hidden_state_weight",
@@ -214,8 +214,8 @@ def read(flags: FlagValues) -> "FineTuningRun":
     teacher = _teacher(flags)
     # Runs of versions without these flags can be resumed.
     without_effect = [] if teacher else _TEACHER_FLAGS
-    left_out = {*FLAGS_THAT_MAY_CHANGE, "seeds", *without_effect}
-    record = {name: value for name, value in own.items() if name not in left_out}
+    skipped = {*FLAGS_THAT_MAY_CHANGE, "seeds", *without_effect}
+    record = {name: value for name, value in own.items() if name not in skipped}
     return FineTuningRun(
         **teacher,
         settings=settings,

@@ -32,9 +32,9 @@ def with_teacher(
         InputError: the teacher is of another task, is not trained, or does not match the student.
     """
     distillation = settings.distillation
+    check_teacher(student, teacher, distillation)
     if not distillation.is_used:
         return student.prediction_model, data
-    check_teacher(student, teacher, distillation)
     network, uses_states = teacher.prediction_model, distillation.hidden_state_weight > 0
     per_token = network.per_token
     if uses_states:
@@ -68,11 +68,12 @@ def with_teacher(
     return StudentNetwork(student.prediction_model, [*losses]), changed
 
 
-def check_options(options: Mapping[str, Any], teacher: "Task | None") -> None:
-    """Raises InputError if `fit` got options of a teacher, but no teacher."""
+def check_options(data: FitData, options: Mapping[str, Any], teacher: "Task | None") -> None:
+    """Raises InputError if `fit` got options that apply to a teacher, but no teacher."""
     given = [field.name for field in fields(Distillation) if field.name in options]
     if given and teacher is None:
-        raise InputError(f"{given[0]}: has no effect without teacher; expected both")
+        remedy = "expected both" if data.soft_kind else "this task has no teacher"
+        raise InputError(f"{given[0]}: has no effect without teacher; {remedy}")
 
 
 def check_teacher(student: "Task", teacher: "Task", distillation: Distillation) -> None:

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 NO_OUTPUT = -10_000.0  # Small enough that exp(NO_OUTPUT / T) is 0, and still a float16.
-MAX_TEMPERATURE = 50.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 50.0
 
 
 def is_given(teacher: Any) -> Any:
@@ -88,8 +88,10 @@ class SoftLoss(keras.losses.Loss):
         """Returns the loss, a scalar; `y_true` are the outputs of the teacher."""
         if self.kind == "positions":  # Half of the loss each, for the start and for the end.
             return 0.5 * ops.mean(soft_position_losses(y_true, y_pred, self.temperature))
-        of = {**SOFT_CLASSIFICATION_LOSSES, "tags": soft_label_losses}[self.kind]
-        return mean_of_given(y_true, of(y_true, y_pred, self.temperature))
+        if self.kind == "tags":
+            return mean_of_given(y_true, soft_label_losses(y_true, y_pred, self.temperature))
+        losses_of = SOFT_CLASSIFICATION_LOSSES[self.kind]
+        return ops.mean(losses_of(y_true, y_pred, self.temperature))
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

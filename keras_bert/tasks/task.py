@@ -293,7 +293,7 @@ class Task:
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
         settings = FitSettings.of(options)
-        check_options(options, teacher)
+        check_options(data, options, teacher)
         model = self.prediction_model
         if teacher is not None:
             model, data = with_teacher(self, teacher, data, settings)

@@ -27,6 +27,11 @@ def source(tiny, tmp_path_factory):
     return path
 
 
+def inputs_of(length):
+    ids = 5 + np.arange(length, dtype=np.int32)[np.newaxis] % 5
+    return {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
+
+
 def weights(path):
     return load_file(path / "model.safetensors")
 
@@ -47,8 +52,7 @@ def test_the_chosen_layers_are_kept_in_their_order(source, tmp_path, to):
 def test_the_first_layers_alone_compute_the_hidden_states_of_the_whole_model(source, tmp_path):
     convert(source, tmp_path / "small", changes=Changes(layers=[0, 1], heads=False))
     large, small = (BertEncoder.from_pretrained(p) for p in (source, tmp_path / "small"))
-    ids = np.array([[2, 5, 6, 3]], np.int32)
-    inputs = {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
+    inputs = inputs_of(4)
     expected = large.layer_outputs(inputs, attention_probabilities=False)["hidden_states"][2]
     assert np.array_equal(small(inputs)["sequence_output"], expected)
 
@@ -67,11 +71,12 @@ def test_tiled_positions_give_the_same_outputs_for_short_texts(source, tmp_path,
     old, new = weights(source), weights(tmp_path / "again")
     assert np.array_equal(new[TABLE], np.concatenate([old[TABLE]] * 3)[:25])
     assert all(np.array_equal(new[name], old[name]) for name in old if name != TABLE)
-    ids = np.full([1, 20], 5, np.int32)
-    inputs = {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
-    outputs = BertEncoder.from_pretrained(tmp_path / "long")(inputs)["sequence_output"]
-    assert outputs.shape == (1, 20, 8)
-    assert np.isfinite(outputs).all()
+    short, long = (BertEncoder.from_pretrained(p) for p in (source, tmp_path / "long"))
+    outputs = [model(inputs_of(10))["sequence_output"] for model in (short, long)]
+    assert np.array_equal(*outputs)
+    assert long(inputs_of(25))["sequence_output"].shape == (1, 25, 8)
+    with pytest.raises(InputError, match="25"):
+        short(inputs_of(25))
 
 
 @pytest.mark.parametrize(
@@ -96,6 +101,8 @@ def test_the_program_checks_its_flags(source, tmp_path, run_program):
     done = run_program(program, str(source), str(tmp_path / "new"), keep_layers="0,x")
     assert done.returncode == 1
     assert "--keep_layers=0,x: expected integers, separated by commas" in done.stderr
+    done = run_program(program, str(source), str(tmp_path / "new"), keep_layers="")
+    assert "--keep_layers=: expected integers, separated by commas" in done.stderr
     done = run_program(program, str(source), str(tmp_path / "new"), positions_by="tile")
     assert "--positions_by=tile: has no effect without --max_position_embeddings" in done.stderr
     done = run_program(

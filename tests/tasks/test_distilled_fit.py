@@ -1,5 +1,6 @@
 """`fit` with a teacher, for each task, and invalid teachers."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -56,6 +57,45 @@ def test_weight_0_gives_the_bits_of_a_fit_without_teacher(pretrained):
 
 
 @pytest.mark.slow
+def test_callbacks_save_the_student_alone(pretrained, tmp_path):
+    student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(tmp_path / "last.weights.h5", save_weights_only=True),
+        keras.callbacks.ModelCheckpoint(tmp_path / "last.keras"),
+    ]
+    options = {**OPTIONS, "epochs": 1}
+    teacher = classifier(pretrained)
+    student.fit(TEXTS, ["a", "b"] * 8, teacher=teacher, callbacks=callbacks, **options)
+    expected = student.predict(TEXTS)["logits"]
+    loaded = keras.models.load_model(tmp_path / "last.keras")
+    assert type(loaded) is type(student.model)
+    for mine, theirs in zip(student.model.weights, loaded.weights, strict=True):
+        assert np.array_equal(mine, theirs)
+    for variable in student.model.weights:
+        variable.assign(np.zeros(variable.shape))
+    student.model.load_weights(tmp_path / "last.weights.h5")
+    assert np.array_equal(student.predict(TEXTS)["logits"], expected)
+
+
+@pytest.mark.slow
+def test_a_float16_student_is_trained_with_loss_scaling(pretrained):
+    student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"], dtype="mixed_float16")
+    optimizers = []
+    callback = keras.callbacks.LambdaCallback(
+        on_train_end=lambda logs: optimizers.append(callback.model.optimizer)
+    )
+    student.fit(
+        TEXTS,
+        ["a", "b"] * 8,
+        teacher=classifier(pretrained),
+        callbacks=[callback],
+        **{**OPTIONS, "epochs": 1},
+        **SOFT,
+    )
+    assert isinstance(optimizers[0], keras.optimizers.LossScaleOptimizer)
+
+
+@pytest.mark.slow
 def test_a_tagger_learns_the_tags_of_its_teacher(pretrained):
     labels = ["X"]
     teacher = trained(EntityTagger.from_pretrained(pretrained, labels), [-1.0, 1.0, -1.0])
@@ -89,7 +129,7 @@ def test_an_answerer_learns_the_scores_of_its_teacher(pretrained):
         (lambda p: TextClassifier.from_pretrained(p, labels=["a", "b"]), {}, "untrained weights"),
         (lambda p: classifier(p, ("b", "a")), {}, "has the labels b, a .* and the student a, b"),
         (lambda p: classifier(p, ("a", "b"), "multi_label"), {}, "multi_label_classification"),
-        (classifier, {"temperature": -1.0}, "temperature=-1.0: expected above 0"),
+        (classifier, {"temperature": -1.0}, "temperature=-1.0: expected a number from 0.01"),
         (classifier, {"temperature": "2"}, "temperature='2': expected a number"),
         (classifier, {"distillation_weight": 2}, "distillation_weight=2: expected a number from 0"),
     ],
@@ -98,6 +138,12 @@ def test_invalid_teachers_and_options_are_rejected(pretrained, make, options, me
     student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
     with pytest.raises(InputError, match=message):
         student.fit(TEXTS, ["a", "b"] * 8, teacher=make(pretrained), **options)
+
+
+def test_options_of_a_teacher_are_rejected_by_tasks_without_one(pretrained):
+    embedder = TextEmbedder.from_pretrained(pretrained)
+    with pytest.raises(InputError, match="; this task has no teacher"):
+        embedder.fit((TEXTS, TEXTS), temperature=3.0)
 
 
 def test_a_teacher_with_fewer_positions_is_rejected(pretrained, make_checkpoint, tmp_path):

@@ -15,12 +15,12 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models.head_inputs import HEAD_INPUTS
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.soft_losses import MAX_TEMPERATURE, NO_OUTPUT
+from keras_bert.tasks.soft_losses import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_OUTPUT
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
 
 TEACHER = "teacher_"  # Prefix of the labels that are outputs of the teacher.
-_FLOAT16_BYTES = 2
+_BYTES = 4  # A float16 value, and as much again while the values are collected and checked.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +40,13 @@ class Distillation:
     hidden_state_weight: float = 0.0
 
     def __post_init__(self):
-        share, temperature, hidden = dataclasses.astuple(self)
-        if not 0 <= share <= 1:
-            raise InputError(f"distillation_weight={share}: expected a number from 0 to 1")
-        if not 0 < temperature <= MAX_TEMPERATURE:
+        weight, temperature, hidden = dataclasses.astuple(self)
+        if not 0 <= weight <= 1:
+            raise InputError(f"distillation_weight={weight}: expected a number from 0 to 1")
+        if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
             raise InputError(
-                f"temperature={temperature}: expected above 0 and at most {MAX_TEMPERATURE:g}"
+                f"temperature={temperature}: expected a number from {MIN_TEMPERATURE:g} to "
+                f"{MAX_TEMPERATURE:g}"
             )
         if not 0 <= hidden < math.inf:
             raise InputError(f"hidden_state_weight={hidden}: expected at least 0 and finite")
@@ -77,7 +78,7 @@ class Distillation:
     def check_memory(self, examples: Examples, config: BertConfig, per_token: bool) -> None:
         """Raises InputError if the teacher's hidden states do not fit in memory."""
         rows = len(examples.input_ids) if per_token else len(examples)
-        needed, available = _FLOAT16_BYTES * rows * config.hidden_size, host_memory.available()
+        needed, available = _BYTES * rows * config.hidden_size, host_memory.available()
         if self.hidden_state_weight and available is not None and needed > available:
             raise InputError(
                 f"hidden_state_weight={self.hidden_state_weight:g}: the hidden states of the "

@@ -19,9 +19,12 @@ from keras_bert.training.cluster import convert_lost_worker_errors, share_of
 from keras_bert.training.strategy import dtype_policy
 
 
-def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> Task:
+def make_task_object(
+    run: FineTuningRun, start: Pretrained, task: FineTuningTask, is_teacher: bool = False
+) -> Task:
     """Creates the task object and loads the checkpoint's weights into its model.
 
+    Error messages about a teacher do not advise flags that apply only to the run's own model.
     Frozen layers, and a pooler that the loss does not depend on, have `trainable=False`.
 
     Raises:
@@ -33,7 +36,8 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
     with convert_lost_worker_errors(strategy), strategy.scope():
         task_object = task.make(start.config, dtype_policy(settings.mixed_precision))
         model = task_object.model
-        _check_head(settings, start, task, getattr(model, "num_labels", None))
+        num_labels = getattr(model, "num_labels", None)
+        _check_head(settings, start, task, num_labels, is_teacher)
         report = checkpoint.load_into(model)
     if not task_object.uses_pooler:
         # The outputs do not depend on the pooler, and public models for such tasks have none.
@@ -43,7 +47,7 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
     if report.new and not settings.do_train:
         raise InputError(
             f"{checkpoint.path}: has no weights {', '.join(report.new)}; expected a model that was "
-            "fine-tuned on this task, or --do_train"
+            f"fine-tuned on this task{'' if is_teacher else ', or --do_train'}"
         )
     encoder = task_object.prediction_model.encoder
     if not task_object.uses_pooler:
@@ -93,7 +97,11 @@ def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> Ba
 
 
 def _check_head(
-    settings: FineTuningSettings, start: Pretrained, task: FineTuningTask, num_labels: int | None
+    settings: FineTuningSettings,
+    start: Pretrained,
+    task: FineTuningTask,
+    num_labels: int | None,
+    is_teacher: bool,
 ) -> None:
     checkpoint = start.checkpoint
     with checkpoint.open_weights() as stored:
@@ -104,9 +112,10 @@ def _check_head(
     if logits and named and expected and in_order_of(named, expected) != expected:
         # The logits would be used for labels other than those they were trained for.
         rename = "; if the labels mean the same, rename the checkpoint's with --label_names"
+        rename *= logits == num_labels and not is_teacher
         raise InputError(
             f"{checkpoint.path}: has the labels {', '.join(named)[:200]}; "
-            f"expected {', '.join(expected)[:200]}{rename * (logits == num_labels)}{remedy}"
+            f"expected {', '.join(expected)[:200]}{rename}{remedy}"
         )
     if logits and num_labels and logits != num_labels:
         raise InputError(
@@ -116,9 +125,10 @@ def _check_head(
     if logits and is_assumed and not settings.do_train:
         logging.warning(
             "%s has no label names; assuming that its logits belong to the labels %s in this "
-            "order; if the order differs, set --label_names",
+            "order%s",
             checkpoint.path,
             ", ".join(expected),
+            "" if is_teacher else "; if the order differs, set --label_names",
         )
     known = checkpoint.problem_type
     if not settings.do_train and known and task.problem_type and known != task.problem_type:

@@ -50,8 +50,8 @@ class OutputObjective:
     def _distilled(self, distillation: Distillation) -> Objective:
         """Creates the objective with a teacher.
 
-        Instead of "loss", it reports "label_loss", "soft_loss" and "hidden_state_loss", which
-        contain their weights, so that their sum is the loss.
+        Its losses are "label_loss", "soft_loss" and "hidden_state_loss" without those of weight 0.
+        They include their weights, so that the loss is their sum.
         """
         shares = {
             "label_loss": 1.0 - distillation.distillation_weight,
@@ -62,29 +62,29 @@ class OutputObjective:
 
         def weights_of(batch: Batch) -> dict[str, Any]:
             weights = self.weights(batch)
-            every = {
+            totals = {
                 "label_loss": weights.pop("loss"),
                 "soft_loss": ops.sum(self.soft_weights(batch)),
                 "hidden_state_loss": ops.sum(self.vector_weights(batch)),
             }
-            return {name: every[name] for name in losses} | weights
+            return {name: totals[name] for name in losses} | weights
 
         def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
             outputs, vectors = model.call_with_head_inputs(select_inputs(batch), training)
             sums, teacher = self.sums(outputs, batch), teacher_outputs(batch)
-            every = {"label_loss": sums.pop("loss")}
+            totals = {"label_loss": sums.pop("loss")}
             if "soft_loss" in losses:
                 soft = self.soft_losses(teacher, outputs, distillation.temperature)
-                every["soft_loss"] = ops.sum(self.soft_weights(batch) * soft)
+                totals["soft_loss"] = ops.sum(self.soft_weights(batch) * soft)
             if "hidden_state_loss" in losses:
-                apart = head_input_losses(teacher[HEAD_INPUTS], vectors)
-                every["hidden_state_loss"] = ops.sum(self.vector_weights(batch) * apart)
-            return {name: shares[name] * every[name] for name in losses} | sums
+                distances = head_input_losses(teacher[HEAD_INPUTS], vectors)
+                totals["hidden_state_loss"] = ops.sum(self.vector_weights(batch) * distances)
+            return {name: shares[name] * totals[name] for name in losses} | sums
 
         metrics = (*losses, *(name for name in self.metrics if name != "loss"))
         return Objective(metrics, losses, weights_of, sums_of)
 
 
-def tokens_of(batch: Batch) -> Any:
+def token_weights(batch: Batch) -> Any:
     """Returns the weight of each token, [B, S]: 0 for padding, otherwise that of its example."""
     return ops.cast(batch["input_mask"], "float32") * batch["example_weights"][:, None]

@@ -53,7 +53,10 @@ def make_predict_examples(
                 if after_batch:
                     after_batch()
         # Each value is computed by one worker and is 0 on the others.
-        values = {name: together(values) for name, values in results.values.items()}
+        values = {
+            name: together(values).astype(values.dtype, copy=False)
+            for name, values in results.values.items()
+        }
         check_finite(values, examples, model.per_token)
         return values
 

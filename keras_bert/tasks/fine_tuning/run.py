@@ -74,7 +74,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         logging.info("No development set: evaluation is skipped")
     if settings.do_predict and task.write_predictions is None:
         logging.info("No test set: prediction is skipped")
-    if settings.do_train and task.teacher is not None:
+    if task.teacher is not None and run.distillation.is_used:
         task = replace(task, train=task.teacher.label(run, task))
     # Load the weights first, so that no folder is created if they do not match the model.
     task_object = make_task_object(run, start, task)

@@ -28,7 +28,7 @@ def fine_tune_seeds(
         seeds.
     """
     output_dir, strategy = run.output_dir, run.strategy
-    if run.distillation is not None and run.distillation.is_used:
+    if run.distillation is not None:
         task = replace(task, teacher=Teacher(run, start))
     if len(run.seeds) == 1:
         return fine_tune(run.of_seed(run.seeds[0], output_dir), start, task)

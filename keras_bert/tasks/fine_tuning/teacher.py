@@ -12,6 +12,7 @@ from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.training.cluster import convert_lost_worker_errors
 
 
 class Teacher:
@@ -61,12 +62,13 @@ class Teacher:
         """
         if self._labeled is None:
             logging.info("The teacher labels %d training examples", len(task.train))
-            self._labeled = self._label(replace(run, settings=self._settings), task)
+            with convert_lost_worker_errors(run.strategy):
+                self._labeled = self._label(replace(run, settings=self._settings), task)
         return self._labeled
 
     def _label(self, run: FineTuningRun, task: FineTuningTask) -> Examples:
         distillation = run.distillation
-        task_object = make_task_object(run, self._start, task)
+        task_object = make_task_object(run, self._start, task, is_teacher=True)
         network = task_object.prediction_model
         per_token = network.per_token
         if distillation.hidden_state_weight:

@@ -1,5 +1,7 @@
 """Tests batches: every example once per epoch, little padding, determined by (seed, step)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from keras_bert.tasks.fine_tuning.batches import (
     training_batches,
 )
 from keras_bert.tasks.prepared import prepare
+from keras_bert.tasks.soft_losses import NO_OUTPUT
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import load_vocab
 
@@ -54,6 +57,26 @@ def test_batch_holds_its_examples_padded_to_a_bucket(make_examples):
             assert batch["labels"][row] == examples.labels["labels"][index]
         real = batch["input_mask"].sum(axis=1).max()
         assert length - real < 8
+
+
+def test_outputs_of_a_teacher_are_padded_so_that_they_do_not_count(make_examples):
+    examples = make_examples(20)
+    count = len(examples.input_ids)
+    outputs = {
+        "teacher_start_logits": np.arange(count, dtype=np.float32),
+        "teacher_logits": np.ones([count, 3], np.float32),
+        "teacher_head_inputs": np.ones([count, 4], np.float16),
+    }
+    examples = replace(examples, token_labels={**examples.token_labels, **outputs})
+    (batch,) = arrays(training_batches(examples, eights(1)), 1)
+    starts = [row.tolist() for row in examples.rows(outputs["teacher_start_logits"])]
+    for row, index in enumerate(batch["example_index"]):
+        real = batch["input_mask"][row].sum()
+        assert batch["teacher_start_logits"][row, :real].tolist() == starts[index]
+        for name, values in outputs.items():
+            assert batch[name].dtype == values.dtype
+            assert (batch[name][row, real:] == NO_OUTPUT).all()
+    assert (batch["input_mask"] == 0).any()
 
 
 @pytest.mark.parametrize("first_step", [3, 7, 20])

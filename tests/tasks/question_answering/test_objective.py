@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.question_answering.objective import span_objective
+from keras_bert.tasks.soft_losses import NO_OUTPUT
 
 
 def batch_of(**changes):
@@ -38,6 +40,35 @@ def nll(logits, place):
 def test_loss_is_the_mean_over_both_ends_without_padding():
     expected = nll(START[0], 1) + nll(END[0], 2) + nll(START[1, :3], 0) + nll(END[1, :3], 0)
     assert sums(batch_of())["loss"] == pytest.approx(expected / 2, rel=1e-6)
+
+
+def test_soft_loss_is_the_mean_divergence_over_both_ends_without_padding():
+    def model_of(length):
+        class Model:
+            def call_with_head_inputs(self, inputs, training):
+                logits = {"start_logits": START, "end_logits": END}
+                more = np.full([2, length - 4], 7.0, np.float32)
+                padded = {name: np.hstack([value, more]) for name, value in logits.items()}
+                return padded, np.ones([2, length, 3], np.float32)
+
+        return Model()
+
+    def batch_with_teacher(length):
+        mask = np.zeros([2, length], np.int32)
+        mask[0, :4] = mask[1, :3] = 1
+        teacher = np.where(mask == 1, 0.5, NO_OUTPUT).astype(np.float32)
+        outputs = {"teacher_start_logits": teacher, "teacher_end_logits": teacher}
+        return batch_of(input_mask=mask, input_ids=mask, segment_ids=mask * 0, **outputs)
+
+    objective = span_objective(Distillation(1.0, 1.0))
+    short, long = (
+        float(objective.sums(model_of(n), batch_with_teacher(n), True)["soft_loss"]) for n in (4, 9)
+    )
+    expected = sum(
+        -np.log(count) - np.mean([-nll(logits[:count], i) for i in range(count)])
+        for logits, count in ((START[0], 4), (END[0], 4), (START[1], 3), (END[1], 3))
+    )
+    assert short == long == pytest.approx(expected / 2, rel=1e-5)
 
 
 def test_window_is_correct_if_both_ends_are_correct():
