@@ -98,7 +98,7 @@ def test_a_float16_student_is_trained_with_loss_scaling(pretrained):
 @pytest.mark.slow
 def test_a_tagger_learns_the_tags_of_its_teacher(pretrained):
     labels = ["X"]
-    teacher = trained(EntityTagger.from_pretrained(pretrained, labels), [-1.0, 1.0, -1.0])
+    teacher = trained(EntityTagger.from_pretrained(pretrained, labels), [-3.0, 3.0, -3.0])
     student = EntityTagger.from_pretrained(pretrained, labels)
     wrong = [["O"] * len(words) for words in WORDS]
     student.fit(WORDS, wrong, teacher=teacher, **OPTIONS, **SOFT)

@@ -68,7 +68,7 @@ def test_soft_loss_is_the_mean_divergence_over_both_ends_without_padding():
         -np.log(count) - np.mean([-nll(logits[:count], i) for i in range(count)])
         for logits, count in ((START[0], 4), (END[0], 4), (START[1], 3), (END[1], 3))
     )
-    assert short == long == pytest.approx(expected / 2, rel=1e-5)
+    assert (short, long) == pytest.approx((expected / 2, expected / 2), rel=1e-5)
 
 
 def test_window_is_correct_if_both_ends_are_correct():
