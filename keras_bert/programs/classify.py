@@ -68,9 +68,28 @@ def define_flags(define: Definitions) -> None:
         "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
         "in the checkpoint.",
     )
+    define.enum(
+        "long_text",
+        "truncate",
+        ["truncate", "head_tail", "windows"],
+        "For single texts with more than --max_seq_length tokens: remove the end or the middle, or "
+        "split the text into overlapping windows whose logits are pooled.",
+    )
+    define.integer(
+        "window_stride",
+        0,
+        "windows: number of tokens between the starts of two windows; 0: half of a window.",
+        0,
+    )
+    define.enum(
+        "window_pooling", "mean", ["mean", "max"], "windows: how the logits of a text are pooled."
+    )
     fine_tuning_flags.define_flags(define)
     fine_tuning_flags.define_teacher(define)
 
+
+# --nodo_train reads these flags from the run of --init_checkpoint.
+LONG_TEXT_FLAGS = ("long_text", "window_stride", "window_pooling")
 
 # For a user's own files, --nodo_train reads these flags from the run of --init_checkpoint.
 FLAGS_OF_THE_RUN = (
@@ -110,7 +129,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    missing_flags.use_flags_of_run(flags, "task_name")
+    missing_flags.use_flags_of_run(flags, "task_name", *LONG_TEXT_FLAGS)
     is_custom = flags.task_name.lower() == "custom"
     if is_custom:
         missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)

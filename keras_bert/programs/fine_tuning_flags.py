@@ -44,6 +44,8 @@ FLAGS_THAT_MAY_CHANGE = (
 )
 
 _TEACHER_FLAGS = ("teacher", "distillation_weight", "temperature", "hidden_state_weight")
+# Flags of later versions, which run.json contains only if they do not have their default.
+_NEW_FLAGS = (*_TEACHER_FLAGS, "long_text", "window_stride", "window_pooling")
 
 
 def define_flags(
@@ -211,13 +213,14 @@ def read(flags: FlagValues) -> "FineTuningRun":
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (FineTuningSettings, TrainingSettings)
     )
-    teacher = _teacher(flags)
+    skipped = {*FLAGS_THAT_MAY_CHANGE, "seeds"}
     # Runs of versions without these flags can be resumed.
-    without_effect = [] if teacher else _TEACHER_FLAGS
-    skipped = {*FLAGS_THAT_MAY_CHANGE, "seeds", *without_effect}
+    skipped |= {
+        name for name in _NEW_FLAGS if name in flags and flags[name].value == flags[name].default
+    }
     record = {name: value for name, value in own.items() if name not in skipped}
     return FineTuningRun(
-        **teacher,
+        **_teacher(flags),
         settings=settings,
         training=training,
         strategy=strategy_of(flags),

@@ -35,6 +35,7 @@ class ClassificationSettings:
         problem_type: single_label, multi_label or regression.
         class_weights: the weights of the classes in the loss: `balanced`, one number per class
             separated by commas, or empty for equal weights.
+        long_text, window_stride, window_pooling: as in `ClassifierSettings`.
     """
 
     task_name: str
@@ -49,6 +50,9 @@ class ClassificationSettings:
     label_separator: str = ","
     problem_type: str = "single_label"
     class_weights: str = ""
+    long_text: str = "truncate"
+    window_stride: int = 0
+    window_pooling: str = "mean"
 
 
 # The settings that only the task `custom` accepts, because a GLUE task determines their values.

@@ -1,7 +1,7 @@
 """Fine-tunes a classifier on text files, and writes metrics, predictions and the model."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from keras_bert.tasks.classification.labels import (
     label_array,
     warn_of_absent_labels,
 )
+from keras_bert.tasks.classification.long_texts import labeled_examples
 from keras_bert.tasks.classification.objective import classification_objective
 from keras_bert.tasks.classification.predictions import class_names, decisions, write_predictions
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
@@ -74,7 +75,7 @@ def fine_tune_classifier(
         splits,
         start,
         settings.max_seq_length,
-        classification.class_weights,
+        classification,
         run.distillation,
     )
     return fine_tune_seeds(run, start, task)
@@ -85,17 +86,24 @@ def make_task(
     splits: Splits,
     start: Pretrained,
     max_seq_length: int,
-    weight_setting: str = "",
+    classification: ClassificationSettings | None = None,
     distillation: Distillation | None = None,
 ) -> FineTuningTask:
     """Creates the task that trains on, scores and predicts the texts of a run.
 
-    `start` is the checkpoint to start from, and `weight_setting` the user's class weights, in the
-    format of `ClassificationSettings.class_weights`. `distillation` adds the losses of a teacher.
+    `start` is the checkpoint to start from. `classification` has the class weights and the settings
+    of long texts. `distillation` adds the losses of a teacher.
     """
     first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
+    classification = classification or ClassificationSettings("custom")
     settings = ClassifierSettings(
-        problem.labels, problem.problem_type, max_seq_length, first.second is not None
+        problem.labels,
+        problem.problem_type,
+        max_seq_length,
+        first.second is not None,
+        classification.long_text,
+        classification.window_stride,
+        classification.window_pooling,
     )
     processor = ClassificationProcessor(start.tokenizer(), settings)
 
@@ -114,8 +122,10 @@ def make_task(
     if splits.train:
         split = labelled(splits.train)
         all_prepared["train"] = split.prepared
-        train = replace(split.prepared.examples, labels={"labels": split.labels})
-        weights = class_weights(weight_setting, problem.problem_type, problem.labels, split.labels)
+        train = labeled_examples(split.prepared, split.labels)
+        weights = class_weights(
+            classification.class_weights, problem.problem_type, problem.labels, split.labels
+        )
     dev = {suffix: labelled(texts) for suffix, texts in splits.dev.items()}
     if problem.labels:
         for scored in dev.values():

@@ -22,6 +22,7 @@ from keras_bert.tasks.classification.head_settings import (
     transformers_problem_type,
 )
 from keras_bert.tasks.classification.labels import given_label_array
+from keras_bert.tasks.classification.long_texts import labeled_examples
 from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.scoring import score
@@ -117,6 +118,9 @@ class TextClassifier(Task):
             head_settings(source, labels, problem_type),
             max_seq_length=source.max_seq_length(max_seq_length),
             pair=source.setting("pair", bool, pair, takes_pairs(source)),
+            long_text=source.setting("long_text", str, None, "truncate"),
+            window_stride=source.setting("window_stride", int, None, 0),
+            window_pooling=source.setting("window_pooling", str, None, "mean"),
         )
         if settings.pair:
             source.checkpoint.check_segments()
@@ -131,12 +135,38 @@ class TextClassifier(Task):
             problem_type=short_problem_type(info["problem_type"], "export.json"),
             max_seq_length=info["max_seq_length"],
             pair=info["pair"],
+            long_text=info.get("long_text", "truncate"),
+            window_stride=info.get("window_stride", 0),
+            window_pooling=info.get("window_pooling", "mean"),
         )
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The class names in the order of the logits; empty for regression."""
         return self.settings.labels
+
+    def set_long_text(
+        self, strategy: str, window_stride: int = 0, window_pooling: str = "mean"
+    ) -> None:
+        """Sets what happens to single texts with more than `max_seq_length` tokens.
+
+        The setting applies to training, prediction and exports, and is saved with the model.
+
+        Args:
+            strategy: `truncate` removes tokens at the end (the default of a new model); `head_tail`
+                removes them in the middle, so that a quarter of the rest is the beginning of the
+                text; `windows` splits the text into overlapping windows, whose logits are pooled.
+            window_stride: number of tokens between the starts of two windows; 0 for half of a
+                window.
+            window_pooling: `mean` or `max`.
+
+        Raises:
+            InputError: an argument is invalid, or the object was loaded from an export.
+        """
+        _ = self.model  # Raises an error for an export, whose settings are in its graph.
+        self._replace_settings(
+            long_text=strategy, window_stride=window_stride, window_pooling=window_pooling
+        )
 
     def fit(
         self,
@@ -181,7 +211,7 @@ class TextClassifier(Task):
         # A Keras metric, so that callbacks know that higher values are better.
         accuracy = [keras.metrics.SparseCategoricalAccuracy("accuracy")]
         data = FitData(
-            examples=replace(prepared.examples, labels={"labels": array}),
+            examples=labeled_examples(prepared, array),
             targets=lambda batch: {"logits": batch["labels"]},
             losses={"logits": CLASSIFICATION_LOSSES[self.settings.problem_type]},
             metrics={"logits": accuracy} if self.settings.problem_type == "single_label" else {},
@@ -248,6 +278,10 @@ class TextClassifier(Task):
             "pair": self.settings.pair,
         }
 
+    def text_settings(self) -> dict[str, Any]:
+        """Returns the entries of export.json that describe preprocessing and decoding."""
+        return super().text_settings() | self.settings.long_text_settings()
+
     def example_request(self) -> dict[str, str]:
         """Returns the input strings of a warm-up request for a server."""
         return {"text": _TEXT} | ({"text_pair": _QUESTION} if self.settings.pair else {})
@@ -261,6 +295,11 @@ class TextClassifier(Task):
     def problem_type_name(self) -> str:
         """The problem type as transformers names it, such as `single_label_classification`."""
         return transformers_problem_type(self.settings.problem_type)
+
+    def _saved_settings(self) -> dict[str, Any]:
+        names = ("max_seq_length", "problem_type", "pair")
+        own = {name: getattr(self.settings, name) for name in names}
+        return own | self.settings.long_text_settings()
 
     def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
         columns = check_texts(name, texts, allow_pairs=True)

@@ -1,0 +1,131 @@
+"""Texts with more tokens than the window: the same answers in every way to predict."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.classification.long_texts import labeled_examples
+from keras_bert.tasks.classification.processor import ClassifierSettings
+from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.load import load
+from keras_bert.tasks.prepared import prepare
+
+SHORT = ["good film .", "", "bad"]
+LONG = ["it is a very good film . " * 4, "bad book . " * 9 + "good"]
+TEXTS = [SHORT[0], LONG[0], *SHORT[1:], LONG[1]]
+WAYS = [("head_tail", 0, "mean"), ("windows", 0, "mean"), ("windows", 3, "max")]
+
+
+@pytest.fixture
+def classifier(pretrained):
+    made = TextClassifier.from_pretrained(pretrained, labels=["a", "b"], max_seq_length=10)
+    made.model.classifier.kernel.assign(np.random.default_rng(0).normal(0, 1, [16, 2]))
+    made.untrained = ()
+    return made
+
+
+def probabilities(task_object, texts, **options):
+    return task_object.predict(texts, **options)["probabilities"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_texts_that_fit_have_unchanged_answers(classifier, way):
+    before = probabilities(classifier, SHORT)
+    classifier.set_long_text(*way)
+    assert np.array_equal(probabilities(classifier, SHORT), before)
+
+
+@pytest.mark.parametrize(("stride", "pooling"), [(3, "mean"), (3, "max"), (8, "mean")])
+def test_logits_of_windows_are_pooled(classifier, stride, pooling):
+    words = LONG[1].split()
+    starts = [0]
+    while starts[-1] + 8 < len(words):
+        starts.append(starts[-1] + stride)
+    parts = [" ".join(words[start : start + 8]) for start in starts]
+    each = classifier.predict(parts)["logits"]
+    classifier.set_long_text("windows", stride, pooling)
+    found = classifier.predict(TEXTS)
+    expected = each.mean(axis=0) if pooling == "mean" else each.max(axis=0)
+    np.testing.assert_allclose(found["logits"][-1], expected, atol=1e-5)
+    assert not found["truncated"].any()
+
+
+def test_head_and_tail_of_a_text_are_those_of_its_words(classifier):
+    words = LONG[1].split()
+    shortened = " ".join(words[:2] + words[-6:])
+    expected = probabilities(classifier, [shortened])
+    classifier.set_long_text("head_tail")
+    found = classifier.predict([LONG[1]])
+    np.testing.assert_allclose(found["probabilities"], expected, atol=1e-6)
+    assert found["truncated"].tolist() == [True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_saved_and_exported_models_give_the_same_answers(classifier, tmp_path, way):
+    classifier.set_long_text(*way)
+    expected = probabilities(classifier, TEXTS)
+    classifier.save_pretrained(tmp_path / "model")
+    saved = TextClassifier.from_pretrained(tmp_path / "model")
+    assert saved.settings == classifier.settings
+    assert np.array_equal(probabilities(saved, TEXTS), expected)
+    saved.export(tmp_path / "export" / "1")
+    exported = load(tmp_path / "export" / "1")
+    assert exported.settings.long_text == way[0]
+    for size in (1, 2, 32):
+        np.testing.assert_allclose(
+            probabilities(exported, TEXTS, batch_size=size), expected, atol=1e-5
+        )
+    assert probabilities(exported, []).shape == (0, 2)
+
+
+def test_models_that_truncate_are_saved_as_before(classifier, tmp_path):
+    classifier.save_pretrained(tmp_path / "model")
+    saved = json.loads((tmp_path / "model" / "config.json").read_text())
+    (settings,) = [value for value in saved.values() if isinstance(value, dict) and "pair" in value]
+    assert settings.keys() == {"max_seq_length", "problem_type", "pair"}
+
+
+def test_each_window_is_an_example_with_the_label_of_its_text(classifier):
+    classifier.set_long_text("windows", 4)
+    # Two texts per chunk, so that windows are numbered over chunks.
+    prepared = prepare(classifier.processor.preprocess, [TEXTS], chunk_size=2)
+    examples = labeled_examples(prepared, np.arange(5))
+    counts = np.bincount(examples.labels["labels"])
+    assert counts[[0, 2, 3]].tolist() == [1, 1, 1]
+    assert counts[1] == 1 + -(-(28 - 8) // 4)
+    assert (np.diff(examples.labels["labels"]) >= 0).all()
+
+
+@pytest.mark.slow
+def test_fit_learns_from_the_end_of_long_texts(pretrained):
+    """Only the last word determines the label."""
+    texts = [f"{'it is a film . ' * 5}{word}" for word in ("good", "bad")] * 16
+    labels = ["yes", "no"] * 16
+    options = {"learning_rate": 2e-2, "batch_size": 8, "epochs": 6, "verbose": 0}
+    accuracy = {}
+    for strategy in ("truncate", "head_tail"):
+        made = TextClassifier.from_pretrained(pretrained, labels=["no", "yes"], max_seq_length=10)
+        made.set_long_text(strategy)
+        made.fit(texts, labels, **options)
+        accuracy[strategy] = made.evaluate(texts, labels)["accuracy"]
+    assert accuracy == {"truncate": 0.5, "head_tail": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"long_text": "cut"}, "long_text='cut': expected one of truncate, head_tail, windows"),
+        ({"long_text": "windows", "pair": True}, "got pairs of texts; expected single texts"),
+        ({"long_text": "windows", "window_stride": 9}, "window_stride=9: expected 0, or from 1 to"),
+        ({"long_text": "windows", "window_stride": -1}, "window_stride=-1: "),
+        ({"long_text": "windows", "window_stride": 2.5}, "window_stride=2.5: "),
+        ({"long_text": "head_tail", "window_stride": 2}, "window_stride=2: has no effect with"),
+        ({"long_text": "windows", "window_pooling": "sum"}, "window_pooling='sum': expected one"),
+    ],
+)
+def test_invalid_settings_are_rejected(settings, message):
+    with pytest.raises(InputError, match=message):
+        ClassifierSettings(("a", "b"), max_seq_length=10, **settings)

@@ -1,0 +1,60 @@
+"""Long texts as a head and a tail, or as windows."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.text.padding import combine_segments
+from keras_bert.text.windows import head_and_tail, make_text_windows
+
+CLS, SEP = 101, 102
+SPECIAL = {"cls_token_id": CLS, "sep_token_id": SEP}
+
+
+def texts_of(*lengths):
+    """Returns texts whose tokens are numbered from 1, and from 1,001 in the second text."""
+    rows = [[1000 * row + 1 + i for i in range(length)] for row, length in enumerate(lengths)]
+    return rows, tf.ragged.constant(rows, tf.int32, ragged_rank=1)
+
+
+@pytest.mark.parametrize("room", [1, 2, 4, 5, 9])
+def test_head_and_tail_keep_both_ends(room):
+    rows, tokens = texts_of(10, 0, room, room + 1)
+    shortened, truncated = head_and_tail(tokens, room)
+    head = room // 4
+    expected = [
+        row if len(row) <= room else row[:head] + row[len(row) - (room - head) :] for row in rows
+    ]
+    assert shortened.to_list() == expected
+    assert truncated.numpy().tolist() == [len(row) > room for row in rows]
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (4,), (5, 0, 1, 4, 11, 3), (100, 1)])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_windows_start_at_each_stride_until_the_text_is_covered(lengths, stride):
+    rows, tokens = texts_of(*lengths)
+    tokens = tokens if rows else tf.RaggedTensor.from_row_splits(tf.zeros([0], tf.int32), [0])
+    windows = make_text_windows(tokens, max_seq_length=6, stride=stride, **SPECIAL)
+    expected, texts = [], []
+    for text, row in enumerate(rows):
+        start = 0
+        while True:
+            expected.append([CLS, *row[start : start + 4], SEP])
+            texts.append(text)
+            if start + 4 >= len(row):
+                break
+            start += stride
+    assert windows.input_ids.to_list() == expected
+    assert windows.text.numpy().tolist() == texts
+    assert windows.truncated.numpy().tolist() == [False] * len(rows)
+    assert not windows.segment_ids.values.numpy().any()
+
+
+def test_texts_that_fit_have_the_ids_of_other_classifiers():
+    _, tokens = texts_of(4, 0, 2)
+    plain = combine_segments(tokens, max_seq_length=6, **SPECIAL)
+    windows = make_text_windows(tokens, max_seq_length=6, stride=2, **SPECIAL)
+    shortened, truncated = head_and_tail(tokens, 4)
+    assert windows.input_ids.to_list() == plain.input_ids.to_list()
+    assert shortened.to_list() == tokens.to_list()
+    assert not np.any(truncated)
