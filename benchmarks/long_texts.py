@@ -61,12 +61,12 @@ def write_data(folder: Path) -> None:
     books = 0
     for path in sorted(CORPUS.glob("*.txt.xz")):
         found = passages(path)
-        cut = len(found) * 4 // 5
-        if cut < FLAGS.train_passages or len(found) - cut < FLAGS.dev_passages:
+        split = len(found) * 4 // 5
+        if split < FLAGS.train_passages or len(found) - split < FLAGS.dev_passages:
             continue
         for name, part, count in (
-            ("train", found[:cut], FLAGS.train_passages),
-            ("dev", found[cut:], FLAGS.dev_passages),
+            ("train", found[:split], FLAGS.train_passages),
+            ("dev", found[split:], FLAGS.dev_passages),
         ):
             chosen = np.linspace(0, len(part) - 1, count).astype(int)
             rows[name] += [(part[place], path.name.split(".")[0]) for place in chosen]

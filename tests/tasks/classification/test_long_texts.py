@@ -117,7 +117,7 @@ def test_fit_learns_from_the_end_of_long_texts(pretrained):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"long_text": "cut"}, "long_text='cut': expected one of truncate, head_tail, windows"),
+        ({"long_text": "half"}, "long_text='half': expected one of truncate, head_tail, windows"),
         ({"long_text": "windows", "pair": True}, "got pairs of texts; expected single texts"),
         ({"long_text": "windows", "window_stride": 9}, "window_stride=9: expected 0, or from 1 to"),
         ({"long_text": "windows", "window_stride": -1}, "window_stride=-1: "),
