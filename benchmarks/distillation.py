@@ -26,6 +26,7 @@ from whole_runs import do_runs, mean_and_spread, run_ours
 from workers import MODEL, ROOT
 
 flags.DEFINE_list("tasks", ["MRPC", "STS-B", "CoLA"], "GLUE tasks")
+flags.DEFINE_list("students", ["plain", "distilled", "hidden"], "kinds of students")
 flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run of each kind")
 flags.DEFINE_integer("epochs", 4, "passes over the training examples", lower_bound=1)
 flags.DEFINE_integer("rounds", 5, "rounds of the speed's measurement", lower_bound=1)
@@ -34,6 +35,7 @@ flags.DEFINE_string("work_dir", "/tmp/keras_bert_distillation", "folder of the r
 FLAGS = flags.FLAGS
 
 LAYERS = "1,3,5"
+# The flags of each kind of student besides --teacher, which plain students do not have.
 STUDENTS = {"plain": {}, "distilled": {}, "hidden": {"hidden_state_weight": 1.0}}
 
 
@@ -71,17 +73,17 @@ def student_start() -> Path:
 def report(runs: list[dict]) -> None:
     """Prints the scores of the teacher and the students of each task."""
     print("\nscore of GLUE in points, mean ± standard deviation over the seeds\n")
-    print("| task | teacher | " + " | ".join(STUDENTS) + " | distilled - plain, each seed |")
-    print("| " + " | ".join(["---"] * (3 + len(STUDENTS))) + " |")
+    print("| task | teacher | " + " | ".join(FLAGS.students) + " | distilled - plain, each seed |")
+    print("| " + " | ".join(["---"] * (3 + len(FLAGS.students))) + " |")
     for task in FLAGS.tasks:
         scores = {
             kind: np.array(
                 [100 * r["score"] for r in runs if (r["task"], r["kind"]) == (task, kind)]
             )
-            for kind in ("teacher", *STUDENTS)
+            for kind in ("teacher", *FLAGS.students)
         }
         cells = [f"{scores['teacher'][0]:.1f}"]
-        cells += [mean_and_spread(scores[kind]) for kind in STUDENTS]
+        cells += [mean_and_spread(scores[kind]) for kind in FLAGS.students]
         gains = scores["distilled"] - scores["plain"]
         cells.append(", ".join(f"{gain:+.1f}" for gain in gains))
         print(f"| {task} | {' | '.join(cells)} |")
@@ -125,7 +127,7 @@ def main(_: list[str]) -> None:
     jobs = [
         {"task": task, "kind": kind, "seed": int(seed), "epochs": FLAGS.epochs}
         for task in FLAGS.tasks
-        for kind in ("teacher", *STUDENTS)
+        for kind in ("teacher", *FLAGS.students)
         for seed in (FLAGS.seeds if kind != "teacher" else ["0"])
     ]
     report(do_runs(FLAGS.work_dir, jobs, run))

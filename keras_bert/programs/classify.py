@@ -68,19 +68,7 @@ def define_flags(define: Definitions) -> None:
         "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
         "in the checkpoint.",
     )
-    define.enum(
-        "long_text",
-        "truncate",
-        ["truncate", "head_tail", "windows"],
-        "For single texts with more than --max_seq_length tokens: remove the end or the middle, or "
-        "split the text into overlapping windows whose logits are pooled.",
-    )
-    define.integer(
-        "window_stride",
-        0,
-        "windows: number of tokens between the starts of two windows; 0: half of a window.",
-        0,
-    )
+    fine_tuning_flags.define_long_text(define)
     define.enum(
         "window_pooling", "mean", ["mean", "max"], "windows: how the logits of a text are pooled."
     )

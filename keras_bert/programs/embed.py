@@ -70,6 +70,7 @@ def define_flags(define: Definitions) -> None:
         "Lowest and highest score. For --loss=cosine, scores are divided by the larger of their "
         "absolute values.",
     )
+    fine_tuning_flags.define_long_text(define)
     fine_tuning_flags.define_flags(
         define, train_batch_size=64, learning_rate=2e-5, num_train_epochs=1.0
     )
@@ -85,6 +86,8 @@ FLAGS_OF_THE_RUN = (
     "text_a_column",
     "text_b_column",
     "score_column",
+    "long_text",
+    "window_stride",
 )
 
 HELP = """\

@@ -161,6 +161,23 @@ def define_flags(
     define_export(define)
 
 
+def define_long_text(define: Definitions) -> None:
+    """Defines the flags for texts that are longer than the window."""
+    define.enum(
+        "long_text",
+        "truncate",
+        ["truncate", "head_tail", "windows"],
+        "For single texts with more than --max_seq_length tokens: remove the end or the middle, or "
+        "split the text into overlapping windows whose logits or vectors are pooled.",
+    )
+    define.integer(
+        "window_stride",
+        0,
+        "windows: number of tokens between the starts of two windows; 0: half of a window.",
+        0,
+    )
+
+
 def define_teacher(define: Definitions) -> None:
     """Defines the flags of programs whose model can learn from a teacher."""
     define.string(

@@ -13,11 +13,15 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.common import host_memory
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.text.strings import encode_texts
 from keras_bert.training.progress import progress
 
 CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
+# A chunk with more characters has fewer texts, because tokenization and windows need much memory.
+_CHUNK_CHARACTERS = 2**22
 
 
 class NetworkInputs(Protocol):
@@ -83,9 +87,12 @@ def prepare(
     columns: Sequence[Sequence[Any]],
     chunk_size: int = CHUNK_SIZE,
 ) -> Prepared:
-    """Preprocesses n texts, `chunk_size` texts at a time.
+    """Preprocesses n texts, up to `chunk_size` texts at a time.
 
     `columns` contains, for each argument of `preprocess`, n strings or n lists of strings.
+
+    Raises:
+        InputError: the token ids of all sequences do not fit in memory.
     """
     count = len(columns[0])
     chunks: list[Chunk] = []
@@ -93,8 +100,8 @@ def prepare(
     ids, segments = ([np.zeros([0], np.int32)] for _ in range(2))
     lengths = [np.zeros([0], np.int64)]
     with progress("tokenizing", count, "texts") as advance:
-        for start in range(0, max(count, 1), chunk_size):
-            chunk = [column[start : start + chunk_size] for column in columns]
+        for part in _chunk_slices(columns, chunk_size):
+            chunk = [column[part] for column in columns]
             inputs = preprocess(*map(as_tensor, chunk))
             ids.append(inputs.input_ids.values.numpy())
             segments.append(inputs.segment_ids.values.numpy())
@@ -104,9 +111,37 @@ def prepare(
                 Chunk(inputs, slice(rows, rows + more_rows), slice(tokens, tokens + more_tokens))
             )
             rows, tokens = rows + more_rows, tokens + more_tokens
+            _check_memory(part.stop, rows, tokens)
             advance(len(chunk[0]))
     starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
     return Prepared(Examples(np.concatenate(ids), np.concatenate(segments), starts), chunks)
+
+
+def _chunk_slices(columns: Sequence[Sequence[Any]], chunk_size: int) -> Iterator[slice]:
+    """Yields the slices of the chunks; without texts, that of one empty chunk."""
+    start = size = 0
+    for index, row in enumerate(zip(*columns, strict=True)):
+        more = sum(len(part) for value in row for part in _strings(value))
+        if index > start and (index - start == chunk_size or size + more > _CHUNK_CHARACTERS):
+            yield slice(start, index)
+            start, size = index, 0
+        size += more
+    yield slice(start, len(columns[0]))
+
+
+def _strings(value: Any) -> Sequence[Any]:
+    return [value] if isinstance(value, str | bytes) else value
+
+
+def _check_memory(texts: int, rows: int, tokens: int) -> None:
+    available = host_memory.available()
+    needed = 8 * tokens  # A second copy of the token ids and the segment ids, int32 each.
+    if available is not None and needed > available:
+        raise InputError(
+            f"the {rows} sequences of the first {texts} texts have {tokens} tokens, which need "
+            f"{needed / 1e9:,.1f} GB more, but {available / 1e9:,.1f} GB of memory are available; "
+            "expected fewer or shorter texts, or a larger stride of windows"
+        )
 
 
 def decoded(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from keras_bert.tasks.load import load
+from keras_bert.tasks.long_text import LongText
 
 COMMON = {"init_checkpoint": "bert", "max_seq_length": 16, "learning_rate": 0.01}
 COMMON |= {"mixed_precision": "float32", "num_train_epochs": 2, "train_batch_size": 4}
@@ -102,6 +103,41 @@ def test_model_of_a_run_is_evaluated_with_the_flags_of_the_run(scored_run, run_p
 
 
 @pytest.mark.slow
+def test_windows_give_the_same_vectors_in_the_program_the_api_and_the_export(run_program, place):
+    end = {"good": "good " * 12, "bad": "bad " * 12}
+    rows = [
+        {"text_a": f"a film . {end[a]}", "text_b": f"a book . {end[b]}", "score": (a == b) - i / 20}
+        for i, (a, b) in enumerate((a, b) for a in end for b in end)
+    ]
+    file = place / "long.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = COMMON | {"train_file": file.name, "eval_file": file.name, "loss": "cosent"}
+    flags |= {"max_seq_length": 10, "long_text": "windows", "window_stride": 3, "export": True}
+    done = run(run_program, place, **flags, output_dir="long")
+    assert done.returncode == 0, done.stderr
+    assert "8 of 8 texts (train) are truncated to max_seq_length=10 tokens" in done.stderr
+    results = json.loads((place / "long" / "results.json").read_text())
+    assert (results["train_truncated"], results["dev_truncated"]) == (8, 0)
+    texts = ([row["text_a"] for row in rows], [row["text_b"] for row in rows])
+    for path in ("model", "export/1"):
+        embedder = load(place / "long" / path)
+        assert embedder.settings.long_text == LongText("windows", 3)
+        found = embedder.evaluate(texts, [row["score"] for row in rows])
+        assert found["pearson"] == pytest.approx(results["pearson"], abs=1e-4)
+    done = run(
+        run_program,
+        place,
+        "--nodo_train",
+        init_checkpoint="long",
+        eval_file=file.name,
+        output_dir="long_evaluated",
+    )
+    assert done.returncode == 0, done.stderr
+    again = json.loads((place / "long_evaluated" / "results.json").read_text())
+    assert again["pearson"] == pytest.approx(results["pearson"], abs=1e-6)
+
+
+@pytest.mark.slow
 def test_micro_batches_give_the_weights_of_whole_batches(run_program, place):
     flags = COMMON | {"train_file": "pairs.tsv", "eval_file": "pairs.tsv"}
     for name, count in (("whole", 1), ("micro", 4)):
@@ -134,6 +170,14 @@ def test_micro_batches_give_the_weights_of_whole_batches(run_program, place):
         ({"train_file": "pairs.tsv", "score_range": "1"}, "--score_range=['1']: expected"),
         ({"train_file": "pairs.tsv", "scale": 0}, "scale=0.0: expected a finite number above 0"),
         ({"eval_file": "pairs.tsv"}, "--train_file is missing"),
+        (
+            {"train_file": "pairs.tsv", "window_stride": 3},
+            "window_stride=3: has no effect with long_text='truncate'",
+        ),
+        (
+            {"train_file": "pairs.tsv", "long_text": "windows", "window_stride": 15},
+            "window_stride=15: expected 0, or from 1 to the 14 tokens of a window",
+        ),
     ],
 )
 def test_invalid_input_is_one_line_and_writes_nothing(flags, message, run_program, place):

@@ -66,6 +66,22 @@ def test_a_student_is_trained_with_a_teacher(run_program, place, program):
 
 
 @pytest.mark.slow
+def test_a_student_of_long_texts_is_trained_with_a_teacher(run_program, place):
+    rows = [f"{'film is . ' * 3}{('bad', 'good')[i % 2]},{i % 2}\n" for i in range(16)]
+    (place / "long.csv").write_text("text,label\n" + "".join(rows))
+    flags = FLAGS | {"task_name": "custom", "train_file": "long.csv", "eval_file": "long.csv"}
+    flags |= {"max_seq_length": 6, "long_text": "windows"}
+    start = {"init_checkpoint": "bert", "output_dir": "long-teacher"}
+    done = run_program("run_classifier.py", cwd=place, **start, **flags)
+    assert done.returncode == 0, done.stderr
+    flags |= {"teacher": "long-teacher", "init_checkpoint": "small", "output_dir": "long"}
+    done = run_program("run_classifier.py", cwd=place, **flags)
+    assert done.returncode == 0, done.stderr
+    # 10 tokens with 4 in a window and a stride of 2: 4 windows for each of the 16 texts.
+    assert "The teacher labels 64 training examples" in done.stderr
+
+
+@pytest.mark.slow
 def test_a_tagger_is_trained_with_a_teacher_on_jax(run_program, backend_python, place):
     backend_python("jax")
     environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_backend_optimization_level=0"}

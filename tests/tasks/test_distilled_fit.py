@@ -1,5 +1,7 @@
 """`fit` with a teacher, for each task, and invalid teachers."""
 
+from dataclasses import replace
+
 import keras
 import numpy as np
 import pytest
@@ -7,13 +9,21 @@ import pytest
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.long_text import window_counts
 from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.prepared import prepare
 from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
 WORDS = [text.split() for text in TEXTS]
 OPTIONS = {"learning_rate": 2e-2, "batch_size": 8, "length_pool": 1, "verbose": 0, "epochs": 12}
 SOFT = {"distillation_weight": 1.0, "hidden_state_weight": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    """Makes the new heads of teachers and students the same in every run of a test."""
+    keras.utils.set_random_seed(0)
 
 
 def classifier(pretrained, labels=("a", "b"), problem_type="single_label"):
@@ -54,6 +64,22 @@ def test_weight_0_gives_the_bits_of_a_fit_without_teacher(pretrained):
     plain, teacher = fitted(), classifier(pretrained)
     assert np.array_equal(fitted(teacher=teacher, distillation_weight=0.0), plain)
     assert not np.array_equal(fitted(teacher=teacher), plain)
+
+
+@pytest.mark.slow
+def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
+    """All labels are wrong, so that what is learned can only come from the teacher."""
+    texts = [f"{text} " * 5 for text in TEXTS]
+    teacher, student = classifier(pretrained), classifier(pretrained)
+    student.model.classifier.bias.assign([1.0, -1.0])
+    for each in (teacher, student):
+        each.settings = replace(each.settings, max_seq_length=8)
+        each.set_long_text("windows")
+    counts = window_counts(prepare(student.processor.preprocess, [texts]))
+    assert counts.min() > 1
+    student.fit(texts, ["a"] * 16, teacher=teacher, **OPTIONS, **SOFT)
+    expected, found = (each.predict(texts)["probabilities"] for each in (teacher, student))
+    assert np.abs(found - expected).max() < 0.1
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.texts import Splits, find_glue_folder, read_glue, read_texts
 from keras_bert.tasks.classification.tfds import read_tfds
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
+from keras_bert.tasks.long_text import LongText
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class ClassificationSettings:
         problem_type: single_label, multi_label or regression.
         class_weights: the weights of the classes in the loss: `balanced`, one number per class
             separated by commas, or empty for equal weights.
-        long_text, window_stride, window_pooling: as in `ClassifierSettings`.
+        long_text: the strategy for long texts, as in `LongText`.
+        window_stride, window_pooling: as in `LongText`.
     """
 
     task_name: str
@@ -53,6 +55,11 @@ class ClassificationSettings:
     long_text: str = "truncate"
     window_stride: int = 0
     window_pooling: str = "mean"
+
+    @property
+    def long_text_settings(self) -> LongText:
+        """What happens to long texts; raises InputError for an invalid setting."""
+        return LongText(self.long_text, self.window_stride, self.window_pooling)
 
 
 # The settings that only the task `custom` accepts, because a GLUE task determines their values.

@@ -10,12 +10,12 @@ from absl import logging
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.classification.data import ClassificationSettings, Problem, read_data
 from keras_bert.tasks.classification.head_settings import transformers_problem_type
+from keras_bert.tasks.classification.labeled_examples import labeled_examples
 from keras_bert.tasks.classification.labels import (
     class_weights,
     label_array,
     warn_of_absent_labels,
 )
-from keras_bert.tasks.classification.long_texts import labeled_examples
 from keras_bert.tasks.classification.objective import classification_objective
 from keras_bert.tasks.classification.predictions import class_names, decisions, write_predictions
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
@@ -101,9 +101,7 @@ def make_task(
         problem.problem_type,
         max_seq_length,
         first.second is not None,
-        classification.long_text,
-        classification.window_stride,
-        classification.window_pooling,
+        classification.long_text_settings,
     )
     processor = ClassificationProcessor(start.tokenizer(), settings)
 

@@ -21,17 +21,17 @@ from keras_bert.tasks.classification.head_settings import (
     takes_pairs,
     transformers_problem_type,
 )
+from keras_bert.tasks.classification.labeled_examples import labeled_examples
 from keras_bert.tasks.classification.labels import given_label_array
-from keras_bert.tasks.classification.long_texts import labeled_examples
 from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.served import ServedClassifier
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.long_text import LongText, LongTextTask
 from keras_bert.tasks.losses import CLASSIFICATION_LOSSES
 from keras_bert.tasks.prepared import prepare
-from keras_bert.tasks.task import Task
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -40,7 +40,7 @@ _QUESTION = "Who had an impact on Europe?"
 _DEFAULT = ModelOptions()
 
 
-class TextClassifier(Task):
+class TextClassifier(LongTextTask):
     """Classifies texts or pairs of texts, or predicts a score for them.
 
     Example:
@@ -118,9 +118,7 @@ class TextClassifier(Task):
             head_settings(source, labels, problem_type),
             max_seq_length=source.max_seq_length(max_seq_length),
             pair=source.setting("pair", bool, pair, takes_pairs(source)),
-            long_text=source.setting("long_text", str, None, "truncate"),
-            window_stride=source.setting("window_stride", int, None, 0),
-            window_pooling=source.setting("window_pooling", str, None, "mean"),
+            long_text=LongText.saved(source),
         )
         if settings.pair:
             source.checkpoint.check_segments()
@@ -135,38 +133,13 @@ class TextClassifier(Task):
             problem_type=short_problem_type(info["problem_type"], "export.json"),
             max_seq_length=info["max_seq_length"],
             pair=info["pair"],
-            long_text=info.get("long_text", "truncate"),
-            window_stride=info.get("window_stride", 0),
-            window_pooling=info.get("window_pooling", "mean"),
+            long_text=LongText.of_export(info),
         )
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The class names in the order of the logits; empty for regression."""
         return self.settings.labels
-
-    def set_long_text(
-        self, strategy: str, window_stride: int = 0, window_pooling: str = "mean"
-    ) -> None:
-        """Sets what happens to single texts with more than `max_seq_length` tokens.
-
-        The setting applies to training, prediction and exports, and is saved with the model.
-
-        Args:
-            strategy: `truncate` removes tokens at the end (the default of a new model); `head_tail`
-                removes them in the middle, so that a quarter of the rest is the beginning of the
-                text; `windows` splits the text into overlapping windows, whose logits are pooled.
-            window_stride: number of tokens between the starts of two windows; 0 for half of a
-                window.
-            window_pooling: `mean` or `max`.
-
-        Raises:
-            InputError: an argument is invalid, or the object was loaded from an export.
-        """
-        _ = self.model  # Raises an error for an export, whose settings are in its graph.
-        self._replace_settings(
-            long_text=strategy, window_stride=window_stride, window_pooling=window_pooling
-        )
 
     def fit(
         self,
@@ -278,10 +251,6 @@ class TextClassifier(Task):
             "pair": self.settings.pair,
         }
 
-    def text_settings(self) -> dict[str, Any]:
-        """Returns the entries of export.json that describe preprocessing and decoding."""
-        return super().text_settings() | self.settings.long_text_settings()
-
     def example_request(self) -> dict[str, str]:
         """Returns the input strings of a warm-up request for a server."""
         return {"text": _TEXT} | ({"text_pair": _QUESTION} if self.settings.pair else {})
@@ -299,7 +268,7 @@ class TextClassifier(Task):
     def _saved_settings(self) -> dict[str, Any]:
         names = ("max_seq_length", "problem_type", "pair")
         own = {name: getattr(self.settings, name) for name in names}
-        return own | self.settings.long_text_settings()
+        return own | self.settings.long_text.to_dict()
 
     def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
         columns = check_texts(name, texts, allow_pairs=True)

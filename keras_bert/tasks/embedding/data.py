@@ -10,6 +10,7 @@ from keras_bert.tasks.classification.tables import read_rows, unit_of
 from keras_bert.tasks.classification.texts import Texts, check_text_cells
 from keras_bert.tasks.embedding.losses import DEFAULT_SCALE, EmbeddingLoss
 from keras_bert.tasks.embedding.rows import TextRows, check_range, check_scores
+from keras_bert.tasks.long_text import LongText
 
 PAIRS, SCORED = "pairs", "scored"
 
@@ -33,6 +34,8 @@ class EmbeddingSettings:
         text_b_column: scored pairs: the name of the column with the second texts.
         score_column: scored pairs: the name of the column with the scores.
         score_range: the lowest and the highest score that is accepted.
+        long_text: the strategy for long texts, as in `LongText`.
+        window_stride: as in `LongText`.
     """
 
     train_file: str = ""
@@ -49,6 +52,8 @@ class EmbeddingSettings:
     text_b_column: str = "text_b"
     score_column: str = "score"
     score_range: Sequence[str] = ("-1", "1")
+    long_text: str = "truncate"
+    window_stride: int = 0
 
     def make_loss(self, hidden_size: int) -> EmbeddingLoss:
         """Creates the loss for vectors of a size; raises InputError for an invalid setting."""
@@ -61,6 +66,11 @@ class EmbeddingSettings:
     def numeric_range(self) -> tuple[float, float]:
         """The lowest and the highest score; raises InputError for an invalid range."""
         return check_range("--score_range", self.score_range)
+
+    @property
+    def long_text_settings(self) -> LongText:
+        """What happens to long texts; raises InputError for an invalid setting."""
+        return LongText(self.long_text, self.window_stride)
 
 
 def matryoshka_sizes(where: str, values: Sequence[object], hidden_size: int) -> tuple[int, ...]:

@@ -18,13 +18,13 @@ from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProc
 from keras_bert.tasks.embedding.rows import TextRows, check_evaluation_rows, check_training_rows
 from keras_bert.tasks.embedding.scoring import best_metric, score_embeddings
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
-from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.loading import Source
+from keras_bert.tasks.long_text import pooled_rows
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.truncation import report_splits
 from keras_bert.text.tokenizer import BertTokenizer
@@ -82,18 +82,16 @@ def make_task(
     processor = EmbeddingProcessor(tokenizer, settings)
     all_prepared: dict[str, Prepared] = {}
 
-    def prepared(name: str, rows: TextRows) -> Examples:
-        all_prepared[name] = prepare(processor.preprocess, [rows.texts])
-        return all_prepared[name].examples
-
     train = score = None
     if splits.train is not None:
-        train = splits.train.labelled(prepared("train", splits.train), largest_score)
+        in_training = EmbeddingProcessor(tokenizer, settings.in_training)
+        all_prepared["train"] = prepare(in_training.preprocess, [splits.train.texts])
+        train = splits.train.labelled(all_prepared["train"].examples, largest_score)
     if splits.dev is not None:
-        dev = prepared("dev", splits.dev)
+        dev = all_prepared["dev"] = prepare(processor.preprocess, [splits.dev.texts])
 
         def score(predict: Predict) -> dict[str, float]:
-            vectors = predict(dev)["vectors"]
+            vectors = pooled_rows(dev, predict(dev.examples)["vectors"], processor)
             return score_embeddings(splits.dev, vectors, settings.matryoshka_sizes)
 
     return FineTuningTask(
@@ -122,6 +120,7 @@ def _embedder_settings(
         pooling=pooling,
         pooled=saved.pooled,
         matryoshka_sizes=tuple(loss.sizes),
+        long_text=embedding.long_text_settings,
     )
 
 

@@ -18,7 +18,7 @@ class ServedEmbedding(ServedTexts):
         return NetworkSpec({"vectors": "row"}, pooled=self.processor.settings.pooled)
 
     def outputs(self, inputs: Inputs) -> dict[str, tf.Tensor]:
-        """Computes the vectors of each row, float32 [B, 2 or 3, H]."""
+        """Computes the vectors of each row, float32 [n, 2 or 3, H]."""
         # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
         shape = [len(self.processor.settings.names), self.network.config.hidden_size]
         vectors = self.network.reduced(inputs.input_ids, inputs.segment_ids, self._vectors, shape)

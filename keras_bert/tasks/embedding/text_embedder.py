@@ -35,8 +35,8 @@ from keras_bert.tasks.embedding.served import ServedEmbedding
 from keras_bert.tasks.fine_tuning.predict import check_finite
 from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
 from keras_bert.tasks.loading import DEFAULT_MAX_SEQ_LENGTH, ModelOptions, Source
+from keras_bert.tasks.long_text import LongText, LongTextTask
 from keras_bert.tasks.prepared import Prepared, prepare
-from keras_bert.tasks.task import Task
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -45,7 +45,7 @@ _POOLER = "encoder/pooler"
 _DEFAULT = ModelOptions()
 
 
-class TextEmbedder(Task):
+class TextEmbedder(LongTextTask):
     """Converts texts to vectors.
 
     Example:
@@ -141,6 +141,7 @@ class TextEmbedder(Task):
             pooling=pooling or files.pooling or source.setting("pooling", str, None),
             pooled=pooled,
             matryoshka_sizes=saved_sizes(source),
+            long_text=LongText.saved(source),
         )
 
     @classmethod
@@ -153,6 +154,7 @@ class TextEmbedder(Task):
             pooling=info["pooling"],
             pooled="pooled" in names,
             matryoshka_sizes=tuple(info.get("matryoshka_sizes", ())),
+            long_text=LongText.of_export(info),
         )
 
     def fit(
@@ -166,6 +168,8 @@ class TextEmbedder(Task):
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
         """Trains the encoder with `keras.Model.fit` on one device and returns its history.
+
+        If long texts are split into windows, training uses the first window of each text.
 
         Args:
             texts: for pairs, a tuple of two lists of n strings: anchors and positives, or the texts
@@ -192,7 +196,8 @@ class TextEmbedder(Task):
         self._replace_settings(
             pooling=self.settings.pooling or "mean", matryoshka_sizes=tuple(loss.sizes)
         )
-        prepared = prepare(self.processor.preprocess, [rows.texts])
+        in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
+        prepared = prepare(in_training.preprocess, [rows.texts])
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
         data = FitData(
@@ -243,8 +248,8 @@ class TextEmbedder(Task):
         Returns:
             "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
                 "pooled", if the model has a pooler; float32 [n, H] each, or [n, size].
-            "truncated", bool [n]: whether the end of the text was removed.
-            "num_tokens", int32 [n]: the number of tokens, with [CLS] and [SEP].
+            "truncated", bool [n]: whether tokens of the text were removed.
+            "num_tokens", int32 [n]: the number of tokens, with [CLS] and [SEP], in all windows.
         """
         answers = self._predict(check_texts("texts", texts), batch_size)
         if size is None:
@@ -299,6 +304,11 @@ class TextEmbedder(Task):
         """Returns {input name: string} for a warm-up request to a server."""
         return {"text": _TEXT}
 
+    def _saved_settings(self) -> dict[str, Any]:
+        saved = super()._saved_settings()
+        del saved["long_text"]
+        return saved | self.settings.long_text.to_dict()
+
     def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:
         if not isinstance(held_out, tuple) or len(held_out) != 2:
             raise InputError(
@@ -309,7 +319,10 @@ class TextEmbedder(Task):
         return lambda: self.evaluate(*held_out)
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Returns {"vectors": float32 [n, 2 or 3, H]}; all hidden states need too much memory."""
+        """Returns {"vectors": float32 [n, 2 or 3, H]} for n rows, which are windows or texts.
+
+        All hidden states would need too much memory.
+        """
         examples, names = prepared.examples, self.settings.names
         shape = [len(examples), len(names), self.model.config.hidden_size]
         vectors = np.zeros(shape, np.float32)

@@ -4,13 +4,16 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.long_texts import labeled_examples
+from keras_bert.tasks.classification.labeled_examples import labeled_examples
 from keras_bert.tasks.classification.processor import ClassifierSettings
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.load import load
+from keras_bert.tasks.long_text import LongText
 from keras_bert.tasks.prepared import prepare
+from keras_bert.text import windows
 
 SHORT = ["good film .", "", "bad"]
 LONG = ["it is a very good film . " * 4, "bad book . " * 9 + "good"]
@@ -73,7 +76,7 @@ def test_saved_and_exported_models_give_the_same_answers(classifier, tmp_path, w
     assert np.array_equal(probabilities(saved, TEXTS), expected)
     saved.export(tmp_path / "export" / "1")
     exported = load(tmp_path / "export" / "1")
-    assert exported.settings.long_text == way[0]
+    assert exported.settings.long_text == LongText(*way)
     for size in (1, 2, 32):
         np.testing.assert_allclose(
             probabilities(exported, TEXTS, batch_size=size), expected, atol=1e-5
@@ -117,15 +120,73 @@ def test_fit_learns_from_the_end_of_long_texts(pretrained):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"long_text": "half"}, "long_text='half': expected one of truncate, head_tail, windows"),
-        ({"long_text": "windows", "pair": True}, "got pairs of texts; expected single texts"),
-        ({"long_text": "windows", "window_stride": 9}, "window_stride=9: expected 0, or from 1 to"),
-        ({"long_text": "windows", "window_stride": -1}, "window_stride=-1: "),
-        ({"long_text": "windows", "window_stride": 2.5}, "window_stride=2.5: "),
-        ({"long_text": "head_tail", "window_stride": 2}, "window_stride=2: has no effect with"),
-        ({"long_text": "windows", "window_pooling": "sum"}, "window_pooling='sum': expected one"),
+        (("half",), "long_text='half': expected one of truncate, head_tail, windows"),
+        (("windows", 9), "window_stride=9: expected 0, or from 1 to"),
+        (("windows", -1), "window_stride=-1: "),
+        (("windows", 2.5), "window_stride=2.5: "),
+        (("head_tail", 2), "window_stride=2: has no effect with long_text='head_tail'"),
+        (("truncate", 0, "max"), "window_pooling='max': has no effect with long_text='truncate'"),
+        (("windows", 0, "sum"), "window_pooling='sum': expected one of mean, max"),
     ],
 )
-def test_invalid_settings_are_rejected(settings, message):
+def test_invalid_settings_are_rejected(classifier, settings, message):
     with pytest.raises(InputError, match=message):
-        ClassifierSettings(("a", "b"), max_seq_length=10, **settings)
+        classifier.set_long_text(*settings)
+    assert classifier.settings.long_text == LongText()
+
+
+def test_pairs_are_only_truncated():
+    with pytest.raises(InputError, match="got pairs of texts; expected single texts"):
+        ClassifierSettings(("a", "b"), pair=True, long_text=LongText("windows"))
+
+
+@pytest.mark.slow
+def test_text_of_ten_megabytes_has_windows(classifier):
+    """A chunk has few long texts, so that the windows of one call stay within their limit."""
+    classifier.set_long_text("windows")
+    text = "good film . " * 850_000
+    assert len(text) > 10_000_000
+    one = classifier.predict([text], batch_size=4096)
+    short = classifier.predict(["good film . " * 100])
+    np.testing.assert_allclose(one["logits"], short["logits"], atol=0.05)
+
+
+def test_windows_of_a_text_have_a_limit(classifier, monkeypatch):
+    monkeypatch.setattr(windows, "MAX_WINDOW_TOKENS", 100)
+    classifier.set_long_text("windows", 1)
+    classifier.predict(["good film bad book it is a film . . good"])
+    with pytest.raises(InputError) as caught:
+        classifier.predict([SHORT[0], LONG[0]])
+    assert str(caught.value) == (
+        "long_text='windows': the windows have more than 100 tokens in total; expected shorter "
+        "texts, fewer texts at once, or a larger window_stride; the longest text has 28"
+    )
+
+
+@pytest.mark.slow
+def test_exports_have_the_limit_of_windows(classifier, tmp_path, monkeypatch):
+    monkeypatch.setattr(windows, "MAX_WINDOW_TOKENS", 100)
+    classifier.set_long_text("windows", 1)
+    classifier.export(tmp_path / "1")
+    exported = load(tmp_path / "1")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="more than 100 tokens in total"):
+        exported.predict([LONG[0]])
+    assert len(exported.predict(SHORT)["label"]) == len(SHORT)
+
+
+def test_sequences_that_do_not_fit_in_memory_are_rejected(classifier, monkeypatch):
+    classifier.set_long_text("windows", 1)
+    monkeypatch.setattr("keras_bert.common.host_memory.available", lambda: 1000)
+    with pytest.raises(InputError, match="the 21 sequences of the first 1 texts have 210 tokens"):
+        classifier.predict([LONG[0]])
+
+
+def test_chunks_of_long_texts_have_fewer_texts(classifier, monkeypatch):
+    columns = [[LONG[0], "", LONG[0], *SHORT]]
+    expected = prepare(classifier.processor.preprocess, columns)
+    monkeypatch.setattr("keras_bert.tasks.prepared._CHUNK_CHARACTERS", len(LONG[0]))
+    found = prepare(classifier.processor.preprocess, columns, chunk_size=2)
+    sizes = [len(chunk.inputs.truncated) for chunk in found.chunks]
+    assert sizes == [2, 1, 2, 1]
+    assert np.array_equal(found.examples.input_ids, expected.examples.input_ids)
+    assert np.array_equal(found.examples.starts, expected.examples.starts)

@@ -1,0 +1,138 @@
+"""Texts with more tokens than the window: the mean over windows, in every way to predict."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.load import load
+from keras_bert.tasks.long_text import LongText
+from keras_bert.tasks.prepared import prepare
+
+SHORT = ["good film .", "", "bad"]
+LONG = "good bad book film it is a very good film . " * 2 + "bad"
+TEXTS = [SHORT[0], LONG, *SHORT[1:]]
+WAYS = [("head_tail", 0), ("windows", 0), ("windows", 3)]
+NAMES = ("cls", "mean", "pooled")
+
+
+@pytest.fixture
+def embedder(pretrained):
+    return TextEmbedder.from_pretrained(pretrained, max_seq_length=10)
+
+
+def assert_same_vectors(found, expected):
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_texts_that_fit_have_unchanged_bits(embedder, way):
+    before = embedder.predict(SHORT)
+    embedder.set_long_text(*way)
+    for name, values in embedder.predict(SHORT).items():
+        assert np.array_equal(values, before[name]), name
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("stride", [3, 8])
+def test_vectors_of_windows_are_averaged_before_they_are_normalized(pretrained, stride, normalize):
+    words = LONG.split()
+    starts = [0]
+    while starts[-1] + 8 < len(words):
+        starts.append(starts[-1] + stride)
+    parts = [" ".join(words[start : start + 8]) for start in starts]
+    each = TextEmbedder.from_pretrained(pretrained, 10).predict(parts)
+    embedder = TextEmbedder.from_pretrained(pretrained, 10, normalize)
+    embedder.set_long_text("windows", stride)
+    found = embedder.predict(TEXTS)
+    for name in NAMES:
+        expected = each[name].mean(axis=0)
+        if normalize:
+            expected /= np.linalg.norm(expected)
+        np.testing.assert_allclose(found[name][1], expected, atol=1e-5)
+    assert found["num_tokens"].tolist() == [5, each["num_tokens"].sum(), 2, 3]
+    assert not found["truncated"].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_saved_and_exported_models_give_the_same_vectors(embedder, tmp_path, way):
+    embedder.set_long_text(*way)
+    expected = embedder.predict(TEXTS)
+    embedder.save_pretrained(tmp_path / "model")
+    saved = TextEmbedder.from_pretrained(tmp_path / "model")
+    assert saved.settings == embedder.settings
+    assert_same_vectors(saved.predict(TEXTS), expected)
+    exported = load(saved.export(tmp_path / "export" / "1"))
+    assert exported.settings == saved.settings
+    for size in (1, 2, 32):
+        assert_same_vectors(exported.predict(TEXTS, batch_size=size), expected)
+
+
+def test_models_that_truncate_are_saved_as_before(embedder, tmp_path):
+    embedder.save_pretrained(tmp_path / "model")
+    saved = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert saved["keras_bert"].keys() == {
+        "max_seq_length",
+        "normalize",
+        "pooling",
+        "pooled",
+        "matryoshka_sizes",
+    }
+
+
+def test_training_uses_the_first_window(embedder):
+    embedder.set_long_text("windows")
+    assert embedder.settings.in_training.long_text == LongText()
+    embedder.set_long_text("head_tail")
+    assert embedder.settings.in_training == embedder.settings
+
+
+@pytest.mark.slow
+def test_fit_and_evaluate_accept_long_texts(embedder):
+    """With windows, the end of a text counts; both texts of a pair start with the same words."""
+    texts = [f"{'it is a film . ' * 3}{'good ' * 7}", f"{'it is a film . ' * 3}{'bad ' * 7}"]
+    pairs = ([*texts, "good " * 9, "bad " * 9], [*texts, "good " * 9, "bad " * 9])
+    before = embedder.evaluate(pairs)["recall_at_1"]
+    embedder.set_long_text("windows")
+    assert embedder.evaluate(pairs)["recall_at_1"] == 1.0 > before
+    history = embedder.fit(pairs, batch_size=4, epochs=1, verbose=0, jit_compile=False)
+    assert np.isfinite(history.history["loss"]).all()
+    assert embedder.settings.long_text == LongText("windows")
+
+
+def test_text_of_ten_megabytes_is_truncated(embedder):
+    text = "good film . " * 850_000
+    found = embedder.predict([text, "good film ."])
+    assert found["truncated"].tolist() == [True, False]
+    assert found["num_tokens"].tolist() == [10, 5]
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (("windows", 0, "max"), "window_pooling='max': expected 'mean' for embeddings"),
+        (("windows", 9), "window_stride=9: expected 0, or from 1 to the 8 tokens of a window"),
+        (("tail",), "long_text='tail': expected one of truncate, head_tail, windows"),
+    ],
+)
+def test_invalid_settings_are_rejected(embedder, way, message):
+    with pytest.raises(InputError, match=message):
+        embedder.set_long_text(*way)
+
+
+def test_windows_are_numbered_within_their_chunk(embedder):
+    embedder.set_long_text("windows", 3)
+    expected = embedder.predict(TEXTS * 2)
+    prepared = prepare(embedder.processor.preprocess, [TEXTS * 2], chunk_size=3)
+    assert len(prepared.chunks) == 3
+    outputs = embedder._outputs(prepared, 4)
+    parts = [
+        embedder.processor.pooled(outputs["vectors"][chunk.rows], chunk.inputs).numpy()
+        for chunk in prepared.chunks
+    ]
+    np.testing.assert_allclose(np.concatenate(parts)[:, 1], expected["mean"], atol=1e-5)
