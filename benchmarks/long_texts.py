@@ -7,7 +7,7 @@ file name with enough text, are split into passages of `--words` words. The firs
 book have `--train_passages` for training, the last fifth `--dev_passages` for development, both
 evenly spaced. MiniLM (6 layers, hidden size 384) is fine-tuned with run_classifier.py; a window has
 `--window` tokens, about a tenth of a passage. `windows` trains on each window, so that an epoch has
-many times as many examples; `windows, as many steps` has as many steps as the others.
+many times as many examples; `windows_same_steps` has as many steps as the others.
 
 The score is the accuracy on the development passages after the last step. Each finished run is a
 line of runs.jsonl in `--work_dir`: the same command runs only the missing runs.
@@ -25,6 +25,14 @@ from absl import app, flags
 from whole_runs import do_runs, mean_and_spread, run_ours
 from workers import ROOT
 
+KINDS = {
+    "truncate": {"long_text": "truncate"},
+    "head_tail": {"long_text": "head_tail"},
+    "windows_same_steps": {"long_text": "windows"},
+    "windows": {"long_text": "windows"},
+}
+
+flags.DEFINE_list("kinds", [*KINDS], "ways to classify long texts")
 flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run of each kind")
 flags.DEFINE_integer("num_books", 30, "number of books, the classes", lower_bound=2)
 flags.DEFINE_integer("words", 512, "number of words in a passage", lower_bound=10)
@@ -36,13 +44,6 @@ flags.DEFINE_string("work_dir", "/tmp/keras_bert_long_texts", "folder of the dat
 FLAGS = flags.FLAGS
 
 CORPUS = ROOT.parent / "shared" / "data" / "corpus" / "gutenberg-85"
-STEPS_OF_OTHERS = "windows, as many steps"
-KINDS = {
-    "truncate": {"long_text": "truncate"},
-    "head_tail": {"long_text": "head_tail"},
-    STEPS_OF_OTHERS: {"long_text": "windows"},
-    "windows": {"long_text": "windows"},
-}
 
 
 def passages(path: Path) -> list[str]:
@@ -85,7 +86,7 @@ def run(job: Mapping) -> dict:
     steps = -(-FLAGS.num_books * FLAGS.train_passages // 16) * FLAGS.epochs
     own = dict(KINDS[kind])
     own |= {"num_train_epochs": FLAGS.epochs} if kind == "windows" else {"num_train_steps": steps}
-    output_dir = Path(FLAGS.work_dir) / f"{kind.replace(', ', '-').replace(' ', '-')}-{job['seed']}"
+    output_dir = Path(FLAGS.work_dir) / f"{kind}-{job['seed']}"
     figures = run_ours(
         "run_classifier.py",
         output_dir,
@@ -107,11 +108,13 @@ def main(_: list[str]) -> None:
     if not (Path(FLAGS.work_dir) / "data" / "dev.csv").exists():
         write_data(Path(FLAGS.work_dir) / "data")
     sizes = {name: FLAGS[name].value for name in ("num_books", "words", "window", "epochs")}
-    jobs = [{"kind": kind, "seed": int(seed), **sizes} for seed in FLAGS.seeds for kind in KINDS]
+    jobs = [
+        {"kind": kind, "seed": int(seed), **sizes} for seed in FLAGS.seeds for kind in FLAGS.kinds
+    ]
     runs = do_runs(FLAGS.work_dir, jobs, run)
     print("\n| | accuracy x 100 | each seed | seconds of the program |")
     print("| --- | --- | --- | --- |")
-    for kind in KINDS:
+    for kind in FLAGS.kinds:
         own = [run for run in runs if run["kind"] == kind]
         scores = 100 * np.array([run["accuracy"] for run in own])
         each = ", ".join(f"{score:.1f}" for score in scores)

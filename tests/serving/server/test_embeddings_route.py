@@ -154,3 +154,16 @@ def test_model_of_another_task_has_no_embeddings(export_dir, serve_here):
     assert "The served version returns no embeddings" in response.json()["error"]["message"]
     schema = requests.get(f"{server.url}/openapi.json", timeout=30).json()
     assert not [name for name in str(schema).split("'") if "mbeddings" in name]
+
+
+def test_long_texts_have_the_mean_of_their_windows(pretrained, tmp_path, serve_here):
+    """The network computes more rows than the request has texts."""
+    embedder = TextEmbedder.from_pretrained(pretrained, max_seq_length=16)
+    embedder.set_long_text("windows")
+    expected = embedder.predict(TEXTS)
+    embedder.export(tmp_path / "1")
+    server = serve_here(tmp_path, model_name="mini")
+    body = {"input": TEXTS, "model": "mini"}
+    answer = requests.post(f"{server.url}/v1/embeddings", json=body, timeout=30).json()
+    assert answer["usage"]["prompt_tokens"] == expected["num_tokens"].sum()
+    np.testing.assert_allclose(vectors_of(answer), expected["mean"], atol=1e-5)

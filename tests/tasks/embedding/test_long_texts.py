@@ -1,5 +1,6 @@
 """Texts with more tokens than the window: the mean over windows, in every way to predict."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -136,3 +137,15 @@ def test_windows_are_numbered_within_their_chunk(embedder):
         for chunk in prepared.chunks
     ]
     np.testing.assert_allclose(np.concatenate(parts)[:, 1], expected["mean"], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_engines_give_the_vectors_of_windows(embedder, tmp_path):
+    engines = [name for name in ("onnxruntime", "openvino") if importlib.util.find_spec(name)]
+    embedder.set_long_text("windows", 3)
+    expected = embedder.predict(TEXTS)
+    embedder.export(tmp_path / "1", engines=engines)
+    for engine in engines:
+        found = load(tmp_path / "1", engine=engine).predict(TEXTS)
+        for name in NAMES:
+            np.testing.assert_allclose(found[name], expected[name], atol=1e-4)
