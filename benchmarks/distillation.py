@@ -1,22 +1,23 @@
 """Compares students that learn from a teacher with the same students trained on labels alone.
 
-    .venv/bin/python benchmarks/distillation.py [--tasks=MRPC,STS-B,CoLA] [--work_dir=/tmp/distil]
+    .venv/bin/python benchmarks/distillation.py [--tasks=SST-2,WNUT-17] [--work_dir=/tmp/distil]
 
 The teacher of each task is MiniLM (6 layers, hidden size 384), fine-tuned with seed 0. The students
-start from its layers 1, 3 and 5 before fine-tuning (`convert --keep_layers`), and train with
-run_classifier.py for `--epochs` epochs, once for each seed: `plain` on the labels, `distilled` with
---teacher and its default settings, `hidden` with --hidden_state_weight=1 too. All are scored on the
-whole development set with the weights after the last epoch, so the scored set selects no weights.
+start from its layers 1, 3 and 5 before fine-tuning (`convert --keep_layers`), and train for
+`--epochs` epochs, once for each seed: `plain` on the labels, `distilled` with --teacher and its
+default settings, `hidden` with --hidden_state_weight=1 too. All are scored on the whole development
+set with the weights after the last epoch, so the scored set selects no weights.
 
 Each finished run is a line of runs.jsonl in `--work_dir`: the same command runs only the missing
-runs. At the end, the teacher and a distilled student of the first task are exported, and answer
-the texts of its development set in turn, for the table of their speed.
+runs. With --speed_task, the teacher and a distilled student of a task of GLUE are exported at the
+end, and answer the texts of its development set in turn.
 """
 
 import json
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -25,12 +26,48 @@ from absl import app, flags
 from whole_runs import do_runs, mean_and_spread, run_ours
 from workers import MODEL, ROOT
 
-flags.DEFINE_list("tasks", ["MRPC", "STS-B", "CoLA"], "GLUE tasks")
+DATA = ROOT.parent / "shared/data"
+NER, SQUAD = DATA / "ner/wnut17", DATA / "squad"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: its program, the program's flags, and the score's name in metrics.jsonl."""
+
+    program: str
+    flags: Mapping[str, object]
+    score: str
+    percent: bool = False
+
+
+def _glue(name: str) -> Task:
+    given = {"task_name": name, "data_dir": DATA / "glue" / name}
+    return Task("run_classifier.py", {**given, "do_predict": False}, "eval_score")
+
+
+TASKS = {name: _glue(name) for name in ("MRPC", "STS-B", "CoLA", "RTE", "SST-2")}
+TASKS["WNUT-17"] = Task(
+    "run_ner.py",
+    {"train_file": NER / "wnut17train.conll", "eval_file": NER / "emerging.dev.conll"},
+    "eval_f1",
+)
+TASKS["SQuAD"] = Task(
+    "run_squad.py",
+    {
+        "train_file": SQUAD / "squad2_cs224n_dev.json",
+        "predict_file": SQUAD / "xquad.en.json",
+        "max_seq_length": 384,
+    },
+    "eval_f1",
+    percent=True,
+)
+
+flags.DEFINE_list("tasks", ["STS-B", "CoLA", "SST-2", "WNUT-17"], "tasks")
+flags.DEFINE_string("speed_task", "", "the task of GLUE whose models are timed; empty for none")
 flags.DEFINE_list("students", ["plain", "distilled", "hidden"], "kinds of students")
 flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run of each kind")
 flags.DEFINE_integer("epochs", 4, "passes over the training examples", lower_bound=1)
 flags.DEFINE_integer("rounds", 5, "rounds of the speed's measurement", lower_bound=1)
-flags.DEFINE_string("glue_dir", str(ROOT.parent / "shared/data/glue"), "GLUE's folder")
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_distillation", "folder of the runs")
 FLAGS = flags.FLAGS
 
@@ -46,18 +83,17 @@ def folder_of(job: Mapping) -> Path:
 
 def run(job: Mapping) -> dict:
     """Fine-tunes with a job's task, kind and seed; returns the scores after the last epoch."""
-    task, kind = job["task"], job["kind"]
-    own: dict[str, object] = {"num_train_epochs": FLAGS.epochs, "do_predict": False}
+    task, kind = TASKS[job["task"]], job["kind"]
+    own: dict[str, object] = {"num_train_epochs": FLAGS.epochs, **task.flags}
     if kind != "teacher":
         own["init_checkpoint"] = student_start()
     if kind in ("distilled", "hidden"):
-        own["teacher"] = folder_of({"task": task, "kind": "teacher", "seed": 0})
+        own["teacher"] = folder_of({**job, "kind": "teacher", "seed": 0})
         own |= STUDENTS[kind]
-    own |= {"task_name": task, "data_dir": Path(FLAGS.glue_dir) / task}
-    figures = run_ours("run_classifier.py", folder_of(job), job["seed"], **own)
+    figures = run_ours(task.program, folder_of(job), job["seed"], **own)
     rows = map(json.loads, (folder_of(job) / "metrics.jsonl").read_text().splitlines())
-    scored = [row for row in rows if "eval_score" in row][-1]
-    return {"score": scored["eval_score"], **figures}
+    scored = [row for row in rows if task.score in row][-1]
+    return {"score": scored[task.score] / (100 if task.percent else 1), **figures}
 
 
 def student_start() -> Path:
@@ -72,7 +108,7 @@ def student_start() -> Path:
 
 def report(runs: list[dict]) -> None:
     """Prints the scores of the teacher and the students of each task."""
-    print("\nscore of GLUE in points, mean ± standard deviation over the seeds\n")
+    print("\nscores in points, mean ± standard deviation over the seeds\n")
     print("| task | teacher | " + " | ".join(FLAGS.students) + " | distilled - plain, each seed |")
     print("| " + " | ".join(["---"] * (3 + len(FLAGS.students))) + " |")
     for task in FLAGS.tasks:
@@ -102,9 +138,7 @@ def report_speed(task: str) -> None:
         if not export.exists():
             keras_bert.load(folder).export(export)
         models[kind] = keras_bert.load(export)
-    splits = read_glue(
-        find_task(task), Path(FLAGS.glue_dir) / task, train=False, dev=True, test=False
-    )
+    splits = read_glue(find_task(task), DATA / "glue" / task, train=False, dev=True, test=False)
     dev = splits.dev[""]
     texts = dev.first if dev.second is None else (dev.first, dev.second)
     for batch_size in (1, 64):
@@ -131,7 +165,8 @@ def main(_: list[str]) -> None:
         for seed in (FLAGS.seeds if kind != "teacher" else ["0"])
     ]
     report(do_runs(FLAGS.work_dir, jobs, run))
-    report_speed(FLAGS.tasks[0])
+    if FLAGS.speed_task:
+        report_speed(FLAGS.speed_task)
 
 
 if __name__ == "__main__":
