@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from keras_bert.common.errors import InputError
 
 PARQUET, ARROW = "Parquet", "Arrow"
+FORMS = {".parquet": PARQUET, ".arrow": ARROW}  # By the ending of a file name.
 
 _PARQUET_MARK, _ENCRYPTED_MARK, _ARROW_MARK = b"PAR1", b"PARE", b"ARROW1"
 _STREAM_MARK = b"\xff\xff\xff\xff"  # starts each message of an Arrow stream
@@ -49,18 +50,18 @@ def read_batches(
         InputError: the file is not of this form, is damaged, or lacks a column; or pyarrow is not
             installed.
     """
-    try:
-        import pyarrow  # noqa: F401 (only whether it is installed)
-    except ImportError:
-        raise InputError(
-            f"{path}: {form} files need the package pyarrow; install the extra arrow: "
-            "pip install 'keras-bert-pipeline[arrow]'"
-        ) from None
-    _check_form(path, file, form)
-    if form == PARQUET:
-        yield from _parquet_batches(path, file, columns)
-    else:
-        yield from _arrow_batches(path, file, columns)
+    source, names = _open(path, file, form)
+    _check_columns(path, names, columns)
+    read = _parquet_batches if form == PARQUET else _arrow_batches
+    yield from read(path, source, columns)
+
+
+def read_column_names(path: str | os.PathLike, file: BinaryIO, form: str) -> list[str]:
+    """Returns the names of the columns of a Parquet or Arrow file.
+
+    The arguments and errors are those of `read_batches`.
+    """
+    return _open(path, file, form)[1]
 
 
 def is_string(kind: Any) -> bool:
@@ -69,6 +70,38 @@ def is_string(kind: Any) -> bool:
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
+def _open(path: Any, file: BinaryIO, form: str) -> tuple[Any, list[str]]:
+    """Returns a pyarrow reader of a file, and the names of the columns."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(
+            f"{path}: {form} files need the package pyarrow; install the extra arrow: "
+            "pip install 'keras-bert-pipeline[arrow]'"
+        ) from None
+    _check_form(path, file, form)
+    if form == PARQUET:
+        with _reading(path, "the footer of the file"):
+            # Without pre_buffer, and with a buffer, pages are read as they are needed.
+            source = parquet.ParquetFile(
+                pa.PythonFile(file, mode="r"),
+                buffer_size=_BUFFER_BYTES,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            )
+            schema = source.schema_arrow
+    else:
+        is_stream = file.read(len(_STREAM_MARK)) == _STREAM_MARK
+        file.seek(0)
+        with _reading(path, "the schema"):
+            raw = pa.PythonFile(file, mode="r")
+            source = pa.ipc.open_stream(raw) if is_stream else pa.ipc.open_file(raw)
+            schema = source.schema
+    with _reading(path, "the schema"):
+        return source, schema.names
 
 
 def _check_form(path: Any, file: BinaryIO, form: str) -> None:
@@ -102,20 +135,7 @@ def _with_article(form: str) -> str:
     return f"{'an' if form == ARROW else 'a'} {form}"
 
 
-def _parquet_batches(path: Any, file: BinaryIO, columns: Sequence[str]) -> Iterator[Batch]:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    with _reading(path, "the footer of the file"):
-        # Without pre_buffer, and with a buffer, pages are read as they are needed.
-        source = parquet.ParquetFile(
-            pa.PythonFile(file, mode="r"),
-            buffer_size=_BUFFER_BYTES,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        )
-        schema = source.schema_arrow
-    _check_columns(path, schema, columns)
+def _parquet_batches(path: Any, source: Any, columns: Sequence[str]) -> Iterator[Batch]:
     first_row = 1
     for index in range(source.num_row_groups):
         group = source.metadata.row_group(index)
@@ -135,16 +155,11 @@ def _parquet_batches(path: Any, file: BinaryIO, columns: Sequence[str]) -> Itera
             first_row += batch.num_rows
 
 
-def _arrow_batches(path: Any, file: BinaryIO, columns: Sequence[str]) -> Iterator[Batch]:
+def _arrow_batches(path: Any, source: Any, columns: Sequence[str]) -> Iterator[Batch]:
     import pyarrow as pa
 
-    is_stream = file.read(len(_STREAM_MARK)) == _STREAM_MARK
-    file.seek(0)
-    with _reading(path, "the schema"):
-        raw = pa.PythonFile(file, mode="r")
-        source = pa.ipc.open_stream(raw) if is_stream else pa.ipc.open_file(raw)
-    _check_columns(path, source.schema, columns)
-    batches = iter(source if is_stream else map(source.get_batch, range(source.num_record_batches)))
+    is_file = isinstance(source, pa.RecordBatchFileReader)
+    batches = iter(map(source.get_batch, range(source.num_record_batches)) if is_file else source)
     places = [source.schema.get_field_index(name) for name in columns]
     first_row = 1
     while True:
@@ -169,9 +184,7 @@ def _validate(column: Any) -> None:
     (column.view(binary) if binary else column).validate(full=True)
 
 
-def _check_columns(path: Any, schema: Any, columns: Sequence[str]) -> None:
-    with _reading(path, "the schema"):
-        names = schema.names
+def _check_columns(path: Any, names: Sequence[str], columns: Sequence[str]) -> None:
     for column in columns:
         if names.count(column) != 1:
             found = "two columns" if column in names else "no column"

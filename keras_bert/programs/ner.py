@@ -4,7 +4,8 @@ r"""Fine-tunes BERT for named-entity recognition, on column files or on texts wi
         --init_checkpoint=bert --output_dir=out
 
 Files that end in .jsonl or .json are exports of annotation tools: texts with character spans. Files
-that end in .spacy are DocBin files of spaCy.
+that end in .parquet or .arrow are tables of such texts, and those that end in .spacy are DocBin
+files of spaCy.
 
 Without flags, it uses a model and files under data/, or CoNLL-2003 prepared by TensorFlow Datasets.
 To resume an interrupted run, run the same command again.
@@ -39,7 +40,12 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "task_name", "", "With --tfds: the dataset, such as conll2003, conll2002/es or wikiann/de."
     )
-    define.string("train_file", "", "Column file, or .jsonl file of texts with spans, to train on.")
+    define.string(
+        "train_file",
+        "",
+        "File to train on: a column file, or texts with spans (.jsonl, .json, .parquet, .arrow or "
+        ".spacy).",
+    )
     define.string("eval_file", "", "File to evaluate on after each epoch.")
     define.string("test_file", "", "File to predict. Default: --eval_file.")
     define.integer("token_column", 0, "Index of the column with the words, from 0; -1 is the last.")

@@ -9,6 +9,12 @@ import json
 import shutil
 from pathlib import Path
 
+import docx
+import pyarrow as pa
+import spacy
+from pyarrow import parquet
+from spacy.tokens import DocBin
+
 WORDS = ["good", "bad", "film", "book", "it", "is", "a", "the", "##s", "very", "who", "king", "."]
 VOCAB = ["[PAD]", *(f"[unused{n}]" for n in range(4)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 SIZES = {
@@ -20,6 +26,7 @@ SIZES = {
     "max_position_embeddings": 32,
 }
 
+_SIZE = "--vocab_size=40"
 _STEP = ("--train_batch_size=2", "--eval_batch_size=2", "--nojit_compile", "--output_dir=out")
 _TUNE = ("--init_checkpoint=bert", "--num_train_steps=1", "--max_seq_length=24", *_STEP)
 _CUSTOM = ("--task_name=custom", *_TUNE)
@@ -28,11 +35,19 @@ _CUSTOM = ("--task_name=custom", *_TUNE)
 COMMANDS = {
     "build-vocab": (
         "data_tools.build_vocab",
-        ("--input_file=corpus.txt", "--vocab_file=out.txt", "--vocab_size=40"),
+        ("--input_file=corpus.txt", "--vocab_file=out.txt", _SIZE),
     ),
     "build-vocab extend": (
         "data_tools.build_vocab",
         ("--input_file=corpus.txt", "--vocab_file=out.txt", "--extend_vocab=vocab.txt"),
+    ),
+    "build-vocab parquet": (
+        "data_tools.build_vocab",
+        ("--input_file=train.parquet", "--input_format=parquet", "--vocab_file=out.txt", _SIZE),
+    ),
+    "build-vocab mixed": (
+        "data_tools.build_vocab",
+        ("--input_file=documents", "--input_format=mixed", "--vocab_file=out.txt", _SIZE),
     ),
     "create-pretraining-data": (
         "data_tools.create_pretraining_data",
@@ -72,6 +87,10 @@ COMMANDS = {
         "keras_bert.programs.classify",
         ("--train_file=train.jsonl", "--eval_file=train.jsonl", *_CUSTOM),
     ),
+    "classify parquet": (
+        "keras_bert.programs.classify",
+        ("--train_file=train.parquet", "--eval_file=train.parquet", *_CUSTOM),
+    ),
     "embed": (
         "keras_bert.programs.embed",
         (
@@ -89,6 +108,18 @@ COMMANDS = {
     "ner": (
         "keras_bert.programs.ner",
         ("--train_file=train.conll", "--eval_file=train.conll", *_TUNE),
+    ),
+    "ner spans": (
+        "keras_bert.programs.ner",
+        ("--train_file=spans.jsonl", "--eval_file=spans.jsonl", *_TUNE),
+    ),
+    "ner parquet": (
+        "keras_bert.programs.ner",
+        ("--train_file=spans.parquet", "--eval_file=spans.parquet", *_TUNE),
+    ),
+    "ner spacy": (
+        "keras_bert.programs.ner",
+        ("--train_file=train.spacy", "--eval_file=train.spacy", *_TUNE),
     ),
     "fill-mask": (
         "keras_bert.programs.fill_mask",
@@ -111,12 +142,16 @@ COMMANDS = {
     "convert add": ("keras_bert.programs.convert", ("bert", "out", "--add_tokens=words.txt")),
     "convert own": ("keras_bert.programs.convert", ("bert", "out", "--user_tokens=own.txt")),
     "convert keep": ("keras_bert.programs.convert", ("bert", "out", "--keep_corpus=corpus.txt")),
+    "convert keep tokens": (
+        "keras_bert.programs.convert",
+        ("bert", "out", "--keep_tokens=kept.txt"),
+    ),
     "plot": ("keras_bert.programs.plot", ("run", "--output=out.png")),
 }
 
 
 def write_inputs(folder: Path) -> None:
-    """Writes the text files."""
+    """Writes the files of text and of labelled text."""
     sentences = ["it is a good film .", "the king is bad .", "who is it", "a very good book ."]
     (folder / "corpus.txt").write_text("\n\n".join(["\n".join(sentences)] * 3) + "\n")
     (folder / "lines.txt").write_text("\n".join([*sentences, "good film ||| bad book"]) + "\n")
@@ -124,6 +159,7 @@ def write_inputs(folder: Path) -> None:
     (folder / "words.txt").write_text("goods\n##ss\n")
     (folder / "own.txt").write_text("[URL]\n<ent>\n")
     (folder / "king.txt").write_text("king\n")  # A token of the vocabulary.
+    (folder / "kept.txt").write_text("good\nking\n##s\n")
     (folder / "config.json").write_text(json.dumps(SIZES))
     rows = [(text, ("no", "yes")[index % 2]) for index, text in enumerate(sentences)]
     for suffix, separator in (("csv", ","), ("tsv", "\t")):
@@ -139,6 +175,41 @@ def write_inputs(folder: Path) -> None:
     paragraphs = [{"context": "the king is bad .", "qas": questions}]
     data = {"version": "1.1", "data": [{"title": "a", "paragraphs": paragraphs}]}
     (folder / "squad.json").write_text(json.dumps(data))
+    table = pa.Table.from_pylist([{"text": text, "label": label} for text, label in rows])
+    parquet.write_table(table, folder / "train.parquet", row_group_size=2, write_page_checksum=True)
+    _write_documents(folder / "documents", sentences)
+    _write_spans(folder)
+
+
+def _write_documents(folder: Path, sentences: list[str]) -> None:
+    """Writes an HTML file, a Markdown file and a Word document."""
+    folder.mkdir()
+    text = "\n".join(f"<p>{sentence}</p>" for sentence in sentences)
+    (folder / "page.html").write_text(f"<html><body><h1>book</h1>{text}</body></html>")
+    (folder / "notes.md").write_text("\n\n".join(["# film", *sentences, "* good\n* bad"]) + "\n")
+    document = docx.Document()
+    for sentence in sentences:
+        document.add_paragraph(sentence)
+    document.save(folder / "letter.docx")
+
+
+def _write_spans(folder: Path) -> None:
+    """Writes texts with spans as JSON lines, as Parquet and as a DocBin file of spaCy."""
+    annotated = [("who is the king", [(7, 15, "PER")]), ("a good film", [(2, 6, "MISC")])]
+    (folder / "spans.jsonl").write_text(
+        "".join(json.dumps({"text": text, "label": spans}) + "\n" for text, spans in annotated)
+    )
+    rows = [
+        {"text": text, "spans": [dict(zip(("start", "end", "label"), *spans, strict=True))]}
+        for text, spans in annotated
+    ]
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "spans.parquet")
+    blank, docs = spacy.blank("en"), DocBin()
+    for text, spans in annotated:
+        doc = blank(text)
+        doc.ents = [doc.char_span(*span) for span in spans]
+        docs.add(doc)
+    docs.to_disk(folder / "train.spacy")
 
 
 def write_models(folder: Path, run_command) -> None:

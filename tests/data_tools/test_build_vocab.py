@@ -351,6 +351,17 @@ def test_program_extends_or_learns_a_vocabulary(small, run_program):
     assert not (small / "d.txt").exists()
 
 
+def test_vocabulary_without_unk_is_not_extended(small, run_program):
+    old = small / "vocab.txt"
+    old.write_text(old.read_text().replace("[UNK]\n", ""))
+    files = {"input_file": small / "a.txt", "vocab_file": small / "new.txt", "extend_vocab": old}
+    done = run_program("build_vocab.py", **files)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert f"vocabulary {old}: expected the special token(s) [UNK]" in line
+    assert sorted(os.listdir(small)) == ["a.txt", "vocab.txt"]
+
+
 def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
     text, vocab = tmp_path / "a.txt", tmp_path / "new/vocab.txt"
     text.write_text("the cat sat on the mat .\n" * 5)

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 STEPS = 48
 
@@ -180,6 +182,23 @@ def test_two_devices_with_two_micro_batches_match_one_batch(prepared_runs):
     )
     assert "loss" in found
     assert requested == pytest.approx(found, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_parquet_trains_to_the_same_bits_as_tsv(run_program, place, tmp_path):
+    rows = [{"text": f"{('bad', 'good')[i % 2]} film", "label": "ny"[i % 2]} for i in range(32)]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet", row_group_size=10)
+    lines = ["text\tlabel", *(f"{row['text']}\t{row['label']}" for row in rows)]
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
+    flags = {"task_name": "custom", "init_checkpoint": place / "data" / "bert"}
+    flags |= {"max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1}
+    weights = set()
+    for name in ("train.parquet", "train.tsv"):
+        files = {"train_file": name, "eval_file": name, "output_dir": f"out-{name}"}
+        done = run_program("run_classifier.py", "--nojit_compile", cwd=tmp_path, **flags, **files)
+        assert done.returncode == 0, done.stderr
+        weights.add((tmp_path / f"out-{name}" / "model" / "model.safetensors").read_bytes())
+    assert len(weights) == 1
 
 
 def test_missing_data_prints_the_expected_files_and_a_command(run_program, tmp_path):

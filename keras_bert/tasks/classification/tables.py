@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert.common.columnar_files import ARROW, PARQUET, read_batches
+from keras_bert.common.columnar_files import FORMS, read_batches
 from keras_bert.common.errors import InputError, shorten
 from keras_bert.common.text_lines import check_no_nul, read_lines
-
-_COLUMNAR = {".parquet": PARQUET, ".arrow": ARROW}
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ def read_rows(
     Raises:
         InputError: the file cannot be read, lacks a column, or has a row of invalid format.
     """
-    if form := _COLUMNAR.get(path.suffix.lower()):
+    if form := FORMS.get(path.suffix.lower()):
         yield from _columnar(path, form, columns)
         return
     reader = {".csv": _csv, ".jsonl": _jsonl, ".json": _jsonl}.get(path.suffix.lower(), _tsv)
@@ -76,7 +74,7 @@ def read_rows(
 
 def unit_of(path: Path) -> str:
     """Returns what the number of a `Row` of a file counts: "line" or "row"."""
-    return "row" if path.suffix.lower() in _COLUMNAR else "line"
+    return "row" if path.suffix.lower() in FORMS else "line"
 
 
 def _columnar(path: Path, form: str, columns: Sequence[str]) -> Iterator[Row]:

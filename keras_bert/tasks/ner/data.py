@@ -25,8 +25,8 @@ class NerSettings:
     """The files of a run, and the settings for reading and labeling words.
 
     Attributes:
-        train_file: file for training: a column file or, if its name ends in .jsonl, .json or
-            .spacy, texts with spans (span_records.py, doc_bin.py).
+        train_file: file for training: a column file or, if its name ends in .jsonl, .json,
+            .parquet, .arrow or .spacy, texts with spans (span_records.py, doc_bin.py).
         eval_file: file to score.
         test_file: file to predict, with or without tags or spans; if empty, `eval_file`.
         tfds: whether to read a dataset of TensorFlow Datasets instead of files.
@@ -163,7 +163,7 @@ def _read_files(
 ) -> SentenceSplits:
     if do_train and not ner.train_file:
         raise InputError(
-            "--train_file is missing; expected a CoNLL column file or a .jsonl file, or "
+            "--train_file is missing; expected a CoNLL column file or texts with spans, or "
             "--nodo_train"
         )
 

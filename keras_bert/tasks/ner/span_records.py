@@ -1,6 +1,7 @@
-r"""Reads texts with character spans, as annotation tools export them, from JSON files.
+r"""Reads texts with character spans, as annotation tools export them, from JSON and Parquet files.
 
-A file has one JSON object per line, or is one JSON list of objects. The forms of an object are:
+A JSON file has one object per line, or is one list of objects. A Parquet or Arrow file has a column
+`text` and one of SPAN_KEYS; a null means that there is no value. The forms of an object are:
 
     {"text": "In Oslo", "entities": [{"start": 3, "end": 7, "type": "LOC"}]}     as for EntityTagger
     {"text": "In Oslo", "label": [[3, 7, "LOC"]]}                                doccano
@@ -22,11 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_bert.common.columnar_files import FORMS, read_column_names
 from keras_bert.common.errors import InputError
 from keras_bert.common.text_lines import read_lines
+from keras_bert.tasks.classification.tables import read_rows
 from keras_bert.tasks.ner.tag_schemes import Entity
 
-ENDINGS = (".jsonl", ".json")
+ENDINGS = (".jsonl", ".json", *FORMS)
 SPAN_KEYS = ("entities", "spans", "label", "labels")
 
 _EXPECTED = 'expected a span such as {"start": 0, "end": 3, "type": "PER"} or [0, 3, "PER"]'
@@ -80,7 +83,10 @@ def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
 
 
 def _objects(path: Path) -> Iterator[tuple[str, int, Any]]:
-    """Yields (unit, number, JSON value) for each line, or for each item of one JSON list."""
+    """Yields (unit, number, JSON value) for each line or row, or each item of one JSON list."""
+    if form := FORMS.get(path.suffix.lower()):
+        yield from _rows(path, form)
+        return
     is_first = True
     for number, line in read_lines(path):
         if not line.strip():
@@ -91,6 +97,19 @@ def _objects(path: Path) -> Iterator[tuple[str, int, Any]]:
             return
         is_first = False
         yield "line", number, _parsed(line, f"{path}, line {number}")
+
+
+def _rows(path: Path, form: str) -> Iterator[tuple[str, int, Any]]:
+    """Yields ("row", number, object) for each row of a Parquet or Arrow file, without nulls."""
+    try:
+        with open(path, "rb") as file:
+            names = read_column_names(path, file, form)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    columns = ["text", *(name for name in (*SPAN_KEYS, "answer") if name in names)]
+    for row in read_rows(path, columns):
+        cells = zip(columns, row.cells, strict=True)
+        yield "row", row.line, {name: cell for name, cell in cells if cell is not None}
 
 
 def _list_of(path: Path) -> list[Any]:

@@ -13,6 +13,7 @@ from data_tools.corpus.documents import Reading, find_input_files, read_document
 from data_tools.corpus.odd_input import OddInput
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
+from tests.damaged_files import write_corrupt_parquet
 
 TEXTS = ["One. Two.\nA heading", "Three.", "", None, "Four."]
 DOCUMENTS = [["One.", "Two.", "A heading"], ["Three."], ["Four."]]
@@ -123,18 +124,8 @@ def test_compressed_file_is_rejected(tmp_path):
 @pytest.mark.parametrize("compression", ["snappy", "none"])
 def test_corrupt_row_group_is_named(tmp_path, compression):
     texts = [f"Sentence {number} of the corpus." for number in range(100)]
-    path = write_parquet(
-        tmp_path / "a.parquet",
-        table(texts),
-        row_group_size=50,
-        compression=compression,
-        use_dictionary=False,
-        write_page_checksum=True,
-    )
-    start = parquet.ParquetFile(path).metadata.row_group(1).column(1).data_page_offset
-    content = bytearray(path.read_bytes())
-    content[start + 60 : start + 120] = b"?" * 60
-    path.write_bytes(content)
+    columns = {"id": range(len(texts)), "text": texts}
+    path = write_corrupt_parquet(tmp_path / "a.parquet", columns, compression)
     with pytest.raises(InputError, match=r"row group 2 \(rows 51 to 100\) cannot be read: ") as e:
         read(path, "parquet")
     assert "\n" not in str(e.value)

@@ -9,6 +9,7 @@ from pyarrow import parquet
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import TASKS, find_task
 from keras_bert.tasks.classification.texts import find_glue_folder, read_glue, read_texts
+from tests.damaged_files import write_corrupt_parquet
 
 # FACTS.md, "Fine-tuning": text columns / label column of the official files, counted from 0.
 COLUMNS = {
@@ -191,6 +192,16 @@ def test_file_that_is_not_parquet_is_rejected(tmp_path):
     (tmp_path / "a.parquet").write_text("text\tlabel\n")
     with pytest.raises(InputError, match=r"a\.parquet: starts with the bytes b'text.*a Parquet"):
         read_texts(tmp_path / "a.parquet", ["text"], "label")
+
+
+def test_corrupt_row_group_of_labeled_texts_is_rejected(tmp_path):
+    texts = [f"Sentence {number} of the examples." for number in range(100)]
+    labels = ["yes", "no"] * 50
+    path = write_corrupt_parquet(tmp_path / "a.parquet", {"label": labels, "text": texts})
+    with pytest.raises(InputError, match=r"row group 2 \(rows 51 to 100\) cannot be read: ") as e:
+        read_texts(path, ["text"], "label")
+    assert str(e.value).startswith(f"{path}: ")
+    assert "\n" not in str(e.value)
 
 
 def test_unreadable_files_are_rejected(tmp_path):

@@ -137,7 +137,7 @@ def test_file_settings_are_rejected_with_tfds(name, value):
 @pytest.mark.parametrize(
     ("names", "do_train", "message"),
     [
-        (["eval_file"], True, "--train_file is missing; expected a CoNLL column file or a .jsonl"),
+        (["eval_file"], True, "--train_file is missing; expected a CoNLL column file or texts"),
         (["train_file"], False, "nothing to do: .* expected --eval_file, --test_file"),
     ],
 )

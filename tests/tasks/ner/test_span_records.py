@@ -2,10 +2,12 @@
 
 import json
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.ner.span_records import read_annotated
+from keras_bert.tasks.ner.span_records import SPAN_KEYS, read_annotated
 
 TEXT = "Ann met 😀 Bo Li."
 SPANS = [("PER", 0, 3), ("PER", 10, 15)]
@@ -159,3 +161,60 @@ def test_invalid_file_is_rejected(tmp_path, content, message):
     with pytest.raises(InputError, match=rf"train\.jsonl.*{message}") as error:
         read_annotated(path)
     assert "\n" not in str(error.value)
+
+
+# Parquet and Arrow files
+
+
+def write_table(path, rows):
+    table = pa.Table.from_pylist(rows)
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table)
+    return path
+
+
+@pytest.mark.parametrize("key", SPAN_KEYS)
+@pytest.mark.parametrize("name", ["train.parquet", "train.arrow"])
+def test_tables_have_the_spans_of_json_objects(tmp_path, name, key):
+    spans = [{"start": start, "end": end, "label": kind} for kind, start, end in SPANS]
+    rows = [
+        {"id": 7, "text": TEXT, key: spans},
+        {"id": 8, "text": "No entity.", key: []},
+        {"id": 9, "text": "Not annotated.", key: None},
+    ]
+    texts, num_rejected = read_annotated(write_table(tmp_path / name, rows))
+    assert [text.text for text in texts] == [row["text"] for row in rows]
+    assert [text.spans for text in texts] == [SPANS, [], None]
+    assert (texts[2].where, texts[2].line) == (f"{tmp_path / name}, row 3", 3)
+    assert num_rejected == 0
+
+
+def test_rejected_texts_of_a_table(tmp_path):
+    rows = [{"text": "One.", "answer": answer} for answer in ("accept", "reject", None)]
+    texts, num_rejected = read_annotated(write_table(tmp_path / "train.parquet", rows))
+    assert ([text.spans for text in texts], num_rejected) == ([[], None], 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"entities": []},
+            r"a\.parquet: has no column 'text'; expected one, among the columns: ent",
+        ),
+        ({"text": None, "spans": []}, r"a\.parquet, row 1: expected a text in 'text', got None"),
+        ({"text": "a", "label": "PER"}, r"row 1: label is 'PER'; expected a list of spans"),
+        ({"text": "a", "label": [1]}, r"row 1: label\[0\] is 1; expected a span such as"),
+        ({"text": "a", "spans": {"start": 0}}, r"row 1: 'spans' has a value of the type struct"),
+        (
+            {"text": "a", "spans": [{"start": 0, "end": 2, "label": "PER"}]},
+            r"row 1: spans\[0\] has the characters 0 to 2; expected 0 <= start < end <= 1",
+        ),
+    ],
+)
+def test_invalid_row_is_rejected_with_its_number(tmp_path, row, message):
+    with pytest.raises(InputError, match=message):
+        read_annotated(write_table(tmp_path / "a.parquet", [row]))
