@@ -10,33 +10,34 @@ are stored under `keras_bert`, which it ignores: settings in `metadata.json`, he
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.keras_hub_names import BACKBONE, keras_hub_name
+from keras_bert.checkpoints.keras_hub_tokenizer import (
+    METADATA,
+    METADATA_KEYS,
+    TOKENIZER,
+    keras_object,
+    metadata_of,
+    read_tokenizer,
+    tokenizer_object,
+)
 from keras_bert.checkpoints.keras_hub_weights import TASK_WEIGHTS, WEIGHTS, open_weights
 from keras_bert.checkpoints.model_directory import write_vocab
-from keras_bert.checkpoints.tokenizer_files import find_mismatch
 from keras_bert.checkpoints.weights import Layout, stored_arrays
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, value_of, write_json
+from keras_bert.common.files import read_json, write_json
 from keras_bert.config import BertConfig
-from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
-CONFIG, METADATA, TOKENIZER, VOCAB = (
-    "config.json",
-    "metadata.json",
-    "tokenizer.json",
-    "assets/tokenizer/vocabulary.txt",
-)
+CONFIG, VOCAB = "config.json", "assets/tokenizer/vocabulary.txt"
 TASK, PREPROCESSOR = "task.json", "preprocessor.json"
 FILES = (CONFIG, METADATA, TOKENIZER, "assets", WEIGHTS, TASK, TASK_WEIGHTS, PREPROCESSOR)
 
@@ -51,15 +52,6 @@ _SIZES = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-# Tokenizer keys, each with the only value that matches BERT's tokenizer.
-_TOKENIZER_RULES = (
-    ("class_name", "BertTokenizer"),
-    ("split", True),
-    ("suffix_indicator", "##"),
-    ("oov_token", "[UNK]"),
-)
-# The key under `keras_bert` in metadata.json for a `strip_accents` that differs from `lowercase`.
-_STRIP_ACCENTS = "strip_accents"
 # Settings that are fixed in KerasHub; this library adds the model's values to metadata.json.
 _FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
 
@@ -108,11 +100,7 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     metadata = read_json(path / METADATA) if (path / METADATA).is_file() else {}
     own = metadata.get("keras_bert")
     own = dict(own) if isinstance(own, dict) else {}
-    keeps_accents = value_of(path / METADATA, own, _STRIP_ACCENTS, bool, None) is False
-    own.pop(_STRIP_ACCENTS, None)
-    user_tokens = TokenizerSettings.read(
-        path / METADATA, {USER_TOKENS: own.pop(USER_TOKENS, None)}
-    ).user_tokens
+    of_tokenizer = {key: own.pop(key) for key in METADATA_KEYS if key in own}
     settings = _settings(written["config"], own)
     try:
         config = BertConfig.from_dict(settings)
@@ -121,49 +109,17 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     vocab = load_vocab(path / VOCAB) if (path / VOCAB).is_file() else None
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
-    content = _read_tokenizer(path / TOKENIZER)
-    mismatch = find_mismatch(path / TOKENIZER, content, _TOKENIZER_RULES)
-    casing = guess_lower_case(vocab, path)
-    tokenizer = _tokenizer_settings(path / TOKENIZER, content, casing, keeps_accents)
+    tokenizer, mismatch = read_tokenizer(path, of_tokenizer, vocab)
     return Checkpoint(
         path=path,
         kind="a KerasHub preset",
         config=config,
         vocab=None if mismatch else vocab,
-        tokenizer_settings=replace(tokenizer, user_tokens=user_tokens),
+        tokenizer_settings=tokenizer,
         settings=settings,
         open_weights=partial(open_weights, path, _layout(config, settings)),
         tokenizer_mismatch=mismatch,
     )
-
-
-def _read_tokenizer(file: Path) -> dict[str, Any]:
-    tokenizer = read_json(file) if file.is_file() else {}
-    own = tokenizer.get("config")
-    return {**(own if isinstance(own, dict) else {}), "class_name": tokenizer.get("class_name")}
-
-
-def _tokenizer_settings(
-    file: Path, content: Mapping[str, Any], casing: bool, keeps_accents: bool
-) -> TokenizerSettings:
-    """Returns the settings in a preset's tokenizer.json.
-
-    `casing` is the value of a missing `lowercase`; `keeps_accents` is whether metadata.json states
-    that accents are kept.
-    """
-    do_lower_case = value_of(file, content, "lowercase", bool, casing)
-    strip_accents = value_of(file, content, "strip_accents", bool, None)
-    if do_lower_case and strip_accents is False and not keeps_accents:
-        # KerasHub's default is false, even in presets of uncased models that it converted from
-        # Hugging Face. This is an error of KerasHub: these models were trained without accents.
-        logging.warning(
-            "%s: strip_accents is false; accents are stripped anyway, as in Google's BERT; for a "
-            "model that was trained with accents, convert the preset with --nostrip_accents",
-            file,
-        )
-        strip_accents = None
-    chinese = value_of(file, content, "split_on_cjk", bool, True)
-    return TokenizerSettings(do_lower_case, strip_accents, chinese)
 
 
 def _settings(backbone: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,19 +161,15 @@ def write_keras_hub_preset(
                         name.removeprefix(f"{part}/"), data=value, fletcher32=value.ndim > 0 or None
                     )
     count = sum(value.size for path, value in weights.items() if path.startswith("encoder/"))
-    own = dict(settings)
-    if tokenizer.strip_accents is not None:
-        own[_STRIP_ACCENTS] = tokenizer.strip_accents
-    if tokenizer.user_tokens:
-        own[USER_TOKENS] = tokenizer.to_dict()[USER_TOKENS]
+    own = {**settings, **metadata_of(tokenizer)}
     write_json(folder / METADATA, {"parameter_count": count, "keras_bert": own})
     backbone = {theirs: settings[ours] for ours, theirs in _SIZES.items()}
-    backbone = _object("bert.bert_backbone", "BertBackbone", backbone, "float32")
+    backbone = keras_object("bert.bert_backbone", "BertBackbone", backbone, "float32")
     write_json(folder / CONFIG, backbone)
     written = None
     if vocab is not None:
         write_vocab(folder / VOCAB, vocab)
-        written = _tokenizer(tokenizer)
+        written = tokenizer_object(tokenizer)
         write_json(folder / TOKENIZER, written)
     _write_task(folder, weights, settings, backbone, written)
 
@@ -245,7 +197,7 @@ def _write_task(
     preprocessor = None
     if tokenizer:
         length = {"sequence_length": settings["max_position_embeddings"]}
-        preprocessor = _object(
+        preprocessor = keras_object(
             f"{module}_preprocessor",
             f"{kind}Preprocessor",
             {"tokenizer": tokenizer, "config_file": PREPROCESSOR, **length},
@@ -253,33 +205,4 @@ def _write_task(
         )
         write_json(folder / PREPROCESSOR, preprocessor)
     parts = {"backbone": backbone, "preprocessor": preprocessor, **own}
-    write_json(folder / TASK, _object(module, kind, parts))
-
-
-def _tokenizer(settings: TokenizerSettings) -> dict[str, Any]:
-    own = {
-        "config_file": TOKENIZER,
-        "vocabulary": None,
-        "lowercase": settings.do_lower_case,
-        "strip_accents": settings.strips_accents,  # KerasHub's default keeps accents.
-    }
-    if not settings.tokenize_chinese_chars:
-        own["split_on_cjk"] = False
-    if settings.user_tokens:
-        # KerasHub then also keeps [MASK] and the other special tokens whole, as transformers does.
-        own["special_tokens"] = [token.content for token in settings.user_tokens]
-        own["special_tokens_in_strings"] = True
-    return _object("bert.bert_tokenizer", "BertTokenizer", own, "int32")
-
-
-def _object(
-    module: str, kind: str, own: Mapping[str, Any], dtype: str | None = None
-) -> dict[str, Any]:
-    """Returns an object's config in the serialization format of Keras."""
-    policy = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype}}
-    return {
-        "module": f"keras_hub.src.models.{module}",
-        "class_name": kind,
-        "config": {**own, **({"dtype": policy} if dtype else {})},
-        "registered_name": f"keras_hub>{kind}",
-    }
+    write_json(folder / TASK, keras_object(module, kind, parts))

@@ -176,6 +176,36 @@ def test_settings_of_the_tokenizer_are_read(tmp_path, own, settings):
     assert open_checkpoint(path).tokenizer_settings == settings
 
 
+@pytest.mark.parametrize(
+    ("are_in_strings", "user_tokens"), [(True, ("boy", "caf")), (False, ()), (None, ())]
+)
+def test_special_tokens_are_user_tokens(tmp_path, are_in_strings, user_tokens):
+    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
+    tokens = ["[MASK]", "caf", "boy", "not in the vocabulary"]
+    rewrite_tokenizer(path, special_tokens=tokens, special_tokens_in_strings=are_in_strings)
+    found = open_checkpoint(path).tokenizer_settings.user_tokens
+    assert tuple(token.content for token in found) == user_tokens
+
+
+def test_special_token_with_white_space_gives_no_vocabulary_and_a_reason(tmp_path):
+    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
+    vocab = path / "assets" / "tokenizer" / "vocabulary.txt"
+    vocab.write_text(vocab.read_text().replace("\nboy\n", "\na boy\n"))
+    rewrite_tokenizer(path, special_tokens=["a boy"], special_tokens_in_strings=True)
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.vocab is None
+    line = f"{path}/tokenizer.json: special_tokens: user token 'a boy': contains white space"
+    assert checkpoint.tokenizer_mismatch.startswith(line)
+
+
+@pytest.mark.parametrize("tokens", ["boy", [1]])
+def test_special_tokens_of_a_wrong_type_are_rejected(tmp_path, tokens):
+    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
+    rewrite_tokenizer(path, special_tokens=tokens, special_tokens_in_strings=True)
+    with pytest.raises(InputError, match=r"tokenizer.json: special_tokens is .* list of strings"):
+        open_checkpoint(path)
+
+
 @pytest.mark.parametrize("key", ["strip_accents", "split_on_cjk"])
 def test_tokenizer_setting_of_a_wrong_type_is_rejected(tmp_path, key):
     path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
