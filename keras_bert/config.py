@@ -48,9 +48,9 @@ _IGNORED_KEYS = frozenset(
     """
     _name_or_path architectures bos_token_id chunk_size_feed_forward classifier_dropout
     cls_token_id decoder_start_token_id directionality dtype eos_token_id finetuning_task
-    gradient_checkpointing id2label keras_bert label2id mask_token_id name_or_path num_labels
-    output_attentions output_hidden_states output_past pad_token_id pooler_fc_size
-    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    gradient_checkpointing id2label keras_bert keras_bert_untrained label2id mask_token_id
+    name_or_path num_labels output_attentions output_hidden_states output_past pad_token_id
+    pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
     problem_type return_dict sep_token_id task_specific_params tokenizer_class torch_dtype
     torchscript transformers_version use_bfloat16 use_cache
     """.split()  # noqa: SIM905

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+from absl import logging
 
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
@@ -22,6 +23,9 @@ ARCHITECTURES = {
     "BertTokenClassifier": "BertForTokenClassification",
     "BertSpanLabeler": "BertForQuestionAnswering",
 }
+
+# The key of config.json for a change of the weights after which the model has not been trained.
+UNTRAINED = "keras_bert_untrained"
 
 # Keys of config.json that this library sets itself when it writes a checkpoint.
 _ALWAYS_WRITTEN = frozenset(
@@ -119,6 +123,12 @@ class Checkpoint:
         Raises:
             InputError: the weights do not match the model; all mismatches are listed.
         """
+        untrained = self.settings.get(UNTRAINED)
+        if isinstance(untrained, str):
+            logging.warning(
+                "%s: %s, and not trained since; train the model before you use it",
+                *(self.path, untrained),
+            )
         with self.open_weights() as stored:
             return load_weights(model, stored)
 

@@ -13,7 +13,7 @@ from absl import logging
 from safetensors import SafetensorError
 
 from keras_bert.checkpoints import google, keras_hub
-from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
+from keras_bert.checkpoints.checkpoint import ARCHITECTURES, UNTRAINED, Checkpoint
 from keras_bert.checkpoints.google import write_google_checkpoint
 from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
 from keras_bert.checkpoints.model_description import ModelDescription
@@ -126,7 +126,13 @@ def _changed_description(
         config = keep_layers(config, changes.layers, where)
     if changes.positions:
         where = f"--max_position_embeddings={changes.positions}"
-        config = extend_positions(config, changes.positions, where)
+        old, config = config, extend_positions(config, changes.positions, where)
+        untrained = (
+            f"the table of positions was extended from {old.max_position_embeddings} to "
+            f"{changes.positions} ({changes.positions_by})"
+        )
+        logging.warning("%s; train the model with texts of that length", untrained)
+        description = replace(description, extra={**description.extra, UNTRAINED: untrained})
     description = replace(description, config=config)
     if not changes.heads:
         description = replace(description, problem_type=None)

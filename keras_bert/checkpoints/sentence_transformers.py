@@ -82,8 +82,8 @@ def _modules(file: Path) -> list[tuple[str, str]]:
     if not file.is_file():
         return []
     try:
-        return [
-            (module["type"].rpartition(".")[2], module["path"])
+        modules = [
+            (module["type"].rpartition(".")[2], str(module["path"]))
             for module in json.loads(file.read_text(encoding="utf-8"))
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -91,6 +91,10 @@ def _modules(file: Path) -> list[tuple[str, str]]:
             f"{file}: cannot be read; expected the list of modules of sentence-transformers, "
             "each with a type and a path"
         ) from None
+    for _, path in modules:
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            raise InputError(f"{file}: the path {path!r}; expected a folder in that of the model")
+    return modules
 
 
 def _poolings(file: Path) -> list[str]:

@@ -24,7 +24,13 @@ from keras_bert.common.errors import InputError
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _BLOCK = 8 * 2**20  # bytes that are read at once for a checksum
 _STALE_AFTER = 24 * 3600.0  # seconds after which an idle writer on another machine counts as dead
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a string",
+    list: "a list",
+}
 
 
 def read_json(path: str | os.PathLike) -> dict:
@@ -57,7 +63,7 @@ def value_of(
     `content` is the JSON object that was read from `path`.
 
     Raises:
-        InputError: the value is not of type `kind`, which is int, float, bool or str.
+        InputError: the value is not of type `kind`, which is int, float, bool, str or list.
     """
     value = content.get(name)
     if value is None:

@@ -76,9 +76,6 @@ def define_flags(define: Definitions) -> None:
     fine_tuning_flags.define_teacher(define)
 
 
-# --nodo_train reads these flags from the run of --init_checkpoint.
-LONG_TEXT_FLAGS = ("long_text", "window_stride", "window_pooling")
-
 # For a user's own files, --nodo_train reads these flags from the run of --init_checkpoint.
 FLAGS_OF_THE_RUN = (
     "text_column",
@@ -117,7 +114,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    missing_flags.use_flags_of_run(flags, "task_name", *LONG_TEXT_FLAGS)
+    missing_flags.use_flags_of_run(flags, "task_name", *fine_tuning_flags.long_text_flags(flags))
     is_custom = flags.task_name.lower() == "custom"
     if is_custom:
         missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)

@@ -85,9 +85,11 @@ FLAGS_OF_THE_RUN = (
     "positive_column",
     "text_a_column",
     "text_b_column",
+    "negative_column",
     "score_column",
-    "long_text",
-    "window_stride",
+    "score_range",
+    "scale",
+    "matryoshka_sizes",
 )
 
 HELP = """\
@@ -103,7 +105,8 @@ The shortest command with both in place:
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Trains an embedding model and prints the final metrics."""
     reject_arguments(arguments)
-    missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
+    long_text = fine_tuning_flags.long_text_flags(flags)
+    missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN, *long_text)
     no_data = "" if flags.train_file or flags.eval_file else "no --train_file"
     missing_flags.complete_flags(flags, no_data, "out/embed", HELP)
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.

@@ -178,6 +178,15 @@ def define_long_text(define: Definitions) -> None:
     )
 
 
+def long_text_flags(flags: FlagValues) -> tuple[str, ...]:
+    """Returns the flags of `define_long_text` whose values may come from an earlier run.
+
+    The others depend on --long_text, so there are none if it is on the command line.
+    """
+    names = [name for name in ("long_text", "window_stride", "window_pooling") if name in flags]
+    return () if flags["long_text"].present else tuple(names)
+
+
 def define_teacher(define: Definitions) -> None:
     """Defines the flags of programs whose model can learn from a teacher."""
     define.string(
@@ -199,7 +208,8 @@ def define_teacher(define: Definitions) -> None:
     define.number(
         "hidden_state_weight",
         0.0,
-        "Weight of the loss that compares the last hidden states with the teacher's; 0: none.",
+        "Weight of the loss that compares the vectors that the heads of the two models read; 0: "
+        "none.",
         0.0,
     )
 

@@ -18,6 +18,10 @@ from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
 
 
+# absl's name for the type of flags with comma-separated values.
+_LIST = "comma separated list of strings"
+
+
 def use(flags: FlagValues, name: str, value: object) -> None:
     """Sets a flag to a value and logs it; does nothing if the value is empty."""
     if value:
@@ -26,34 +30,38 @@ def use(flags: FlagValues, name: str, value: object) -> None:
 
 
 def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
-    """Sets --max_seq_length and the flags `names` to their values in an earlier run.
+    """Sets --max_seq_length and the flags `names` to the settings of the model.
 
-    This applies only with --nodo_train and a run as --init_checkpoint, and not to flags on the
-    command line. Flags that the run did not record, because it is older, keep their default.
+    They are saved with the model, or recorded by the run that trained it. This applies only with
+    --nodo_train, and not to flags on the command line. Flags that are not recorded, as in an older
+    run or in a model of another library, keep their default.
 
     Returns:
-        The run, without settings if --init_checkpoint is not a run; None with --do_train or without
-        --init_checkpoint.
+        The run, without settings if --init_checkpoint is not of a run; None with --do_train or
+        without --init_checkpoint.
 
     Raises:
         InputError: the run's files cannot be read, or contain a value that the flag rejects.
     """
     if flags.do_train or not flags.init_checkpoint:
         return None
-    run = EarlierRun.of(Path(flags.init_checkpoint))
-    kinds = {"int": int, "float": float, "bool": bool}
+    model = Path(flags.init_checkpoint)
+    run = EarlierRun.of(model)
+    kinds = {"int": int, "float": float, "bool": bool, _LIST: list}
     used = []
     for flag in (flags[name] for name in ("max_seq_length", *names)):
-        value = run.setting(flag.name, kinds.get(flag.flag_type(), str), None)
+        kind = kinds.get(flag.flag_type(), str)
+        value, file = run.flag(flag.name, kind, model)
         if flag.present or value is None or value == flag.value:
             continue
         try:
-            flag.value = flag.parser.parse(value)
+            flag.value = flag.parser.parse([*map(str, value)] if kind is list else value)
         except ValueError as error:
-            raise InputError(f"{run.folder / 'run.json'}: {flag.name}: {error}") from None
-        used.append(f"--{flag.name}={value}")
+            raise InputError(f"{file}: {flag.name}: {error}") from None
+        shown = ",".join(map(str, value)) if isinstance(value, list) else value
+        used.append(f"--{flag.name}={shown}")
     if used:
-        logging.info("Using flags of the run %s: %s", run.folder, " ".join(used))
+        logging.info("Using the settings of %s: %s", model, " ".join(used))
     return run
 
 

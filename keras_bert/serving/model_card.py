@@ -165,6 +165,15 @@ def _limits(info: Mapping[str, Any], was_scored: bool) -> list[str]:
         ),
         "ner": f"Long texts are split into windows of at most {length} tokens.",
     }
+    if info.get("long_text") == "windows":
+        limits[info["task"]] = (
+            f"Long texts are split into windows of at most {length} tokens, including [CLS] and "
+            "[SEP], whose outputs are pooled."
+        )
+    if info.get("long_text") == "head_tail":
+        limits[info["task"]] = (
+            f"Inputs are truncated in the middle to {length} tokens, including [CLS] and [SEP]."
+        )
     lines = [
         limits.get(
             info["task"], f"Inputs are truncated to {length} tokens, including [CLS] and [SEP]."

@@ -1,5 +1,6 @@
 """Runs the signature of an export that maps strings to answers."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,20 @@ def positional(signature: Serve, input_names: Sequence[str], expected: Collectio
 def served_answers(
     serve: Serve, columns: Columns, batch_size: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the answers {name: [B, ...]} of each batch; without texts, of one empty batch."""
+    """Yields the answers {name: [B, ...]} of each batch; without texts, of one empty batch.
+
+    Raises:
+        InputError: the signature rejects the texts.
+    """
     for start in range(0, max(len(columns[0]), 1), batch_size):
         batch = [as_tensor(column[start : start + batch_size]) for column in columns]
-        yield {name: value.numpy() for name, value in serve(*batch).items()}
+        try:
+            yield {name: value.numpy() for name, value in serve(*batch).items()}
+        except tf.errors.InvalidArgumentError as error:
+            raise InputError(_first_assertion(error.message)) from None
+
+
+def _first_assertion(message: str) -> str:
+    """Returns the text of the assertion that failed in a graph, or else the first line."""
+    found = re.search(r"assertion failed: \[(.*?)\] \[", message, re.DOTALL)
+    return found[1] if found else message.partition("\n")[0]

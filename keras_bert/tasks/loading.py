@@ -13,11 +13,9 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.weights import LoadReport
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import value_of
-from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
+from keras_bert.tasks.fine_tuning.earlier_run import SETTINGS_KEY, EarlierRun
 from keras_bert.text.tokenizer import BertTokenizer
 
-# The key of config.json under which `save_pretrained` keeps a task's settings.
-SETTINGS_KEY = "keras_bert"
 # The default if neither the model directory nor its run records a max_seq_length.
 DEFAULT_MAX_SEQ_LENGTH = 128
 # The minimum of max_seq_length: [CLS] a [SEP] b [SEP], for two texts of one token each.

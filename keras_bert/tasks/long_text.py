@@ -28,7 +28,7 @@ WINDOW_POOLINGS = ("mean", "max")
 
 @dataclass(frozen=True)
 class LongText:
-    """What happens to single texts with more than `max_seq_length` tokens.
+    """The settings for single texts with more than `max_seq_length` tokens.
 
     Attributes:
         strategy: `truncate` removes tokens at the end, `head_tail` in the middle; `windows` splits
@@ -65,8 +65,11 @@ class LongText:
     @classmethod
     def saved(cls, source: Source) -> "LongText":
         """Reads the settings of a saved model."""
+        strategy = source.setting("long_text", str, None, TRUNCATE)
+        if strategy != WINDOWS:
+            return cls(strategy)
         return cls(
-            source.setting("long_text", str, None, TRUNCATE),
+            strategy,
             source.setting("window_stride", int, None, 0),
             source.setting("window_pooling", str, None, "mean"),
         )
@@ -81,9 +84,9 @@ class LongText:
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Returns the settings that are saved; none if texts are truncated at the end."""
+        """Returns the settings that are saved with a model and in exports."""
         if self.strategy != WINDOWS:
-            return {"long_text": self.strategy} if self.strategy != TRUNCATE else {}
+            return {"long_text": self.strategy}
         return {
             "long_text": self.strategy,
             "window_stride": self.window_stride,
@@ -116,8 +119,8 @@ class LongTextProcessor(TextProcessor):
         """Converts texts [B] or pairs of texts, [B] each, into model inputs.
 
         Raises:
-            InputError: the windows of all texts have too many tokens for one call. In a graph, the
-                operation fails instead, with a tf.errors.InvalidArgumentError.
+            TooManyTokens: the windows of all texts have too many tokens for one call. In a graph,
+                the operation fails instead, with a tf.errors.InvalidArgumentError.
         """
         long_text: LongText = self.settings.long_text
         if long_text.strategy == TRUNCATE or text_pair is not None:

@@ -17,6 +17,7 @@ from keras_bert.common import host_memory
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.text.strings import encode_texts
+from keras_bert.text.windows import TooManyTokens
 from keras_bert.training.progress import progress
 
 CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
@@ -101,20 +102,33 @@ def prepare(
     lengths = [np.zeros([0], np.int64)]
     with progress("tokenizing", count, "texts") as advance:
         for part in _chunk_slices(columns, chunk_size):
-            chunk = [column[part] for column in columns]
-            inputs = preprocess(*map(as_tensor, chunk))
-            ids.append(inputs.input_ids.values.numpy())
-            segments.append(inputs.segment_ids.values.numpy())
-            lengths.append(inputs.input_ids.row_lengths().numpy())
-            more_rows, more_tokens = len(lengths[-1]), len(ids[-1])
-            chunks.append(
-                Chunk(inputs, slice(rows, rows + more_rows), slice(tokens, tokens + more_tokens))
-            )
-            rows, tokens = rows + more_rows, tokens + more_tokens
+            for inputs in _preprocessed(preprocess, [column[part] for column in columns]):
+                ids.append(inputs.input_ids.values.numpy())
+                segments.append(inputs.segment_ids.values.numpy())
+                lengths.append(inputs.input_ids.row_lengths().numpy())
+                more_rows, more_tokens = len(lengths[-1]), len(ids[-1])
+                of_chunk = slice(rows, rows + more_rows), slice(tokens, tokens + more_tokens)
+                chunks.append(Chunk(inputs, *of_chunk))
+                rows, tokens = rows + more_rows, tokens + more_tokens
             _check_memory(part.stop, rows, tokens)
-            advance(len(chunk[0]))
+            advance(part.stop - part.start)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
     return Prepared(Examples(np.concatenate(ids), np.concatenate(segments), starts), chunks)
+
+
+def _preprocessed(
+    preprocess: Callable[..., NetworkInputs], chunk: Sequence[Sequence[Any]]
+) -> Iterator[NetworkInputs]:
+    """Preprocesses a chunk, in halves if its windows have too many tokens for one call."""
+    try:
+        yield preprocess(*map(as_tensor, chunk))
+        return
+    except TooManyTokens:
+        count = len(chunk[0])
+        if count == 1:
+            raise
+    for half in (slice(count // 2), slice(count // 2, count)):
+        yield from _preprocessed(preprocess, [column[half] for column in chunk])
 
 
 def _chunk_slices(columns: Sequence[Sequence[Any]], chunk_size: int) -> Iterator[slice]:
@@ -140,7 +154,7 @@ def _check_memory(texts: int, rows: int, tokens: int) -> None:
         raise InputError(
             f"the {rows} sequences of the first {texts} texts have {tokens} tokens, which need "
             f"{needed / 1e9:,.1f} GB more, but {available / 1e9:,.1f} GB of memory are available; "
-            "expected fewer or shorter texts, or a larger stride of windows"
+            "expected fewer or shorter texts, or if they are split into windows, a larger stride"
         )
 
 

@@ -139,8 +139,8 @@ class Task:
         """The Keras model; raises InputError for an exported model, which has none."""
         if self._model is None:
             raise InputError(
-                "an exported model has no Keras model and cannot be trained; load the model "
-                "directory that it was exported from"
+                "an exported model has no Keras model and cannot be trained or changed; load the "
+                "model directory that it was exported from"
             )
         return self._model
 

@@ -17,8 +17,12 @@ from keras_bert.text.padding import combine_segments
 
 # The largest number of tokens in all windows of one call. The operations of `make_text_windows`
 # need about 50 bytes for each, and count them in int32.
-MAX_WINDOW_TOKENS = 2**25
+MAX_WINDOW_TOKENS = 2**23
 _HEAD_SHARE = 4  # The head has one in four tokens: 128 of 510 in Sun et al. 2019, section 5.3.1.
+
+
+class TooManyTokens(InputError):
+    """The windows of some texts have too many tokens for one call."""
 
 
 class TextWindows(NamedTuple):
@@ -69,14 +73,14 @@ def make_text_windows(
     in a window, so that each token is in at least one.
 
     Raises:
-        InputError: the windows have more than MAX_WINDOW_TOKENS tokens in total. In a graph, the
+        TooManyTokens: the windows have more than MAX_WINDOW_TOKENS tokens in total. In a graph, the
             operation fails instead, with a tf.errors.InvalidArgumentError.
     """
     room = max_seq_length - 2
     starts, sizes = (tf.cast(of, tf.int32) for of in (tokens.row_starts(), tokens.row_lengths()))
     # One window, and one more for each stride that is needed to cover the rest of the text.
     counts = 1 + tf.maximum(-((room - sizes) // stride), 0)
-    with tf.control_dependencies(_too_many_tokens(tokens, counts, max_seq_length)):
+    with tf.control_dependencies(_too_many_tokens(counts, max_seq_length)):
         ends = tf.cumsum(counts)
     text = row_ids(tf.concat([[0], ends], axis=0))
     offset = stride * (tf.range(tf.size(text)) - tf.gather(ends - counts, text))
@@ -99,14 +103,12 @@ def make_text_windows(
     )
 
 
-def _too_many_tokens(
-    tokens: tf.RaggedTensor, counts: tf.Tensor, max_seq_length: int
-) -> list[tf.Operation]:
+def _too_many_tokens(counts: tf.Tensor, max_seq_length: int) -> list[tf.Operation]:
     """Rejects windows with too many tokens; returns the operations that do so in a graph."""
     total = tf.reduce_sum(tf.cast(counts, tf.int64)) * max_seq_length
     problem = (
-        f"long_text='windows': the windows have more than {MAX_WINDOW_TOKENS} tokens in total; "
-        "expected shorter texts, fewer texts at once, or a larger window_stride"
+        f"long_text=windows: the windows of the texts have more than {MAX_WINDOW_TOKENS} tokens; "
+        "expected shorter texts, or a larger window_stride"
     )
     if not tf.executing_eagerly():
         is_allowed = tf.debugging.assert_less_equal(
@@ -114,5 +116,5 @@ def _too_many_tokens(
         )
         return [is_allowed]
     if total > MAX_WINDOW_TOKENS:
-        raise InputError(f"{problem}; the longest text has {tokens.row_lengths().numpy().max()}")
+        raise TooManyTokens(problem)
     return []

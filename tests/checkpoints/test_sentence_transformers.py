@@ -64,6 +64,14 @@ def test_invalid_list_of_modules_is_named(content: str, tmp_path: Path):
         SentenceTransformer.of(tmp_path)
 
 
+@pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b"])
+def test_modules_outside_of_the_model_are_rejected(path: str, tmp_path: Path):
+    modules = [{"type": "sentence_transformers.models.Pooling", "path": path}]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=f"the path '{path}'; expected a folder in that of the"):
+        SentenceTransformer.of(tmp_path)
+
+
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", False), ("cls", True)])
 def test_trained_model_has_the_same_vectors_in_sentence_transformers(
     pooling, normalize, pretrained, run_in_peers, tmp_path: Path

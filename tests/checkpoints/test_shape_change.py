@@ -13,6 +13,7 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.shape_change import new_positions
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 
 TABLE = "bert.embeddings.position_embeddings.weight"
 
@@ -77,6 +78,33 @@ def test_tiled_positions_give_the_same_outputs_for_short_texts(source, tmp_path,
     assert long(inputs_of(25))["sequence_output"].shape == (1, 25, 8)
     with pytest.raises(InputError, match="25"):
         short(inputs_of(25))
+
+
+@pytest.mark.parametrize("to", ["hugging_face", "tf1", "keras_hub"])
+def test_extended_positions_are_marked_until_the_model_is_trained(source, tmp_path, caplog, to):
+    with caplog.at_level("WARNING", "absl"):
+        convert(source, tmp_path / "long", to, Changes(positions=25))
+        TextEmbedder.from_pretrained(tmp_path / "long", 25)
+    extended = "the table of positions was extended from 10 to 25 (interpolate)"
+    warnings = [message for message in caplog.messages if extended in message]
+    assert warnings == [
+        f"{extended}; train the model with texts of that length",
+        f"{tmp_path / 'long'}: {extended}, and not trained since; train the model before you use "
+        "it",
+    ]
+
+
+@pytest.mark.slow
+def test_training_removes_the_mark_of_extended_positions(source, tmp_path, caplog):
+    convert(source, tmp_path / "long", changes=Changes(positions=25))
+    embedder = TextEmbedder.from_pretrained(tmp_path / "long", 25)
+    pairs = (["a", "b"], ["c", "d"])
+    embedder.fit(pairs, batch_size=2, epochs=1, verbose=0, jit_compile=False)
+    embedder.save_pretrained(tmp_path / "trained")
+    caplog.clear()
+    with caplog.at_level("WARNING", "absl"):
+        TextEmbedder.from_pretrained(tmp_path / "trained")
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,15 @@ def flags_of(monkeypatch, tmp_path):
         flags.DEFINE_float("threshold", None, "", flag_values=values)
         flags.DEFINE_string("column", "text", "", flag_values=values)
         flags.DEFINE_enum("kind", "a", ["a", "b"], "", flag_values=values)
+        flags.DEFINE_list("names", ["a"], "", flag_values=values)
         flags.DEFINE_float("learning_rate", 5e-5, "", flag_values=values)
         values(["program", *arguments])
         monkeypatch.chdir(tmp_path)
         (tmp_path / "out" / "best").mkdir(parents=True, exist_ok=True)
         record = {"settings": {"learning_rate": 1.0, **settings}}
         (tmp_path / "out" / "run.json").write_text(json.dumps(record))
-        run = missing_flags.use_flags_of_run(values, "by_pair", "threshold", "column", "kind")
+        names = ("by_pair", "threshold", "column", "kind", "names")
+        run = missing_flags.use_flags_of_run(values, *names)
         return values, run
 
     return parse
@@ -46,9 +48,30 @@ def test_unset_flags_are_taken_from_the_run_and_logged_once(flags_of, folder, ca
     assert run.folder == tmp_path / "out"
     (log_record,) = caplog.records
     assert log_record.getMessage() == (
-        f"Using flags of the run {tmp_path / 'out'}: "
+        f"Using the settings of {folder}: "
         "--max_seq_length=256 --by_pair=True --threshold=2 --column=b --kind=b"
     )
+
+
+def test_settings_of_the_model_take_precedence_over_those_of_its_run(flags_of, tmp_path):
+    """The model of a run may have been replaced; a copied model has no run."""
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    config = json.dumps({"keras_bert": {"max_seq_length": 64, "names": ["c", "d"]}})
+    (tmp_path / "out" / "model" / "config.json").write_text(config)
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "config.json").write_text(config)
+    for folder in ("out", "out/model"):
+        found, _ = flags_of(SETTINGS, f"--init_checkpoint={folder}")
+        assert (found.max_seq_length, found.column, found.names) == (64, "b", ["c", "d"])
+    found, _ = flags_of(SETTINGS, "--init_checkpoint=copy")
+    assert (found.max_seq_length, found.column, found.names) == (64, "text", ["c", "d"])
+
+
+def test_lists_are_taken_from_the_run(flags_of, caplog):
+    with caplog.at_level("INFO", "absl"):
+        found, _ = flags_of({"names": ["0", "5"]})
+    assert found.names == ["0", "5"]
+    assert caplog.messages == ["Using the settings of out: --names=0,5"]
 
 
 def test_explicit_flags_are_kept_even_if_equal_to_the_default(flags_of, caplog):

@@ -2,14 +2,18 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+
+from keras_bert.tasks.load import load
 
 STEPS = 48
 
@@ -201,6 +205,43 @@ def test_parquet_trains_to_the_same_bits_as_tsv(run_program, place, tmp_path):
     assert len(weights) == 1
 
 
+@pytest.mark.slow
+def test_long_texts_have_the_same_answers_everywhere(run_program, make_checkpoint, tmp_path):
+    """The program, the API, the export, and the program on the run or on a copied model."""
+    make_checkpoint(tmp_path / "bert", ["good", "bad", "film", "."], initializer_range=0.5)
+    rows = [f"{'film . ' * (i % 7)}{('bad ', 'good ')[i % 2] * 3},{i % 2}" for i in range(16)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    flags = {"task_name": "custom", "train_file": "rows.csv", "eval_file": "rows.csv"}
+    flags |= {"init_checkpoint": "bert", "output_dir": "out", "export": True}
+    flags |= {"max_seq_length": 6, "long_text": "windows", "window_stride": 3}
+    flags |= {"window_pooling": "max", "mixed_precision": "float32", "num_train_steps": 3}
+    done = run_program("run_classifier.py", "--nojit_compile", cwd=tmp_path, **flags)
+    assert done.returncode == 0, done.stderr
+
+    def answers(folder):
+        lines = (tmp_path / folder / "predictions.jsonl").read_text().splitlines()
+        return np.array([json.loads(line)["probabilities"]["1"] for line in lines])
+
+    expected = answers("out")
+    texts = [row.split(",")[0] for row in rows]
+    for path in ("out", "out/export/1"):
+        found = load(tmp_path / path).predict(texts)
+        assert not found["truncated"].any()
+        np.testing.assert_allclose(found["probabilities"][:, 1], expected, atol=2e-6)
+    shutil.copytree(tmp_path / "out" / "model", tmp_path / "copy")
+    again = {"task_name": "custom", "test_file": "rows.csv"}
+    for start in ("out", "copy"):
+        names = {"init_checkpoint": start, "output_dir": f"again-{start}"}
+        done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)
+        assert done.returncode == 0, done.stderr
+        np.testing.assert_allclose(answers(f"again-{start}"), expected, atol=2e-6)
+    # Another strategy does not get the stride of the run.
+    names = {"init_checkpoint": "out", "output_dir": "head_tail", "long_text": "head_tail"}
+    done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)
+    assert done.returncode == 0, done.stderr
+    assert np.abs(answers("head_tail") - expected).max() > 1e-4
+
+
 def test_missing_data_prints_the_expected_files_and_a_command(run_program, tmp_path):
     done = run_program("run_classifier.py", cwd=tmp_path)
     assert done.returncode == 1
@@ -224,7 +265,7 @@ def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_
     done = predict()
     for taken in (of_the_task, of_the_files):
         used_flags = " ".join(f"--{name}={value}" for name, value in taken.items())
-        assert f"Using flags of the run {tmp_path}: {used_flags}\n" in done.stderr
+        assert f"Using the settings of .: {used_flags}\n" in done.stderr
     done = predict("--task_name=RTE", "--data_dir=glue")  # Its columns are GLUE's.
     assert "--max_seq_length=256\n" in done.stderr
     assert "--text_column" not in done.stderr

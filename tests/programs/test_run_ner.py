@@ -88,7 +88,7 @@ def test_prediction_takes_columns_and_context_from_the_run(run_program, tmp_path
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
     done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path, init_checkpoint=".")
     taken = "--document_context=True --token_column=1 --tag_column=3"
-    assert f"Using flags of the run {tmp_path}: {taken}\n" in done.stderr
+    assert f"Using the settings of .: {taken}\n" in done.stderr
     assert "found no column files" in done.stderr
 
 

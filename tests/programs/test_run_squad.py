@@ -103,7 +103,7 @@ def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folde
     )
     assert done.returncode == 0, done.stderr
     taken = "--max_seq_length=24 --version_2_with_negative=True --max_query_length=8"
-    assert f"Using flags of the run {run}: {taken}\n" in done.stderr
+    assert f"Using the settings of {run}: {taken}\n" in done.stderr
     assert "--null_score_diff_threshold=-10000.0" in done.stderr
     predicted = {
         path.stem: json.loads(path.read_text()) for path in (folder / "predicted").glob("*.json")

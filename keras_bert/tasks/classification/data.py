@@ -58,7 +58,7 @@ class ClassificationSettings:
 
     @property
     def long_text_settings(self) -> LongText:
-        """What happens to long texts; raises InputError for an invalid setting."""
+        """The settings of long texts; raises InputError for an invalid setting."""
         return LongText(self.long_text, self.window_stride, self.window_pooling)
 
 

@@ -122,7 +122,10 @@ def make_task(
         all_prepared["train"] = split.prepared
         train = labeled_examples(split.prepared, split.labels)
         weights = class_weights(
-            classification.class_weights, problem.problem_type, problem.labels, split.labels
+            classification.class_weights,
+            problem.problem_type,
+            problem.labels,
+            train.labels["labels"],
         )
     dev = {suffix: labelled(texts) for suffix, texts in splits.dev.items()}
     if problem.labels:

@@ -29,7 +29,7 @@ from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.served import ServedClassifier
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
-from keras_bert.tasks.long_text import LongText, LongTextTask
+from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextTask
 from keras_bert.tasks.losses import CLASSIFICATION_LOSSES
 from keras_bert.tasks.prepared import prepare
 from keras_bert.tasks.truncation import report_truncation
@@ -272,6 +272,11 @@ class TextClassifier(LongTextTask):
 
     def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
         columns = check_texts(name, texts, allow_pairs=True)
+        if len(columns) == 2 and self.settings.long_text != TRUNCATED:
+            raise InputError(
+                f"{name} is a tuple of pairs, but long_text is "
+                f"{self.settings.long_text.strategy!r}; expected single texts, or 'truncate'"
+            )
         if len(columns) == 2 and self._model is not None:
             count = self.model.config.type_vocab_size
             if count < 2:

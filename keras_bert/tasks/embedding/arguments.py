@@ -11,7 +11,6 @@ from keras_bert.common.errors import InputError
 from keras_bert.tasks.embedding.data import matryoshka_sizes
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.rows import (
-    DEFAULT_RANGE,
     TextRows,
     check_evaluation_rows,
     check_scores,
@@ -45,7 +44,7 @@ def given_evaluation_rows(name: str, texts: Any, scores: Any) -> TextRows:
     if len(rows.columns) != 2:
         raise InputError(f"{name} is a tuple of 3 items; expected a tuple of two lists of strings")
     if rows.scores is not None:
-        check_scores(rows, DEFAULT_RANGE)
+        check_scores(rows)
     check_evaluation_rows(rows)
     return rows
 

@@ -69,7 +69,7 @@ class EmbeddingSettings:
 
     @property
     def long_text_settings(self) -> LongText:
-        """What happens to long texts; raises InputError for an invalid setting."""
+        """The settings of long texts; raises InputError for an invalid setting."""
         return LongText(self.long_text, self.window_stride)
 
 
@@ -82,7 +82,7 @@ def matryoshka_sizes(where: str, values: Sequence[object], hidden_size: int) -> 
         InputError: a size is not from 1 to `hidden_size`, or is repeated.
     """
     try:
-        sizes = [int(value) for value in values]
+        sizes = [int(str(value)) for value in values]
     except (TypeError, ValueError):
         sizes = [0]
     wrong = [size for size in sizes if not 1 <= size <= hidden_size]
@@ -122,7 +122,7 @@ def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | None:
 def _read_scored(settings: EmbeddingSettings, file: str) -> TextRows:
     columns = [settings.text_a_column, settings.text_b_column]
     rows = _read(file, columns, settings.score_column)
-    check_scores(rows, settings.numeric_range)
+    check_scores(rows, settings.numeric_range, ", or another --score_range")
     return rows
 
 

@@ -78,13 +78,15 @@ def check_range(name: str, value: Any) -> tuple[float, float]:
     return low, high
 
 
-def check_scores(rows: TextRows, score_range: tuple[float, float]) -> None:
-    """Raises InputError if a score is outside the range."""
+def check_scores(
+    rows: TextRows, score_range: tuple[float, float] = DEFAULT_RANGE, remedy: str = ""
+) -> None:
+    """Raises InputError if a score is outside the range; `remedy` is the end of the message."""
     low, high = score_range
     for index in np.flatnonzero((rows.scores < low) | (rows.scores > high))[:1].tolist():
         raise InputError(
             f"{rows.where(index)}: the score is {rows.scores[index]:g}; expected from {low:g} to "
-            f"{high:g}, or another range (score_range)"
+            f"{high:g}{remedy}"
         )
 
 

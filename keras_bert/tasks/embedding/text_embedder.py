@@ -25,7 +25,6 @@ from keras_bert.tasks.embedding.arguments import (
 from keras_bert.tasks.embedding.losses import BatchLoss, EmbeddingLoss
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.rows import (
-    DEFAULT_RANGE,
     check_scores,
     check_training_rows,
     given_rows,
@@ -190,7 +189,7 @@ class TextEmbedder(LongTextTask):
         rows = given_rows("texts", texts, scores)
         loss = given_loss(loss, rows, self.model.config.hidden_size)
         if rows.scores is not None:
-            check_scores(rows, DEFAULT_RANGE)
+            check_scores(rows)
         check_training_rows(rows, loss, FitSettings.of(options).batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
         self._replace_settings(

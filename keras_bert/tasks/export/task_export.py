@@ -96,6 +96,7 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
         "do_lower_case": task.tokenizer.do_lower_case,
         **task.tokenizer.settings.non_default(),
         **task.description(),
+        **task.text_settings(),
     }
 
     def card(info: Mapping[str, object]) -> str:
@@ -104,11 +105,10 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
 
     if reads_text:
         served = task.served(Network(task.model, compute_type))
-        info |= task.text_settings()
         engines = _engine_writer(task, served, export_format)
         write_saved_model(served, export_dir, info, card, task.example_request(), engines)
     else:
-        info["max_seq_length"] = config.max_position_embeddings
+        info["max_seq_length"] = config.max_position_embeddings  # No text is truncated to less.
         file = ModelFile(
             task.model,
             FORMATS[export_format.format],

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_bert.checkpoints.model_directory import CONFIG
 from keras_bert.common.files import read_json, value_of
 
+# The key of config.json under which `save_pretrained` and runs keep a task's settings.
+SETTINGS_KEY = "keras_bert"
 # The folders in which a run saves its weights.
 _MODEL_FOLDERS = ("model", "best")
 
@@ -47,9 +50,26 @@ class EarlierRun:
         """Returns the value of a flag of the run, or `default` if the run has none.
 
         Raises:
-            InputError: the value is not of type `kind`, which is int, float, bool or str.
+            InputError: the value is not of type `kind`, which is int, float, bool, str or list.
         """
         return value_of(self.folder / "run.json", self.settings, name, kind, default)
+
+    def flag(self, name: str, kind: type, model: Path) -> tuple[Any, Path]:
+        """Finds the value of a flag for the model directory or run `model`.
+
+        Returns:
+            The setting that is saved with the model, or else the flag of the run, or None; and the
+            file that contains it.
+
+        Raises:
+            InputError: a file cannot be read, or the value is not of type `kind`.
+        """
+        for file in (model / CONFIG, self.folder / "model" / CONFIG):
+            saved = read_json(file).get(SETTINGS_KEY) if file.is_file() else None
+            value = value_of(file, saved, name, kind, None) if isinstance(saved, Mapping) else None
+            if value is not None:
+                return value, file
+        return self.setting(name, kind, None), self.folder / "run.json"
 
     def threshold(self) -> float:
         """Returns `null_score_diff_threshold` of run_squad.py: the flag, else the result, else 0.

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.labeled_examples import labeled_examples
@@ -84,11 +83,34 @@ def test_saved_and_exported_models_give_the_same_answers(classifier, tmp_path, w
     assert probabilities(exported, []).shape == (0, 2)
 
 
-def test_models_that_truncate_are_saved_as_before(classifier, tmp_path):
-    classifier.save_pretrained(tmp_path / "model")
-    saved = json.loads((tmp_path / "model" / "config.json").read_text())
-    (settings,) = [value for value in saved.values() if isinstance(value, dict) and "pair" in value]
-    assert settings.keys() == {"max_seq_length", "problem_type", "pair"}
+def test_models_have_the_settings_that_they_were_saved_with(classifier, tmp_path):
+    """Those of the run that trained the model do not count, since they may have changed."""
+    run = {"long_text": "windows", "window_stride": 3, "window_pooling": "max"}
+    (tmp_path / "run.json").write_text(json.dumps({"settings": run}))
+    for way in (("truncate",), ("head_tail",), ("windows",)):
+        classifier.set_long_text(*way)
+        classifier.save_pretrained(tmp_path / "model")
+        opened = TextClassifier.from_pretrained(tmp_path / "model")
+        assert opened.settings.long_text == LongText(*way)
+    # Models of versions without this setting have that of their run.
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["keras_bert"] = {"max_seq_length": 10, "problem_type": "single_label", "pair": False}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    opened = TextClassifier.from_pretrained(tmp_path / "model")
+    assert opened.settings.long_text == LongText("windows", 3, "max")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format_", ["saved_model", "onnx"])
+def test_exports_record_the_setting(classifier, tmp_path, format_):
+    classifier.set_long_text("windows", 3, "max")
+    classifier.export(tmp_path / "1", format=format_)
+    info = json.loads((tmp_path / "1" / "export.json").read_text())
+    recorded = {name: info[name] for name in ("long_text", "window_stride", "window_pooling")}
+    assert recorded == LongText("windows", 3, "max").to_dict()
+    card = (tmp_path / "1" / "README.md").read_text()
+    assert "Inputs are truncated" not in card
+    assert ("split into windows of at most 10 tokens" in card) == (format_ == "saved_model")
 
 
 def test_each_window_is_an_example_with_the_label_of_its_text(classifier):
@@ -135,7 +157,10 @@ def test_invalid_settings_are_rejected(classifier, settings, message):
     assert classifier.settings.long_text == LongText()
 
 
-def test_pairs_are_only_truncated():
+def test_pairs_are_only_truncated(classifier):
+    classifier.set_long_text("windows")
+    with pytest.raises(InputError, match="texts is a tuple of pairs, but long_text is 'windows'"):
+        classifier.predict((SHORT, SHORT))
     with pytest.raises(InputError, match="got pairs of texts; expected single texts"):
         ClassifierSettings(("a", "b"), pair=True, long_text=LongText("windows"))
 
@@ -144,22 +169,31 @@ def test_pairs_are_only_truncated():
 def test_text_of_ten_megabytes_has_windows(classifier):
     """A chunk has few long texts, so that the windows of one call stay within their limit."""
     classifier.set_long_text("windows")
-    text = "good film . " * 850_000
-    assert len(text) > 10_000_000
-    one = classifier.predict([text], batch_size=4096)
-    short = classifier.predict(["good film . " * 100])
-    np.testing.assert_allclose(one["logits"], short["logits"], atol=0.05)
+    half = 425_000
+    text = "good film . " * half + "bad book . " * half
+    assert len(text) > 9_000_000
+    found = classifier.predict([text], batch_size=4096)
+    assert found["truncated"].tolist() == [False]
+    halves = classifier.predict(["good film . " * 100, "bad book . " * 100])
+    expected = halves["logits"].mean(axis=0)
+    assert np.abs(halves["logits"] - expected).max() > 0.1
+    np.testing.assert_allclose(found["logits"][0], expected, atol=0.02)
 
 
 def test_windows_of_a_text_have_a_limit(classifier, monkeypatch):
     monkeypatch.setattr(windows, "MAX_WINDOW_TOKENS", 100)
     classifier.set_long_text("windows", 1)
-    classifier.predict(["good film bad book it is a film . . good"])
+    short = ["good film bad book it is a film . . good", *SHORT] * 4
+    expected = classifier.predict(short)
+    # All windows together have more tokens, so the texts are preprocessed in parts.
+    assert len(prepare(classifier.processor.preprocess, [short]).chunks) > 1
+    one = classifier.predict(short[:1])["logits"]
+    np.testing.assert_allclose(expected["logits"][[0, 4, 8, 12]], np.repeat(one, 4, 0), atol=1e-5)
     with pytest.raises(InputError) as caught:
         classifier.predict([SHORT[0], LONG[0]])
     assert str(caught.value) == (
-        "long_text='windows': the windows have more than 100 tokens in total; expected shorter "
-        "texts, fewer texts at once, or a larger window_stride; the longest text has 28"
+        "long_text=windows: the windows of the texts have more than 100 tokens; expected "
+        "shorter texts, or a larger window_stride"
     )
 
 
@@ -169,8 +203,12 @@ def test_exports_have_the_limit_of_windows(classifier, tmp_path, monkeypatch):
     classifier.set_long_text("windows", 1)
     classifier.export(tmp_path / "1")
     exported = load(tmp_path / "1")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="more than 100 tokens in total"):
+    with pytest.raises(InputError) as caught:
         exported.predict([LONG[0]])
+    assert str(caught.value) == (
+        "long_text=windows: the windows of the texts have more than 100 tokens; expected "
+        "shorter texts, or a larger window_stride"
+    )
     assert len(exported.predict(SHORT)["label"]) == len(SHORT)
 
 

@@ -95,6 +95,6 @@ def test_missing_training_file_is_named():
 def test_matryoshka_sizes_are_sorted_and_at_most_the_hidden_size():
     assert matryoshka_sizes("--sizes", ("4", "16"), 16) == (16, 4)
     assert EmbeddingSettings(matryoshka_sizes=["8", "2"]).make_loss(8).sizes == (8, 2)
-    for values in (("32",), ("0",), ("a",), ("4", "4"), ("",)):
+    for values in (("32",), ("0",), ("a",), ("4", "4"), ("",), (2.9,), (True,)):
         with pytest.raises(InputError, match=r"--sizes: expected different whole .* 1 to 16, the"):
             matryoshka_sizes("--sizes", values, 16)
