@@ -43,6 +43,7 @@ flags.DEFINE_integer("epochs", 4, "passes over the training passages", lower_bou
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_long_texts", "folder of the data and the runs")
 FLAGS = flags.FLAGS
 
+DATA_FLAGS = ("num_books", "words", "train_passages", "dev_passages")
 CORPUS = ROOT.parent / "shared" / "data" / "corpus" / "gutenberg-85"
 
 
@@ -54,6 +55,13 @@ def passages(path: Path) -> list[str]:
     words = (parts[1] if len(parts) > 1 else text).split()
     size = FLAGS.words
     return [" ".join(words[at : at + size]) for at in range(0, len(words) - size + 1, size)]
+
+
+def data_folder() -> Path:
+    """Returns the folder of the data, which has the sizes in its name."""
+    return Path(FLAGS.work_dir) / "-".join(
+        ["data", *(str(FLAGS[name].value) for name in DATA_FLAGS)]
+    )
 
 
 def write_data(folder: Path) -> None:
@@ -82,7 +90,7 @@ def write_data(folder: Path) -> None:
 
 def run(job: Mapping) -> dict:
     """Fine-tunes with a job's kind and seed; returns the accuracy and the speed."""
-    data, kind = Path(FLAGS.work_dir) / "data", job["kind"]
+    data, kind = data_folder(), job["kind"]
     steps = -(-FLAGS.num_books * FLAGS.train_passages // 16) * FLAGS.epochs
     own = dict(KINDS[kind])
     own |= {"num_train_epochs": FLAGS.epochs} if kind == "windows" else {"num_train_steps": steps}
@@ -105,9 +113,9 @@ def run(job: Mapping) -> dict:
 
 def main(_: list[str]) -> None:
     """Does the missing runs, and prints the table."""
-    if not (Path(FLAGS.work_dir) / "data" / "dev.csv").exists():
-        write_data(Path(FLAGS.work_dir) / "data")
-    sizes = {name: FLAGS[name].value for name in ("num_books", "words", "window", "epochs")}
+    if not (data_folder() / "dev.csv").exists():
+        write_data(data_folder())
+    sizes = {name: FLAGS[name].value for name in (*DATA_FLAGS, "window", "epochs")}
     jobs = [
         {"kind": kind, "seed": int(seed), **sizes} for seed in FLAGS.seeds for kind in FLAGS.kinds
     ]

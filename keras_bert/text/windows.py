@@ -41,6 +41,15 @@ class TextWindows(NamedTuple):
     text: tf.Tensor
 
 
+def count_windows(sizes: tf.Tensor, room: int | tf.Tensor, stride: int | tf.Tensor) -> tf.Tensor:
+    """Returns the number of windows of each text, int32 [B], from its number of tokens, int32 [B].
+
+    A window has `room` tokens, and starts `stride` tokens after the one before it.
+    """
+    # One window, and one more for each stride that is needed to cover the rest of the text.
+    return 1 + tf.maximum(-((room - sizes) // stride), 0)
+
+
 def head_and_tail(tokens: tf.RaggedTensor, room: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
     """Removes tokens from the middle of texts, [B, (tokens)], that have more than `room`.
 
@@ -78,8 +87,7 @@ def make_text_windows(
     """
     room = max_seq_length - 2
     starts, sizes = (tf.cast(of, tf.int32) for of in (tokens.row_starts(), tokens.row_lengths()))
-    # One window, and one more for each stride that is needed to cover the rest of the text.
-    counts = 1 + tf.maximum(-((room - sizes) // stride), 0)
+    counts = count_windows(sizes, room, stride)
     with tf.control_dependencies(_too_many_tokens(counts, max_seq_length)):
         ends = tf.cumsum(counts)
     text = row_ids(tf.concat([[0], ends], axis=0))

@@ -18,6 +18,7 @@ import tensorflow as tf
 from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.windows import count_windows
 
 
 class SpanWindows(NamedTuple):
@@ -79,8 +80,7 @@ def make_windows(
     starts, sizes = (tf.gather(of_contexts, context_of) for of_contexts in (starts, sizes))
     room = settings.max_seq_length - 3 - queries
     step = tf.minimum(room, settings.doc_stride)
-    # One window, and one more for each stride that is needed to cover the rest of the context.
-    counts = 1 + tf.maximum(-((room - sizes) // step), 0)
+    counts = count_windows(sizes, room, step)
 
     nth = tf.ragged.range(counts)  # [B, (windows)]
     row = row_ids(nth.row_splits)  # [n]
