@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert.checkpoints.model_directory import CONFIG
 from keras_bert.common.files import read_json, value_of
 
+# As in checkpoints.model_directory, which imports Keras; programs read flags before they do.
+_CONFIG = "config.json"
 # The key of config.json under which `save_pretrained` and runs keep a task's settings.
 SETTINGS_KEY = "keras_bert"
 # The folders in which a run saves its weights.
@@ -64,7 +65,7 @@ class EarlierRun:
         Raises:
             InputError: a file cannot be read, or the value is not of type `kind`.
         """
-        for file in (model / CONFIG, self.folder / "model" / CONFIG):
+        for file in (model / _CONFIG, self.folder / "model" / _CONFIG):
             saved = read_json(file).get(SETTINGS_KEY) if file.is_file() else None
             value = value_of(file, saved, name, kind, None) if isinstance(saved, Mapping) else None
             if value is not None:
