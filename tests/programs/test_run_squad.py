@@ -86,6 +86,9 @@ def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folde
     """Takes lengths and v2.0 from run.json, and the threshold from results.json."""
     run = folder / "v2"
     shutil.copytree(finished[0] / "model", run / "model")
+    config = json.loads((run / "model" / "config.json").read_text())
+    del config["keras_bert"]  # As in models of older runs.
+    (run / "model" / "config.json").write_text(json.dumps(config))
     settings = {"version_2_with_negative": True, "null_score_diff_threshold": None}
     settings |= {"max_seq_length": 24, "max_query_length": 8}  # An older run lacks some settings.
     (run / "run.json").write_text(json.dumps({"settings": settings}))
