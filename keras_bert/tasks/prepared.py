@@ -86,11 +86,12 @@ class Prepared:
 def prepare(
     preprocess: Callable[..., NetworkInputs],
     columns: Sequence[Sequence[Any]],
-    chunk_size: int = CHUNK_SIZE,
+    chunk_size: int | None = CHUNK_SIZE,
 ) -> Prepared:
-    """Preprocesses n texts, up to `chunk_size` texts at a time.
+    """Preprocesses n texts, up to `chunk_size` texts at a time; None for all at once.
 
-    `columns` contains, for each argument of `preprocess`, n strings or n lists of strings.
+    `columns` contains, for each argument of `preprocess`, n strings or n lists of strings. Chunks
+    of long texts have fewer texts.
 
     Raises:
         InputError: the token ids of all sequences do not fit in memory.
@@ -131,8 +132,11 @@ def _preprocessed(
         yield from _preprocessed(preprocess, [column[half] for column in chunk])
 
 
-def _chunk_slices(columns: Sequence[Sequence[Any]], chunk_size: int) -> Iterator[slice]:
+def _chunk_slices(columns: Sequence[Sequence[Any]], chunk_size: int | None) -> Iterator[slice]:
     """Yields the slices of the chunks; without texts, that of one empty chunk."""
+    if chunk_size is None:
+        yield slice(0, len(columns[0]))
+        return
     start = size = 0
     for index, row in enumerate(zip(*columns, strict=True)):
         more = sum(len(part) for value in row for part in _strings(value))

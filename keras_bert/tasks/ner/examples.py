@@ -34,7 +34,7 @@ def prepare_sentences(
         return processor.preprocess_words(words, tf.constant(documents, tf.int64))
 
     # Use a single chunk, since a document may have any length.
-    return prepare(preprocess, [sentences], max(len(sentences), 1))
+    return prepare(preprocess, [sentences], chunk_size=None)
 
 
 def prepare_texts(
