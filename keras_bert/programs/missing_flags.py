@@ -11,12 +11,12 @@ from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
+from keras_bert.common.files import value_of
 from keras_bert.programs.program import MissingInput
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 # Patterns of config.json in the model directories that --init_checkpoint may default to.
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
-
 
 # absl's name for the type of flags with comma-separated values.
 _LIST = "comma separated list of strings"
@@ -47,11 +47,13 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
         return None
     model = Path(flags.init_checkpoint)
     run = EarlierRun.of(model)
+    recorded = run.recorded(model)
     kinds = {"int": int, "float": float, "bool": bool, _LIST: list}
     used = []
     for flag in (flags[name] for name in ("max_seq_length", *names)):
         kind = kinds.get(flag.flag_type(), str)
-        value, file = run.flag(flag.name, kind, model)
+        values = [(value_of(*each, flag.name, kind, None), each[0]) for each in recorded]
+        value, file = next((each for each in values if each[0] is not None), (None, None))
         if flag.present or value is None or value == flag.value:
             continue
         try:

@@ -15,8 +15,8 @@ from keras_bert.common.errors import InputError
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import combine_segments
 
-# The largest number of tokens in all windows of one call. The operations of `make_text_windows`
-# need about 50 bytes for each, and count them in int32.
+# The maximum number of tokens that the windows of one call have together. `make_text_windows`
+# needs about 50 bytes for each, and counts them in int32.
 MAX_WINDOW_TOKENS = 2**23
 _HEAD_SHARE = 4  # The head has one in four tokens: 128 of 510 in Sun et al. 2019, section 5.3.1.
 

@@ -31,7 +31,7 @@ class ClassifierSettings:
         max_seq_length: maximum number of tokens, including [CLS] and [SEP]; for longer texts, see
             `long_text`.
         pair: whether the exported model takes two texts.
-        long_text: what happens to single texts with more tokens.
+        long_text: the settings for single texts with more tokens.
 
     Raises:
         InputError: a value is invalid, the problem type is regression but there are labels, or

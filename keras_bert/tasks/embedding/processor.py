@@ -32,7 +32,7 @@ class EmbedderSettings:
         pooling: the pooling of the sentence-transformers model, `cls` or `mean`; None if unknown.
         pooled: whether the model has a pooler; without one there is no `pooled` output.
         matryoshka_sizes: the sizes of truncated vectors that the model was trained for.
-        long_text: what happens to texts with more tokens.
+        long_text: the settings for texts with more tokens.
 
     Raises:
         InputError: the windows are not pooled by their mean, or their stride is invalid.

@@ -248,7 +248,7 @@ class TextEmbedder(LongTextTask):
             "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
                 "pooled", if the model has a pooler; float32 [n, H] each, or [n, size].
             "truncated", bool [n]: whether tokens of the text were removed.
-            "num_tokens", int32 [n]: the number of tokens, with [CLS] and [SEP], in all windows.
+            "num_tokens", int32 [n]: number of tokens with [CLS] and [SEP]; for windows, the sum.
         """
         answers = self._predict(check_texts("texts", texts), batch_size)
         if size is None:

@@ -55,22 +55,21 @@ class EarlierRun:
         """
         return value_of(self.folder / "run.json", self.settings, name, kind, default)
 
-    def flag(self, name: str, kind: type, model: Path) -> tuple[Any, Path]:
-        """Finds the value of a flag for the model directory or run `model`.
+    def recorded(self, model: Path) -> list[tuple[Path, Mapping[str, Any]]]:
+        """Reads the settings of the model directory or run `model`, and the files that have them.
 
-        Returns:
-            The setting that is saved with the model, or else the flag of the run, or None; and the
-            file that contains it.
+        The settings that are saved with the model come first, because the model may have been
+        replaced since the run.
 
         Raises:
-            InputError: a file cannot be read, or the value is not of type `kind`.
+            InputError: a file cannot be read.
         """
-        for file in (model / _CONFIG, self.folder / "model" / _CONFIG):
-            saved = read_json(file).get(SETTINGS_KEY) if file.is_file() else None
-            value = value_of(file, saved, name, kind, None) if isinstance(saved, Mapping) else None
-            if value is not None:
-                return value, file
-        return self.setting(name, kind, None), self.folder / "run.json"
+        files = [
+            file for file in (model / _CONFIG, self.folder / "model" / _CONFIG) if file.is_file()
+        ]
+        saved = [(file, read_json(file).get(SETTINGS_KEY)) for file in files]
+        found = [(file, settings) for file, settings in saved if isinstance(settings, Mapping)]
+        return [*found, (self.folder / "run.json", self.settings)]
 
     def threshold(self) -> float:
         """Returns `null_score_diff_threshold` of run_squad.py: the flag, else the result, else 0.
