@@ -13,60 +13,25 @@ runs. With --speed_task, the teacher and a distilled student of a task of GLUE a
 end, and answer the texts of its development set in turn.
 """
 
-import json
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from absl import app, flags
-from whole_runs import do_runs, mean_and_spread, run_ours
+from fine_tuning_tasks import DATA, run_task
+from whole_runs import do_runs, mean_and_spread
 from workers import MODEL, ROOT
-
-DATA = ROOT.parent / "shared/data"
-NER, SQUAD = DATA / "ner/wnut17", DATA / "squad"
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task: its program, the program's flags, and the score's name in metrics.jsonl."""
-
-    program: str
-    flags: Mapping[str, object]
-    score: str
-    percent: bool = False
-
-
-def _glue(name: str) -> Task:
-    given = {"task_name": name, "data_dir": DATA / "glue" / name}
-    return Task("run_classifier.py", {**given, "do_predict": False}, "eval_score")
-
-
-TASKS = {name: _glue(name) for name in ("MRPC", "STS-B", "CoLA", "RTE", "SST-2")}
-TASKS["WNUT-17"] = Task(
-    "run_ner.py",
-    {"train_file": NER / "wnut17train.conll", "eval_file": NER / "emerging.dev.conll"},
-    "eval_f1",
-)
-TASKS["SQuAD"] = Task(
-    "run_squad.py",
-    {
-        "train_file": SQUAD / "squad2_cs224n_dev.json",
-        "predict_file": SQUAD / "xquad.en.json",
-        "max_seq_length": 384,
-    },
-    "eval_f1",
-    percent=True,
-)
 
 flags.DEFINE_list("tasks", ["STS-B", "CoLA", "SST-2", "WNUT-17"], "tasks")
 flags.DEFINE_string("speed_task", "", "the task of GLUE whose models are timed; empty for none")
 flags.DEFINE_list("students", ["plain", "distilled", "hidden"], "kinds of students")
 flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run of each kind")
-flags.DEFINE_integer("epochs", 4, "passes over the training examples", lower_bound=1)
+flags.DEFINE_integer("epochs", 10, "passes of a student over the examples", lower_bound=1)
+flags.DEFINE_integer("teacher_epochs", 3, "passes of a teacher over the examples", lower_bound=1)
+flags.DEFINE_float("learning_rate", 1e-4, "peak learning rate of the students", lower_bound=0.0)
 flags.DEFINE_integer("rounds", 5, "rounds of the speed's measurement", lower_bound=1)
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_distillation", "folder of the runs")
 FLAGS = flags.FLAGS
@@ -78,22 +43,24 @@ STUDENTS = {"plain": {}, "distilled": {}, "hidden": {"hidden_state_weight": 1.0}
 
 def folder_of(job: Mapping) -> Path:
     """Returns the output folder of a run."""
-    return Path(FLAGS.work_dir) / f"{job['task']}-{job['kind']}-{job['seed']}"
+    return Path(FLAGS.work_dir) / f"{job['task']}-{job['kind']}-{job['epochs']}-{job['seed']}"
+
+
+def job_of(task: str, kind: str, seed: int) -> dict:
+    """Returns the values that identify a run."""
+    epochs = FLAGS.teacher_epochs if kind == "teacher" else FLAGS.epochs
+    return {"task": task, "kind": kind, "seed": seed, "epochs": epochs}
 
 
 def run(job: Mapping) -> dict:
-    """Fine-tunes with a job's task, kind and seed; returns the scores after the last epoch."""
-    task, kind = TASKS[job["task"]], job["kind"]
-    own: dict[str, object] = {"num_train_epochs": FLAGS.epochs, **task.flags}
+    """Fine-tunes with a job's task, kind and seed; returns the score after the last epoch."""
+    kind, own = job["kind"], {}
     if kind != "teacher":
-        own["init_checkpoint"] = student_start()
-    if kind in ("distilled", "hidden"):
-        own["teacher"] = folder_of({**job, "kind": "teacher", "seed": 0})
+        own = {"init_checkpoint": student_start(), "learning_rate": FLAGS.learning_rate}
+    if kind not in ("teacher", "plain"):
+        own["teacher"] = folder_of(job_of(job["task"], "teacher", 0))
         own |= STUDENTS[kind]
-    figures = run_ours(task.program, folder_of(job), job["seed"], **own)
-    rows = map(json.loads, (folder_of(job) / "metrics.jsonl").read_text().splitlines())
-    scored = [row for row in rows if task.score in row][-1]
-    return {"score": scored[task.score] / (100 if task.percent else 1), **figures}
+    return run_task(job["task"], folder_of(job), job["seed"], job["epochs"], **own)
 
 
 def student_start() -> Path:
@@ -133,7 +100,7 @@ def report_speed(task: str) -> None:
 
     models = {}
     for kind in ("teacher", "distilled"):
-        folder = folder_of({"task": task, "kind": kind, "seed": 0})
+        folder = folder_of(job_of(task, kind, 0))
         export = folder / "export" / "1"
         if not export.exists():
             keras_bert.load(folder).export(export)
@@ -159,7 +126,7 @@ def report_speed(task: str) -> None:
 def main(_: list[str]) -> None:
     """Does the missing runs, and prints the tables."""
     jobs = [
-        {"task": task, "kind": kind, "seed": int(seed), "epochs": FLAGS.epochs}
+        job_of(task, kind, int(seed))
         for task in FLAGS.tasks
         for kind in ("teacher", *FLAGS.students)
         for seed in (FLAGS.seeds if kind != "teacher" else ["0"])

@@ -3,9 +3,10 @@
 Gradients must be those of the global batch, already summed over the devices and clipped.
 """
 
+import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -21,6 +22,10 @@ from keras_bert.optimization.rounding import round_stochastically
 NO_WEIGHT_DECAY = (r"[Ll]ayer_?[Nn]orm[^/]*/[^/]+$", r"bias$")
 
 STATE_DTYPES = ("float32", "bfloat16")
+
+# (gradient, value, (first moment, second moment), learning rate, iterations) -> (what is subtracted
+# from the value, new first moment, new second moment). A rule is a pure function.
+Rule = Callable[..., tuple[Any, Any, Any]]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -92,6 +97,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.bias_correction = bias_correction
         self.state_dtype = state_dtype
+        self._compile_rule: Callable[[Rule], Rule] = lambda rule: rule
+        self._rules: dict[tuple[bool, float], Rule] = {}
         self.excluded = tuple(exclude_from_weight_decay)
         self.learning_rate_multipliers = tuple((p, float(f)) for p, f in learning_rate_multipliers)
         for pattern in (*self.excluded, *(p for p, _ in self.learning_rate_multipliers)):
@@ -139,29 +146,55 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         """Updates the variables with one gradient each (dense, IndexedSlices or None)."""
         super().apply([densify(g) for g in grads], trainable_variables)
 
+    def share_rules(self, compiler: Callable[[Rule], Rule]) -> None:
+        """Lets variables of the same shape and settings share one compilation of their update.
+
+        `compiler` takes a rule, and returns one with the same results that is traced only once for
+        each shape. Without it, `update_step` traces the same operations for each variable.
+        """
+        self._compile_rule = compiler
+        self._rules.clear()
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable with operations that a compiler can fuse into a single pass."""
         index = self._get_variable_index(variable)
-        dtype = variable.dtype
         m, v = self._momentums[index], self._velocities[index]
+        settings = (self._decays[index], self._factors[index])
+        if settings not in self._rules:
+            rule = functools.partial(self._new_values, settings)
+            self._rules[settings] = self._compile_rule(rule)
+        rule = self._rules[settings]
+        change, new_m, new_v = rule(gradient, variable, (m, v), learning_rate, self.iterations)
+        self.assign(m, self._as_state(new_m, 2 * index))
+        self.assign(v, self._as_state(new_v, 2 * index + 1))
+        self.assign_sub(variable, change)
+
+    def _new_values(
+        self,
+        settings: tuple[bool, float],
+        gradient: Any,
+        value: Any,
+        moments: tuple[Any, Any],
+        learning_rate: Any,
+        iterations: Any,
+    ) -> tuple[Any, Any, Any]:
+        """Computes a `Rule`; `settings` has whether to decay, and the learning rate's factor."""
+        (decays, factor), (m, v), dtype = settings, moments, value.dtype
         gradient = ops.cast(gradient, dtype)
         new_m = self.beta_1 * ops.cast(m, dtype) + (1.0 - self.beta_1) * gradient
         new_v = self.beta_2 * ops.cast(v, dtype) + (1.0 - self.beta_2) * ops.square(gradient)
-        update = self._direction(new_m, new_v, dtype)
-        if self._decays[index]:
-            update = update + self.weight_decay_rate * variable
-            update = self._adapt(update, variable)
-        rate = ops.cast(learning_rate, dtype) * self._factors[index]
-        self.assign(m, self._as_state(new_m, 2 * index))
-        self.assign(v, self._as_state(new_v, 2 * index + 1))
-        self.assign_sub(variable, rate * update)
+        update = self._direction(new_m, new_v, iterations)
+        if decays:
+            update = update + self.weight_decay_rate * value
+            update = self._adapt(update, value)
+        return ops.cast(learning_rate, dtype) * factor * update, new_m, new_v
 
-    def _direction(self, m: Any, v: Any, dtype: Any) -> Any:
+    def _direction(self, m: Any, v: Any, iterations: Any) -> Any:
         """Returns `m / (sqrt(v) + epsilon)`, with bias-corrected moments if enabled."""
         if self.bias_correction:
-            t = ops.cast(self.iterations + 1, "float32")
-            m = m / ops.cast(_one_minus_power(self.beta_1, t), dtype)
-            v = v / ops.cast(_one_minus_power(self.beta_2, t), dtype)
+            t = ops.cast(iterations + 1, "float32")
+            m = m / ops.cast(_one_minus_power(self.beta_1, t), m.dtype)
+            v = v / ops.cast(_one_minus_power(self.beta_2, t), v.dtype)
         return m / (ops.sqrt(v) + self.epsilon)
 
     def _as_state(self, moment: Any, site: int) -> Any:

@@ -144,11 +144,21 @@ def make_strategy(
 
 
 def fastest_precision() -> str:
-    """Returns `float32`, the fastest compute dtype that does not change the loss curve.
+    """Returns the fastest compute dtype that does not change what a model learns.
 
-    On CPUs, XLA's matrix products are no faster in bfloat16; accelerators were not measured.
+    It is `bfloat16` if all devices are GPUs with a compute capability of at least 8.0, the first
+    with instructions for products of bfloat16 values. Otherwise it is `float32`: on CPUs, the
+    matrix products of JAX are no faster in bfloat16, and TPUs were not measured.
     """
-    return "float32"
+    return "bfloat16" if all(map(_multiplies_bfloat16, jax.devices())) else "float32"
+
+
+def _multiplies_bfloat16(device: jax.Device) -> bool:
+    """Whether a device has instructions for products of bfloat16 values, as far as is known."""
+    try:
+        return device.platform == "gpu" and float(device.compute_capability) >= 8.0
+    except ValueError:  # GPUs of other makers have names, such as "gfx90a".
+        return False
 
 
 def free(variables: Iterable[keras.Variable]) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import keras
 
+from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.objective import Objective
 
@@ -17,6 +18,6 @@ class TrainState:
     """
 
     model: keras.Model
-    optimizer: keras.optimizers.Optimizer
+    optimizer: AdamWeightDecay
     objective: Objective
     loss_scale: LossScale | None = None

@@ -9,6 +9,10 @@ from keras_bert.common.errors import InputError
 from keras_bert.training.cluster import join, num_workers, read_cluster
 
 STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
+# The first compute capability of NVIDIA's GPUs with products of bfloat16 values.
+BFLOAT16_CAPABILITY = (8, 0)
+# The names in /proc/cpuinfo of the instructions for products of bfloat16 values.
+BFLOAT16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}
 
 
 def make_strategy(
@@ -59,18 +63,23 @@ def make_strategy(
 
 
 def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns the fastest compute dtype of this machine that does not change the loss curve.
+    """Returns the fastest compute dtype of this machine that does not change what a model learns.
 
-    It is `bfloat16` on a CPU with bfloat16 matrix instructions (AMX in `cpu_info`), where a
-    BERT-base step takes less than half the time of float32 (benchmarks/README.md); otherwise
-    `float32`.
+    It is `bfloat16` on a CPU with instructions for products of bfloat16 values (AMX or AVX512-BF16
+    in `cpu_info`; benchmarks/README.md has speeds and scores), and if all GPUs have a compute
+    capability of at least 8.0, the first with such instructions; otherwise `float32`.
     """
-    if tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"):
+    if tf.config.list_physical_devices("TPU"):
         return "float32"
+    if gpus := tf.config.list_physical_devices("GPU"):
+        details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+        capabilities = [each.get("compute_capability", (0, 0)) for each in details]
+        return "bfloat16" if min(capabilities) >= BFLOAT16_CAPABILITY else "float32"
     try:
-        return "bfloat16" if "amx_bf16" in cpu_info.read_text().split() else "float32"
+        instructions = set(cpu_info.read_text().split())
     except OSError:
         return "float32"
+    return "bfloat16" if instructions & BFLOAT16_INSTRUCTIONS else "float32"
 
 
 def dtype_policy(mixed_precision: str) -> str:
