@@ -1,6 +1,7 @@
 """The contenders of serving.py: each maps first and second texts to label indices."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -69,8 +70,9 @@ def make(contender: str, folder: Path, length: int) -> Classify:
 
 
 def make_ours(engine: str, precision: str, folder: Path) -> Classify:
-    """Returns a function that calls the exported signature on an engine."""
+    """Returns a function that calls the exported signature on an engine, as the server does."""
     sys.path.insert(0, str(ROOT))
+    os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  Registers the ops.
 
