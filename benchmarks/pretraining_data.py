@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/pretraining_data.py [--rounds=3] [--copies=30]
     .venv/bin/python benchmarks/pretraining_data.py --large   # 1 GiB of text: memory and rate
+    .venv/bin/python benchmarks/pretraining_data.py --scaling   # what limits two workers
 
 The corpus is the King James Bible and WikiText-2 (valid and test), one sentence per line. The
 records have length 128, 20 predictions and a dupe factor of 5. Google's script (`bert-tensorflow`
@@ -12,6 +13,9 @@ Google's time excludes start-up, but keras_bert starts worker processes for each
 each of its turns creates a dataset from one copy and a dataset from all copies. The rate is the
 difference in records divided by the difference in seconds. At this rate, one copy would take less
 time than measured; the rest is start-up.
+
+--scaling compares one worker with two, and with two datasets that are created at the same time with
+one worker each. These share nothing but the machine, so they show how much it can do.
 """
 
 import json
@@ -21,6 +25,7 @@ import shutil
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
@@ -34,6 +39,7 @@ LENGTH, PREDICTIONS, DUPE_FACTOR = 128, 20, 5
 flags.DEFINE_integer("rounds", 3, "rounds per contender")
 flags.DEFINE_integer("copies", 30, "number of copies of the corpus in the input of ours")
 flags.DEFINE_bool("large", False, "compare 1/8 GiB with 1 GiB of text, instead of the contenders")
+flags.DEFINE_bool("scaling", False, "compare one worker with two, and with two datasets at once")
 flags.DEFINE_string("worker", None, "internal: contender of the worker")
 FLAGS = flags.FLAGS
 
@@ -219,13 +225,39 @@ def large(folder: Path, documents: list[list[str]]) -> None:
         )
 
 
+def scaling(folder: Path, documents: list[list[str]]) -> None:
+    """Prints the rates of one worker, of two workers, and of two datasets created at once."""
+    one, many = folder / "one.txt", folder / "many.txt"
+    write_corpus(one, documents, 1)
+    write_corpus(many, documents, FLAGS.copies)
+    ours, second = {name: Contender(name) for name in ("1", "2")}, Contender("1")
+    for contender in (*ours.values(), second):
+        contender.make(one)  # Warm-up.
+    ratios: dict[str, list[float]] = {"2": [], "1 + 1": []}
+    for _ in range(FLAGS.rounds):
+        found = {name: contender.rate(one, many) for name, contender in ours.items()}
+        with ThreadPoolExecutor() as threads:
+            both = list(threads.map(lambda each: each.rate(one, many), (ours["1"], second)))
+        found["1 + 1"] = {
+            "rate": sum(each["rate"] for each in both),
+            "cpu_rate": sum(each["cpu_rate"] for each in both) / 2,
+        }
+        for name, each in found.items():
+            print(f"workers: {name:5} {each['rate']:9,.0f}/s, {each['cpu_rate']:9,.0f}/CPU s")
+        for name, values in ratios.items():
+            values.append(found[name]["rate"] / found["1"]["rate"])
+    for name, values in ratios.items():
+        print(f"workers: {name}: median {median(values):.2f} x one worker")
+
+
 def main(_) -> None:
-    """Compares keras_bert with Google's script or, with --large, 1/8 GiB with 1 GiB of text."""
+    """Runs the comparison that the flags select."""
     if FLAGS.worker:
         return work(FLAGS.worker)
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as folder:
-        (large if FLAGS.large else compare)(Path(folder), read_corpus())
+        run = large if FLAGS.large else scaling if FLAGS.scaling else compare
+        run(Path(folder), read_corpus())
     return None
 
 

@@ -203,7 +203,7 @@ def define_teacher(define: Definitions) -> None:
         1.0,
     )
     define.number(
-        "temperature", 2.0, "Divides the logits in the loss of the teacher's outputs.", 0.01, 50.0
+        "temperature", 1.0, "Divides the logits in the loss of the teacher's outputs.", 0.01, 50.0
     )
     define.number(
         "hidden_state_weight",

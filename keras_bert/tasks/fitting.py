@@ -88,7 +88,7 @@ class FitSettings:
     verbose: str | int = "auto"
     jit_compile: bool | None = None
     distillation_weight: float = 0.5
-    temperature: float = 2.0
+    temperature: float = 1.0
     hidden_state_weight: float = 0.0
 
     def __post_init__(self):

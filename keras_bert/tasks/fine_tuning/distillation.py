@@ -36,7 +36,7 @@ class Distillation:
     """
 
     distillation_weight: float = 0.5
-    temperature: float = 2.0
+    temperature: float = 1.0
     hidden_state_weight: float = 0.0
 
     def __post_init__(self):
