@@ -4,9 +4,10 @@
 
 The teacher of each task is MiniLM (6 layers, hidden size 384), fine-tuned with seed 0. The students
 start from its layers 1, 3 and 5 before fine-tuning (`convert --keep_layers`), and train for
-`--epochs` epochs, once for each seed: `plain` on the labels, `distilled` with --teacher and its
-default settings, `hidden` with --hidden_state_weight=1 too. All are scored on the whole development
-set with the weights after the last epoch, so the scored set selects no weights.
+`--epochs` epochs with a peak of `--learning_rate`, once for each seed: `plain` on the labels,
+`distilled` with --teacher and its default settings, `hidden` with --hidden_state_weight=1 too. All
+are scored on the whole development set with the weights after the last epoch, so the scored set
+selects no weights.
 
 Each finished run is a line of runs.jsonl in `--work_dir`: the same command runs only the missing
 runs. With --speed_task, the teacher and a distilled student of a task of GLUE are exported at the
@@ -48,8 +49,10 @@ def folder_of(job: Mapping) -> Path:
 
 def job_of(task: str, kind: str, seed: int) -> dict:
     """Returns the values that identify a run."""
-    epochs = FLAGS.teacher_epochs if kind == "teacher" else FLAGS.epochs
-    return {"task": task, "kind": kind, "seed": seed, "epochs": epochs}
+    job = {"task": task, "kind": kind, "seed": seed}
+    if kind == "teacher":
+        return {**job, "epochs": FLAGS.teacher_epochs}
+    return {**job, "epochs": FLAGS.epochs, "learning_rate": FLAGS.learning_rate}
 
 
 def run(job: Mapping) -> dict:

@@ -3,9 +3,8 @@
     .venv/bin/python benchmarks/glue.py [--tasks=MRPC,RTE] [--seeds=0,1,2] [--work_dir=/tmp/glue]
 
 Both contenders start from MiniLM (6 layers, hidden size 384) and train for 3 epochs with the
-settings in whole_runs.py and dropout 0.1. keras_bert runs run_classifier.py with its defaults
-(batches by length, the fastest compute type of the machine, XLA). The torch loop computes in
-float32.
+settings in whole_runs.py and dropout 0.1, and compute in float32. keras_bert runs
+run_classifier.py with its defaults (batches by length, XLA).
 
 SST-2 trains on `--sst2_examples` of its rows, drawn once. All tasks are scored on the whole
 development set, with the weights after the last epoch, so the scored set selects no weights.

@@ -3,11 +3,10 @@
     .venv/bin/python benchmarks/ner.py [--seeds=0,1,2] [--epochs=3] [--work_dir=/tmp/ner]
 
 Both contenders start from MiniLM (6 layers, hidden size 384) and use the settings in whole_runs.py,
-dropout 0.1, and tags on the first token of each word. keras_bert runs run_ner.py with its defaults
-(batches by length, the fastest compute type of the machine, XLA). The torch loop follows
-transformers' token-classification example and computes in float32. Both are scored with the same
-scorer, which gives conlleval's scores: on the development set after each epoch, and on the test set
-with the weights of the best epoch.
+dropout 0.1, float32, and tags on the first token of each word. keras_bert runs run_ner.py with its
+defaults (batches by length, XLA). The torch loop follows transformers' token-classification
+example. Both are scored with the same scorer, which gives conlleval's scores: on the development
+set after each epoch, and on the test set with the weights of the best epoch.
 """
 
 import json

@@ -36,22 +36,20 @@ def run(job: Mapping) -> dict:
     )
 
 
+def scores_of(runs: list[dict], task: str, precision: str) -> np.ndarray:
+    """Returns the scores of a task and a precision in points, one for each seed."""
+    key = (task, precision)
+    found = [each for each in runs if (each["task"], each["mixed_precision"]) == key]
+    return np.array([100 * each["score"] for each in found])
+
+
 def report(runs: list[dict]) -> None:
     """Prints the scores of each task in both precisions, and their differences."""
     print("\nscores in points, mean ± standard deviation over the seeds\n")
     print("| task | float32 | bfloat16 | difference of the means | each seed |")
     print("| --- | --- | --- | --- | --- |")
     for task in FLAGS.tasks:
-        scores = {
-            precision: np.array(
-                [
-                    100 * run["score"]
-                    for run in runs
-                    if (run["task"], run["mixed_precision"]) == (task, precision)
-                ]
-            )
-            for precision in PRECISIONS
-        }
+        scores = {precision: scores_of(runs, task, precision) for precision in PRECISIONS}
         differences = scores["bfloat16"] - scores["float32"]
         cells = [mean_and_spread(scores[precision]) for precision in PRECISIONS]
         cells.append(f"{differences.mean():+.2f}")

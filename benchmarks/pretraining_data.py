@@ -15,7 +15,7 @@ difference in records divided by the difference in seconds. At this rate, one co
 time than measured; the rest is start-up.
 
 --scaling compares one worker with two, and with two datasets that are created at the same time with
-one worker each. These share nothing but the machine, so they show how much it can do.
+one worker each. These share nothing but the machine, so the sum of their rates is its limit.
 """
 
 import json
@@ -230,14 +230,14 @@ def scaling(folder: Path, documents: list[list[str]]) -> None:
     one, many = folder / "one.txt", folder / "many.txt"
     write_corpus(one, documents, 1)
     write_corpus(many, documents, FLAGS.copies)
-    ours, second = {name: Contender(name) for name in ("1", "2")}, Contender("1")
-    for contender in (*ours.values(), second):
+    ours, other = {name: Contender(name) for name in ("1", "2")}, Contender("1")
+    for contender in (*ours.values(), other):
         contender.make(one)  # Warm-up.
     ratios: dict[str, list[float]] = {"2": [], "1 + 1": []}
     for _ in range(FLAGS.rounds):
         found = {name: contender.rate(one, many) for name, contender in ours.items()}
         with ThreadPoolExecutor() as threads:
-            both = list(threads.map(lambda each: each.rate(one, many), (ours["1"], second)))
+            both = list(threads.map(lambda each: each.rate(one, many), (ours["1"], other)))
         found["1 + 1"] = {
             "rate": sum(each["rate"] for each in both),
             "cpu_rate": sum(each["cpu_rate"] for each in both) / 2,
@@ -256,8 +256,13 @@ def main(_) -> None:
         return work(FLAGS.worker)
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as folder:
-        run = large if FLAGS.large else scaling if FLAGS.scaling else compare
-        run(Path(folder), read_corpus())
+        inputs = Path(folder), read_corpus()
+        if FLAGS.large:
+            large(*inputs)
+        elif FLAGS.scaling:
+            scaling(*inputs)
+        else:
+            compare(*inputs)
     return None
 
 

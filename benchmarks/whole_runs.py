@@ -75,6 +75,7 @@ def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict
         "learning_rate": LEARNING_RATE / (1 - WARMUP),
         "warmup_proportion": WARMUP,
         "max_seq_length": LENGTH,
+        "mixed_precision": "float32",
         "random_seed": seed,
         **flags,
     }

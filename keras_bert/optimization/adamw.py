@@ -3,10 +3,11 @@
 Gradients must be those of the global batch, already summed over the devices and clipped.
 """
 
+import contextlib
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -23,9 +24,9 @@ NO_WEIGHT_DECAY = (r"[Ll]ayer_?[Nn]orm[^/]*/[^/]+$", r"bias$")
 
 STATE_DTYPES = ("float32", "bfloat16")
 
-# (gradient, value, (first moment, second moment), learning rate, iterations) -> (what is subtracted
-# from the value, new first moment, new second moment). A rule is a pure function.
-Rule = Callable[..., tuple[Any, Any, Any]]
+# (gradient, variable, (first moment, second moment), iterations) -> (direction of the update, new
+# first moment, new second moment).
+Direction = Callable[..., tuple[Any, Any, Any]]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -97,8 +98,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.epsilon = epsilon
         self.bias_correction = bias_correction
         self.state_dtype = state_dtype
-        self._compile_rule: Callable[[Rule], Rule] = lambda rule: rule
-        self._rules: dict[tuple[bool, float], Rule] = {}
+        self._shared: dict[bool, Direction] | None = None
         self.excluded = tuple(exclude_from_weight_decay)
         self.learning_rate_multipliers = tuple((p, float(f)) for p, f in learning_rate_multipliers)
         for pattern in (*self.excluded, *(p for p, _ in self.learning_rate_multipliers)):
@@ -146,50 +146,62 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         """Updates the variables with one gradient each (dense, IndexedSlices or None)."""
         super().apply([densify(g) for g in grads], trainable_variables)
 
-    def share_rules(self, compiler: Callable[[Rule], Rule]) -> None:
-        """Lets variables of the same shape and settings share one compilation of their update.
+    @contextlib.contextmanager
+    def sharing_traces(self, trace_once: Callable[[Direction], Direction]) -> Iterator[None]:
+        """Lets the variables of one shape share the trace of their update during the block.
 
-        `compiler` takes a rule, and returns one with the same results that is traced only once for
-        each shape. Without it, `update_step` traces the same operations for each variable.
+        Otherwise, a compiler traces the operations of `update_step` for each variable.
+
+        Args:
+            trace_once: takes a pure function of tensors and variables, and returns a function with
+                the same results that is traced only once for each shape.
         """
-        self._compile_rule = compiler
-        self._rules.clear()
+        self._shared = {
+            decays: trace_once(functools.partial(self._direction_of, decays))
+            for decays in (True, False)
+        }
+        try:
+            yield
+        finally:
+            self._shared = None
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable with operations that a compiler can fuse into a single pass."""
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
-        settings = (self._decays[index], self._factors[index])
-        if settings not in self._rules:
-            rule = functools.partial(self._new_values, settings)
-            self._rules[settings] = self._compile_rule(rule)
-        rule = self._rules[settings]
-        change, new_m, new_v = rule(gradient, variable, (m, v), learning_rate, self.iterations)
+        decays = self._decays[index]
+        direction_of = functools.partial(self._direction_of, decays)
+        if self._shared:
+            direction_of = self._shared[decays]
+        direction, new_m, new_v = direction_of(gradient, variable, (m, v), self.iterations)
+        rate = ops.cast(learning_rate, variable.dtype) * self._factors[index]
         self.assign(m, self._as_state(new_m, 2 * index))
         self.assign(v, self._as_state(new_v, 2 * index + 1))
-        self.assign_sub(variable, change)
+        self.assign_sub(variable, rate * direction)
 
-    def _new_values(
+    def _direction_of(
         self,
-        settings: tuple[bool, float],
+        decays: bool,
         gradient: Any,
-        value: Any,
+        variable: Any,
         moments: tuple[Any, Any],
-        learning_rate: Any,
         iterations: Any,
     ) -> tuple[Any, Any, Any]:
-        """Computes a `Rule`; `settings` has whether to decay, and the learning rate's factor."""
-        (decays, factor), (m, v), dtype = settings, moments, value.dtype
+        """Returns the direction of a variable's update, and its new moments; a pure function.
+
+        `decays` is whether the variable has weight decay.
+        """
+        (m, v), dtype = moments, variable.dtype
         gradient = ops.cast(gradient, dtype)
         new_m = self.beta_1 * ops.cast(m, dtype) + (1.0 - self.beta_1) * gradient
         new_v = self.beta_2 * ops.cast(v, dtype) + (1.0 - self.beta_2) * ops.square(gradient)
-        update = self._direction(new_m, new_v, iterations)
+        direction = self._adam(new_m, new_v, iterations)
         if decays:
-            update = update + self.weight_decay_rate * value
-            update = self._adapt(update, value)
-        return ops.cast(learning_rate, dtype) * factor * update, new_m, new_v
+            direction = direction + self.weight_decay_rate * variable
+            direction = self._adapt(direction, variable)
+        return direction, new_m, new_v
 
-    def _direction(self, m: Any, v: Any, iterations: Any) -> Any:
+    def _adam(self, m: Any, v: Any, iterations: Any) -> Any:
         """Returns `m / (sqrt(v) + epsilon)`, with bias-corrected moments if enabled."""
         if self.bias_correction:
             t = ops.cast(iterations + 1, "float32")

@@ -197,7 +197,7 @@ def define_teacher(define: Definitions) -> None:
     )
     define.number(
         "distillation_weight",
-        0.5,
+        0.9,
         "Share of the teacher's outputs in the loss, from 0 to 1; the labels have the rest.",
         0.0,
         1.0,
@@ -242,12 +242,17 @@ def read(flags: FlagValues) -> "FineTuningRun":
     )
     skipped = {*FLAGS_THAT_MAY_CHANGE, "seeds"}
     # Runs of versions without these flags can be resumed.
+    given_teacher = _teacher(flags)
     skipped |= {
-        name for name in _NEW_FLAGS if name in flags and flags[name].value == flags[name].default
+        name
+        for name in _NEW_FLAGS
+        if name in flags
+        and flags[name].value == flags[name].default
+        and not (given_teacher and name in _TEACHER_FLAGS)
     }
     record = {name: value for name, value in own.items() if name not in skipped}
     return FineTuningRun(
-        **_teacher(flags),
+        **given_teacher,
         settings=settings,
         training=training,
         strategy=strategy_of(flags),

@@ -87,9 +87,9 @@ class FitSettings:
     length_pool: int = 50
     verbose: str | int = "auto"
     jit_compile: bool | None = None
-    distillation_weight: float = 0.5
-    temperature: float = 1.0
-    hidden_state_weight: float = 0.0
+    distillation_weight: float = Distillation.distillation_weight
+    temperature: float = Distillation.temperature
+    hidden_state_weight: float = Distillation.hidden_state_weight
 
     def __post_init__(self):
         for name in ("epochs", "batch_size", "length_pool"):

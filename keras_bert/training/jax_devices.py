@@ -9,6 +9,7 @@ global arrays, and XLA inserts the communication between devices.
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,10 +17,12 @@ import keras
 import numpy as np
 
 from keras_bert.common.errors import InputError
+from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+_NVIDIA_DRIVER = Path("/proc/driver/nvidia")  # Exists if the kernel has the driver.
 # Regular expressions for the paths of the variables with one row per token of the vocabulary.
 _SHARDED_BY_VOCABULARY = {
     r".*embeddings/word_embeddings": ("model", None),
@@ -144,21 +147,25 @@ def make_strategy(
 
 
 def fastest_precision() -> str:
-    """Returns the fastest compute dtype that does not change what a model learns.
+    """Returns the default compute dtype: bfloat16 if all GPUs multiply it, else float32.
 
-    It is `bfloat16` if all devices are GPUs with a compute capability of at least 8.0, the first
-    with instructions for products of bfloat16 values. Otherwise it is `float32`: on CPUs, the
-    matrix products of JAX are no faster in bfloat16, and TPUs were not measured.
+    On CPUs, the matrix products of JAX are no faster in bfloat16. GPUs and TPUs were not measured.
     """
+    # Without a GPU, JAX must not start here: the CPU cannot be split into devices afterwards.
+    if not _NVIDIA_DRIVER.exists() or jax.config.jax_platforms == "cpu":
+        return "float32"
     return "bfloat16" if all(map(_multiplies_bfloat16, jax.devices())) else "float32"
 
 
 def _multiplies_bfloat16(device: jax.Device) -> bool:
-    """Whether a device has instructions for products of bfloat16 values, as far as is known."""
-    try:
-        return device.platform == "gpu" and float(device.compute_capability) >= 8.0
-    except ValueError:  # GPUs of other makers have names, such as "gfx90a".
+    """Returns whether a device is a GPU with instructions for products of bfloat16 values."""
+    if device.platform != "gpu":
         return False
+    try:
+        capability = tuple(map(int, device.compute_capability.split(".")))
+    except ValueError:  # AMD's GPUs have a name instead of a number, such as "gfx90a".
+        return False
+    return capability >= COMPUTE_CAPABILITY
 
 
 def free(variables: Iterable[keras.Variable]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_bert.optimization.adamw import Rule
+from keras_bert.optimization.adamw import Direction
 from keras_bert.optimization.clipping import clip_scale
 from keras_bert.training.cached_gradients import make_cached_gradients, split_micro_batches
 from keras_bert.training.fusion import compiled, compiles_entire_step
@@ -70,15 +70,13 @@ def make_train_steps(
     forward_backward = compiled(forward_backward, jit_compile)
     cached_gradients = make_cached_gradients(state, training) if objective.rows else None
 
-    # The variables of all layers share the traces of their updates.
-    optimizer.share_rules(_traced_once)
-
     # XLA reads the weights and moments once; separate operations would read them a dozen times.
     @tf.function(jit_compile=jit_compile, autograph=False)
     def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
         rate = optimizer.learning_rate
-        for gradient, variable in zip(gradients, variables, strict=True):
-            optimizer.update_step(gradient * scale, variable, rate)
+        with optimizer.sharing_traces(_traced_once):
+            for gradient, variable in zip(gradients, variables, strict=True):
+                optimizer.update_step(gradient * scale, variable, rate)
         return rate
 
     def update_if_finite(gradients: list[tf.Tensor], scale: tf.Tensor):
@@ -158,7 +156,7 @@ def make_train_steps(
     return train_steps
 
 
-def _traced_once(rule: Rule) -> Rule:
-    """Returns a function of variables and tensors that TensorFlow traces once for each shape."""
-    traced = tf.function(rule, autograph=False)
-    return lambda *given: traced(*tf.nest.map_structure(tf.convert_to_tensor, given))
+def _traced_once(direction_of: Direction) -> Direction:
+    """Returns a function of variables and tensors that is traced once for each shape."""
+    traced = tf.function(direction_of, autograph=False)
+    return lambda *values: traced(*tf.nest.map_structure(tf.convert_to_tensor, values))

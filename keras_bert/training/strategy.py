@@ -6,13 +6,10 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
+from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY, CPU_INSTRUCTIONS
 from keras_bert.training.cluster import join, num_workers, read_cluster
 
 STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
-# The first compute capability of NVIDIA's GPUs with products of bfloat16 values.
-BFLOAT16_CAPABILITY = (8, 0)
-# The names in /proc/cpuinfo of the instructions for products of bfloat16 values.
-BFLOAT16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16"}
 
 
 def make_strategy(
@@ -63,23 +60,23 @@ def make_strategy(
 
 
 def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns the fastest compute dtype of this machine that does not change what a model learns.
+    """Returns the default compute dtype: bfloat16 if the device multiplies it, else float32.
 
-    It is `bfloat16` on a CPU with instructions for products of bfloat16 values (AMX or AVX512-BF16
-    in `cpu_info`; benchmarks/README.md has speeds and scores), and if all GPUs have a compute
-    capability of at least 8.0, the first with such instructions; otherwise `float32`.
+    A CPU multiplies bfloat16 if it has AMX or AVX512-BF16 in `cpu_info`; a GPU, from a compute
+    capability of 8.0 on. benchmarks/README.md has speeds and scores of CPUs; GPUs were not
+    measured. On TPUs, the default is float32.
     """
     if tf.config.list_physical_devices("TPU"):
         return "float32"
     if gpus := tf.config.list_physical_devices("GPU"):
         details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
         capabilities = [each.get("compute_capability", (0, 0)) for each in details]
-        return "bfloat16" if min(capabilities) >= BFLOAT16_CAPABILITY else "float32"
+        return "bfloat16" if min(capabilities) >= COMPUTE_CAPABILITY else "float32"
     try:
         instructions = set(cpu_info.read_text().split())
     except OSError:
         return "float32"
-    return "bfloat16" if instructions & BFLOAT16_INSTRUCTIONS else "float32"
+    return "bfloat16" if instructions & CPU_INSTRUCTIONS else "float32"
 
 
 def dtype_policy(mixed_precision: str) -> str:

@@ -1,11 +1,16 @@
 """Checks 20 clipped updates with repeated token ids against float64 NumPy, on 1 and 2 devices."""
 
+import contextlib
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.clipping import clip_scale, global_norm
 from keras_bert.optimization.dense import densify
+from keras_bert.optimization.lamb import Lamb
 
 RULES = ("adamw", "adamw_corrected", "lamb")
 
@@ -41,8 +46,54 @@ def split(strategy, array):
     )
 
 
+def traced_once(function):
+    traced = tf.function(function, autograph=False)
+    return lambda *values: traced(*tf.nest.map_structure(tf.convert_to_tensor, values))
+
+
+@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", [AdamWeightDecay, Lamb])
+def test_shared_traces_give_the_same_bits(kind, state_dtype):
+    """Two variables of one shape have different learning rates, and two have no weight decay."""
+    found, traces = {}, []
+
+    def counting(function):
+        def counted(*values):
+            traces.append(function)
+            return function(*values)
+
+        return traced_once(counted)
+
+    for shared in (False, True):
+        keras.utils.set_random_seed(1)
+        variables = []
+        for path in ("a/kernel", "b/kernel", "a/bias", "b/bias"):
+            start = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
+            variables.append(keras.Variable(start, name=path[2:]))
+            variables[-1]._path = path
+        optimizer = kind(0.1, learning_rate_multipliers=[("^b/", 0.5)], state_dtype=state_dtype)
+        optimizer.build(variables)
+
+        @tf.function(jit_compile=True, autograph=False)
+        def update(gradients):
+            with optimizer.sharing_traces(counting) if shared else contextlib.nullcontext():  # noqa: B023
+                for gradient, variable in zip(gradients, variables, strict=True):  # noqa: B023
+                    optimizer.update_step(gradient, variable, optimizer.learning_rate)  # noqa: B023
+
+        for step in range(3):
+            update([tf.random.stateless_normal([3, 4], [step, i]) for i in range(4)])
+            optimizer.iterations.assign_add(1)
+        found[shared] = [value.numpy() for value in (*variables, *optimizer.variables)]
+    assert len(traces) == 2  # With and without weight decay.
+    for one, two in zip(found[False], found[True], strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not np.array_equal(found[True][0], found[True][1])  # The rates differ.
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["keras_apply", "update_step", "update_step_jit"])
+@pytest.mark.parametrize(
+    "way", ["keras_apply", "update_step", "update_step_jit", "update_step_jit_shared"]
+)
 @pytest.mark.parametrize("rule", RULES)
 def test_two_devices_equal_the_reference(reference, rule, way, mirrored):
     """Tests both kinds of update under a strategy: Keras's apply, and update_step per replica."""
@@ -50,11 +101,14 @@ def test_two_devices_equal_the_reference(reference, rule, way, mirrored):
     with strategy.scope():
         model, optimizer = reference.build(rule)
 
-    @tf.function(jit_compile=way == "update_step_jit")
+    shares = way.endswith("_shared")
+
+    @tf.function(jit_compile="jit" in way)
     def update(grads, scale):
         rate = optimizer.learning_rate
-        for gradient, variable in zip(grads, model.trainable_variables, strict=True):
-            optimizer.update_step(gradient * scale, variable, rate)
+        with optimizer.sharing_traces(traced_once) if shares else contextlib.nullcontext():
+            for gradient, variable in zip(grads, model.trainable_variables, strict=True):
+                optimizer.update_step(gradient * scale, variable, rate)
         return rate
 
     def replica(ids, targets):

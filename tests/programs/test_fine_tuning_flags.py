@@ -1,10 +1,14 @@
-"""Tests reading the common flags of fine-tuning: contradictory seeds are rejected."""
+"""Tests the common flags of fine-tuning: contradictory seeds, and defaults of the API."""
+
+from dataclasses import asdict
 
 import pytest
 from absl import flags
 
 from keras_bert.common.errors import InputError
 from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs.flags import Definitions
+from keras_bert.tasks.fine_tuning.distillation import Distillation
 
 
 @pytest.mark.parametrize(
@@ -28,3 +32,10 @@ def test_seeds_without_effect_are_rejected(arguments, message):
     values(["program", *arguments])
     with pytest.raises(InputError, match=message):
         fine_tuning_flags.read(values)
+
+
+def test_the_flags_of_a_teacher_have_the_defaults_of_the_api():
+    values = flags.FlagValues()
+    fine_tuning_flags.define_teacher(Definitions(values, "program"))
+    defaults = asdict(Distillation())
+    assert {name: values[name].default for name in defaults} == defaults

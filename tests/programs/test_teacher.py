@@ -61,7 +61,7 @@ def test_a_student_is_trained_with_a_teacher(run_program, place, program):
     assert row["loss"] == pytest.approx(sum(parts))
     assert min(parts) > 0
     record = json.loads((place / name / "run.json").read_text())["settings"]
-    assert record["temperature"] == 3.0
+    assert (record["temperature"], record["distillation_weight"]) == (3.0, 0.9)  # 0.9: default
     assert len(record["teacher_weights_sha256"]) == 64
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -189,6 +190,35 @@ def test_unavailable_devices_are_rejected(arguments, message):
 
     with pytest.raises(InputError, match=message):
         make_strategy(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("devices", "precision"),
+    [
+        ([("gpu", "9.0"), ("gpu", "8.0")], "bfloat16"),
+        ([("gpu", "10.0"), ("gpu", "7.5")], "float32"),
+        ([("gpu", "gfx90a")], "float32"),
+        ([("cpu", None)], "float32"),
+    ],
+)
+def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, tmp_path, devices, precision):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_devices
+
+    found = [SimpleNamespace(platform=kind, compute_capability=own) for kind, own in devices]
+    monkeypatch.setattr(jax, "devices", lambda: found)
+    monkeypatch.setattr(jax_devices, "_NVIDIA_DRIVER", tmp_path)
+    assert jax_devices.fastest_precision() == precision
+
+
+def test_choosing_the_precision_does_not_start_jax_without_a_gpu(monkeypatch, tmp_path):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_devices
+
+    # The CPU could not be split into devices afterwards.
+    monkeypatch.setattr(jax, "devices", lambda: pytest.fail("JAX was started"))
+    monkeypatch.setattr(jax_devices, "_NVIDIA_DRIVER", tmp_path / "absent")
+    assert jax_devices.fastest_precision() == "float32"
 
 
 def test_tensorflow_rejects_model_parallel():

@@ -1,13 +1,9 @@
 """Choosing devices and the fastest precision for them."""
 
-from types import SimpleNamespace
-
-import jax
 import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.training import jax_devices
 from keras_bert.training import strategy as strategies
 from keras_bert.training.strategy import check_state_dtype, fastest_precision, make_strategy
 
@@ -30,32 +26,20 @@ def test_float32_is_chosen_for_an_unknown_processor(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "precision"),
-    [([(9, 0), (8, 0)], "bfloat16"), ([(9, 0), (7, 5)], "float32"), ([None], "float32")],
-)
-def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, capabilities, precision):
-    details = {f"GPU:{i}": {"compute_capability": each} for i, each in enumerate(capabilities)}
-    details = {name: each if each["compute_capability"] else {} for name, each in details.items()}
-    monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda kind: list(details) if kind == "GPU" else []
-    )
-    monkeypatch.setattr(tf.config.experimental, "get_device_details", details.get)
-    assert fastest_precision() == precision
-
-
-@pytest.mark.parametrize(
-    ("devices", "precision"),
+    ("details", "precision"),
     [
-        ([("gpu", "9.0"), ("gpu", "8.0")], "bfloat16"),
-        ([("gpu", "10.0"), ("gpu", "7.5")], "float32"),
-        ([("gpu", "gfx90a")], "float32"),
-        ([("cpu", None)], "float32"),
+        ([{"compute_capability": (9, 0)}, {"compute_capability": (8, 0)}], "bfloat16"),
+        ([{"compute_capability": (9, 0)}, {"compute_capability": (7, 5)}], "float32"),
+        ([{}], "float32"),
     ],
 )
-def test_bfloat16_is_chosen_with_jax_if_all_gpus_support_it(monkeypatch, devices, precision):
-    found = [SimpleNamespace(platform=kind, compute_capability=own) for kind, own in devices]
-    monkeypatch.setattr(jax, "devices", lambda: found)
-    assert jax_devices.fastest_precision() == precision
+def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, details, precision):
+    gpus = [str(i) for i in range(len(details))]
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: gpus if kind == "GPU" else []
+    )
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: details[int(gpu)])
+    assert fastest_precision() == precision
 
 
 def test_unknown_strategy_is_rejected_with_the_known_ones():

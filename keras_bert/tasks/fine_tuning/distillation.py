@@ -35,7 +35,7 @@ class Distillation:
             in the same direction; 0 for none.
     """
 
-    distillation_weight: float = 0.5
+    distillation_weight: float = 0.9
     temperature: float = 1.0
     hidden_state_weight: float = 0.0
 
