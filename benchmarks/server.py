@@ -34,7 +34,6 @@ flags.DEFINE_integer("clients", 64, "number of simultaneous clients", lower_boun
 flags.DEFINE_integer("rounds", 5, "rounds with each number of clients", lower_bound=1)
 flags.DEFINE_float("seconds", 5.0, "seconds per round", lower_bound=0.1)
 flags.DEFINE_list("server_flags", [], "flags for the server, such as --num_batch_threads=1")
-flags.mark_flag_as_required("export_dir")
 FLAGS = flags.FLAGS
 
 
@@ -46,12 +45,14 @@ def read_instances(pair: bool) -> list[dict[str, str]]:
     return [{"text": row[3]} for row in rows]
 
 
-def start_server() -> tuple[subprocess.Popen, str]:
-    """Starts the server and returns its process and its address."""
+def start_server(*more_flags: str) -> tuple[subprocess.Popen, str]:
+    """Starts the server with --server_flags and more flags; returns its process and its address."""
+    if not FLAGS.export_dir:
+        sys.exit("--export_dir is required")
     server = subprocess.Popen(
         [
             *(sys.executable, "-m", "keras_bert.serving.server"),
-            *(f"--export_dir={FLAGS.export_dir}", "--port=0", *FLAGS.server_flags),
+            *(f"--export_dir={FLAGS.export_dir}", "--port=0", *FLAGS.server_flags, *more_flags),
         ],
         cwd=ROOT,
         stderr=subprocess.PIPE,

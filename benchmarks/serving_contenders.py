@@ -70,7 +70,13 @@ def make(contender: str, folder: Path, length: int) -> Classify:
 
 
 def make_ours(engine: str, precision: str, folder: Path) -> Classify:
-    """Returns a function that calls the exported signature on an engine, as the server does."""
+    """Returns a function that calls the exported signature of the precision on an engine."""
+    version = folder / "ours" / ("2" if precision == "bfloat16" else "1")
+    return make_signature(engine, precision, version)
+
+
+def make_signature(engine: str, precision: str, version: Path) -> Classify:
+    """Returns a function that calls the signature of an export on an engine, as the server does."""
     sys.path.insert(0, str(ROOT))
     os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     import tensorflow as tf
@@ -78,7 +84,6 @@ def make_ours(engine: str, precision: str, folder: Path) -> Classify:
 
     from keras_bert.serving.engines.choice import EngineRequest, open_engine
 
-    version = folder / "ours" / ("2" if precision == "bfloat16" else "1")
     info = json.loads((version / "export.json").read_text("utf-8"))
     loaded = tf.saved_model.load(str(version))
     opened = open_engine(version, loaded, info, EngineRequest(engine, precision))
