@@ -9,7 +9,7 @@ trains in `.peers` in float32. It reads the batches from keras_bert's input pipe
 loss, gradients and updates are its own. Every tenth of the steps, both are scored on all records of
 the held-out books.
 
-torch's figures are stored in --results_dir. Its run starts anew after a kill.
+torch's figures are stored in --results_dir. After a kill, its run starts from the beginning.
 """
 
 import dataclasses
