@@ -35,6 +35,7 @@ from workers import ROOT, answer, start_worker
 DATA = ROOT.parent / "shared" / "data"
 VOCAB = DATA / "vocab" / "bert-base-uncased" / "vocab.txt"
 LENGTH, PREDICTIONS, DUPE_FACTOR = 128, 20, 5
+_FEW = 10  # The copies in the smaller dataset of --scaling.
 
 flags.DEFINE_integer("rounds", 3, "rounds per contender")
 flags.DEFINE_integer("copies", 30, "number of copies of the corpus in the input of ours")
@@ -227,23 +228,28 @@ def large(folder: Path, documents: list[list[str]]) -> None:
 
 def scaling(folder: Path, documents: list[list[str]]) -> None:
     """Prints the rates of one worker, of two workers, and of two datasets created at once."""
-    one, many = folder / "one.txt", folder / "many.txt"
-    write_corpus(one, documents, 1)
+    if FLAGS.copies <= _FEW:
+        sys.exit(f"--copies={FLAGS.copies}: expected more than {_FEW} with --scaling")
+    few, many = folder / "few.txt", folder / "many.txt"
+    # One copy would be a single shard, which a single worker creates.
+    write_corpus(few, documents, _FEW)
     write_corpus(many, documents, FLAGS.copies)
     ours, other = {name: Contender(name) for name in ("1", "2")}, Contender("1")
     for contender in (*ours.values(), other):
-        contender.make(one)  # Warm-up.
+        contender.make(few)  # Warm-up.
     ratios: dict[str, list[float]] = {"2": [], "1 + 1": []}
     for _ in range(FLAGS.rounds):
-        found = {name: contender.rate(one, many) for name, contender in ours.items()}
+        found = {name: contender.rate(few, many) for name, contender in ours.items()}
         with ThreadPoolExecutor() as threads:
-            both = list(threads.map(lambda each: each.rate(one, many), (ours["1"], other)))
+            both = list(threads.map(lambda each: each.rate(few, many), (ours["1"], other)))
         found["1 + 1"] = {
             "rate": sum(each["rate"] for each in both),
             "cpu_rate": sum(each["cpu_rate"] for each in both) / 2,
         }
         for name, each in found.items():
-            print(f"workers: {name:5} {each['rate']:9,.0f}/s, {each['cpu_rate']:9,.0f}/CPU s")
+            start_up = f", start-up {each['startup']:.1f} s" if "startup" in each else ""
+            rates = f"{each['rate']:9,.0f}/s, {each['cpu_rate']:9,.0f}/CPU s"
+            print(f"workers: {name:5} {rates}{start_up}", flush=True)
         for name, values in ratios.items():
             values.append(found[name]["rate"] / found["1"]["rate"])
     for name, values in ratios.items():
