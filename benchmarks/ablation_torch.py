@@ -180,20 +180,26 @@ def compare() -> None:
         "num_warmup_steps": own["num_train_steps"] // 100,
     }
     file = results.folder / f"torch-{arm.name}.json"
-    if not file.exists():
+    # Paths do not change the result.
+    recorded = {name: own for name, own in settings.items() if not isinstance(own, str)}
+    found = json.loads(file.read_text()) if file.exists() else {}
+    if found.get("settings") != recorded:
         given = folders.work / f"torch-{arm.name}.json"
         given.write_text(json.dumps(settings))
         command = [ROOT / ".peers/bin/python", __file__, f"--worker={given}"]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        file.write_text(f"{json.dumps(json.loads(done.stdout), indent=1)}\n")
-    report(ours.figures["curve"], json.loads(file.read_text()))
+        found = {"settings": recorded, "curve": json.loads(done.stdout)}
+        file.write_text(f"{json.dumps(found, indent=1)}\n")
+    report(ours.figures["curve"], found["curve"])
 
 
 def report(ours: list[dict], theirs: list[dict]) -> None:
     """Prints the held-out losses of both at each tenth of the steps."""
     print("| step | masked LM: ours | torch | difference | next sentence: ours | torch |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for own, other in zip(ours, theirs, strict=True):
+    by_step = {own["step"]: own for own in ours}
+    for other in theirs:
+        own = by_step[other["step"]]
         pair = [own["eval_masked_lm_loss"], other["masked_lm_loss"]]
         cells = [f"{other['step']}", *(f"{value:.4f}" for value in (*pair, pair[0] - pair[1]))]
         sentences = (own["eval_next_sentence_loss"], other["next_sentence_loss"])

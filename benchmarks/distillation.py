@@ -2,12 +2,12 @@
 
     .venv/bin/python benchmarks/distillation.py [--tasks=SST-2,WNUT-17] [--work_dir=/tmp/distil]
 
-The teacher of each task is MiniLM (6 layers, hidden size 384), fine-tuned with seed 0. The students
-start from its layers 1, 3 and 5 before fine-tuning (`convert --keep_layers`), and train for
-`--epochs` epochs with a peak of `--learning_rate`, once for each seed: `plain` on the labels,
-`distilled` with --teacher and its default settings, `hidden` with --hidden_state_weight=1 too. All
-are scored on the whole development set with the weights after the last epoch, so the scored set
-selects no weights.
+The teacher of each task is MiniLM (6 layers, hidden size 384), fine-tuned with seed 0 in float32.
+The students start from its layers 1, 3 and 5 before fine-tuning (`convert --keep_layers`), and
+train for `--epochs` epochs with a peak of `--learning_rate`, once for each seed: `plain` on the
+labels, `distilled` with --teacher and its default settings, `hidden` with --hidden_state_weight=1
+too. All are scored on the whole development set with the weights after the last epoch, so the
+scored set selects no weights.
 
 Each finished run is a line of runs.jsonl in `--work_dir`: the same command runs only the missing
 runs. With --speed_task, the teacher and a distilled student of a task of GLUE are exported at the
@@ -33,6 +33,9 @@ flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run of each kind")
 flags.DEFINE_integer("epochs", 10, "passes of a student over the examples", lower_bound=1)
 flags.DEFINE_integer("teacher_epochs", 3, "passes of a teacher over the examples", lower_bound=1)
 flags.DEFINE_float("learning_rate", 1e-4, "peak learning rate of the students", lower_bound=0.0)
+flags.DEFINE_enum(
+    "mixed_precision", "bfloat16", ["float32", "bfloat16"], "compute type of the students"
+)
 flags.DEFINE_integer("rounds", 5, "rounds of the speed's measurement", lower_bound=1)
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_distillation", "folder of the runs")
 FLAGS = flags.FLAGS
@@ -44,7 +47,9 @@ STUDENTS = {"plain": {}, "distilled": {}, "hidden": {"hidden_state_weight": 1.0}
 
 def folder_of(job: Mapping) -> Path:
     """Returns the output folder of a run."""
-    return Path(FLAGS.work_dir) / f"{job['task']}-{job['kind']}-{job['epochs']}-{job['seed']}"
+    rate = f"-{job['learning_rate']:g}" if "learning_rate" in job else ""
+    name = f"{job['task']}-{job['kind']}-{job['epochs']}{rate}-{job['seed']}"
+    return Path(FLAGS.work_dir) / name
 
 
 def job_of(task: str, kind: str, seed: int) -> dict:
@@ -52,14 +57,16 @@ def job_of(task: str, kind: str, seed: int) -> dict:
     job = {"task": task, "kind": kind, "seed": seed}
     if kind == "teacher":
         return {**job, "epochs": FLAGS.teacher_epochs}
-    return {**job, "epochs": FLAGS.epochs, "learning_rate": FLAGS.learning_rate}
+    own = {"learning_rate": FLAGS.learning_rate, "mixed_precision": FLAGS.mixed_precision}
+    return {**job, "epochs": FLAGS.epochs, **own}
 
 
 def run(job: Mapping) -> dict:
     """Fine-tunes with a job's task, kind and seed; returns the score after the last epoch."""
     kind, own = job["kind"], {}
     if kind != "teacher":
-        own = {"init_checkpoint": student_start(), "learning_rate": FLAGS.learning_rate}
+        own = {"init_checkpoint": student_start()}
+        own |= {name: job[name] for name in ("learning_rate", "mixed_precision")}
     if kind not in ("teacher", "plain"):
         own["teacher"] = folder_of(job_of(job["task"], "teacher", 0))
         own |= STUDENTS[kind]
@@ -79,8 +86,9 @@ def student_start() -> Path:
 def report(runs: list[dict]) -> None:
     """Prints the scores of the teacher and the students of each task."""
     print("\nscores in points, mean ± standard deviation over the seeds\n")
-    print("| task | teacher | " + " | ".join(FLAGS.students) + " | distilled - plain, each seed |")
-    print("| " + " | ".join(["---"] * (3 + len(FLAGS.students))) + " |")
+    columns = ("task", "teacher", *FLAGS.students, "distilled - plain", "each seed")
+    print(f"| {' | '.join(columns)} |")
+    print("| " + " | ".join("---" for _ in columns) + " |")
     for task in FLAGS.tasks:
         scores = {
             kind: np.array(
@@ -91,7 +99,7 @@ def report(runs: list[dict]) -> None:
         cells = [f"{scores['teacher'][0]:.1f}"]
         cells += [mean_and_spread(scores[kind]) for kind in FLAGS.students]
         gains = scores["distilled"] - scores["plain"]
-        cells.append(", ".join(f"{gain:+.1f}" for gain in gains))
+        cells += [f"{gains.mean():+.1f}", ", ".join(f"{gain:+.1f}" for gain in gains)]
         print(f"| {task} | {' | '.join(cells)} |")
 
 

@@ -29,7 +29,7 @@ from workers import ROOT
 
 TEXTS = ROOT.parent / "shared" / "data" / "glue" / "MRPC" / "dev.tsv"
 
-flags.DEFINE_string("export_dir", None, "folder with the versions of an exported classifier")
+flags.DEFINE_string("export_dir", "", "folder with the versions of an exported classifier")
 flags.DEFINE_integer("clients", 64, "number of simultaneous clients", lower_bound=2)
 flags.DEFINE_integer("rounds", 5, "rounds with each number of clients", lower_bound=1)
 flags.DEFINE_float("seconds", 5.0, "seconds per round", lower_bound=0.1)
@@ -45,10 +45,14 @@ def read_instances(pair: bool) -> list[dict[str, str]]:
     return [{"text": row[3]} for row in rows]
 
 
-def start_server(*more_flags: str) -> tuple[subprocess.Popen, str]:
-    """Starts the server with --server_flags and more flags; returns its process and its address."""
+def check_export_dir() -> None:
+    """Ends the program if --export_dir is missing; not a required flag, as workers lack it."""
     if not FLAGS.export_dir:
         sys.exit("--export_dir is required")
+
+
+def start_server(*more_flags: str) -> tuple[subprocess.Popen, str]:
+    """Starts the server with --server_flags and more flags; returns its process and its address."""
     server = subprocess.Popen(
         [
             *(sys.executable, "-m", "keras_bert.serving.server"),
@@ -151,6 +155,7 @@ async def measure(url: str, pair: bool) -> dict[int, tuple[list[float], list[flo
 def main(argv: Sequence[str]) -> None:
     """Measures the server and prints its rates and latencies."""
     del argv
+    check_export_dir()
     newest = max(Path(FLAGS.export_dir).glob("[0-9]*"), key=lambda path: int(path.name))
     pair = json.loads((newest / "export.json").read_text("utf-8"))["pair"]
     server, url = start_server()

@@ -22,7 +22,7 @@ from statistics import median
 
 import numpy as np
 from absl import app, flags
-from server import FLAGS, read_instances, start_server
+from server import FLAGS, check_export_dir, read_instances, start_server
 from workers import answer, start_worker
 
 BATCH, CALLS = 64, 10
@@ -89,15 +89,17 @@ def compare(engine: str, precision: str) -> None:
     server, url = start_server(f"--engine={engine}", f"--engine_precision={precision}")
     threading.Thread(target=server.stderr.read, daemon=True).start()  # Else the pipe fills.
     alone, served = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        run_wrk(url, Path(folder), 3)  # Warm-up.
-        for _ in range(FLAGS.rounds):
-            worker.stdin.write("\n")
-            worker.stdin.flush()
-            alone.append(answer(worker)["rate"])
-            served.append(run_wrk(url, Path(folder), FLAGS.seconds))
-    worker.stdin.close()
-    server.send_signal(signal.SIGTERM)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            run_wrk(url, Path(folder), 3)  # Warm-up.
+            for _ in range(FLAGS.rounds):
+                worker.stdin.write("\n")
+                worker.stdin.flush()
+                alone.append(answer(worker)["rate"])
+                served.append(run_wrk(url, Path(folder), FLAGS.seconds))
+    finally:
+        worker.stdin.close()
+        server.send_signal(signal.SIGTERM)
     worker.wait()
     server.wait()
     ratios = [each["rate"] / own for each, own in zip(served, alone, strict=True)]
@@ -112,6 +114,7 @@ def main(_) -> None:
     if FLAGS.worker:
         name, folder = FLAGS.worker.split(",")
         return work(*name.split(":"), Path(folder))
+    check_export_dir()
     print("| engine | batches of 64, pairs/s | server, requests/s | ratio | p50 ms | p99 ms |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name in FLAGS.engines:

@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import median
 
 from absl import app, flags
-from server import FLAGS, start_server
+from server import FLAGS, check_export_dir, start_server
 
 flags.DEFINE_float("minutes", 30.0, "minutes to run", lower_bound=0.1)
 
@@ -152,6 +152,7 @@ def run_wrk(url: str, seconds: int) -> str:
 def main(argv: Sequence[str]) -> None:
     """Runs the clients, and prints the counts, waits and memory that they recorded."""
     del argv
+    check_export_dir()
     server, url = start_server()
     threading.Thread(target=server.stderr.read, daemon=True).start()  # Else the pipe fills.
     clients = SoakClients(url, server.pid)

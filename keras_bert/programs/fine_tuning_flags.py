@@ -44,7 +44,8 @@ FLAGS_THAT_MAY_CHANGE = (
 )
 
 _TEACHER_FLAGS = ("teacher", "distillation_weight", "temperature", "hidden_state_weight")
-# Flags of later versions, which run.json contains only if they do not have their default.
+# Flags of later versions. So that runs of earlier versions can be resumed, run.json lacks them if
+# they have their default; the flags of a teacher are there if --teacher is given.
 _NEW_FLAGS = (*_TEACHER_FLAGS, "long_text", "window_stride", "window_pooling")
 
 
@@ -241,7 +242,6 @@ def read(flags: FlagValues) -> "FineTuningRun":
         for kind in (FineTuningSettings, TrainingSettings)
     )
     skipped = {*FLAGS_THAT_MAY_CHANGE, "seeds"}
-    # Runs of versions without these flags can be resumed.
     given_teacher = _teacher(flags)
     skipped |= {
         name

@@ -8,6 +8,7 @@ global arrays, and XLA inserts the communication between devices.
 
 import contextlib
 import os
+import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_NVIDIA_DRIVER = Path("/proc/driver/nvidia")  # Exists if the kernel has the driver.
+# One of these paths exists if the kernel has NVIDIA's driver; the second, on Windows (WSL 2).
+_DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/dxg"))
 # Regular expressions for the paths of the variables with one row per token of the vocabulary.
 _SHARDED_BY_VOCABULARY = {
     r".*embeddings/word_embeddings": ("model", None),
@@ -152,9 +154,20 @@ def fastest_precision() -> str:
     On CPUs, the matrix products of JAX are no faster in bfloat16. GPUs and TPUs were not measured.
     """
     # Without a GPU, JAX must not start here: the CPU cannot be split into devices afterwards.
-    if not _NVIDIA_DRIVER.exists() or jax.config.jax_platforms == "cpu":
+    if not _may_have_gpu():
         return "float32"
     return "bfloat16" if all(map(_multiplies_bfloat16, jax.devices())) else "float32"
+
+
+def _may_have_gpu() -> bool:
+    """Returns whether JAX may use a GPU, without starting JAX."""
+    if jax.config.jax_platforms == "cpu" or not any(path.exists() for path in _DRIVERS):
+        return False
+    try:
+        import jax_plugins  # A namespace package of JAX's plugins.
+    except ImportError:
+        return False
+    return any("cuda" in module.name for module in pkgutil.iter_modules(jax_plugins.__path__))
 
 
 def _multiplies_bfloat16(device: jax.Device) -> bool:

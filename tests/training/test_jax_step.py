@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import keras
@@ -201,24 +202,60 @@ def test_unavailable_devices_are_rejected(arguments, message):
         ([("cpu", None)], "float32"),
     ],
 )
-def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, tmp_path, devices, precision):
+def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, devices, precision):
     jax = pytest.importorskip("jax", reason="jax is not installed")
     from keras_bert.training import jax_devices
 
     found = [SimpleNamespace(platform=kind, compute_capability=own) for kind, own in devices]
     monkeypatch.setattr(jax, "devices", lambda: found)
-    monkeypatch.setattr(jax_devices, "_NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(jax_devices, "_may_have_gpu", lambda: True)
     assert jax_devices.fastest_precision() == precision
 
 
-def test_choosing_the_precision_does_not_start_jax_without_a_gpu(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("driver", "plugin", "platforms"),
+    [
+        (False, "xla_cuda12", None),
+        (True, None, None),
+        (True, "xla_tpu", None),
+        (True, "xla_cuda12", "cpu"),
+    ],
+)
+def test_choosing_the_precision_does_not_start_jax_without_a_gpu(
+    monkeypatch, tmp_path, driver, plugin, platforms
+):
     jax = pytest.importorskip("jax", reason="jax is not installed")
     from keras_bert.training import jax_devices
 
     # The CPU could not be split into devices afterwards.
     monkeypatch.setattr(jax, "devices", lambda: pytest.fail("JAX was started"))
-    monkeypatch.setattr(jax_devices, "_NVIDIA_DRIVER", tmp_path / "absent")
+    monkeypatch.setattr(jax_devices, "_DRIVERS", [tmp_path] if driver else [])
+    monkeypatch.setitem(sys.modules, "jax_plugins", None)
+    if plugin:
+        (tmp_path / plugin).mkdir()
+        (tmp_path / plugin / "__init__.py").touch()
+        found = SimpleNamespace(__path__=[str(tmp_path)])
+        monkeypatch.setitem(sys.modules, "jax_plugins", found)
+    monkeypatch.setattr(
+        jax_devices,
+        "jax",
+        SimpleNamespace(devices=jax.devices, config=SimpleNamespace(jax_platforms=platforms)),
+    )
     assert jax_devices.fastest_precision() == "float32"
+
+
+def test_jax_may_have_a_gpu_with_driver_and_plugin(monkeypatch, tmp_path):
+    pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_devices
+
+    (tmp_path / "xla_cuda12").mkdir()
+    (tmp_path / "xla_cuda12" / "__init__.py").touch()
+    monkeypatch.setattr(jax_devices, "_DRIVERS", [tmp_path])
+    monkeypatch.setitem(sys.modules, "jax_plugins", SimpleNamespace(__path__=[str(tmp_path)]))
+    monkeypatch.setattr(
+        jax_devices, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=None))
+    )
+    assert jax_devices._may_have_gpu()
 
 
 def test_tensorflow_rejects_model_parallel():

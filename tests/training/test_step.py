@@ -72,6 +72,20 @@ def assert_close(metrics, expected, rtol):
 
 
 @pytest.mark.slow
+def test_updates_of_one_shape_share_a_trace(data, monkeypatch):
+    traced = []
+    direction_of = AdamWeightDecay._direction_of
+
+    def counted(self, decays, gradient, variable, *rest):
+        traced.append((decays, tuple(variable.shape)))
+        return direction_of(self, decays, gradient, variable, *rest)
+
+    monkeypatch.setattr(AdamWeightDecay, "_direction_of", counted)
+    weights, _ = train(data)
+    assert len(traced) == len(set(traced)) < len(weights) / 2
+
+
+@pytest.mark.slow
 def test_training_changes_every_weight(data, reference):
     start, _ = train(data, learning_rate=0.0)
     assert all(np.abs(start[name] - value).max() > 0 for name, value in reference[0].items())
