@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from keras_bert.checkpoints.conversion import convert
 from tests.programs.test_adapt import command, one_line, run, save, write_documents
 
-STEPS = {"num_train_steps": 2}
+STEPS = {"num_train_steps": 2, "mixed_precision": "float32"}
 
 
 def results(folder: Path) -> dict:

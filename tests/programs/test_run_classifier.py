@@ -229,7 +229,7 @@ def test_long_texts_have_the_same_answers_everywhere(run_program, make_checkpoin
         assert not found["truncated"].any()
         np.testing.assert_allclose(found["probabilities"][:, 1], expected, atol=2e-6)
     shutil.copytree(tmp_path / "out" / "model", tmp_path / "copy")
-    again = {"task_name": "custom", "test_file": "rows.csv"}
+    again = {"task_name": "custom", "test_file": "rows.csv", "mixed_precision": "float32"}
     for start in ("out", "copy"):
         names = {"init_checkpoint": start, "output_dir": f"again-{start}"}
         done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)

@@ -131,6 +131,7 @@ def test_windows_give_the_same_vectors_in_the_program_the_api_and_the_export(run
         init_checkpoint="long",
         eval_file=file.name,
         output_dir="long_evaluated",
+        mixed_precision="float32",
     )
     assert done.returncode == 0, done.stderr
     again = json.loads((place / "long_evaluated" / "results.json").read_text())
