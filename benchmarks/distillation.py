@@ -30,7 +30,7 @@ flags.DEFINE_list("tasks", ["STS-B", "CoLA", "SST-2", "WNUT-17"], "tasks")
 flags.DEFINE_string("speed_task", "", "the task of GLUE whose models are timed; empty for none")
 flags.DEFINE_list("students", ["plain", "distilled", "hidden"], "kinds of students")
 flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run of each kind")
-flags.DEFINE_integer("epochs", 10, "passes of a student over the examples", lower_bound=1)
+flags.DEFINE_integer("epochs", 5, "passes of a student over the examples", lower_bound=1)
 flags.DEFINE_integer("teacher_epochs", 3, "passes of a teacher over the examples", lower_bound=1)
 flags.DEFINE_float("learning_rate", 1e-4, "peak learning rate of the students", lower_bound=0.0)
 flags.DEFINE_enum(
@@ -47,9 +47,7 @@ STUDENTS = {"plain": {}, "distilled": {}, "hidden": {"hidden_state_weight": 1.0}
 
 def folder_of(job: Mapping) -> Path:
     """Returns the output folder of a run."""
-    rate = f"-{job['learning_rate']:g}" if "learning_rate" in job else ""
-    name = f"{job['task']}-{job['kind']}-{job['epochs']}{rate}-{job['seed']}"
-    return Path(FLAGS.work_dir) / name
+    return Path(FLAGS.work_dir) / "-".join(map(str, job.values()))
 
 
 def job_of(task: str, kind: str, seed: int) -> dict:

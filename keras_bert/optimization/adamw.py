@@ -170,9 +170,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         index = self._get_variable_index(variable)
         m, v = self._momentums[index], self._velocities[index]
         decays = self._decays[index]
-        direction_of = functools.partial(self._direction_of, decays)
         if self._shared:
             direction_of = self._shared[decays]
+        else:
+            direction_of = functools.partial(self._direction_of, decays)
         direction, new_m, new_v = direction_of(gradient, variable, (m, v), self.iterations)
         rate = ops.cast(learning_rate, variable.dtype) * self._factors[index]
         self.assign(m, self._as_state(new_m, 2 * index))

@@ -63,8 +63,8 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
     """Returns the default compute dtype: bfloat16 if the device multiplies it, else float32.
 
     A CPU multiplies bfloat16 if it has AMX or AVX512-BF16 in `cpu_info`; a GPU, from a compute
-    capability of 8.0 on. benchmarks/README.md has speeds and scores of CPUs; GPUs were not
-    measured. On TPUs, the default is float32.
+    capability of 8.0 on. GPUs were not measured. On TPUs, the default is float32. For CPUs,
+    benchmarks/README.md has speeds, a loss curve and the scores of embeddings.
     """
     if tf.config.list_physical_devices("TPU"):
         return "float32"

@@ -11,6 +11,7 @@ from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.clipping import clip_scale, global_norm
 from keras_bert.optimization.dense import densify
 from keras_bert.optimization.lamb import Lamb
+from keras_bert.training.step import _traced_once
 
 RULES = ("adamw", "adamw_corrected", "lamb")
 
@@ -46,11 +47,6 @@ def split(strategy, array):
     )
 
 
-def traced_once(function):
-    traced = tf.function(function, autograph=False)
-    return lambda *values: traced(*tf.nest.map_structure(tf.convert_to_tensor, values))
-
-
 @pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", [AdamWeightDecay, Lamb])
 def test_shared_traces_give_the_same_bits(kind, state_dtype):
@@ -62,7 +58,7 @@ def test_shared_traces_give_the_same_bits(kind, state_dtype):
             traces.append(function)
             return function(*values)
 
-        return traced_once(counted)
+        return _traced_once(counted)
 
     for shared in (False, True):
         keras.utils.set_random_seed(1)
@@ -106,7 +102,7 @@ def test_two_devices_equal_the_reference(reference, rule, way, mirrored):
     @tf.function(jit_compile="jit" in way)
     def update(grads, scale):
         rate = optimizer.learning_rate
-        with optimizer.sharing_traces(traced_once) if shares else contextlib.nullcontext():
+        with optimizer.sharing_traces(_traced_once) if shares else contextlib.nullcontext():
             for gradient, variable in zip(grads, model.trainable_variables, strict=True):
                 optimizer.update_step(gradient * scale, variable, rate)
         return rate
