@@ -176,8 +176,7 @@ def compare() -> None:
         "seed": own["random_seed"],
         "learning_rate": own["learning_rate"],
         "num_train_steps": own["num_train_steps"],
-        # The default of run_pretraining.py.
-        "num_warmup_steps": own["num_train_steps"] // 100,
+        "num_warmup_steps": own["num_warmup_steps"],
     }
     file = results.folder / f"torch-{arm.name}.json"
     # Paths do not change the result.

@@ -111,6 +111,7 @@ class Plan:
         passes: the number of passes over the corpus in the records, each with other pairs.
         vocab_size: the number of tokens of the vocabulary.
         rate: the peak learning rate of pre-training.
+        warmup: the share of the pre-training steps before the peak.
         fine_tuning_rates: {size: peak learning rate of fine-tuning}.
         held_out: the books that are not trained on; nor is the vocabulary learned from them.
         scale: a factor for steps and epochs, below 1 for a trial.
@@ -125,7 +126,8 @@ class Plan:
     length: int = 128
     passes: int = 2
     vocab_size: int = 16384
-    rate: float = 1e-3
+    rate: float = 5e-4
+    warmup: float = 0.1
     fine_tuning_rates: Mapping[str, float] = field(default_factory=dict)
     held_out: Sequence[str] = ("time_machine.txt.xz", "cranford.txt.xz")
     scale: float = 1.0

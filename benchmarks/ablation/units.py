@@ -94,6 +94,7 @@ def pretraining_settings(arm: Arm, study: Plan) -> dict[str, object]:
         "train_batch_size": study.batch,
         "num_train_steps": study.steps_of(arm) if is_trained else 1,
         "learning_rate": study.rate if is_trained else 0.0,
+        "num_warmup_steps": int(study.steps_of(arm) * study.warmup) if is_trained else 0,
         "dropout_prob": 0.0,
         "random_seed": 0,
     }
