@@ -152,8 +152,8 @@ def define_flags(define: Definitions) -> None:
     define.integer(
         "num_warmup_steps",
         None,
-        "Number of steps in which the learning rate increases linearly to its peak. Default: 1% of "
-        "the training steps.",
+        "Number of steps in which the learning rate increases linearly to its peak. Default: 10% "
+        "of the training steps, but at most 10,000.",
         lower_bound=0,
     )
     define.integer(

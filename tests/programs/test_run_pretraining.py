@@ -216,7 +216,7 @@ def test_training_starts_from_a_model_directory(finished, folder, call):
 
 @pytest.mark.slow
 def test_run_with_the_former_default_warm_up_resumes_with_that_flag(folder, run_program):
-    """The default was 10,000 steps for any number of steps; it is 1% of the steps."""
+    """The default was 10,000 steps for any number of steps; it is 10% of the steps."""
     output_dir = folder / "warm-up"
 
     def go(**given):
@@ -228,13 +228,13 @@ def test_run_with_the_former_default_warm_up_resumes_with_that_flag(folder, run_
 
     assert go().returncode == 0
     record = json.loads((output_dir / "run.json").read_text())
-    assert record["settings"]["num_warmup_steps"] == 1
+    assert record["settings"]["num_warmup_steps"] == 10
     record["settings"]["num_warmup_steps"] = 10_000
     (output_dir / "run.json").write_text(json.dumps(record))
     done = go()
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "other settings: num_warmup_steps was 10000 and is now 1; expected the same" in line
+    assert "other settings: num_warmup_steps was 10000 and is now 10; expected the same" in line
     assert go(num_warmup_steps=10_000).returncode == 0
 
 

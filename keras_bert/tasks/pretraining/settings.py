@@ -8,8 +8,10 @@ SAMPLE_SIZE = 100_000
 # example, it takes up to FORWARD_SHARE of the time of training: there is only a forward pass, and
 # compiling it takes some seconds. Measured for `tiny` after 1,000 steps: 0.40.
 EVALUATION_SHARE, FORWARD_SHARE = 0.05, 1 / 2
-# Devlin et al. 2019, A.2: 10,000 of 1,000,000 steps.
-WARMUP_SHARE = 0.01
+# Devlin et al. 2019, A.2, have 10,000 of 1,000,000 steps. A short run needs a larger share: Adam
+# without bias correction makes large updates until its second moments have settled, which takes
+# about 1,000 steps (benchmarks/README.md, Ablations).
+WARMUP_SHARE, MAX_WARMUP_STEPS = 0.1, 10_000
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class PretrainingSettings:
             including the optimizer state, and continues its learning-rate schedule.
         optimizer: `adamw` or `lamb`.
         learning_rate: the peak learning rate, reached after `num_warmup_steps`.
-        num_warmup_steps: number of steps of the warm-up; None for WARMUP_SHARE of the steps.
+        num_warmup_steps: number of steps of the warm-up; None for WARMUP_SHARE of the steps, but
+            at most MAX_WARMUP_STEPS.
         schedule_steps: number of steps until the learning rate is 0, including those of
             `init_run`; 0 for the run's own number of steps.
         dropout_prob: both dropout probabilities in training; None for those of the config, which
@@ -76,7 +79,8 @@ class PretrainingSettings:
         """Returns the number of warm-up steps of a run of `num_train_steps` steps."""
         if self.num_warmup_steps is not None:
             return self.num_warmup_steps
-        return round(WARMUP_SHARE * (self.schedule_steps or num_train_steps))
+        share = round(WARMUP_SHARE * (self.schedule_steps or num_train_steps))
+        return min(share, MAX_WARMUP_STEPS)
 
     def eval_examples(self, available: int, trained: int) -> int:
         """Returns the number of examples per evaluation.

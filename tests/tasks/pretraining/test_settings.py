@@ -53,13 +53,14 @@ def test_evaluation_of_training_records_takes_a_twentieth_of_the_training(traine
     ("given", "steps", "schedule_steps", "warmup"),
     [
         (None, 1_000_000, 0, 10_000),  # Devlin et al. 2019
-        (None, 100_000, 0, 1000),
-        (None, 5, 0, 0),
-        (None, 10_000, 100_000, 1000),  # one of several phases with one schedule
+        (None, 100_000, 0, 10_000),
+        (None, 6_000, 0, 600),
+        (None, 4, 0, 0),
+        (None, 5_000, 50_000, 5_000),  # one of several phases with one schedule
         (10_000, 100_000, 0, 10_000),
         (0, 100_000, 0, 0),
     ],
 )
-def test_default_warm_up_is_a_hundredth_of_the_steps(given, steps, schedule_steps, warmup):
+def test_default_warm_up_is_a_tenth_of_the_steps(given, steps, schedule_steps, warmup):
     settings = PretrainingSettings("", num_warmup_steps=given, schedule_steps=schedule_steps)
     assert settings.warmup_steps(steps) == warmup
