@@ -28,11 +28,9 @@ def with_teacher(
 ) -> tuple[keras.Model, FitData]:
     """Returns the model to train, and the data with the outputs and the losses of the teacher.
 
-    Raises:
-        InputError: the teacher is of another task, is not trained, or does not match the student.
+    `check_teacher` has to accept the teacher.
     """
     distillation = settings.distillation
-    check_teacher(student, teacher, distillation)
     if not distillation.is_used:
         return student.prediction_model, data
     network, uses_states = teacher.prediction_model, distillation.hidden_state_weight > 0
@@ -68,11 +66,14 @@ def with_teacher(
     return StudentNetwork(student.prediction_model, [*losses]), changed
 
 
-def check_options(data: FitData, options: Mapping[str, Any], teacher: "Task | None") -> None:
-    """Raises InputError if `fit` got options that apply to a teacher, but no teacher."""
+def check_options(options: Mapping[str, Any], teacher: "Task | None", has_teacher: bool) -> None:
+    """Raises InputError if `fit` got options that apply to a teacher, but no teacher.
+
+    `has_teacher` is whether the task can have one.
+    """
     given = [field.name for field in fields(Distillation) if field.name in options]
     if given and teacher is None:
-        remedy = "expected both" if data.soft_kind else "this task has no teacher"
+        remedy = "expected both" if has_teacher else "this task has no teacher"
         raise InputError(f"{given[0]}: has no effect without teacher; {remedy}")
 
 

@@ -182,6 +182,7 @@ class FitData:
         frozen: layers that no loss depends on; frozen because weight decay would shrink them.
         soft_kind: the kind of `SoftLoss` for the outputs of a teacher.
         loss_weights: {output: weight of its loss}; None for 1.
+        network: the network to train; None for that of predictions.
     """
 
     examples: Examples
@@ -193,6 +194,7 @@ class FitData:
     frozen: Sequence[keras.layers.Layer] = ()
     soft_kind: str = ""
     loss_weights: Mapping[str, float] | None = None
+    network: keras.Model | None = None
 
 
 @contextlib.contextmanager

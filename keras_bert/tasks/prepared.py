@@ -152,13 +152,22 @@ def _strings(value: Any) -> Sequence[Any]:
 
 
 def _check_memory(texts: int, rows: int, tokens: int) -> None:
+    # A second copy of the token ids and the segment ids, int32 each.
+    what = f"{rows} sequences of the first {texts} texts have {tokens} tokens, which"
+    check_memory(what, 8 * tokens)
+
+
+def check_memory(what: str, needed: int) -> None:
+    """Raises an InputError if the arrays of texts, of `needed` bytes, do not fit in memory.
+
+    `what` describes them in the error message.
+    """
     available = host_memory.available()
-    needed = 8 * tokens  # A second copy of the token ids and the segment ids, int32 each.
     if available is not None and needed > available:
         raise InputError(
-            f"the {rows} sequences of the first {texts} texts have {tokens} tokens, which need "
-            f"{needed / 1e9:,.1f} GB more, but {available / 1e9:,.1f} GB of memory are available; "
-            "expected fewer or shorter texts, or if they are split into windows, a larger stride"
+            f"the {what} need {needed / 1e9:,.1f} GB more, but {available / 1e9:,.1f} GB of memory "
+            "are available; expected fewer or shorter texts, or if they are split into windows, a "
+            "larger stride"
         )
 
 

@@ -26,7 +26,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.serving.engines.choice import Engine
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size
-from keras_bert.tasks.distilled_fit import check_options, with_teacher
+from keras_bert.tasks.distilled_fit import check_options, check_teacher, with_teacher
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
 from keras_bert.tasks.fitting import FitData, FitSettings, fit, reinitialize
 from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, load_weights
@@ -277,10 +277,15 @@ class Task:
         """Returns the slice of `_outputs` for each chunk: the argument `parts` of `decoded`."""
         return None
 
-    def _check_fit(self, options: Mapping[str, Any]) -> None:
-        """Raises InputError for an exported model or invalid `fit` options."""
-        FitSettings.of(options)
+    def _check_fit(
+        self, options: Mapping[str, Any], teacher: "Task | None" = None, has_teacher: bool = True
+    ) -> None:
+        """Raises InputError for an exported model, invalid `fit` options, or an invalid teacher."""
+        settings = FitSettings.of(options)
         _ = self.model
+        check_options(options, teacher, has_teacher)
+        if teacher is not None:
+            check_teacher(self, teacher, settings.distillation)
 
     def _fit(
         self,
@@ -293,8 +298,7 @@ class Task:
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
         settings = FitSettings.of(options)
-        check_options(data, options, teacher)
-        model = self.prediction_model
+        model = data.network or self.prediction_model
         if teacher is not None:
             model, data = with_teacher(self, teacher, data, settings)
         reinitialize(self.model, self._initial_values, settings.seed)

@@ -168,7 +168,7 @@ class TextClassifier(LongTextTask):
         Raises:
             InputError: an argument is invalid.
         """
-        self._check_fit(options)
+        self._check_fit(options, teacher)
         columns = self._columns(texts)
         array = self._label_array(labels, columns)
         held_out = None

@@ -19,6 +19,21 @@ from keras_bert.tasks.embedding.rows import (
 from keras_bert.tasks.loading import SETTINGS_KEY, Source
 
 
+def training_arguments(
+    texts: Any, scores: Any, loss: EmbeddingLoss | str | None, hidden_size: int
+) -> tuple[TextRows, EmbeddingLoss]:
+    """Checks the examples and the loss of `TextEmbedder.fit`, and returns both.
+
+    Raises:
+        InputError: an argument is invalid.
+    """
+    rows = given_rows("texts", texts, scores)
+    loss = given_loss(loss, rows, hidden_size)
+    if rows.scores is not None:
+        check_scores(rows)
+    return rows, loss
+
+
 def given_loss(loss: EmbeddingLoss | str | None, rows: TextRows, hidden_size: int) -> EmbeddingLoss:
     """Returns the loss for training on examples, for a model with vectors of a size.
 

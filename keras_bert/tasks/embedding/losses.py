@@ -113,15 +113,17 @@ def _ranking(vectors: Any, labels: RowLabels, loss: EmbeddingLoss) -> Any:
 def _not_negative(labels: RowLabels, loss: EmbeddingLoss) -> Any:
     """Returns whether each of the B · (k - 1) candidates is not a negative of each anchor.
 
-    That is the case for rows that fill the batch, for texts equal to the anchor or its positive,
-    and for the positives of equal anchors.
+    That is the case for rows that fill the batch, for texts equal to the anchor, and for texts
+    equal to a positive of an equal anchor, such as its own.
     """
-    ids = labels.ids
+    ids, real = labels.ids, labels.weights > 0
     candidates = ops.reshape(ops.transpose(ids[:, 1:]), [1, -1])
-    filler = ops.tile(labels.weights == 0, [loss.columns - 1])[None, :]
-    equal = ops.logical_or(candidates == ids[:, 1:2], candidates == ids[:, 0:1])
-    same_anchor = _pad_columns(ids[:, 0:1] == ids[None, :, 0], loss.columns)
-    return ops.logical_or(ops.logical_or(equal, same_anchor), filler)
+    filler = ops.tile(~real, [loss.columns - 1])[None, :]
+    same_anchor = ops.logical_and(ids[:, 0:1] == ids[None, :, 0], real[None, :])  # [B, B]
+    same_text = ids[:, 1:2] == candidates  # [B, B · (k - 1)]
+    counts = ops.matmul(ops.cast(same_anchor, "float32"), ops.cast(same_text, "float32"))
+    excluded = ops.logical_or(counts > 0, candidates == ids[:, 0:1])
+    return ops.logical_or(excluded, filler)
 
 
 def _own_positive(labels: RowLabels, loss: EmbeddingLoss) -> Any:

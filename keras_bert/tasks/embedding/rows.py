@@ -108,10 +108,10 @@ def check_training_rows(rows: TextRows, loss: EmbeddingLoss, batch_size: int) ->
             "pairs of its batch; expected at least 2"
         )
     ids = rows.ids
-    if is_pairs and len(np.unique(ids[:, 1])) < 2:
+    if is_pairs and not _has_negatives(ids):
         raise InputError(
-            f"{rows.source}: has no negatives, because all {len(rows)} pairs have the same "
-            "positive; expected at least two different positives, or triplets"
+            f"{rows.source}: has no negatives, because each of the {len(rows)} pairs is related to "
+            "all positives; expected unrelated pairs, or triplets"
         )
     if rows.scores is None and not is_pairs:
         for index in np.flatnonzero(ids[:, 1] == ids[:, 2])[:1].tolist():
@@ -119,6 +119,18 @@ def check_training_rows(rows: TextRows, loss: EmbeddingLoss, batch_size: int) ->
                 f"{rows.where(index)}: the negative is the same text as the positive; expected "
                 "another text"
             )
+
+
+def _has_negatives(ids: np.ndarray) -> bool:
+    """Returns whether any anchor of pairs of texts, [n, 2], has a negative among the positives.
+
+    Negatives are different from the anchor and from all its positives (losses.py).
+    """
+    positives = np.unique(ids[:, 1])
+    related = np.unique(np.concatenate([ids, ids[:, [0, 0]]]), axis=0)
+    related = related[np.isin(related[:, 1], positives)]
+    _, counts = np.unique(related[:, 0], return_counts=True)
+    return bool(counts.min() < len(positives))
 
 
 def check_evaluation_rows(rows: TextRows) -> None:

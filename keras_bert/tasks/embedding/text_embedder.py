@@ -1,5 +1,6 @@
 """Defines TextEmbedder, which converts texts to vectors, and can be trained on pairs of texts."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,23 +20,20 @@ from keras_bert.tasks.checks import check_texts
 from keras_bert.tasks.embedding.arguments import (
     fit_targets,
     given_evaluation_rows,
-    given_loss,
     saved_sizes,
+    training_arguments,
 )
+from keras_bert.tasks.embedding.cached_encoder import network_for_training
 from keras_bert.tasks.embedding.losses import BatchLoss, EmbeddingLoss
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.embedding.rows import (
-    check_scores,
-    check_training_rows,
-    given_rows,
-)
+from keras_bert.tasks.embedding.rows import check_training_rows
 from keras_bert.tasks.embedding.scoring import score_embeddings, unit_vectors
 from keras_bert.tasks.embedding.served import ServedEmbedding
 from keras_bert.tasks.fine_tuning.predict import check_finite
 from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
 from keras_bert.tasks.loading import DEFAULT_MAX_SEQ_LENGTH, ModelOptions, Source
 from keras_bert.tasks.long_text import LongText, LongTextTask
-from keras_bert.tasks.prepared import Prepared, prepare
+from keras_bert.tasks.prepared import Prepared, check_memory, prepare
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -162,6 +160,7 @@ class TextEmbedder(LongTextTask):
         scores: Sequence[float] | None = None,
         *,
         loss: EmbeddingLoss | str | None = None,
+        gradient_accumulation_steps: int = 1,
         validation_data: tuple[Any, Sequence[float] | None] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
@@ -177,6 +176,8 @@ class TextEmbedder(LongTextTask):
                 triplets without scores.
             loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
                 scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
+            gradient_accumulation_steps: number of micro-batches in which a batch is computed, to
+                save memory; the gradients are those of the whole batch. TensorFlow only.
             validation_data: (texts, scores) or (texts, None), evaluated after each epoch; the logs
                 contain the metrics as `val_spearman` and so on.
             callbacks: Keras callbacks.
@@ -185,16 +186,14 @@ class TextEmbedder(LongTextTask):
         Raises:
             InputError: an argument is invalid.
         """
-        self._check_fit(options)
-        rows = given_rows("texts", texts, scores)
-        loss = given_loss(loss, rows, self.model.config.hidden_size)
-        if rows.scores is not None:
-            check_scores(rows)
-        check_training_rows(rows, loss, FitSettings.of(options).batch_size)
+        self._check_fit(options, has_teacher=False)
+        batch_size = FitSettings.of(options).batch_size
+        rows, loss = training_arguments(texts, scores, loss, self.model.config.hidden_size)
+        check_training_rows(rows, loss, batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
-        self._replace_settings(
-            pooling=self.settings.pooling or "mean", matryoshka_sizes=tuple(loss.sizes)
-        )
+        pooling = self.settings.pooling or "mean"
+        network = network_for_training(self.model, pooling, gradient_accumulation_steps)
+        self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
         prepared = prepare(in_training.preprocess, [rows.texts])
         limit = f"max_seq_length={self.settings.max_seq_length}"
@@ -207,6 +206,7 @@ class TextEmbedder(LongTextTask):
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,
             frozen=(self.model.pooler,),
+            network=network,
         )
         return self._fit(data, options, evaluate, callbacks)
 
@@ -324,6 +324,7 @@ class TextEmbedder(LongTextTask):
         """
         examples, names = prepared.examples, self.settings.names
         shape = [len(examples), len(names), self.model.config.hidden_size]
+        check_memory(f"vectors of {shape[0]} texts or windows", 4 * math.prod(shape))
         vectors = np.zeros(shape, np.float32)
         for batch in self._runner.batches(examples, batch_size) if len(examples) else ():
             outputs = self._runner.forward(batch)

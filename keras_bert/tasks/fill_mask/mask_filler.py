@@ -126,7 +126,7 @@ class MaskFiller(Task):
             callbacks: Keras callbacks.
             **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
-        self._check_fit(options)
+        self._check_fit(options, has_teacher=False)
         (column,) = check_texts("texts", texts)
         if validation_data is not None:
             check_texts("validation_data", validation_data)

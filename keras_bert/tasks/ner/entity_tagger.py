@@ -166,7 +166,7 @@ class EntityTagger(Task):
                 temperature and hidden_state_weight belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
-        self._check_fit(options)
+        self._check_fit(options, teacher)
         annotated = self._annotated(inputs, targets)
         held_out = None
         if validation_data is not None:

@@ -150,7 +150,7 @@ class QuestionAnswerer(Task):
         Raises:
             InputError: an argument is invalid, such as an answer that is not in its context.
         """
-        self._check_fit(options)
+        self._check_fit(options, teacher)
         checked = self._questions(questions, contexts, answers)
         evaluate = None
         if validation_data is not None:

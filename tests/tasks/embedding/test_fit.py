@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert.common import host_memory
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
@@ -122,6 +123,38 @@ def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
         np.testing.assert_array_equal(value, weights_of(embedder)[path])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [3, 4])  # In micro-batches of 4 rows, or of 3 and the rest.
+def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps):
+    pairs = (FIRST[:11], [f"{text} {'very ' * i}" for i, text in enumerate(SECOND[:11])])
+    whole, cached = open_new(pretrained), open_new(pretrained)
+    first = whole.fit(pairs, epochs=2, **FAST).history
+    second = cached.fit(pairs, epochs=2, gradient_accumulation_steps=steps, **FAST).history
+    assert first["loss"][-1] != first["loss"][0]
+    np.testing.assert_allclose(second["loss"], first["loss"], rtol=1e-4)
+    for path, value in weights_of(cached).items():
+        np.testing.assert_allclose(value, weights_of(whole)[path], atol=1e-4, err_msg=path)
+
+
+def test_rejected_fit_keeps_the_settings(pretrained):
+    embedder = open_new(pretrained)
+    before = embedder.settings
+    loss = EmbeddingLoss("mnrl", sizes=(16, 4))
+    for options in ({"temperature": 3.0}, {"gradient_accumulation_steps": 0}):
+        with pytest.raises(InputError):
+            embedder.fit(PAIRS, loss=loss, **options, **FAST)
+        assert embedder.settings == before
+
+
+def test_vectors_that_exceed_the_memory_are_rejected(pretrained, monkeypatch):
+    embedder = open_new(pretrained)
+    needed = 4 * 2 * 3 * embedder.model.config.hidden_size  # Three texts, two vectors of each.
+    free = iter([10**9] * 1 + [needed - 1] * 9)
+    monkeypatch.setattr(host_memory, "available", lambda: next(free))
+    with pytest.raises(InputError, match=r"the vectors of 3 texts or windows need .* GB more, but"):
+        embedder.predict(PAIRS[0])
+
+
 def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
     embedder = open_new(pretrained)
     before = weights_of(embedder)
@@ -149,6 +182,14 @@ def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
         ),
         (lambda it: it.fit(PAIRS, batch_size=1), "batch size 1: the loss mnrl compares each pair"),
         (lambda it: it.fit(PAIRS, steps=1), "unknown arguments steps"),
+        (
+            lambda it: it.fit(PAIRS, gradient_accumulation_steps=0),
+            "gradient_accumulation_steps=0: expected a whole number of at least 1",
+        ),
+        (
+            lambda it: it.fit(PAIRS, temperature=2.0),
+            "temperature: has no effect without teacher; this task has no teacher",
+        ),
         (lambda it: it.fit(["a", "b"]), r"texts is \['a', 'b'\]; expected a tuple of two lists"),
         (
             lambda it: it.fit(PAIRS, loss=EmbeddingLoss("mnrl", sizes=(32,))),

@@ -82,6 +82,8 @@ def test_rows_that_fill_a_batch_change_nothing(name, golden):
         [[0, 1, 2], [3, 1, 4], [5, 6, 7], [8, 9, 10]],  # example 1 has the positive of example 0
         [[0, 1, 2], [3, 0, 4], [5, 6, 7], [8, 9, 10]],  # its positive is the anchor of example 0
         [[0, 1, 2], [0, 3, 4], [5, 6, 7], [8, 9, 10]],  # it has the anchor of example 0
+        # Its positive is that of example 2, which has the anchor of example 0.
+        [[0, 1, 2], [3, 4, 5], [0, 4, 6], [8, 9, 10]],
     ],
 )
 def test_duplicates_are_not_negatives(ids, golden):
