@@ -12,8 +12,9 @@ import numpy as np
 from keras_bert.serving.engines.spec import NetworkSpec
 
 # The maximum number of tokens, with padding, and of masks in the groups that run at the same time.
-# They limit the memory for attention scores and for logits over the vocabulary.
-_MAX_TOKENS = 4096
+# They limit the memory for attention scores and for logits over the vocabulary. On many cores, a
+# group may have _GROUP_TOKENS nevertheless, because small groups are slow.
+_MAX_TOKENS, _GROUP_TOKENS = 4096, 1024
 _MAX_MASKS = 256
 
 
@@ -47,8 +48,8 @@ def sort_into_groups(lengths: np.ndarray, group_rows: int, parallel: int) -> lis
     """Divides rows into groups of similar lengths; returns the row indices of each group.
 
     The number of groups is a multiple of `parallel`, the number of groups that run at the same
-    time, if there are enough rows. Such groups share the limit of tokens. The group with the
-    longest rows is first.
+    time, if there are enough rows. Such groups share the limit of tokens, but each may have
+    _GROUP_TOKENS. The group with the longest rows is first.
     """
     rows = len(lengths)
     count = -(-rows // max(group_rows, 1))
@@ -59,7 +60,8 @@ def sort_into_groups(lengths: np.ndarray, group_rows: int, parallel: int) -> lis
     groups = []
     for group in reversed(np.array_split(order, count)):
         # The last row is the longest.
-        parts = -(-len(group) * int(lengths[group[-1]]) * parallel // _MAX_TOKENS)
+        limit = max(_MAX_TOKENS // parallel, _GROUP_TOKENS)
+        parts = -(-len(group) * int(lengths[group[-1]]) // limit)
         groups += reversed(np.array_split(group, min(parts, len(group))))
     return groups
 
