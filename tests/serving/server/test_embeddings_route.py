@@ -91,6 +91,15 @@ def test_dimensions_truncates_and_normalizes_again(ask, embedder):
     np.testing.assert_allclose(np.linalg.norm(vectors_of(answer), axis=1), 1, atol=1e-5)
 
 
+def test_null_means_absent(ask):
+    body = {"input": TEXTS, "model": "mini"}
+    absent = {"dimensions": None, "encoding_format": None, "user": None}
+    status, answer = ask(body | absent)
+    assert status == 200
+    expected = vectors_of(ask(body)[1])
+    np.testing.assert_allclose(vectors_of(answer), expected, atol=1e-7)
+
+
 def test_compressed_bodies_are_accepted(ask):
     body = gzip.compress(json.dumps({"input": "a", "model": "mini"}).encode())
     assert ask(body, **{"Content-Encoding": "gzip"})[0] == 200
