@@ -1,6 +1,5 @@
 """Runs the signature of an export that maps strings to answers."""
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
+from keras_bert.serving.graph_errors import failed_check
 from keras_bert.tasks.prepared import as_tensor
 
 Serve = Callable[..., Mapping[str, tf.Tensor]]
@@ -50,10 +50,5 @@ def served_answers(
         try:
             yield {name: value.numpy() for name, value in serve(*batch).items()}
         except tf.errors.InvalidArgumentError as error:
-            raise InputError(_first_assertion(error.message)) from None
-
-
-def _first_assertion(message: str) -> str:
-    """Returns the text of the assertion that failed in a graph, or else the first line."""
-    found = re.search(r"assertion failed: \[(.*?)\] \[", message, re.DOTALL)
-    return found[1] if found else message.partition("\n")[0]
+            message = failed_check(error.message) or error.message.partition("\n")[0]
+            raise InputError(message) from None

@@ -88,7 +88,9 @@ def make_text_windows(
     room = max_seq_length - 2
     starts, sizes = (tf.cast(of, tf.int32) for of in (tokens.row_starts(), tokens.row_lengths()))
     counts = count_windows(sizes, room, stride)
-    with tf.control_dependencies(_too_many_tokens(counts, max_seq_length)):
+    # All windows of a text but the last are full. int32 would overflow for very long texts.
+    more = tf.cast(counts - 1, tf.int64) * (max_seq_length - stride)
+    with tf.control_dependencies(_too_many_tokens(tf.cast(sizes + 2, tf.int64) + more)):
         ends = tf.cumsum(counts)
     text = row_ids(tf.concat([[0], ends], axis=0))
     offset = stride * (tf.range(tf.size(text)) - tf.gather(ends - counts, text))
@@ -111,9 +113,13 @@ def make_text_windows(
     )
 
 
-def _too_many_tokens(counts: tf.Tensor, max_seq_length: int) -> list[tf.Operation]:
-    """Rejects windows with too many tokens; returns the operations that do so in a graph."""
-    total = tf.reduce_sum(tf.cast(counts, tf.int64)) * max_seq_length
+def _too_many_tokens(window_tokens: tf.Tensor) -> list[tf.Operation]:
+    """Rejects texts by the number of tokens in their windows, int64 [B].
+
+    Returns:
+        The operations that reject the texts in a graph.
+    """
+    total = tf.reduce_sum(window_tokens)
     problem = (
         f"long_text=windows: the windows of the texts have more than {MAX_WINDOW_TOKENS} tokens; "
         "expected shorter texts, or a larger window_stride"

@@ -16,6 +16,8 @@ from keras_bert.tasks.question_answering.question_answerer import QuestionAnswer
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
 WORDS = [text.split() for text in TEXTS]
+# The vocabulary of `pretrained`, besides special tokens.
+KNOWN_WORDS = ["good", "bad", "film", "book", "it", "is", "a", "##s", ".", "very"]
 OPTIONS = {"learning_rate": 2e-2, "batch_size": 8, "length_pool": 1, "verbose": 0, "epochs": 12}
 SOFT = {"distillation_weight": 1.0, "hidden_state_weight": 0.5}
 
@@ -172,10 +174,51 @@ def test_options_of_a_teacher_are_rejected_by_tasks_without_one(pretrained):
         embedder.fit((TEXTS, TEXTS), temperature=3.0)
 
 
-def test_a_teacher_with_fewer_positions_is_rejected(pretrained, make_checkpoint, tmp_path):
-    words = ["good", "bad", "film", "book", "it", "is", "a", "##s", ".", "very"]
-    short = make_checkpoint(tmp_path / "short", words, max_position_embeddings=8)
-    teacher = TextClassifier.from_pretrained(short, labels=["a", "b"], max_seq_length=8)
+@pytest.mark.parametrize(
+    ("words", "sizes", "options", "message"),
+    [
+        (
+            [*KNOWN_WORDS[:-1], "not"],
+            {},
+            {},
+            "teacher: its vocabulary differs from that of student: line 15 is 'not', not 'very'; "
+            "expected the same vocabulary for student and teacher",
+        ),
+        (
+            [*KNOWN_WORDS, "not"],
+            {},
+            {},
+            "teacher: its vocabulary has 16 tokens, and that of student has 15; expected the same "
+            "vocabulary for student and teacher",
+        ),
+        (
+            KNOWN_WORDS,
+            {"max_position_embeddings": 8},
+            {},
+            "teacher has 8 positions; expected at least the student's max_seq_length=16",
+        ),
+        (
+            KNOWN_WORDS,
+            {"hidden_size": 8},
+            {},
+            "teacher: has hidden_size 8, and the student 16; expected a teacher that is at least "
+            "as wide as its student",
+        ),
+        (
+            KNOWN_WORDS,
+            {"hidden_size": 32},
+            {"hidden_state_weight": 0.5},
+            "teacher: has hidden_size 32, and the student 16; expected the same size with "
+            "hidden_state_weight=0.5, or a weight of 0",
+        ),
+    ],
+)
+def test_teachers_that_do_not_match_the_student_are_rejected(
+    pretrained, make_checkpoint, tmp_path, words, sizes, options, message
+):
+    other = make_checkpoint(tmp_path / "other", words, **sizes)
+    teacher = TextClassifier.from_pretrained(other, labels=["a", "b"], max_seq_length=8)
     student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"], max_seq_length=16)
-    with pytest.raises(InputError, match=r"has 8 positions; expected at least .*max_seq_length=16"):
-        student.fit(TEXTS, ["a", "b"] * 8, teacher=trained(teacher, [0.0, 0.0]))
+    with pytest.raises(InputError) as caught:
+        student.fit(TEXTS, ["a", "b"] * 8, teacher=trained(teacher, [0.0, 0.0]), **options)
+    assert str(caught.value) == message

@@ -5,8 +5,8 @@
         "model": NAME, "usage": {"prompt_tokens": N, "total_tokens": N}}
 
 Optional members of a request are `encoding_format` ("float" or "base64", little-endian float32),
-`dimensions` (a Matryoshka size of the model) and `user`, which is ignored. N is the number of
-tokens after truncation, including [CLS] and [SEP].
+`dimensions` (a Matryoshka size of the model) and `user`, which is ignored; null means absent. N is
+the number of tokens after truncation, including [CLS] and [SEP].
 """
 
 import base64
@@ -98,10 +98,10 @@ def decode_request(body: bytes, model: EmbeddingModel, name: str, max_rows: int)
         if member not in _MEMBERS:
             raise bad_request(f"{shorten(member)}: unknown; expected {', '.join(_MEMBERS)}")
     _check_model(document.get("model"), name)
-    encoding = document.get("encoding_format", b"float")
+    encoding = _optional(document, "encoding_format", b"float")
     if not isinstance(encoding, bytes) or encoding not in _FORMATS:
         raise _unexpected("encoding_format", encoding, '"float" or "base64"')
-    size = document.get("dimensions", model.width)
+    size = _optional(document, "dimensions", model.width)
     if type(size) is not int or size not in model.sizes:
         sizes = ", ".join(map(str, model.sizes))
         raise _unexpected("dimensions", size, f"a size that the model was trained for: {sizes}")
@@ -135,6 +135,11 @@ def error_content(status: int, message: str) -> dict[str, Any]:
     kind = "invalid_request_error" if status < 500 else "server_error"
     code = "model_not_found" if status == 404 else None
     return {"message": message, "type": kind, "param": None, "code": code}
+
+
+def _optional(document: Mapping[str, Any], member: str, default: Any) -> Any:
+    value = document.get(member)
+    return default if value is None else value
 
 
 def _check_model(model: Any, name: str) -> None:

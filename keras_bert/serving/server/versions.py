@@ -21,6 +21,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_bert.common.errors import InputError
 from keras_bert.serving.engines.choice import ANY_ENGINE, Engine, EngineRequest, open_engine
+from keras_bert.serving.graph_errors import failed_check
 from keras_bert.serving.saved_model import INFO
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.folder import MODEL_FILE, describe_files, require_version
@@ -229,8 +230,9 @@ class Versions:
 
 
 def _message(error: tf.errors.OpError) -> str:
-    """Returns TensorFlow's error message without the parts that Python adds."""
-    return re.sub(r" \[Op:\w+\]$", "", error.message.rpartition(_END_OF_PYTHON_TRACE)[2])
+    """Returns the message of a check in the graph, or of TensorFlow, without what Python adds."""
+    message = re.sub(r" \[Op:\w+\]$", "", error.message.rpartition(_END_OF_PYTHON_TRACE)[2])
+    return failed_check(message) or message
 
 
 def _input(tensor: Any) -> Input:

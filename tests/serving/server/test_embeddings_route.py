@@ -10,6 +10,7 @@ import requests
 
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.text import windows
 
 pytestmark = pytest.mark.slow  # Exports a model and starts servers.
 
@@ -90,6 +91,15 @@ def test_dimensions_truncates_and_normalizes_again(ask, embedder):
     np.testing.assert_allclose(np.linalg.norm(vectors_of(answer), axis=1), 1, atol=1e-5)
 
 
+def test_null_means_absent(ask):
+    body = {"input": TEXTS, "model": "mini"}
+    absent = {"dimensions": None, "encoding_format": None, "user": None}
+    status, answer = ask(body | absent)
+    assert status == 200
+    expected = vectors_of(ask(body)[1])
+    np.testing.assert_allclose(vectors_of(answer), expected, atol=1e-7)
+
+
 def test_compressed_bodies_are_accepted(ask):
     body = gzip.compress(json.dumps({"input": "a", "model": "mini"}).encode())
     assert ask(body, **{"Content-Encoding": "gzip"})[0] == 200
@@ -167,3 +177,21 @@ def test_long_texts_have_the_mean_of_their_windows(pretrained, tmp_path, serve_h
     answer = requests.post(f"{server.url}/v1/embeddings", json=body, timeout=30).json()
     assert answer["usage"]["prompt_tokens"] == expected["num_tokens"].sum()
     np.testing.assert_allclose(vectors_of(answer), expected["mean"], atol=1e-5)
+
+
+def test_windows_with_too_many_tokens_are_rejected(pretrained, tmp_path, serve_here, monkeypatch):
+    monkeypatch.setattr(windows, "MAX_WINDOW_TOKENS", 40)
+    embedder = TextEmbedder.from_pretrained(pretrained, max_seq_length=16)
+    embedder.set_long_text("windows")
+    embedder.export(tmp_path / "1")
+    server = serve_here(tmp_path)
+    message = (
+        "long_text=windows: the windows of the texts have more than 40 tokens; expected shorter "
+        "texts, or a larger window_stride"
+    )
+    assert server.ask({"instances": [TEXTS[1]]}) == (400, {"error": message})
+    body = {"input": TEXTS[1], "model": "model"}
+    response = requests.post(f"{server.url}/v1/embeddings", json=body, timeout=30)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == message
+    assert server.ask({"instances": [TEXTS[0]]})[0] == 200
