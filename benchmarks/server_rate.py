@@ -6,11 +6,14 @@
 `--export_dir` has version 1 of an exported classifier of pairs, with the files of all engines. In
 each turn, a process calls the exported signature with batches of 64 pairs of MRPC's development
 set, then wrk sends the same pairs to the server, one per request, on `--clients` connections. wrk
-and the server share the cores of the machine.
+and the server share the cores of the machine. The last columns are the CPU time per pair of the
+calls without a server, of the server, and of wrk.
 """
 
 import json
+import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -57,10 +60,12 @@ def work(engine: str, precision: str, folder: Path) -> None:
         classify(*batch)
     print("{}", flush=True)
     for _ in sys.stdin:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         for call in range(CALLS):
             classify(*batches[call % len(batches)])
-        print(json.dumps({"rate": CALLS * BATCH / (time.perf_counter() - start)}), flush=True)
+        cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
+        pairs = CALLS * BATCH
+        print(json.dumps({"rate": pairs / seconds, "cpu": cpu / pairs}), flush=True)
 
 
 def run_wrk(url: str, folder: Path, seconds: float) -> dict[str, float]:
@@ -81,6 +86,29 @@ def run_wrk(url: str, folder: Path, seconds: float) -> dict[str, float]:
     return {"rate": float(re.search(r"Requests/sec: +([0-9.]+)", report)[1]), **latency}
 
 
+def cpu_seconds(process: int) -> float:
+    """Returns the CPU time of a running process."""
+    # The name, in parentheses, may contain spaces.
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds_of_children() -> float:
+    """Returns the CPU time of the ended child processes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure_served(server: int, url: str, folder: Path) -> dict[str, float]:
+    """Returns the figures of `run_wrk`, and the CPU time per pair of the "server" and of "wrk"."""
+    of_server, of_wrk = cpu_seconds(server), cpu_seconds_of_children()
+    figures = run_wrk(url, folder, FLAGS.seconds)
+    pairs = figures["rate"] * FLAGS.seconds
+    figures["server"] = (cpu_seconds(server) - of_server) / pairs
+    figures["wrk"] = (cpu_seconds_of_children() - of_wrk) / pairs
+    return figures
+
+
 def compare(engine: str, precision: str) -> None:
     """Runs the turns of one engine, and prints its row of the table."""
     name = f"{engine}:{precision}"
@@ -95,17 +123,19 @@ def compare(engine: str, precision: str) -> None:
             for _ in range(FLAGS.rounds):
                 worker.stdin.write("\n")
                 worker.stdin.flush()
-                alone.append(answer(worker)["rate"])
-                served.append(run_wrk(url, Path(folder), FLAGS.seconds))
+                alone.append(answer(worker))
+                served.append(measure_served(server.pid, url, Path(folder)))
     finally:
         worker.stdin.close()
         server.send_signal(signal.SIGTERM)
     worker.wait()
     server.wait()
-    ratios = [each["rate"] / own for each, own in zip(served, alone, strict=True)]
-    cells = [name, f"{median(alone):.0f}", f"{median(each['rate'] for each in served):.0f}"]
-    cells += [f"{median(ratios):.2f}"]
+    ratios = [each["rate"] / own["rate"] for each, own in zip(served, alone, strict=True)]
+    rates = [median(each["rate"] for each in turns) for turns in (alone, served)]
+    cells = [name, *(f"{rate:.0f}" for rate in rates), f"{median(ratios):.2f}"]
     cells += [f"{1e3 * np.median([each[p] for each in served]):.0f}" for p in ("p50", "p99")]
+    cells += [f"{1e3 * np.median([each['cpu'] for each in alone]):.2f}"]
+    cells += [f"{1e3 * np.median([each[p] for each in served]):.2f}" for p in ("server", "wrk")]
     print(f"| {' | '.join(cells)} |", flush=True)
 
 
@@ -115,8 +145,16 @@ def main(_) -> None:
         name, folder = FLAGS.worker.split(",")
         return work(*name.split(":"), Path(folder))
     check_export_dir()
-    print("| engine | batches of 64, pairs/s | server, requests/s | ratio | p50 ms | p99 ms |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    columns = (
+        "engine",
+        "batches of 64, pairs/s",
+        "server, requests/s",
+        "ratio",
+        "p50 ms",
+        "p99 ms",
+    )
+    columns += tuple(f"CPU ms: {name}" for name in ("alone", "server", "wrk"))
+    print(f"| {' | '.join(columns)} |\n| {' | '.join(['---'] * len(columns))} |")
     for name in FLAGS.engines:
         compare(*name.split(":"))
     return None
