@@ -31,9 +31,10 @@ def network_for_training(encoder: BertEncoder, pooling: str, steps: Any) -> Pool
     backend = keras.config.backend()
     if backend != "tensorflow":
         raise InputError(f"{where}: found the Keras backend {backend}; expected tensorflow, or 1")
-    return CachedGradientEncoder(encoder, pooling, steps)
+    return CachedGradientEncoder(encoder, pooling, steps, dtype="float32")
 
 
+@keras.saving.register_keras_serializable(package="keras_bert")
 class CachedGradientEncoder(PooledEncoder):
     """A `PooledEncoder` whose training steps keep only one micro-batch in memory.
 
@@ -43,9 +44,13 @@ class CachedGradientEncoder(PooledEncoder):
         steps: the number of micro-batches of a batch.
     """
 
-    def __init__(self, encoder: BertEncoder, pooling: str, steps: int):
-        super().__init__(encoder, pooling, dtype="float32")
+    def __init__(self, encoder: BertEncoder, pooling: str, steps: int, **kwargs: Any):
+        super().__init__(encoder, pooling, **kwargs)
         self._steps = steps
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "steps": self._steps}
 
     def train_step(self, data: tuple[dict[str, tf.Tensor], Any]) -> dict[str, Any]:
         """Takes a training step on a batch (inputs, targets); returns the logs."""

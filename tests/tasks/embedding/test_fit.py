@@ -125,15 +125,26 @@ def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [3, 4])  # In micro-batches of 4 rows, or of 3 and the rest.
-def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps):
+def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps, tmp_path):
     pairs = (FIRST[:11], [f"{text} {'very ' * i}" for i, text in enumerate(SECOND[:11])])
     whole, cached = open_new(pretrained), open_new(pretrained)
     first = whole.fit(pairs, epochs=2, **FAST).history
-    second = cached.fit(pairs, epochs=2, gradient_accumulation_steps=steps, **FAST).history
+    second = cached.fit(
+        pairs,
+        epochs=2,
+        gradient_accumulation_steps=steps,
+        callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "last.keras")],
+        **FAST,
+    ).history
     assert first["loss"][-1] != first["loss"][0]
     np.testing.assert_allclose(second["loss"], first["loss"], rtol=1e-4)
     for path, value in weights_of(cached).items():
         np.testing.assert_allclose(value, weights_of(whole)[path], atol=1e-4, err_msg=path)
+    saved = keras.models.load_model(tmp_path / "last.keras")
+    inputs = {name: np.ones([1, 4], np.int32) for name in ("input_ids", "input_mask")}
+    inputs["segment_ids"] = np.zeros([1, 4], np.int32)
+    vectors = [each(inputs)["vectors"].numpy() for each in (saved, cached.prediction_model)]
+    np.testing.assert_allclose(*vectors, atol=1e-6)
 
 
 def test_rejected_fit_keeps_the_settings(pretrained):
