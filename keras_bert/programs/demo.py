@@ -144,13 +144,15 @@ def _ask(url: str) -> None:
 def _write_config(path: Path, vocab: Path) -> None:
     """Writes the config of a small BERT that learns fast from little text.
 
-    It is the bundled config `tiny` without dropout, because few examples repeat.
+    It is the bundled config `tiny` without dropout, because few examples repeat. The initial
+    weights are about 1/sqrt(H): the usual 0.02 is for H = 768, and slows down training at H = 128.
     """
     tiny = BertConfig.from_json("tiny").to_dict()
     changes = {
         "vocab_size": len(load_vocab(vocab)),
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
+        "initializer_range": 0.09,
     }
     BertConfig.from_dict(tiny | changes).to_json(path)
 
