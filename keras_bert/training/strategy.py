@@ -64,7 +64,7 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
 
     A CPU multiplies bfloat16 if it has AMX or AVX512-BF16 in `cpu_info`; a GPU, from a compute
     capability of 8.0 on. GPUs were not measured. On TPUs, the default is float32. For CPUs,
-    benchmarks/README.md has speeds, a loss curve and the scores of embeddings.
+    benchmarks/README.md has speeds, a loss curve, and scores of fine-tuning and of embeddings.
     """
     if tf.config.list_physical_devices("TPU"):
         return "float32"

@@ -52,6 +52,11 @@ def test_groups_that_run_at_the_same_time_share_the_limits(monkeypatch):
     assert max(len(group.masks) for group in batch.groups(3, 2)) == 4
 
 
+def test_groups_on_many_cores_are_not_smaller_than_needed():
+    groups = sort_into_groups(np.full(64, 128), 8, 16)
+    assert [len(group) for group in groups] == [4] * 16
+
+
 def run(batch: Batch, rows: Rows, group_rows: int, parallel: int) -> None:
     """Sets outputs from the group's padded inputs alone."""
     for group in batch.groups(group_rows, parallel):

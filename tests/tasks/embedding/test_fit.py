@@ -160,7 +160,7 @@ def test_rejected_fit_keeps_the_settings(pretrained):
 def test_vectors_that_exceed_the_memory_are_rejected(pretrained, monkeypatch):
     embedder = open_new(pretrained)
     needed = 4 * 2 * 3 * embedder.model.config.hidden_size  # Three texts, two vectors of each.
-    free = iter([10**9] * 1 + [needed - 1] * 9)
+    free = iter([10**9, *[needed - 1] * 9])
     monkeypatch.setattr(host_memory, "available", lambda: next(free))
     with pytest.raises(InputError, match=r"the vectors of 3 texts or windows need .* GB more, but"):
         embedder.predict(PAIRS[0])
