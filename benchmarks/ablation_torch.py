@@ -3,15 +3,16 @@
     .venv/bin/python benchmarks/ablation_torch.py [--size=tiny]
 
 Both start from the same weights, and train on the same batches of the same records with the same
-schedule, and AdamW as in Google's BERT, without bias correction and dropout. Ours is the run of
-`ablation.py --arms=SIZE-mlm_nsp`, in bfloat16; it is trained first if it does not exist yet. torch
-trains in `.peers` in float32. It reads the batches from keras_bert's input pipeline, but model,
-loss, gradients and updates are its own. Every tenth of the steps, both are scored on all records of
-the held-out books.
+phases and schedule, and AdamW as in Google's BERT, without bias correction and dropout. Ours is the
+run of `ablation.py --arms=SIZE-mlm_nsp`, in bfloat16; it is trained first if it does not exist yet.
+torch trains in `.peers` in float32. It reads the batches from keras_bert's input pipeline, but
+model, loss, gradients and updates are its own. At each checkpoint of ours, both are scored on all
+records of the held-out books, in the length of the phase.
 
 torch's figures are stored in --results_dir. After a kill, its run starts from the beginning.
 """
 
+import copy
 import dataclasses
 import json
 import subprocess
@@ -39,7 +40,7 @@ flags.DEFINE_string("worker", None, "internal: file with the settings of torch's
 FLAGS = flags.FLAGS
 
 
-def batches(settings: Mapping, held_out: bool) -> Iterator[dict]:
+def batches(phase: Mapping, held_out: bool) -> Iterator[dict]:
     """Yields the batches of training, or those of an evaluation: {feature: torch tensor}."""
     import torch
 
@@ -50,13 +51,13 @@ def batches(settings: Mapping, held_out: bool) -> Iterator[dict]:
         training_batches,
     )
 
-    folder = settings["held_out" if held_out else "records"]
-    source = RecordSource(find_records(folder), settings["vocab_size"])
+    folder = phase["held_out" if held_out else "records"]
+    source = RecordSource(find_records(folder), phase["vocab_size"])
     if held_out:
         count = -(-source.data.num_examples // EVALUATION_BATCH)
         found = evaluation_batches(source, EVALUATION_BATCH, count)
     else:
-        found = training_batches(source, settings["batch"], settings["seed"])
+        found = training_batches(source, phase["batch"], phase["seed"])
     for batch in found:
         yield {name: torch.from_numpy(np.array(value)) for name, value in batch.items()}
 
@@ -83,12 +84,12 @@ def losses(model: Any, batch: Mapping) -> tuple[Any, Any]:
     return sums, torch.stack([token_weights.sum(), weights.sum()])
 
 
-def evaluate(model: Any, settings: Mapping) -> dict[str, float]:
+def evaluate(model: Any, phase: Mapping) -> dict[str, float]:
     """Returns the held-out losses."""
     import torch
 
     with torch.no_grad():
-        found = [losses(model, batch) for batch in batches(settings, held_out=True)]
+        found = [losses(model, batch) for batch in batches(phase, held_out=True)]
     masked_lm, next_sentence = (sum(s for s, _ in found) / sum(c for _, c in found)).tolist()
     return {"masked_lm_loss": masked_lm, "next_sentence_loss": next_sentence}
 
@@ -135,24 +136,25 @@ def train_torch(settings: Mapping) -> list[dict[str, float]]:
 
     model = transformers.BertForPreTraining.from_pretrained(settings["model"], dtype=torch.float32)
     model.eval()  # The study has no dropout.
-    optimizer, curve = Adam(model, settings), []
-    steps = settings["num_train_steps"]
-    stream = batches(settings, held_out=False)
-    for step in range(1, steps + 1):
-        sums, counts = losses(model, next(stream))
-        (sums[0] / (counts[0] + 1e-5) + sums[1] / counts[1]).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-        optimizer.step()
-        if step % max(1, steps // 10) == 0:
-            curve.append({"step": step, **evaluate(model, settings)})
-            print(f"torch: {curve[-1]}", file=sys.stderr, flush=True)
+    optimizer, curve, done = Adam(model, settings), [], 0
+    for phase in settings["phases"]:
+        stream = batches(phase, held_out=False)
+        for step in range(1, phase["steps"] + 1):
+            sums, counts = losses(model, next(stream))
+            (sums[0] / (counts[0] + 1e-5) + sums[1] / counts[1]).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+            optimizer.step()
+            if step % settings["every"] == 0 or step == phase["steps"]:
+                curve.append({"step": done + step, **evaluate(model, phase)})
+                print(f"torch: {curve[-1]}", file=sys.stderr, flush=True)
+        done += phase["steps"]
     return curve
 
 
 def compare() -> None:
     """Does the missing runs, and prints the held-out losses side by side."""
     from ablation.corpus import HELD_OUT, Folders, prepare_records
-    from ablation.plan import PLAN
+    from ablation.plan import EVALUATIONS, PLAN
     from ablation.pretraining import pretrain, run_folder
     from ablation.results import Results
     from ablation.units import Unit, pretraining_settings
@@ -167,20 +169,32 @@ def compare() -> None:
         results.record(Unit(arm), ours)
     pretrain(start, study, folders)
     own = pretraining_settings(arm, study)
+    records = prepare_records(arm.records, study, folders)
+    held_out = prepare_records(HELD_OUT, study, folders)
+    phases = study.phases_of(arm)
+    steps = sum(phase.steps for phase in phases)
+    flags = own["recipe"]["flags"]
     settings = {
-        "model": str(run_folder(start, folders) / "model"),
-        "records": str(prepare_records(arm.records, study, folders)),
-        "held_out": str(prepare_records(HELD_OUT, study, folders)),
-        "vocab_size": study.vocab_size,
-        "batch": study.batch,
-        "seed": own["random_seed"],
-        "learning_rate": own["learning_rate"],
-        "num_train_steps": own["num_train_steps"],
-        "num_warmup_steps": own["num_warmup_steps"],
+        "num_train_steps": steps,
+        "num_warmup_steps": round(flags["num_warmup_steps"] * study.scale_of(arm)),
+        "learning_rate": flags["learning_rate"],
+        "every": max(1, steps // EVALUATIONS),
+        "phases": [
+            {
+                **dataclasses.asdict(phase),
+                "vocab_size": study.vocab_size,
+                "seed": own["random_seed"],
+            }
+            for phase in phases
+        ],
     }
-    file = results.folder / f"torch-{arm.name}.json"
     # Paths do not change the result.
-    recorded = {name: own for name, own in settings.items() if not isinstance(own, str)}
+    recorded = copy.deepcopy(settings)
+    settings["model"] = str(run_folder(start, folders) / "model")
+    for phase in settings["phases"]:
+        phase["records"] = records.format(max_seq_length=phase["length"])
+        phase["held_out"] = held_out.format(max_seq_length=phase["length"])
+    file = results.folder / f"torch-{arm.name}.json"
     found = json.loads(file.read_text()) if file.exists() else {}
     if found.get("settings") != recorded:
         given = folders.work / f"torch-{arm.name}.json"

@@ -120,7 +120,7 @@ def test_bundled_recipe_is_found(run, installed):
         "print(*bundled_recipes(), find_recipe('bert-base'))"
     )
     *names, path = succeed([installed / "python", "-c", code], cwd=run.place).split()
-    assert names == ["bert-base", "bert-large", "bert-large-lamb", "budget-24h"]
+    assert names == ["bert-base", "bert-large", "bert-large-lamb", "budget-24h", "small-corpus"]
     assert Path(path).is_file()
 
 

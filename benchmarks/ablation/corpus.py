@@ -1,27 +1,27 @@
 """Prepares the data of the study: corpus, vocabulary, records and the split of the SQuAD file.
 
 WORK_DIR/data/vocab.txt            learned from the training books
-WORK_DIR/data/train-dynamic/       records; masks are drawn in training, other pairs each pass
-WORK_DIR/data/train-static/        the same with the masks in the records
-WORK_DIR/data/train-whole_word/    as dynamic, with whole words masked
-WORK_DIR/data/held_out/            records of the held-out books, with fixed masks
+WORK_DIR/data/dynamic-LENGTH/      records; masks are drawn in training, other pairs each pass
+WORK_DIR/data/whole_word-LENGTH/   as dynamic, with whole words masked
+WORK_DIR/data/held_out-LENGTH/     records of the held-out books, with fixed masks
 WORK_DIR/data/squad-{train,dev}.json
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablation.plan import Plan
+from ablation.plan import Plan, phases_of
 from ablation.programs import run_program
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 
 HELD_OUT = "held_out"
-# Flags of each kind of training records.
+# Flags of each kind of records.
 KINDS: Mapping[str, Mapping[str, object]] = {
+    HELD_OUT: {"dupe_factor": 1},
     "dynamic": {"dynamic": True},
-    "static": {},
     "whole_word": {"dynamic": True, "do_whole_word_mask": True},
 }
 _DEV_ARTICLES = 4  # Every fourth article of the SQuAD file, by title, is for evaluation.
@@ -73,30 +73,31 @@ class Folders:
         return train, held_out
 
 
-def prepare_records(kind: str, study: Plan, folders: Folders) -> Path:
-    """Creates the vocabulary, and one kind of records, unless they exist; returns their folder.
+def prepare_records(kind: str, study: Plan, folders: Folders) -> str:
+    """Creates the vocabulary, and one kind of records for each phase, unless they exist.
 
-    `kind` is a key of KINDS, or HELD_OUT.
+    `kind` is a key of KINDS. Returns the path of the folders with {max_seq_length} for the length.
     """
     train, held_out = folders.books(study)
     vocab = folders.prepared / "vocab.txt"
     if not vocab.exists():
         flags = {"vocab_file": vocab, "vocab_size": study.vocab_size}
         _run_tool("data_tools.build_vocab", train, flags, folders)
-    output = folders.prepared / (kind if kind == HELD_OUT else f"train-{kind}")
-    if not (output / "manifest.json").exists():
-        settings = {"dupe_factor": 1} if kind == HELD_OUT else KINDS[kind]
+    for length in sorted({phase.length for phase in phases_of(study.recipe)}):
+        output = folders.prepared / f"{kind}-{length}"
+        if (output / "manifest.json").exists():
+            continue
         flags = {
             "vocab_file": vocab,
             "output_dir": output,
-            "max_seq_length": study.length,
-            "max_predictions_per_seq": -(-study.length * 15 // 100),
+            "max_seq_length": length,
+            "max_predictions_per_seq": math.ceil(length * 0.15),
             "dupe_factor": study.passes,
-            **settings,
+            **KINDS[kind],
         }
         books = held_out if kind == HELD_OUT else train
         _run_tool("data_tools.create_pretraining_data", books, flags, folders)
-    return output
+    return str(folders.prepared / f"{kind}-{{max_seq_length}}")
 
 
 def task_files(task: str, folders: Folders) -> dict[str, Path]:

@@ -1,11 +1,14 @@
 """Defines the study: arms, tasks, settings and budget, all fixed before the first run.
 
-The budget is machine time on two idle cores of an AMD EPYC with AVX512-BF16. README.md derives it.
+The budget is the time on one idle core of an AMD EPYC with AVX512-BF16. Each of the two cores of
+the machine runs some of the arms. README.md derives it.
 """
 
-import math
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from keras_bert.tasks.pretraining.recipe import find_recipe
 
 GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 ALL_TASKS = (*GLUE, "WNUT-17", "SQuAD")
@@ -26,7 +29,7 @@ class Arm:
         name: the name of the arm and of its file of results.
         size: a bundled config, or a JSON file.
         objective: the pre-training objective; None for newly initialized weights.
-        records: the kind of training records: dynamic, static or whole_word.
+        records: the kind of training records: dynamic or whole_word.
         tasks: the tasks that the final model is fine-tuned on.
         points: shares of the pre-training steps, in percent, of the checkpoints that are fine-tuned
             on `point_tasks`.
@@ -99,19 +102,33 @@ TASKS = {
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A phase of pre-training: numbers of steps, of examples of a step, of tokens of an example."""
+
+    steps: int
+    batch: int
+    length: int
+
+
+def phases_of(recipe: str) -> tuple[Phase, ...]:
+    """Returns the phases of a recipe of run_pretraining.py."""
+    content = tomllib.loads(find_recipe(recipe).read_text(encoding="utf-8"))
+    return tuple(
+        Phase(phase["num_train_steps"], phase["train_batch_size"], phase["data"]["max_seq_length"])
+        for phase in content["phase"]
+    )
+
+
+@dataclass(frozen=True)
 class Plan:
     """The settings of the study.
 
     Attributes:
         arms: the arms, in the order in which they run.
         seeds: the seeds of each fine-tuning.
-        steps: the number of pre-training steps of an arm with a step factor of 1.
-        batch: the number of examples of a pre-training step.
-        length: the number of tokens of an example.
+        recipe: the recipe of all pre-training runs.
         passes: the number of passes over the corpus in the records, each with other pairs.
         vocab_size: the number of tokens of the vocabulary.
-        rate: the peak learning rate of pre-training.
-        warmup: the share of the pre-training steps before the peak.
         fine_tuning_rates: {size: peak learning rate of fine-tuning}.
         held_out: the books that are not trained on; nor is the vocabulary learned from them.
         scale: a factor for steps and epochs, below 1 for a trial.
@@ -121,22 +138,29 @@ class Plan:
 
     arms: Sequence[Arm]
     seeds: Sequence[int] = (0, 1, 2)
-    steps: int = 6000
-    batch: int = 32
-    length: int = 128
+    recipe: str = "small-corpus"
     passes: int = 2
     vocab_size: int = 16384
-    rate: float = 5e-4
-    warmup: float = 0.1
     fine_tuning_rates: Mapping[str, float] = field(default_factory=dict)
     held_out: Sequence[str] = ("time_machine.txt.xz", "cranford.txt.xz")
     scale: float = 1.0
     tagger_units: int = 128
     tagger_epochs: float = 15
 
+    def scale_of(self, arm: Arm) -> float:
+        """Returns the factor for the steps of the recipe."""
+        return arm.step_factor * self.scale
+
+    def phases_of(self, arm: Arm) -> list[Phase]:
+        """Returns the phases of an arm's pre-training; the program scales steps in the same way."""
+        return [
+            replace(phase, steps=max(1, round(phase.steps * self.scale_of(arm))))
+            for phase in phases_of(self.recipe)
+        ]
+
     def steps_of(self, arm: Arm) -> int:
-        """Returns the number of pre-training steps; a multiple of ten because of checkpoints."""
-        return 10 * math.ceil(self.steps * arm.step_factor * self.scale / 10)
+        """Returns the number of pre-training steps of all phases."""
+        return sum(phase.steps for phase in self.phases_of(arm))
 
     def arm(self, name: str) -> Arm:
         """Returns the arm with a name; raises a KeyError if there is none."""
@@ -154,11 +178,10 @@ ARMS = (
     Arm("small-none", "small", None, tasks=CHEAP_TASKS),
     Arm("mini-mlm-long", "mini", "mlm", step_factor=3, is_optional=True),
     Arm("mini-whole_word", "mini", "mlm_nsp", records="whole_word", is_optional=True),
-    Arm("mini-static", "mini", "mlm_nsp", records="static", is_optional=True),
 )
 PLAN = Plan(ARMS, fine_tuning_rates={"tiny": 3e-4, "mini": 2e-4, "small": 1e-4})
 
-# The budget. Pre-training: seconds of a step of 32 x 128 tokens, and of an evaluation.
+# The budget. Pre-training: seconds of a step of 4,096 tokens, and of an evaluation.
 STEP_SECONDS = {
     ("tiny", "mlm_nsp"): (0.09, 2),
     ("mini", "mlm_nsp"): (0.31, 4),

@@ -113,17 +113,28 @@ def _draw_held_out(figure: Any, results: Results, study: Plan) -> None:
         "next_token_accuracy": "next-token accuracy",
         "next_sentence_accuracy": "next-sentence accuracy",
     }
+    colors = {arm.name: f"C{place}" for place, arm in enumerate(study.arms)}
     for place, (metric, title) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), place + 1)
         for arm in study.arms:
             result = results.get(Unit(arm))
             rows = result.figures["curve"] if result and arm.objective else []
             points = [
-                (row["step"], row[f"eval_{metric}"]) for row in rows if f"eval_{metric}" in row
+                (row["step"], 100 * row[f"eval_{metric}"], row["length"])
+                for row in rows
+                if f"eval_{metric}" in row
             ]
-            if points:
-                axes.plot(*zip(*points, strict=True), label=arm.name, marker="o", markersize=3)
-        axes.set_title(f"{title}, held-out books", loc="left", fontweight="bold")
+            # The line is interrupted where the length of the sequences changes.
+            for length in dict.fromkeys(length for *_, length in points):
+                line = [(step, value) for step, value, own in points if own == length]
+                axes.plot(
+                    *zip(*line, strict=True),
+                    label=arm.name,
+                    color=colors[arm.name],
+                    marker="o",
+                    markersize=3,
+                )
+        axes.set_title(f"{title}, %", loc="left", fontweight="bold")
         axes.set_xlabel("pre-training steps")
     _legend(figure)
 

@@ -63,7 +63,7 @@ def _pretraining_table(results: Results, study: Plan) -> Iterator[Sequence[str]]
         "next_sentence_accuracy": "next-sentence accuracy, %",
         "next_token_loss": "next-token loss",
         "next_token_accuracy": "next-token accuracy, %",
-        "examples_per_second": "examples/s",
+        "tokens_per_second": "tokens/s",
     }
     yield ["held-out books", "steps", *names.values(), "minutes"]
     for arm in study.arms:
@@ -74,8 +74,8 @@ def _pretraining_table(results: Results, study: Plan) -> Iterator[Sequence[str]]
         for name in names:
             value = result.figures.get(name)
             percent = 100 if name.endswith("accuracy") else 1
-            digits = 2 if name.endswith("loss") else 1
-            cells.append(MISSING if value is None else f"{percent * value:.{digits}f}")
+            digits = 2 if name.endswith("loss") else 1 if percent == 100 else 0
+            cells.append(MISSING if value is None else f"{percent * value:,.{digits}f}")
         yield [*cells, f"{result.seconds / 60:.0f}"]
 
 

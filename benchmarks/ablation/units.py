@@ -9,11 +9,13 @@ is the name of its entry in the arm's file of results:
     WNUT-17 features last/seed-0         a tagger on the last layer of the final model
 """
 
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ablation import plan
 from ablation.plan import TASKS, Arm, Plan
+from keras_bert.tasks.pretraining.recipe import find_recipe
 
 PRETRAINING = "pretraining"
 
@@ -80,28 +82,25 @@ def settings_of(unit: Unit, study: Plan) -> dict[str, object]:
 def pretraining_settings(arm: Arm, study: Plan) -> dict[str, object]:
     """Returns the settings of an arm's pre-training.
 
-    Without an objective, one step with a learning rate of 0 saves the initial weights.
+    Without an objective, there is no training, and the initial weights are those of `mlm_nsp`.
     """
-    is_trained = arm.objective is not None
-    return {
+    settings = {
         "bert_config": arm.size,
         "objective": arm.objective or "mlm_nsp",
         "records": arm.records,
         "held_out": list(study.held_out),
         "vocab_size": study.vocab_size,
         "passes": study.passes,
-        "max_seq_length": study.length,
-        "train_batch_size": study.batch,
-        "num_train_steps": study.steps_of(arm) if is_trained else 1,
-        "learning_rate": study.rate if is_trained else 0.0,
-        "num_warmup_steps": int(study.steps_of(arm) * study.warmup) if is_trained else 0,
-        "dropout_prob": 0.0,
         "random_seed": 0,
     }
+    if arm.objective is None:
+        return {**settings, "num_train_steps": 1, "learning_rate": 0.0}
+    content = tomllib.loads(find_recipe(study.recipe).read_text(encoding="utf-8"))
+    return {**settings, "recipe": content, "recipe_scale": study.scale_of(arm)}
 
 
 def estimated_seconds(unit: Unit, study: Plan) -> float:
-    """Returns the machine time of a unit in the budget, in seconds."""
+    """Returns the time of a unit on one core in the budget, in seconds."""
     arm = unit.arm
     if not unit.task:
         step, evaluation = plan.STEP_SECONDS.get((arm.size, arm.objective), (0, 0))

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.tasks.pretraining import phases
-from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
+from keras_bert.tasks.pretraining.phases import PhaseRun, check_phases, pretrain_phases
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.run import make_state
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
@@ -175,6 +175,19 @@ def test_each_folder_of_records_is_compared_with_the_recipe(tmp_path, folder, wr
     mismatch = phase_run(folder, 1, both, data={"masked_lm_prob": 0.15}, bert_config="tiny")
     with pytest.raises(InputError, match=r"masked_lm_prob is 0\.15, but .*b was made with 0\.3"):
         run(tmp_path / "out", mismatch)
+
+
+def test_evaluation_records_may_have_stored_masks(tmp_path, folder, write_dataset):
+    stored, dynamic = (
+        write_dataset(tmp_path / f"{kind}", dynamic=kind, max_seq_length=32, dupe_factor=passes)
+        for kind, passes in ((False, 1), (True, 2))
+    )
+    data = {"dynamic": True, "dupe_factor": 2}
+    matching = phase_run(folder, 1, dynamic, data=data, bert_config="tiny", eval_file=str(stored))
+    check_phases([matching], make_strategy())
+    other = phase_run(folder, 1, stored, data=data, bert_config="tiny", eval_file=str(stored))
+    with pytest.raises(InputError, match=r"dynamic is true, but .*False was made with false"):
+        check_phases([other], make_strategy())
 
 
 def test_invalid_later_phase_is_rejected_before_the_first_starts(tmp_path, folder):

@@ -68,12 +68,22 @@ def phases_of(name, **given):
     return plan(next(path for path in RECIPES if path.stem == name), **given)
 
 
-def test_repository_has_the_four_recipes():
+def test_repository_has_the_recipes():
     names = [path.stem for path in RECIPES]
-    assert set(names) == {"bert-base", "bert-large", "bert-large-lamb", "budget-24h"}
+    assert set(names) == {
+        "bert-base",
+        "bert-large",
+        "bert-large-lamb",
+        "budget-24h",
+        "small-corpus",
+    }
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in RECIPES if path.stem != "small-corpus"],
+    ids=lambda path: path.stem,
+)
 def test_each_recipe_is_planned_on_eight_devices_with_its_data_command(path):
     for phase in plan(path, gradient_accumulation_steps=32):
         planned = arithmetic(phase, devices=8)
@@ -114,6 +124,17 @@ def test_budget_is_one_day_at_125_teraflops():
     ramped = {**phase.flags, "num_train_steps": phase.flags["batch_ramp_steps"]}
     share = arithmetic(type(phase)("", 1, ramped, phase.data)).sequences / planned.sequences
     assert share == pytest.approx(0.6, abs=0.005)
+
+
+def test_small_corpus_has_the_same_tokens_per_step_and_one_schedule_in_both_phases():
+    short, long = phases_of("small-corpus")
+    for phase in (short, long):
+        planned = arithmetic(phase)
+        assert planned.micro_batch * planned.length == 4096
+        steps = phase.flags["schedule_steps"]
+        assert steps == short.flags["num_train_steps"] + long.flags["num_train_steps"]
+        assert phase.flags["num_warmup_steps"] == steps // 10
+    assert long.continue_optimizer
 
 
 def test_length_that_exceeds_the_config_is_rejected_without_records():
