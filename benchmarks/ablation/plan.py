@@ -7,6 +7,9 @@ the machine runs some of the arms. README.md derives it.
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from workers import ROOT
 
 from keras_bert.tasks.pretraining.recipe import find_recipe
 
@@ -36,6 +39,7 @@ class Arm:
         point_tasks: the tasks for the checkpoints.
         features: the features of WNUT-17 that a tagger is trained on.
         step_factor: a factor for the number of pre-training steps.
+        recipe: the recipe, if it is not that of the plan.
         is_optional: whether the arm runs only if --arms names it.
     """
 
@@ -48,6 +52,7 @@ class Arm:
     point_tasks: Sequence[str] = CHEAP_TASKS
     features: Sequence[str] = ()
     step_factor: int = 1
+    recipe: str = ""
     is_optional: bool = False
 
 
@@ -110,12 +115,16 @@ class Phase:
     length: int
 
 
+def read_recipe(recipe: str) -> dict:
+    """Returns the content of a recipe of run_pretraining.py: a name, or a path from the root."""
+    return tomllib.loads((ROOT / find_recipe(recipe)).read_text(encoding="utf-8"))
+
+
 def phases_of(recipe: str) -> tuple[Phase, ...]:
-    """Returns the phases of a recipe of run_pretraining.py."""
-    content = tomllib.loads(find_recipe(recipe).read_text(encoding="utf-8"))
+    """Returns the phases of a recipe."""
     return tuple(
         Phase(phase["num_train_steps"], phase["train_batch_size"], phase["data"]["max_seq_length"])
-        for phase in content["phase"]
+        for phase in read_recipe(recipe)["phase"]
     )
 
 
@@ -126,7 +135,7 @@ class Plan:
     Attributes:
         arms: the arms, in the order in which they run.
         seeds: the seeds of each fine-tuning.
-        recipe: the recipe of all pre-training runs.
+        recipe: the recipe of pre-training.
         passes: the number of passes over the corpus in the records, each with other pairs.
         vocab_size: the number of tokens of the vocabulary.
         fine_tuning_rates: {size: peak learning rate of fine-tuning}.
@@ -151,11 +160,15 @@ class Plan:
         """Returns the factor for the steps of the recipe."""
         return arm.step_factor * self.scale
 
+    def recipe_of(self, arm: Arm) -> str:
+        """Returns the recipe of an arm."""
+        return arm.recipe or self.recipe
+
     def phases_of(self, arm: Arm) -> list[Phase]:
         """Returns the phases of an arm's pre-training; the program scales steps in the same way."""
         return [
             replace(phase, steps=max(1, round(phase.steps * self.scale_of(arm))))
-            for phase in phases_of(self.recipe)
+            for phase in phases_of(self.recipe_of(arm))
         ]
 
     def steps_of(self, arm: Arm) -> int:
@@ -176,6 +189,13 @@ ARMS = (
     Arm("tiny-none", "tiny", None, tasks=CHEAP_TASKS),
     Arm("small-mlm_nsp", "small", "mlm_nsp", tasks=GLUE),
     Arm("small-none", "small", None, tasks=CHEAP_TASKS),
+    Arm(
+        "mini-mlm_nsp-128",
+        "mini",
+        "mlm_nsp",
+        recipe=str(Path(__file__).with_name("only_128.toml").relative_to(ROOT)),
+        tasks=CHEAP_TASKS,
+    ),
     Arm("mini-mlm-long", "mini", "mlm", step_factor=3, is_optional=True),
     Arm("mini-whole_word", "mini", "mlm_nsp", records="whole_word", is_optional=True),
 )

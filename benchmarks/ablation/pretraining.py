@@ -61,7 +61,7 @@ def pretrain(arm: Arm, study: Plan, folders: Folders) -> Result:
         "keep_checkpoint_max": EVALUATIONS if arm.points else 1,
     }
     if arm.objective:
-        flags["recipe"] = study.recipe
+        flags["recipe"] = study.recipe_of(arm)
         phases = {
             folder / f"phase-{number}": phase
             for number, phase in enumerate(study.phases_of(arm), 1)

@@ -9,13 +9,11 @@ is the name of its entry in the arm's file of results:
     WNUT-17 features last/seed-0         a tagger on the last layer of the final model
 """
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ablation import plan
 from ablation.plan import TASKS, Arm, Plan
-from keras_bert.tasks.pretraining.recipe import find_recipe
 
 PRETRAINING = "pretraining"
 
@@ -95,8 +93,8 @@ def pretraining_settings(arm: Arm, study: Plan) -> dict[str, object]:
     }
     if arm.objective is None:
         return {**settings, "num_train_steps": 1, "learning_rate": 0.0}
-    content = tomllib.loads(find_recipe(study.recipe).read_text(encoding="utf-8"))
-    return {**settings, "recipe": content, "recipe_scale": study.scale_of(arm)}
+    recipe = plan.read_recipe(study.recipe_of(arm))
+    return {**settings, "recipe": recipe, "recipe_scale": study.scale_of(arm)}
 
 
 def estimated_seconds(unit: Unit, study: Plan) -> float:

@@ -3,7 +3,9 @@
     keras-bert plot out/base out/large --output=curves.png
 
 The arguments are folders of runs, finished or not. curves.png shows loss, scores and throughput
-over the steps; curves.html has the picture and a table of the final metrics.
+over the steps; curves.html has the picture and a table of the final metrics. With --average_seeds,
+runs that differ only in their seed, such as out/mlm-seed-0 and out/mlm-seed-1, are drawn as their
+mean with the standard deviation.
 """
 
 import importlib.util
@@ -25,6 +27,12 @@ def define_flags(define: Definitions) -> None:
         "curves.png",
         "PNG file to write. The HTML page is written next to it, with the suffix .html.",
     )
+    define.boolean(
+        "average_seeds",
+        False,
+        "Draw runs whose folder names differ only in the number after 'seed' as one curve, the "
+        "mean with the standard deviation.",
+    )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -40,8 +48,11 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         )
     from keras_bert.training.curves import read_runs
     from keras_bert.training.plot import draw, make_page
+    from keras_bert.training.seeds import average_seeds
 
     runs = read_runs(arguments)
+    if flags.average_seeds:
+        runs = average_seeds(runs)
     picture = draw(runs)
     write_bytes(output, picture)
     page = output.with_suffix(".html")

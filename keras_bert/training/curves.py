@@ -1,11 +1,12 @@
 """Reads the learning curves and final results of runs from their directories.
 
-An unfinished run is read up to its last complete line. This module does not import TensorFlow.
+An unfinished run is read up to its last complete line. The phases of a recipe are one curve. This
+module does not import TensorFlow.
 """
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -33,12 +34,17 @@ class RunCurves:
         training: {metric: (steps [n], values [n])} of the training steps.
         evaluation: {metric: (steps [n], values [n])} of the evaluations.
         results: {metric: value} of the finished run; empty while it is unfinished.
+        phases: the steps at which the later phases of a recipe begin.
+        deviations: {"training" or "evaluation": {metric: standard deviations [n]}} of an average
+            over several runs; empty for a single run.
     """
 
     name: str
     training: Mapping[str, Curve]
     evaluation: Mapping[str, Curve]
     results: Mapping[str, float]
+    phases: tuple[int, ...] = ()
+    deviations: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     @property
     def last_step(self) -> int:
@@ -130,10 +136,7 @@ def _is_plotted(name: str) -> bool:
 def _read(path: Path, name: str) -> RunCurves:
     if not (path / METRICS).is_file() and not (path / "run.json").is_file():
         raise InputError(f"{path}: has no {METRICS}; expected the folder of a run")
-    try:
-        rows = read_metrics(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path / METRICS}: cannot be read: {error}") from error
+    rows, starts = _read_phases(path)
     results = read_json(path / "results.json") if (path / "results.json").is_file() else {}
     by_kind = {True: [], False: []}  # {whether it is an evaluation: rows}
     for row in rows:
@@ -143,7 +146,32 @@ def _read(path: Path, name: str) -> RunCurves:
         _curves(by_kind[False]),
         _curves([{n.removeprefix(EVALUATION): v for n, v in row.items()} for row in by_kind[True]]),
         {n: float(v) for n, v in results.items() if isinstance(v, int | float)},
+        tuple(starts),
     )
+
+
+def _read_phases(path: Path) -> tuple[list[dict[str, float]], list[int]]:
+    """Reads the metrics of a run, which has a folder for each phase if it follows a recipe.
+
+    Returns:
+        The rows with steps that count from the beginning of the first phase, and the steps at which
+        the later phases begin.
+    """
+    # Phases are numbered; `phase-10` follows `phase-9`.
+    phases = sorted(path.glob("phase-*"), key=lambda phase: (len(phase.name), phase.name))
+    rows, starts, start = [], [], 0
+    for folder in phases or [path]:
+        try:
+            own = read_metrics(folder)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{folder / METRICS}: cannot be read: {error}") from error
+        if not own:
+            continue
+        if start:
+            starts.append(start)
+        rows += [{**row, "step": start + row["step"]} for row in own]
+        start = rows[-1]["step"]
+    return rows, starts
 
 
 def _curves(rows: Sequence[Mapping[str, float]]) -> dict[str, Curve]:

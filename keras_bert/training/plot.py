@@ -61,7 +61,8 @@ def draw(runs: Sequence[RunCurves]) -> bytes:
     """Draws the learning curves with one panel per metric, and returns them as PNG.
 
     Thin lines are training metrics, lines with dots are evaluations, and dotted lines are the
-    unigram baselines of finished runs. At least one run must have metrics.
+    unigram baselines of finished runs. Bands and bars are the standard deviations of averages, and
+    dashed vertical lines the beginnings of phases. At least one run must have metrics.
     """
     import matplotlib  # Imported late, since it is an optional dependency.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -132,8 +133,14 @@ def _draw_curves(axes: Any, run: RunCurves, name: str, color: Any) -> None:
         mark = "." if len(steps) == 1 else None  # A line of one point is invisible.
         alpha = 0.5 if evaluated else 0.9
         axes.plot(steps, values, **_TRAINING, color=color, marker=mark, alpha=alpha)
+        if run.deviations:
+            spread = run.deviations["training"][name]
+            axes.fill_between(steps, values - spread, values + spread, color=color, alpha=0.15)
     if evaluated:
-        axes.plot(*run.evaluation[name], **_EVALUATION, color=color)
+        spread = run.deviations["evaluation"][name] if run.deviations else None
+        axes.errorbar(*run.evaluation[name], spread, **_EVALUATION, capsize=2.5, color=color)
+    for start in run.phases:
+        axes.axvline(start, color=color, linewidth=0.8, linestyle="--", alpha=0.6)
     if name in run.baselines:
         axes.axhline(run.baselines[name], **_BASELINE, color=color)
 

@@ -12,6 +12,8 @@ import pytest
 
 from keras_bert.common.errors import InputError
 from keras_bert.training.curves import read_runs, selected_metrics
+from keras_bert.training.plot import draw
+from keras_bert.training.seeds import average_seeds
 
 
 def line(step, **metrics):
@@ -108,6 +110,53 @@ def test_baseline_of_a_single_loss_is_also_that_of_the_total_loss(tmp_path):
     one, two = read_runs(map(str, folders))
     assert two.baselines == {"masked_lm_loss": 6.3, "masked_lm_accuracy": 0.05}
     assert one.baselines == two.baselines | {"loss": 6.3}
+
+
+def test_phases_of_a_recipe_are_one_curve(tmp_path):
+    folder = tmp_path / "out"
+    write_run(folder / "phase-1", steps=4, results={"step": 40})
+    write_run(folder / "phase-2", steps=2)
+    (folder / "phase-3").mkdir()  # It has not logged yet.
+    (folder / "run.json").write_text("{}")
+    (run,) = read_runs([str(folder)])
+    assert run.training["loss"][0].tolist() == [10, 20, 30, 40, 50, 60]
+    assert run.evaluation["loss"][0].tolist() == [20, 40, 60]
+    assert (run.phases, run.last_step) == ((40,), 60)
+    assert draw([run]).startswith(b"\x89PNG")
+
+
+def test_runs_of_several_seeds_are_averaged(tmp_path):
+    folders = [
+        write_run(tmp_path / f"mlm-seed-{seed}", steps=steps, results={"step": 60, "loss": seed})
+        for seed, steps in ((0, 6), (1, 4))
+    ]
+    write_run(tmp_path / "ltr-seed-0")
+    write_run(tmp_path / "seed-7")
+    lines = (folders[1] / "metrics.jsonl").read_text().splitlines()
+    rows = [{**json.loads(text), "masked_lm_loss": 1.0} for text in lines]
+    (folders[1] / "metrics.jsonl").write_text("".join(line(**row) for row in rows))
+    runs = read_runs([*map(str, folders), str(tmp_path / "ltr-seed-0"), str(tmp_path / "seed-7")])
+    mean, ltr, other = average_seeds(runs)
+    assert mean.name == "mlm (mean of 2)"
+    assert (ltr, other) == (runs[2], runs[3])
+    steps, values = mean.training["masked_lm_loss"]
+    assert steps.tolist() == [10, 20, 30, 40]
+    np.testing.assert_allclose(values, [(5.0 - step / 100 + 1.0) / 2 for step in steps])
+    np.testing.assert_allclose(
+        mean.deviations["training"]["masked_lm_loss"],
+        [np.std([5.0 - step / 100, 1.0], ddof=1) for step in steps],
+    )
+    np.testing.assert_allclose(mean.deviations["evaluation"]["next_sentence_loss"], [0, 0])
+    assert mean.results == {"step": 60, "loss": 0.5}
+    assert draw([mean, ltr]).startswith(b"\x89PNG")
+
+
+def test_program_averages_seeds(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"mlm-seed-{seed}", results={"step": 60, "loss": 1.0})
+    done = plot(tmp_path, "mlm-seed-0", "mlm-seed-1", "--average_seeds", "--output=c.png")
+    assert "c.png: learning curves of mlm (mean of 2)" in done.stdout
+    assert "<th>mlm (mean of 2)</th>" in (tmp_path / "c.html").read_text()
 
 
 def test_run_without_metrics_is_plotted_with_other_runs(tmp_path):
