@@ -1,4 +1,4 @@
-# make demo   the main job on a corpus every Python carries, in about five minutes
+# make demo   the main job on a corpus every Python carries, in two to five minutes
 # make test   the fast tests    make slow   those that train, export, or start servers and programs
 # make lint   ruff, format and rules
 # make docs   the documentation site, in build/site; a broken link or a warning is an error
