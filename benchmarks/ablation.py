@@ -35,7 +35,7 @@ STOPPED = 75  # The exit code of programs that the same command resumes.
 flags.DEFINE_list("arms", [], "arms to run; default: all that are not optional")
 flags.DEFINE_list("tasks", [], "tasks to fine-tune on; default: all")
 flags.DEFINE_list("seeds", [], "seeds of fine-tuning; default: those of the plan")
-flags.DEFINE_bool("list", False, "only list the units, what is done, and the machine time")
+flags.DEFINE_bool("list", False, "only list the units, what is done, and the time")
 flags.DEFINE_bool("report", False, "only write tables and plots of the finished units")
 flags.DEFINE_float("scale", 1.0, "factor for steps and epochs, for a trial", lower_bound=1e-6)
 flags.DEFINE_string("data_dir", str(ROOT.parent / "shared/data"), "folder of the public data")

@@ -203,18 +203,18 @@ PLAN = Plan(ARMS, fine_tuning_rates={"tiny": 3e-4, "mini": 2e-4, "small": 1e-4})
 
 # The budget. Pre-training: seconds of a step of 4,096 tokens, and of an evaluation.
 STEP_SECONDS = {
-    ("tiny", "mlm_nsp"): (0.09, 2),
-    ("mini", "mlm_nsp"): (0.31, 4),
-    ("mini", "mlm"): (0.31, 4),
-    ("mini", "ltr"): (0.63, 8),
-    ("small", "mlm_nsp"): (0.97, 12),
+    ("tiny", "mlm_nsp"): (0.11, 2),
+    ("mini", "mlm_nsp"): (0.39, 5),
+    ("mini", "mlm"): (0.39, 5),
+    ("mini", "ltr"): (0.7, 9),
+    ("small", "mlm_nsp"): (1.4, 15),
 }
 # Fine-tuning and features: seconds of a run with start-up and evaluations, in the order of
 # ALL_TASKS: CoLA, SST-2, MRPC, STS-B, RTE, WNUT-17, SQuAD.
 FINE_TUNING_SECONDS = {
-    "tiny": dict(zip(ALL_TASKS, (33, 53, 32, 33, 28, 38, 57), strict=True)),
-    "mini": dict(zip(ALL_TASKS, (75, 126, 85, 83, 71, 95, 176), strict=True)),
-    "small": dict(zip(ALL_TASKS, (157, 294, 204, 193, 173, 197, 460), strict=True)),
+    "tiny": dict(zip(ALL_TASKS, (29, 55, 36, 38, 35, 42, 70), strict=True)),
+    "mini": dict(zip(ALL_TASKS, (65, 135, 97, 95, 88, 105, 215), strict=True)),
+    "small": dict(zip(ALL_TASKS, (240, 480, 330, 320, 290, 330, 750), strict=True)),
 }
 EVALUATIONS = 10  # At every tenth of the steps.
 FEATURE_SECONDS = 115

@@ -79,7 +79,7 @@ def run_study(
 
 
 def list_units(study: Plan, selection: Selection, results: Results) -> Iterable[str]:
-    """Yields the lines of --list: all units, and for each arm the machine time in minutes.
+    """Yields the lines of --list: all units, and for each arm the time on one core in minutes.
 
     The columns of an arm are the estimated time of the budget, the recorded time of finished units,
     and the estimated time of the missing ones. The work folder is not considered: if it was lost,
@@ -99,7 +99,7 @@ def list_units(study: Plan, selection: Selection, results: Results) -> Iterable[
         for unit, result in found.items():
             state = f"done in {result.seconds:.0f} s" if result else "missing"
             yield f"  {unit.key:45} {estimated_seconds(unit, study):6.0f} s  {state}"
-    yield f"all: {_times(sums)}"
+    yield f"all: {_times(sums)}, on one core"
 
 
 def _times(minutes: Sequence[float]) -> str:
