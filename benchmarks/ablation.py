@@ -43,6 +43,7 @@ flags.DEFINE_string("work_dir", "/tmp/keras_bert_ablation", "folder of records a
 flags.DEFINE_string(
     "results_dir", str(ROOT / "benchmarks/ablation_results"), "folder of the results"
 )
+flags.DEFINE_string("plots_dir", None, "folder of the plots; default: --results_dir")
 FLAGS = flags.FLAGS
 
 
@@ -69,7 +70,7 @@ def main(_) -> None:
             run_study(study, selection, results, folders)
         text = report(results, study)
         (results.folder / "report.md").write_text(text, encoding="utf-8")
-        draw_all(results, study, results.folder)
+        draw_all(results, study, Path(FLAGS.plots_dir or results.folder))
         print(text)
     except (InputError, ProgramFailed) as error:
         sys.exit(f"ablation.py: error: {error}")

@@ -1,8 +1,8 @@
 """Draws the plots of the study as PNG files.
 
-steps.png     fine-tuned score over pre-training steps, with the spread over seeds
-arms.png      the scores of all arms, task by task
-held_out.png  the held-out accuracy over the steps
+ablation_steps.png     fine-tuned score over pre-training steps, with the spread over seeds
+ablation_arms.png      the scores of all arms, task by task
+ablation_held_out.png  the held-out accuracy over the steps
 """
 
 import io
@@ -32,9 +32,9 @@ _DOTS_PER_INCH = 150
 def draw_all(results: Results, study: Plan, folder: Path) -> list[Path]:
     """Writes the plots that have data to a folder, and returns their paths."""
     plots: dict[str, Callable[[Any, Results, Plan], None]] = {
-        "steps.png": _draw_steps,
-        "arms.png": _draw_arms,
-        "held_out.png": _draw_held_out,
+        "ablation_steps.png": _draw_steps,
+        "ablation_arms.png": _draw_arms,
+        "ablation_held_out.png": _draw_held_out,
     }
     return [_write(folder / name, draw, results, study) for name, draw in plots.items()]
 
