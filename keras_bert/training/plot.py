@@ -18,6 +18,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_bert.training.curves import THROUGHPUT, RunCurves, selected_metrics
 from keras_bert.training.metrics import EVALUATION
 
@@ -26,6 +28,7 @@ _COLUMNS = 3
 _TRAINING = {"linewidth": 1.1}
 _EVALUATION = {"linewidth": 1.6, "marker": "o", "markersize": 3.2}
 _BASELINE = {"linewidth": 1.0, "linestyle": ":"}
+_PHASE = {"linewidth": 0.8, "linestyle": "--"}
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -132,17 +135,28 @@ def _draw_curves(axes: Any, run: RunCurves, name: str, color: Any) -> None:
         steps, values = run.training[name]
         mark = "." if len(steps) == 1 else None  # A line of one point is invisible.
         alpha = 0.5 if evaluated else 0.9
-        axes.plot(steps, values, **_TRAINING, color=color, marker=mark, alpha=alpha)
+        axes.plot(
+            *_interrupted(run, steps, values), **_TRAINING, color=color, marker=mark, alpha=alpha
+        )
         if run.deviations:
             spread = run.deviations["training"][name]
             axes.fill_between(steps, values - spread, values + spread, color=color, alpha=0.15)
     if evaluated:
-        spread = run.deviations["evaluation"][name] if run.deviations else None
-        axes.errorbar(*run.evaluation[name], spread, **_EVALUATION, capsize=2.5, color=color)
+        steps, values = run.evaluation[name]
+        axes.plot(*_interrupted(run, steps, values), **_EVALUATION, color=color)
+        if run.deviations:
+            spread = run.deviations["evaluation"][name]
+            axes.errorbar(steps, values, spread, fmt="none", capsize=2.5, ecolor=color)
     for start in run.phases:
-        axes.axvline(start, color=color, linewidth=0.8, linestyle="--", alpha=0.6)
+        axes.axvline(start, **_PHASE, color=color)
     if name in run.baselines:
         axes.axhline(run.baselines[name], **_BASELINE, color=color)
+
+
+def _interrupted(run: RunCurves, steps: np.ndarray, values: np.ndarray) -> list[np.ndarray]:
+    """Interrupts a curve where a phase begins, since its examples may have another length."""
+    places = np.searchsorted(steps, run.phases, side="right")
+    return [np.insert(some, places, np.nan) for some in (steps, values)]
 
 
 def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any]) -> None:
@@ -156,6 +170,8 @@ def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any])
     kinds = {"training": _TRAINING, "evaluation": _EVALUATION}
     if any(run.baselines for run in runs):
         kinds["unigram baseline"] = _BASELINE
+    if any(run.phases for run in runs):
+        kinds["new phase"] = _PHASE
     lines = [Line2D([], [], **look, color="#555555", label=kind) for kind, look in kinds.items()]
     # The width of a legend entry in inches: the line sample, and about 0.075 per letter.
     wide = 0.7 + 0.075 * max(len(run.name) for run in runs)
