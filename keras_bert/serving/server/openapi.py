@@ -38,7 +38,7 @@ def describe_routes(
     if vector_sizes:
         request = schemas["EmbeddingsRequest"]["properties"]
         request["model"]["enum"] = [model_name]
-        request["dimensions"]["enum"] = [*vector_sizes]
+        request["dimensions"]["enum"] = [*vector_sizes, None]
     else:
         del document["paths"]["/v1/embeddings"]
         for name in ("EmbeddingsRequest", "EmbeddingsResponse", "OpenAIError"):

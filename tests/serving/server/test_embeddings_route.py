@@ -153,7 +153,9 @@ def test_schema_has_the_route_and_the_sizes(ask):
     assert "/v1/embeddings" in schema["paths"]
     request = schema["components"]["schemas"]["EmbeddingsRequest"]["properties"]
     assert request["model"]["enum"] == ["mini"]
-    assert request["dimensions"]["enum"] == [4, 16]
+    assert request["dimensions"]["enum"] == [4, 16, None]
+    assert "null" in request["dimensions"]["type"]
+    assert request["encoding_format"]["enum"] == ["float", "base64", None]
 
 
 def test_model_of_another_task_has_no_embeddings(export_dir, serve_here):
