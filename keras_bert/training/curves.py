@@ -31,19 +31,23 @@ class RunCurves:
 
     Attributes:
         name: the last part of the path of the run directory, with parents if that is not unique.
+        path: the run directory.
         training: {metric: (steps [n], values [n])} of the training steps.
         evaluation: {metric: (steps [n], values [n])} of the evaluations.
         results: {metric: value} of the finished run; empty while it is unfinished.
         phases: the steps at which the later phases of a recipe begin.
+        count: the number of runs that this is the average of.
         deviations: {"training" or "evaluation": {metric: standard deviations [n]}} of an average
             over several runs; empty for a single run.
     """
 
     name: str
+    path: Path
     training: Mapping[str, Curve]
     evaluation: Mapping[str, Curve]
     results: Mapping[str, float]
     phases: tuple[int, ...] = ()
+    count: int = 1
     deviations: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     @property
@@ -143,6 +147,7 @@ def _read(path: Path, name: str) -> RunCurves:
         by_kind[any(metric.startswith(EVALUATION) for metric in row)].append(row)
     return RunCurves(
         name,
+        path,
         _curves(by_kind[False]),
         _curves([{n.removeprefix(EVALUATION): v for n, v in row.items()} for row in by_kind[True]]),
         {n: float(v) for n, v in results.items() if isinstance(v, int | float)},

@@ -132,14 +132,11 @@ def _draw_curves(axes: Any, run: RunCurves, name: str, color: Any) -> None:
     """Draws one metric of one run; the training curve is fainter next to an evaluation curve."""
     evaluated = name in run.evaluation
     if name in run.training:
-        steps, values = run.training[name]
-        mark = "." if len(steps) == 1 else None  # A line of one point is invisible.
-        alpha = 0.5 if evaluated else 0.9
-        axes.plot(
-            *_interrupted(run, steps, values), **_TRAINING, color=color, marker=mark, alpha=alpha
-        )
+        steps, values = _interrupted(run, *run.training[name])
+        look = {**_TRAINING, "color": color, "alpha": 0.5 if evaluated else 0.9}
+        axes.plot(steps, values, **look, marker=".", markevery=_isolated(values))
         if run.deviations:
-            spread = run.deviations["training"][name]
+            _, spread = _interrupted(run, run.training[name][0], run.deviations["training"][name])
             axes.fill_between(steps, values - spread, values + spread, color=color, alpha=0.15)
     if evaluated:
         steps, values = run.evaluation[name]
@@ -157,6 +154,12 @@ def _interrupted(run: RunCurves, steps: np.ndarray, values: np.ndarray) -> list[
     """Interrupts a curve where a phase begins, since its examples may have another length."""
     places = np.searchsorted(steps, run.phases, side="right")
     return [np.insert(some, places, np.nan) for some in (steps, values)]
+
+
+def _isolated(values: np.ndarray) -> list[int]:
+    """Returns the indices of points without a neighbor, which are invisible as a line."""
+    is_known = np.pad(~np.isnan(values), 1)
+    return np.flatnonzero(is_known[1:-1] & ~is_known[:-2] & ~is_known[2:]).tolist()
 
 
 def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any]) -> None:

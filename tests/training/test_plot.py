@@ -131,14 +131,17 @@ def test_runs_of_several_seeds_are_averaged(tmp_path):
         for seed, steps in ((0, 6), (1, 4))
     ]
     write_run(tmp_path / "ltr-seed-0")
-    write_run(tmp_path / "seed-7")
+    write_run(tmp_path / "linseed-7")
+    write_run(tmp_path / "mlm")
     lines = (folders[1] / "metrics.jsonl").read_text().splitlines()
     rows = [{**json.loads(text), "masked_lm_loss": 1.0} for text in lines]
     (folders[1] / "metrics.jsonl").write_text("".join(line(**row) for row in rows))
-    runs = read_runs([*map(str, folders), str(tmp_path / "ltr-seed-0"), str(tmp_path / "seed-7")])
-    mean, ltr, other = average_seeds(runs)
+    others = [str(tmp_path / name) for name in ("ltr-seed-0", "linseed-7", "mlm")]
+    runs = read_runs([*map(str, folders), *others])
+    mean, *rest = average_seeds(runs)
     assert mean.name == "mlm (mean of 2)"
-    assert (ltr, other) == (runs[2], runs[3])
+    assert [run.training for run in rest] == [run.training for run in runs[2:]]
+    assert [run.count for run in rest] == [1, 1, 1]
     steps, values = mean.training["masked_lm_loss"]
     assert steps.tolist() == [10, 20, 30, 40]
     np.testing.assert_allclose(values, [(5.0 - step / 100 + 1.0) / 2 for step in steps])
@@ -148,7 +151,44 @@ def test_runs_of_several_seeds_are_averaged(tmp_path):
     )
     np.testing.assert_allclose(mean.deviations["evaluation"]["next_sentence_loss"], [0, 0])
     assert mean.results == {"step": 60, "loss": 0.5}
-    assert draw([mean, ltr]).startswith(b"\x89PNG")
+    assert draw([mean, *rest]).startswith(b"\x89PNG")
+
+
+def test_seeds_in_folders_of_their_own_are_averaged(tmp_path):
+    folders = [f"{task}/seed-{seed}" for task in ("mlm", "ltr") for seed in (0, 1)]
+    runs = read_runs([str(write_run(tmp_path / name)) for name in folders])
+    assert [run.name for run in average_seeds(runs)] == ["mlm (mean of 2)", "ltr (mean of 2)"]
+
+
+def test_seeds_without_metrics_are_omitted(tmp_path):
+    begun = write_run(tmp_path / "mlm-seed-2", steps=0)
+    (begun / "metrics.jsonl").unlink()
+    folders = [write_run(tmp_path / f"mlm-seed-{seed}") for seed in (0, 1)]
+    (mean,) = average_seeds(read_runs([*map(str, folders), str(begun)]))
+    assert mean.count == 2
+    (single,) = average_seeds(read_runs([str(folders[0]), str(begun)]))
+    assert (single.name, single.count, single.last_step) == ("mlm-seed-0", 1, 60)
+
+
+def test_seeds_without_common_steps_are_an_error(tmp_path):
+    for seed in (0, 1):
+        folder = write_run(tmp_path / f"mlm-seed-{seed}", steps=0)
+        (folder / "metrics.jsonl").write_text(line(10 + seed, loss=1.0))
+    with pytest.raises(InputError, match=r"mlm-seed-0, .*mlm-seed-1: have no step in common"):
+        average_seeds(read_runs([str(tmp_path / f"mlm-seed-{seed}") for seed in (0, 1)]))
+
+
+def test_phases_of_averages_are_kept_if_all_runs_have_them(tmp_path):
+    for seed, steps in ((0, 2), (1, 2), (2, 0)):
+        write_run(tmp_path / f"a-seed-{seed}" / "phase-1", steps=4, results={"step": 40})
+        write_run(tmp_path / f"a-seed-{seed}" / "phase-2", steps=steps)
+        (tmp_path / f"a-seed-{seed}" / "run.json").write_text("{}")
+    runs = read_runs([str(tmp_path / f"a-seed-{seed}") for seed in range(3)])
+    (mean,) = average_seeds(runs[:2])
+    assert (mean.phases, mean.last_step) == ((40,), 60)
+    assert draw([mean]).startswith(b"\x89PNG")
+    (mean,) = average_seeds(runs)
+    assert (mean.phases, mean.last_step) == ((), 40)
 
 
 def test_program_averages_seeds(tmp_path):
