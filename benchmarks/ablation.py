@@ -10,8 +10,8 @@ of work is stored in --results_dir, which is under version control, as soon as t
 The same command computes only the missing units. After a kill, it resumes the unit in progress; if
 --work_dir was lost, it prepares the data and pre-trains the models again that are still needed.
 
-Programs run at the lowest priority. Their output is in WORK_DIR/programs.log. --scale=0.002 is a
-trial of all programs with few steps; use another --results_dir for it.
+Programs run at the lowest priority. Their output is in WORK_DIR/programs-PID.log. --scale=0.002 is
+a trial of all programs with few steps; use another --results_dir for it.
 """
 
 import dataclasses

@@ -154,7 +154,7 @@ def train_torch(settings: Mapping) -> list[dict[str, float]]:
 def compare() -> None:
     """Does the missing runs, and prints the held-out losses side by side."""
     from ablation.corpus import HELD_OUT, Folders, prepare_records
-    from ablation.plan import EVALUATIONS, PLAN
+    from ablation.plan import PLAN
     from ablation.pretraining import pretrain, run_folder
     from ablation.results import Results
     from ablation.units import Unit, pretraining_settings
@@ -176,9 +176,9 @@ def compare() -> None:
     flags = own["recipe"]["flags"]
     settings = {
         "num_train_steps": steps,
-        "num_warmup_steps": round(flags["num_warmup_steps"] * study.scale_of(arm)),
+        "num_warmup_steps": max(1, round(flags["num_warmup_steps"] * study.scale_of(arm))),
         "learning_rate": flags["learning_rate"],
-        "every": max(1, steps // EVALUATIONS),
+        "every": study.checkpoint_interval(arm),
         "phases": [
             {
                 **dataclasses.asdict(phase),

@@ -7,12 +7,14 @@ WORK_DIR/data/held_out-LENGTH/     records of the held-out books, with fixed mas
 WORK_DIR/data/squad-{train,dev}.json
 """
 
+import fcntl
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablation.plan import Plan, phases_of
+from ablation.plan import Plan
 from ablation.programs import run_program
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
@@ -51,8 +53,8 @@ class Folders:
 
     @property
     def log(self) -> Path:
-        """The file with the output of all programs."""
-        return self.work / "programs.log"
+        """The file with the output of all programs that this process runs."""
+        return self.work / f"programs-{os.getpid()}.log"
 
     def books(self, study: Plan) -> tuple[list[Path], list[Path]]:
         """Returns the files of the training books and of the held-out books.
@@ -78,12 +80,19 @@ def prepare_records(kind: str, study: Plan, folders: Folders) -> str:
 
     `kind` is a key of KINDS. Returns the path of the folders with {max_seq_length} for the length.
     """
+    folders.prepared.mkdir(parents=True, exist_ok=True)
+    with (folders.prepared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Another process may prepare the same records.
+        return _prepare_records(kind, study, folders)
+
+
+def _prepare_records(kind: str, study: Plan, folders: Folders) -> str:
     train, held_out = folders.books(study)
     vocab = folders.prepared / "vocab.txt"
     if not vocab.exists():
         flags = {"vocab_file": vocab, "vocab_size": study.vocab_size}
         _run_tool("data_tools.build_vocab", train, flags, folders)
-    for length in sorted({phase.length for phase in phases_of(study.recipe)}):
+    for length in study.lengths():
         output = folders.prepared / f"{kind}-{length}"
         if (output / "manifest.json").exists():
             continue

@@ -1,4 +1,4 @@
-"""Defines the study: arms, tasks, settings and budget, all fixed before the first run.
+"""Defines the study: arms, tasks, settings and budget.
 
 The budget is the time on one idle core of an AMD EPYC with AVX512-BF16. Each of the two cores of
 the machine runs some of the arms. README.md derives it.
@@ -120,11 +120,13 @@ def read_recipe(recipe: str) -> dict:
     return tomllib.loads((ROOT / find_recipe(recipe)).read_text(encoding="utf-8"))
 
 
-def phases_of(recipe: str) -> tuple[Phase, ...]:
+def phases_in(recipe: str) -> tuple[Phase, ...]:
     """Returns the phases of a recipe."""
+    content = read_recipe(recipe)
+    tables = [{**content["flags"], **phase} for phase in content["phase"]]
     return tuple(
         Phase(phase["num_train_steps"], phase["train_batch_size"], phase["data"]["max_seq_length"])
-        for phase in read_recipe(recipe)["phase"]
+        for phase in tables
     )
 
 
@@ -168,12 +170,21 @@ class Plan:
         """Returns the phases of an arm's pre-training; the program scales steps in the same way."""
         return [
             replace(phase, steps=max(1, round(phase.steps * self.scale_of(arm))))
-            for phase in phases_of(self.recipe_of(arm))
+            for phase in phases_in(self.recipe_of(arm))
         ]
 
     def steps_of(self, arm: Arm) -> int:
         """Returns the number of pre-training steps of all phases."""
         return sum(phase.steps for phase in self.phases_of(arm))
+
+    def checkpoint_interval(self, arm: Arm) -> int:
+        """Returns the number of steps between two checkpoints, which are also evaluated."""
+        return max(1, self.steps_of(arm) // EVALUATIONS)
+
+    def lengths(self) -> list[int]:
+        """Returns the lengths of the sequences of all arms."""
+        recipes = {self.recipe_of(arm) for arm in self.arms}
+        return sorted({phase.length for recipe in recipes for phase in phases_in(recipe)})
 
     def arm(self, name: str) -> Arm:
         """Returns the arm with a name; raises a KeyError if there is none."""

@@ -113,7 +113,8 @@ def _draw_held_out(figure: Any, results: Results, study: Plan) -> None:
         "next_token_accuracy": "next-token accuracy",
         "next_sentence_accuracy": "next-sentence accuracy",
     }
-    colors = {arm.name: f"C{place}" for place, arm in enumerate(study.arms)}
+    trained = [arm.name for arm in study.arms if arm.objective]
+    colors = {name: f"C{place}" for place, name in enumerate(trained)}
     for place, (metric, title) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), place + 1)
         for arm in study.arms:

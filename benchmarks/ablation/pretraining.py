@@ -30,11 +30,12 @@ def checkpoint(arm: Arm, percent: int, study: Plan, folders: Folders) -> Path:
     folder = run_folder(arm, folders)
     if percent == 100:
         return folder
-    step, number = study.steps_of(arm) * percent // 100, 1
+    step, number, interval = study.steps_of(arm) * percent // 100, 1, study.checkpoint_interval(arm)
     for phase in study.phases_of(arm):
         if step <= phase.steps:
             break
         step, number = step - phase.steps, number + 1
+    step = max(interval, step // interval * interval)  # A scaled share may have no checkpoint.
     return folder / f"phase-{number}" / "checkpoints" / f"step-{step:08}"
 
 
@@ -57,7 +58,7 @@ def pretrain(arm: Arm, study: Plan, folders: Folders) -> Result:
         "eval_file": prepare_records(HELD_OUT, study, folders),
         "output_dir": folder,
         "mixed_precision": "bfloat16",
-        "save_checkpoints_steps": max(1, study.steps_of(arm) // EVALUATIONS),
+        "save_checkpoints_steps": study.checkpoint_interval(arm),
         "keep_checkpoint_max": EVALUATIONS if arm.points else 1,
     }
     if arm.objective:

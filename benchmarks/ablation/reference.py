@@ -48,9 +48,11 @@ def share_of_tokens(study: Plan) -> str:
     """Returns a sentence about how many tokens an arm is trained on, compared with the paper."""
     phases = study.phases_of(study.arms[0])
     ours = sum(phase.steps * phase.batch * phase.length for phase in phases)
-    steps = " and ".join(f"{each.steps:,} steps of {each.batch} x {each.length}" for each in phases)
+    steps = " and ".join(
+        f"{each.steps:,} steps of {each.batch} sequences of {each.length} tokens" for each in phases
+    )
     return (
-        f"Each of our models was trained on {ours / 1e6:.1f} M tokens ({steps}), "
+        f"{study.arms[0].name} was trained on {ours / 1e6:.1f} M tokens ({steps}), "
         f"{100 * ours / _PAPER_TOKENS:.3f} % of the {_PAPER_TOKENS / 1e9:.1f} billion of BERT "
         "(1,000,000 steps of 256 sequences, 90 % of them with 128 tokens and 10 % with 512)."
     )

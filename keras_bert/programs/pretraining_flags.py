@@ -45,8 +45,8 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "recipe",
         "",
-        "Recipe of training phases: a TOML file, or bert-base, bert-large, bert-large-lamb or "
-        "budget-24h.",
+        "Recipe of training phases: a TOML file, or bert-base, bert-large, bert-large-lamb, "
+        "budget-24h or small-corpus.",
     )
     define.number(
         "recipe_scale",

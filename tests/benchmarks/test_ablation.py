@@ -253,6 +253,21 @@ def test_checkpoints_are_found_in_the_phases(ablation, plan, tmp_path):
         assert ablation.pretraining.checkpoint(arm, percent, plan, folders) == run / expected
 
 
+@pytest.mark.parametrize("scale", [0.002, 0.003, 0.05, 0.31])
+def test_shares_of_scaled_runs_have_a_checkpoint(ablation, plan, tmp_path, scale):
+    plan = dataclasses.replace(plan, scale=scale)
+    folders, arm = ablation.corpus.Folders(tmp_path, tmp_path), plan.arms[0]
+    interval = plan.checkpoint_interval(arm)
+    saved = {
+        f"phase-{number}/checkpoints/step-{step:08}"
+        for number, phase in enumerate(plan.phases_of(arm), 1)
+        for step in range(interval, phase.steps + 1, interval)
+    }
+    for percent in (10, 20, 40, 70):
+        path = ablation.pretraining.checkpoint(arm, percent, plan, folders)
+        assert str(path.relative_to(ablation.pretraining.run_folder(arm, folders))) in saved
+
+
 def test_report_and_plots_of_partial_results(ablation, plan, tmp_path):
     empty = ablation.results.Results(tmp_path / "nothing", plan)
     assert "| claim | task |" in ablation.report.report(empty, plan)

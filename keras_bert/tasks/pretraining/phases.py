@@ -33,8 +33,8 @@ from keras_bert.training.run_directory import is_finished, log_finished, running
 from keras_bert.training.run_record import flat
 from keras_bert.training.strategy import check_state_dtype
 
-# Settings of training records that evaluation records need not have.
-_OF_TRAINING = ("dynamic", "dupe_factor")
+# Records for evaluation may have stored masks and another number of passes.
+_MAY_DIFFER_IN_EVALUATION = ("dynamic", "dupe_factor")
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,7 @@ def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
     for folder, manifest in (inputs.data.manifests | inputs.held_out.manifests).items():
         settings = manifest["settings"]
         if folder not in inputs.data.manifests:
-            # Evaluation may have stored masks, and a single pass.
-            settings = {n: v for n, v in settings.items() if n not in _OF_TRAINING}
+            settings = {n: v for n, v in settings.items() if n not in _MAY_DIFFER_IN_EVALUATION}
         settings = {**settings, **TokenizerSettings.read(folder, settings).effective()}
         for name, value in phase.data.items():
             if name in settings and settings[name] != value:
