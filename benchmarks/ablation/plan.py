@@ -208,6 +208,7 @@ ARMS = (
         tasks=CHEAP_TASKS,
     ),
     Arm("mini-mlm-long", "mini", "mlm", step_factor=3, is_optional=True),
+    Arm("tiny-mlm_nsp-long", "tiny", "mlm_nsp", step_factor=5, is_optional=True),
     Arm("mini-whole_word", "mini", "mlm_nsp", records="whole_word", is_optional=True),
 )
 PLAN = Plan(ARMS, fine_tuning_rates={"tiny": 3e-4, "mini": 2e-4, "small": 1e-4})
