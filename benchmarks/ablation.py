@@ -21,7 +21,7 @@ from pathlib import Path
 from ablation.corpus import Folders
 from ablation.plan import PLAN, TASKS
 from ablation.plots import draw_all
-from ablation.programs import ProgramFailed, Stopped
+from ablation.programs import STOPPED, ProgramFailed, Stopped
 from ablation.report import report
 from ablation.results import Results
 from ablation.study import Selection, list_units, run_study
@@ -29,8 +29,6 @@ from absl import app, flags
 from workers import ROOT
 
 from keras_bert.common.errors import InputError
-
-STOPPED = 75  # The exit code of programs that the same command resumes.
 
 flags.DEFINE_list("arms", [], "arms to run; default: all that are not optional")
 flags.DEFINE_list("tasks", [], "tasks to fine-tune on; default: all")

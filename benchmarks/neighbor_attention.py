@@ -22,8 +22,8 @@ SEQUENCES = 64
 MASKED = 0.15
 
 
-def masked_sequences(tokenizer: BertTokenizerFast, length: int) -> tuple:
-    """Returns token ids with masks, int64 [B, S], and whether each token is masked."""
+def book_sequences(tokenizer: BertTokenizerFast, length: int, count: int) -> torch.Tensor:
+    """Returns the first sequences of the book, [CLS] tokens [SEP], int64 [B, S]."""
     with lzma.open(BOOK, "rt", encoding="utf-8") as file:
         text = file.read()[CHARACTERS]
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -32,7 +32,12 @@ def masked_sequences(tokenizer: BertTokenizerFast, length: int) -> tuple:
         [tokenizer.cls_token_id, *ids[start : start + size], tokenizer.sep_token_id]
         for start in range(0, len(ids) - size, size)
     ]
-    ids = torch.tensor(rows[:SEQUENCES])
+    return torch.tensor(rows[:count])
+
+
+def masked_sequences(tokenizer: BertTokenizerFast, length: int) -> tuple:
+    """Returns token ids with masks, int64 [B, S], and whether each token is masked."""
+    ids = book_sequences(tokenizer, length, SEQUENCES)
     is_masked = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < MASKED
     is_masked[:, [0, -1]] = False
     return ids.masked_fill(is_masked, tokenizer.mask_token_id), is_masked

@@ -21,6 +21,7 @@ from pathlib import Path
 from workers import ROOT
 
 NICENESS = 19  # The lowest priority.
+STOPPED = 75  # The exit code of the study if the same command resumes it.
 _PR_SET_PDEATHSIG = 1
 
 

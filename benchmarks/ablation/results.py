@@ -34,10 +34,15 @@ class Result:
 
 
 class Results:
-    """The results in a folder, for one plan."""
+    """The results in a folder, for one plan.
+
+    Attributes:
+        folder: the folder.
+        study: the plan.
+    """
 
     def __init__(self, folder: Path, study: Plan):
-        self.folder, self._study = Path(folder), study
+        self.folder, self.study = Path(folder), study
         self._units: dict[str, dict[str, dict]] = {}  # {arm: {key: entry}}
 
     def path(self, arm: str) -> Path:
@@ -60,7 +65,7 @@ class Results:
                 f"{where}: expected an object with {', '.join(names)}. Restore the file from "
                 "version control, or delete the entry to compute it again"
             )
-        settings = settings_of(unit, self._study)
+        settings = settings_of(unit, self.study)
         if entry["settings"] != settings:
             keys = sorted(entry["settings"].keys() | settings.keys())
             found, expected = (
@@ -85,7 +90,7 @@ class Results:
         """Adds the result of a unit to the file of its arm."""
         name = unit.arm.name
         self._units.pop(name, None)  # Another process may have added results since.
-        entry = {"settings": settings_of(unit, self._study), **asdict(result)}
+        entry = {"settings": settings_of(unit, self.study), **asdict(result)}
         units = {**self._entries(name), unit.key: entry}
         write_json(self.path(name), {"arm": name, "units": units})
         self._units[name] = units

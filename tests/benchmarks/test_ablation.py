@@ -369,31 +369,42 @@ def write_data(folder):
         (wnut / name).write_text("\n".join(lines))
 
 
+def write_inputs(folder):
+    """Writes the data of a study and a model config, and returns the path of the config."""
+    write_data(folder / "data")
+    config = folder / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    return str(config)
+
+
+def miniature_plan(ablation, folder, *arms, steps):
+    """Returns a plan of arms of the model of CONFIG."""
+    return ablation.plan.Plan(
+        arms=arms,
+        seeds=(0,),
+        recipe=write_recipe(folder, steps),
+        passes=1,
+        vocab_size=CONFIG["vocab_size"],
+        fine_tuning_rates={arms[0].size: 1e-3},
+        held_out=("three.txt.xz", "four.txt.xz"),
+    )
+
+
 @pytest.mark.slow
 def test_whole_study_in_miniature(ablation, tmp_path, monkeypatch):
     """Runs all programs of the study: one task, one seed, a checkpoint and features."""
     monkeypatch.setattr(ablation.programs, "NICENESS", 0)  # Other tests use the CPU.
-    write_data(tmp_path / "data")
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(CONFIG))
+    size = write_inputs(tmp_path)
     arm = ablation.plan.Arm(
         "miniature",
-        str(config),
+        size,
         "mlm",
         tasks=("MRPC",),
         points=(50,),
         point_tasks=("MRPC",),
         features=("concat_last_four",),
     )
-    plan = ablation.plan.Plan(
-        arms=(arm,),
-        seeds=(0,),
-        recipe=write_recipe(tmp_path, 5),
-        passes=1,
-        vocab_size=CONFIG["vocab_size"],
-        fine_tuning_rates={str(config): 1e-3},
-        held_out=("three.txt.xz", "four.txt.xz"),
-    )
+    plan = miniature_plan(ablation, tmp_path, arm, steps=5)
     results = ablation.results.Results(tmp_path / "results", plan)
     folders = ablation.corpus.Folders(tmp_path / "data", tmp_path / "work")
     ablation.study.run_study(plan, ablation.study.Selection(), results, folders)
@@ -425,3 +436,24 @@ def test_whole_study_in_miniature(ablation, tmp_path, monkeypatch):
     again = json.loads((tmp_path / "results" / "miniature.json").read_text())["units"]
     assert again["MRPC/seed-0"]["figures"] == entry["figures"]
     assert again["pretraining"] == recorded["units"]["pretraining"]
+
+
+@pytest.mark.slow
+def test_torch_learns_the_same(ablation, tmp_path, monkeypatch, peers_python):
+    """Both start from the same weights, and train on the same batches with the same schedule."""
+    import ablation_torch
+
+    monkeypatch.setattr(ablation.programs, "NICENESS", 0)
+    size = write_inputs(tmp_path)
+    arm = ablation.plan.Arm("miniature-mlm_nsp", size, "mlm_nsp")
+    start = ablation.plan.Arm("miniature-none", size, None)
+    plan = miniature_plan(ablation, tmp_path, arm, start, steps=20)
+    results = ablation.results.Results(tmp_path / "results", plan)
+    folders = ablation.corpus.Folders(tmp_path / "data", tmp_path / "work")
+    ours, theirs = ablation_torch.compare(arm, start, results, folders, peers_python)
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [*range(4, 41, 4)]
+    for name in ("masked_lm_loss", "next_sentence_loss"):
+        own = np.array([row[f"eval_{name}"] for row in ours])
+        np.testing.assert_allclose(own, [row[name] for row in theirs], atol=0.02)
+        assert own[4] < own[0] - 0.05 or name == "next_sentence_loss"
+    assert len([*ablation_torch.report(ours, theirs)]) == 12
