@@ -147,6 +147,11 @@ def define_flags(define: Definitions) -> None:
         lower_bound=0,
     )
     define.enum("optimizer", "adamw", ["adamw", "lamb"], "Optimizer.")
+    define.boolean(
+        "bias_correction",
+        False,
+        "Whether AdamW corrects its bias; the published BERT does not, and LAMB always does.",
+    )
     define.number("learning_rate", 1e-4, "Peak learning rate.", lower_bound=0.0)
     define.integer("num_train_steps", 100_000, "Number of training steps.", lower_bound=1)
     define.integer(

@@ -28,6 +28,7 @@ SHAPE = ("max_seq_length", "max_predictions_per_seq")
 # The flags that must not change between phases that share an optimizer and its schedule.
 _SCHEDULE_FLAGS = (
     "optimizer",
+    "bias_correction",
     "optimizer_state_dtype",
     "mixed_precision",
     "learning_rate",

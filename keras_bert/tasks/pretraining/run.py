@@ -145,9 +145,13 @@ def make_state(
             settings.schedule_steps or training.num_train_steps,
             settings.warmup_steps(training.num_train_steps),
         )
-        optimizer = {"adamw": AdamWeightDecay, "lamb": Lamb}[settings.optimizer](
-            schedule, state_dtype=settings.optimizer_state_dtype
-        )
+        state_dtype = settings.optimizer_state_dtype
+        if settings.optimizer == "lamb":
+            optimizer = Lamb(schedule, state_dtype=state_dtype)
+        else:
+            optimizer = AdamWeightDecay(
+                schedule, bias_correction=settings.bias_correction, state_dtype=state_dtype
+            )
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
         if settings.init_run:

@@ -29,6 +29,8 @@ class PretrainingSettings:
         init_run: the folder of an earlier run, or empty. The run starts from its last checkpoint
             including the optimizer state, and continues its learning-rate schedule.
         optimizer: `adamw` or `lamb`.
+        bias_correction: whether `adamw` corrects its bias; False in the BERT paper. `lamb` always
+            does.
         learning_rate: the peak learning rate, reached after `num_warmup_steps`.
         num_warmup_steps: number of steps of the warm-up; None for WARMUP_SHARE of the steps, but
             at most MAX_WARMUP_STEPS.
@@ -59,6 +61,7 @@ class PretrainingSettings:
     init_checkpoint: str = ""
     init_run: str = ""
     optimizer: str = "adamw"
+    bias_correction: bool = False
     learning_rate: float = 1e-4
     num_warmup_steps: int | None = None
     schedule_steps: int = 0

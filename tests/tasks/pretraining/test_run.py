@@ -110,6 +110,28 @@ def test_model_directory_has_the_vocabulary_and_casing_of_the_records(
 
 
 @pytest.mark.slow
+def test_bias_correction_makes_the_first_step_one_learning_rate(tmp_path, records, config_file):
+    def weights(name, learning_rate, corrected):
+        settings = PretrainingSettings(
+            input_file=str(records),
+            bert_config=str(config_file),
+            num_warmup_steps=0,
+            learning_rate=learning_rate,
+            bias_correction=corrected,
+            do_eval=False,
+        )
+        training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / name))
+        return load_file(tmp_path / name / "checkpoints/step-00000001/model.safetensors")
+
+    start = weights("start", 0.0, corrected=False)
+    for corrected, steps in ((True, 1.0), (False, 10**0.5)):  # (1 - 0.9) / sqrt(1 - 0.999)
+        trained = weights(f"corrected-{corrected}", 1e-3, corrected)
+        moved = max(np.abs(trained[name] - start[name]).max() for name in start)
+        assert moved == pytest.approx(steps * 1e-3, rel=0.05)
+
+
+@pytest.mark.slow
 def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, records, config_file):
     types = {"mixed_precision": "float16", "optimizer_state_dtype": "bfloat16"}
     run(tmp_path, input_file=records, bert_config=config_file, **types)
