@@ -89,7 +89,7 @@ def training_settings(arm: Arm, study: Plan) -> dict:
     return {
         "num_train_steps": sum(phase.steps for phase in phases),
         "num_warmup_steps": max(1, round(recipe["num_warmup_steps"] * study.scale_of(arm))),
-        "learning_rate": recipe["learning_rate"],
+        "learning_rate": own["learning_rate"],
         "every": study.checkpoint_interval(arm),
         "phases": [
             {

@@ -73,7 +73,7 @@ def settings_of(unit: Unit, study: Plan) -> dict[str, object]:
     return {
         **task.flags,
         "num_train_epochs": task.epochs * study.scale,
-        "learning_rate": study.fine_tuning_rates[unit.arm.size],
+        "learning_rate": study.fine_tuning_rate(unit.arm, task),
     }
 
 
@@ -94,7 +94,13 @@ def pretraining_settings(arm: Arm, study: Plan) -> dict[str, object]:
     if arm.objective is None:
         return {**settings, "num_train_steps": 1, "learning_rate": 0.0}
     recipe = plan.read_recipe(study.recipe_of(arm))
-    return {**settings, "recipe": recipe, "recipe_scale": study.scale_of(arm)}
+    rate = study.pretraining_rates[arm.size]
+    return {
+        **settings,
+        "recipe": recipe,
+        "recipe_scale": study.scale_of(arm),
+        "learning_rate": rate,
+    }
 
 
 def estimated_seconds(unit: Unit, study: Plan) -> float:

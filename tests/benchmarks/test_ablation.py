@@ -57,6 +57,7 @@ def plan(ablation, tmp_path):
         ),
         seeds=(0, 1),
         recipe=write_recipe(tmp_path, 500),
+        pretraining_rates={"tiny": 2e-3, "mini": 1e-3},
         fine_tuning_rates={"tiny": 3e-4, "mini": 2e-4},
     )
 
@@ -385,6 +386,7 @@ def miniature_plan(ablation, folder, *arms, steps):
         recipe=write_recipe(folder, steps),
         passes=1,
         vocab_size=CONFIG["vocab_size"],
+        pretraining_rates={arms[0].size: 1e-3},
         fine_tuning_rates={arms[0].size: 1e-3},
         held_out=("three.txt.xz", "four.txt.xz"),
     )
