@@ -73,6 +73,8 @@ def _pretraining_table(results: Results, study: Plan) -> Iterator[Sequence[str]]
         cells = [arm.name, f"{result.figures['step']:,}"]
         for name in names:
             value = result.figures.get(name)
+            if name == "tokens_per_second" and not arm.objective:
+                value = None
             percent = 100 if name.endswith("accuracy") else 1
             digits = 2 if name.endswith("loss") else 1 if percent == 100 else 0
             cells.append(MISSING if value is None else f"{percent * value:,.{digits}f}")

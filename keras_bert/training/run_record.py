@@ -22,7 +22,11 @@ _PACKAGES = ("tensorflow", "jax", "keras", "numpy")
 
 
 def check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> None:
-    """Raises an InputError with all differences if the run in a directory has other settings."""
+    """Raises an InputError with all differences if the run in a directory has other settings.
+
+    A setting that the record does not have, because an earlier version of the package wrote it, was
+    off.
+    """
     run_file = output_dir / RUN_FILE
     settings = json.loads(json.dumps(settings))
     old = read_json(run_file).get("settings")
@@ -33,6 +37,7 @@ def check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> Non
         f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
         for name in sorted(set(old) | set(settings))
         if old.get(name) != settings.get(name)
+        and not (name not in old and settings[name] is False)
     ]
     if changed:
         raise InputError(

@@ -107,6 +107,13 @@ def test_same_settings_resume_the_run(tmp_path):
     assert is_finished(tmp_path, SETTINGS, ONE) is False
 
 
+def test_setting_that_an_earlier_version_did_not_have_was_off(tmp_path):
+    write_json(tmp_path / "run.json", {"settings": {"rate": 1}})
+    assert is_finished(tmp_path, {"rate": 1, "bias_correction": False}, ONE) is False
+    with pytest.raises(InputError, match="bias_correction was null and is now true"):
+        is_finished(tmp_path, {"rate": 1, "bias_correction": True}, ONE)
+
+
 def test_run_with_results_is_finished(tmp_path):
     start(tmp_path)
     write_json(tmp_path / "results.json", {"loss": 1.0})
