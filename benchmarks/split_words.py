@@ -23,7 +23,7 @@ TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 def share_of_split_words(tokenizer: BertTokenizer, texts: list[str]) -> tuple[float, float]:
     """Returns the share of words with several tokens, and the mean number of tokens per word.
 
-    Words are sequences of letters; numbers and punctuation are left out.
+    Words are sequences of letters; numbers and punctuation are ignored.
     """
     words = tokenizer.split_words(texts).values
     words = tf.boolean_mask(words, tf.strings.regex_full_match(words, r"\pL+"))
