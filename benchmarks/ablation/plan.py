@@ -87,8 +87,8 @@ def _glue(name: str, epochs: float, *metrics: str, rate_factor: float = 1.0) -> 
 
 # Epochs are in the range of the paper, 2 to 4, except for SST-2 (67,349 examples) and WNUT-17
 # (3,394 sentences). Windows of SQuAD have 128 tokens, because pre-training trains no further
-# positions. They overlap by about 30 tokens, the longest answer that is predicted. On STS-B, half of
-# the rate doubles the score of a pre-trained model, and lowers that of a new one.
+# positions. They overlap by about 30 tokens, the longest answer that is predicted. On STS-B, half
+# of the rate doubles the score of a pre-trained model, and lowers that of a new one.
 TASKS = {
     task.name: task
     for task in (
