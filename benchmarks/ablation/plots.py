@@ -113,31 +113,30 @@ def _draw_held_out(figure: Any, results: Results, study: Plan) -> None:
         "next_token_accuracy": "next-token accuracy",
         "next_sentence_accuracy": "next-sentence accuracy",
     }
-    trained = [arm.name for arm in study.arms if arm.objective]
-    colors = {name: f"C{place}" for place, name in enumerate(trained)}
+    curves = {
+        arm.name: result.figures["curve"]
+        for arm in study.arms
+        if arm.objective and (result := results.get(Unit(arm)))
+    }
+    colors = {name: f"C{place}" for place, name in enumerate(curves)}
+    shown = {f"eval_{metric}" for metric in panels}
+    shown &= {name for rows in curves.values() for row in rows for name in row}
+    panels = {metric: title for metric, title in panels.items() if f"eval_{metric}" in shown}
     for place, (metric, title) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), place + 1)
-        for arm in study.arms:
-            result = results.get(Unit(arm))
-            rows = result.figures["curve"] if result and arm.objective else []
-            points = [
-                (row["step"], 100 * row[f"eval_{metric}"], row["length"])
-                for row in rows
-                if f"eval_{metric}" in row
-            ]
-            # The line is interrupted where the length of the sequences changes.
-            for length in dict.fromkeys(length for *_, length in points):
-                line = [(step, value) for step, value, own in points if own == length]
-                axes.plot(
-                    *zip(*line, strict=True),
-                    label=arm.name,
-                    color=colors[arm.name],
-                    marker="o",
-                    markersize=3,
-                )
+        for name, rows in curves.items():
+            _draw_curve(axes, rows, f"eval_{metric}", name, colors[name])
         axes.set_title(f"{title}, %", loc="left", fontweight="bold")
         axes.set_xlabel("pre-training steps")
     _legend(figure)
+
+
+def _draw_curve(axes: Any, rows: Sequence[dict], metric: str, name: str, color: str) -> None:
+    """Draws a curve; it is interrupted where the length of the sequences changes."""
+    points = [(row["step"], 100 * row[metric], row["length"]) for row in rows if metric in row]
+    for length in dict.fromkeys(length for *_, length in points):
+        line = [(step, value) for step, value, own in points if own == length]
+        axes.plot(*zip(*line, strict=True), label=name, color=color, marker="o", markersize=3)
 
 
 def _spread(scores: Sequence[float]) -> float:
