@@ -36,8 +36,7 @@ def check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> Non
     changed = [
         f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
         for name in sorted(set(old) | set(settings))
-        if old.get(name) != settings.get(name)
-        and not (name not in old and settings[name] is False)
+        if old.get(name) != settings.get(name) and not (name not in old and settings[name] is False)
     ]
     if changed:
         raise InputError(
