@@ -114,11 +114,12 @@ def verdict(higher: Sequence[float], lower: Sequence[float]) -> tuple[float, flo
 
 
 def judge(results: Results, study: Plan) -> Iterator[tuple[Claim, str, list, list]]:
-    """Yields (claim, task, scores of `higher`, scores of `lower`) where both have scores."""
+    """Yields (claim, task, scores of `higher`, scores of `lower`) where both have two scores."""
+    needed = min(2, len(study.seeds))
     for claim in CLAIMS:
         for task in claim.tasks:
             pair = [
                 scores_of(variant, task, results, study) for variant in (claim.higher, claim.lower)
             ]
-            if all(pair):
+            if all(len(scores) >= needed for scores in pair):
                 yield (claim, task, *pair)
