@@ -114,7 +114,10 @@ def verdict(higher: Sequence[float], lower: Sequence[float]) -> tuple[float, flo
 
 
 def judge(results: Results, study: Plan) -> Iterator[tuple[Claim, str, list, list]]:
-    """Yields (claim, task, scores of `higher`, scores of `lower`) where both have two scores."""
+    """Yields (claim, task, scores of `higher`, scores of `lower`) where both have enough scores.
+
+    Two scores are enough, or one if the plan has a single seed.
+    """
     needed = min(2, len(study.seeds))
     for claim in CLAIMS:
         for task in claim.tasks:
