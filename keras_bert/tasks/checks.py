@@ -61,6 +61,16 @@ def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[li
     return sides
 
 
+def check_validation_data(value: Any, expected: str) -> tuple[Any, Any]:
+    """Checks that `validation_data` is a tuple of the two arguments of `fit`, and returns it.
+
+    `expected` describes the tuple in the error message, such as "a tuple (texts, labels)".
+    """
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise InputError(f"validation_data is {value!r:.60}; expected {expected}")
+    return value
+
+
 def check_batch_size(batch_size: Any) -> int:
     """Checks that a batch size is an integer of at least 1, and returns it."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:

@@ -1,6 +1,6 @@
 """Opens the checkpoint for a task object, and finds the settings of the model and its run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,3 +167,14 @@ def load_weights(model: keras.Model, checkpoint: Checkpoint) -> LoadReport:
     report = checkpoint.load_into(model)
     logging.info("%s", report)
     return report
+
+
+def warn_of_untrained(checkpoint: Checkpoint, untrained: Sequence[str]) -> None:
+    """Logs a warning if there are `untrained` weights, which are not in the checkpoint."""
+    if untrained:
+        logging.warning(
+            "%s: weights that are not in the checkpoint are newly initialized: %s; train the "
+            "model before you use it",
+            checkpoint.path,
+            ", ".join(untrained),
+        )

@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_bert.common import host_memory
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.text.strings import encode_texts
+from keras_bert.text.strings import decode_texts, encode_texts
 from keras_bert.text.windows import TooManyTokens
 from keras_bert.training.progress import progress
 
@@ -204,6 +204,16 @@ def gathered(chunks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
         else:
             joined[name] = [row for value in values for row in value]
     return joined
+
+
+def with_strings(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns answers with the arrays of byte strings decoded to Python strings."""
+    return {
+        name: decode_texts(values)
+        if isinstance(values, np.ndarray) and values.dtype == object
+        else values
+        for name, values in answers.items()
+    }
 
 
 def as_tensor(column: Sequence[Any]) -> tf.Tensor | tf.RaggedTensor:

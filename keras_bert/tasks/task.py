@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
@@ -29,10 +28,15 @@ from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.distilled_fit import check_options, check_teacher, with_teacher
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
 from keras_bert.tasks.fitting import FitData, FitSettings, fit, reinitialize
-from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, load_weights
-from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare
+from keras_bert.tasks.loading import (
+    SETTINGS_KEY,
+    Source,
+    check_max_seq_length,
+    load_weights,
+    warn_of_untrained,
+)
+from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare, with_strings
 from keras_bert.tasks.running import ModelRunner
-from keras_bert.text.strings import decode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 
 
@@ -231,13 +235,7 @@ class Task:
         if loaded.absent:
             weights = weights_of(model)
             loaded._initial_values = {path: weights[path] for path in loaded.absent}
-        if loaded.untrained:
-            logging.warning(
-                "%s: weights that are not in the checkpoint are newly initialized: %s; train the "
-                "model before you use it",
-                source.checkpoint.path,
-                ", ".join(loaded.untrained),
-            )
+        warn_of_untrained(source.checkpoint, loaded.untrained)
         return loaded
 
     def _answers(
@@ -258,13 +256,7 @@ class Task:
 
     def _predict(self, columns: Columns, batch_size: int) -> dict[str, Any]:
         """Returns the answers for n texts, {name: [n, ...]}; byte strings become Python strings."""
-        answers = gathered(list(self._answers(columns, batch_size)))
-        return {
-            name: decode_texts(values)
-            if isinstance(values, np.ndarray) and values.dtype == object
-            else values
-            for name, values in answers.items()
-        }
+        return with_strings(gathered(list(self._answers(columns, batch_size))))
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Runs the model over preprocessed texts, and returns {output: array}.

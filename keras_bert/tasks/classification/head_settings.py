@@ -6,6 +6,7 @@ from typing import Any
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.checks import check_list
 from keras_bert.tasks.classification import glue
+from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.processor import PROBLEM_TYPES, ClassifierSettings
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.loading import Source
@@ -33,10 +34,25 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
 
 def takes_pairs(source: Source) -> bool:
     """Returns whether the run that trained the classifier used pairs; false without such a run."""
-    name = source.run.setting("task_name", str, "")
-    if name and name.lower() != "custom":
-        return len(glue.find_task(name).text_columns) == 2
+    task = glue_task(source)
+    if task is not None:
+        return len(task.text_columns) == 2
     return bool(source.run.setting("text_pair_column", str, ""))
+
+
+def metric_names(source: Source | None, problem_type: str) -> Sequence[str]:
+    """Returns the metrics of the GLUE task that a model was trained on, or else the default ones.
+
+    `source` is None for a model that was not loaded from a checkpoint.
+    """
+    task = None if source is None else glue_task(source)
+    return DEFAULT_METRICS[problem_type] if task is None else task.metrics
+
+
+def glue_task(source: Source) -> glue.GlueTask | None:
+    """Returns the GLUE task of the run that trained the classifier; None without such a run."""
+    name = source.run.setting("task_name", str, "")
+    return glue.find_task(name) if name and name.lower() != "custom" else None
 
 
 def head_settings(

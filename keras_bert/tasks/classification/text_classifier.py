@@ -12,18 +12,22 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
-from keras_bert.tasks.checks import check_list, check_same_length, check_texts
-from keras_bert.tasks.classification import glue
+from keras_bert.tasks.checks import (
+    check_list,
+    check_same_length,
+    check_texts,
+    check_validation_data,
+)
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.head_settings import (
     head_settings,
+    metric_names,
     short_problem_type,
     takes_pairs,
     transformers_problem_type,
 )
 from keras_bert.tasks.classification.labeled_examples import labeled_examples
 from keras_bert.tasks.classification.labels import given_label_array
-from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.served import ServedClassifier
@@ -173,7 +177,7 @@ class TextClassifier(LongTextTask):
         array = self._label_array(labels, columns)
         held_out = None
         if validation_data is not None:
-            held_out = _pair_of("validation_data", validation_data)
+            held_out = check_validation_data(validation_data, "a tuple (texts, labels)")
             names = ("validation_data[0]", "validation_data[1]")
             self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
         if len(columns) == 2:
@@ -214,7 +218,8 @@ class TextClassifier(LongTextTask):
         limit = f"max_seq_length={self.settings.max_seq_length}"
         # Exports of earlier versions do not have this output.
         report_truncation(answers.get("truncated", np.zeros(len(array))), "texts", limit)
-        problem = Problem(self.settings.problem_type, self.labels, self._metrics())
+        metrics = metric_names(self.source, self.settings.problem_type)
+        problem = Problem(self.settings.problem_type, self.labels, metrics)
         return score(problem, answers, array)
 
     def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
@@ -299,16 +304,3 @@ class TextClassifier(LongTextTask):
         items = check_list(names[1], labels, "labels")
         check_same_length(**{names[0]: columns[0], names[1]: items})
         return given_label_array(names[1], items, self.settings.problem_type, self.labels)
-
-    def _metrics(self) -> Sequence[str]:
-        """Returns the names of the metrics that `evaluate` computes, without "loss"."""
-        name = self.source.run.setting("task_name", str, "") if self.source else ""
-        if name and name.lower() != "custom":
-            return glue.find_task(name).metrics
-        return DEFAULT_METRICS[self.settings.problem_type]
-
-
-def _pair_of(name: str, value: Any) -> tuple[Any, Any]:
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise InputError(f"{name} is {value!r:.60}; expected a tuple (texts, labels)")
-    return value

@@ -1,4 +1,4 @@
-"""Checks the arguments of `TextEmbedder.fit` and `evaluate`, and the settings of a saved model."""
+"""Checks the arguments of `TextEmbedder.fit` and `evaluate`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert.checkpoints.model_directory import CONFIG
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.embedding.data import matryoshka_sizes
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
@@ -16,7 +15,6 @@ from keras_bert.tasks.embedding.rows import (
     check_scores,
     given_rows,
 )
-from keras_bert.tasks.loading import SETTINGS_KEY, Source
 
 
 def training_arguments(
@@ -69,14 +67,3 @@ def fit_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     # Numbers within the batch, because float32 represents only integers up to 2**24.
     _, ids = np.unique(batch["text_ids"], return_inverse=True)
     return {"vectors": np.stack([batch["scores"], ids], axis=1).astype(np.float32)}
-
-
-def saved_sizes(source: Source) -> tuple[int, ...]:
-    """Returns the Matryoshka sizes in the config.json of a saved model; () if there are none."""
-    checkpoint = source.checkpoint
-    saved = checkpoint.settings.get(SETTINGS_KEY)
-    sizes = saved.get("matryoshka_sizes", ()) if isinstance(saved, Mapping) else ()
-    where = f"{checkpoint.path / CONFIG}: matryoshka_sizes is {sizes!r:.60}"
-    if not isinstance(sizes, list | tuple):
-        raise InputError(f"{where}; expected a list of whole numbers")
-    return matryoshka_sizes(where, sizes, checkpoint.config.hidden_size)

@@ -16,6 +16,7 @@ from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
 from keras_bert.tasks.embedding.objective import embedding_objective
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.rows import TextRows, check_evaluation_rows, check_training_rows
+from keras_bert.tasks.embedding.saved_settings import saved_settings
 from keras_bert.tasks.embedding.scoring import best_metric, score_embeddings
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fine_tuning.predict import Predict
@@ -112,7 +113,7 @@ def _embedder_settings(
 ) -> EmbedderSettings:
     source = Source.of(start.checkpoint)
     source.check_heads(TextEmbedder.task, TextEmbedder.__name__)
-    saved = TextEmbedder.saved_settings(source)
+    saved = saved_settings(source)
     pooling = embedding.pooling or saved.pooling or POOLINGS[0]
     return EmbedderSettings(
         max_seq_length=max_seq_length,

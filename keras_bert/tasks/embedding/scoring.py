@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.metrics import pearson, spearman
 from keras_bert.tasks.embedding.rows import TextRows
 
@@ -47,6 +48,19 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """Scales vectors [..., H] to length 1; zero vectors remain zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.maximum(lengths, 1e-12)
+
+
+def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.ndarray:
+    """Truncates vectors [n, H] to [n, size], and scales them to length 1 if `normalize`.
+
+    Raises:
+        InputError: `size` is not a whole number from 1 to H.
+    """
+    width = vectors.shape[-1]
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= width:
+        raise InputError(f"size={size!r}: expected a whole number from 1 to {width}")
+    truncated = vectors[:, :size]
+    return unit_vectors(truncated) if normalize else truncated
 
 
 def _score(rows: TextRows, vectors: np.ndarray) -> dict[str, float]:

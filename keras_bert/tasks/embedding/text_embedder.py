@@ -12,33 +12,31 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
-from keras_bert.common.errors import InputError
 from keras_bert.models import BertEncoder
-from keras_bert.models.pooled_encoder import POOLINGS, PooledEncoder
+from keras_bert.models.pooled_encoder import PooledEncoder
 from keras_bert.serving.network import Network
-from keras_bert.tasks.checks import check_texts
+from keras_bert.tasks.checks import check_texts, check_validation_data
 from keras_bert.tasks.embedding.arguments import (
     fit_targets,
     given_evaluation_rows,
-    saved_sizes,
     training_arguments,
 )
 from keras_bert.tasks.embedding.cached_encoder import network_for_training
 from keras_bert.tasks.embedding.losses import BatchLoss, EmbeddingLoss
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.rows import check_training_rows
-from keras_bert.tasks.embedding.scoring import score_embeddings, unit_vectors
+from keras_bert.tasks.embedding.saved_settings import POOLER, saved_settings, settings_of_export
+from keras_bert.tasks.embedding.scoring import score_embeddings, truncated_vectors
 from keras_bert.tasks.embedding.served import ServedEmbedding
 from keras_bert.tasks.fine_tuning.predict import check_finite
 from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
-from keras_bert.tasks.loading import DEFAULT_MAX_SEQ_LENGTH, ModelOptions, Source
-from keras_bert.tasks.long_text import LongText, LongTextTask
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.long_text import LongTextTask
 from keras_bert.tasks.prepared import Prepared, check_memory, prepare
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
-_POOLER = "encoder/pooler"
 _DEFAULT = ModelOptions()
 
 
@@ -57,7 +55,7 @@ class TextEmbedder(LongTextTask):
     """
 
     task: ClassVar[str] = "embedding"
-    optional_weights: ClassVar[tuple[str, ...]] = (_POOLER,)
+    optional_weights: ClassVar[tuple[str, ...]] = (POOLER,)
 
     settings: EmbedderSettings
     processor: EmbeddingProcessor
@@ -111,48 +109,14 @@ class TextEmbedder(LongTextTask):
         options: ModelOptions = _DEFAULT,
     ) -> "TextEmbedder":
         """Creates the object from an open checkpoint."""
-        settings = cls.saved_settings(source, max_seq_length, normalize, pooling)
+        settings = saved_settings(source, max_seq_length, normalize, pooling)
         model = BertEncoder(source.checkpoint.config, dtype=options.dtype)
         return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
 
     @classmethod
-    def saved_settings(
-        cls,
-        source: Source,
-        max_seq_length: int | None = None,
-        normalize: bool | None = None,
-        pooling: str | None = None,
-    ) -> EmbedderSettings:
-        """Reads the settings of a checkpoint; arguments that are not None replace them."""
-        if pooling not in (None, *POOLINGS):
-            raise InputError(f"pooling={pooling!r:.60}: expected one of {', '.join(POOLINGS)}")
-        checkpoint = source.checkpoint
-        files = SentenceTransformer.of(checkpoint.path)
-        with checkpoint.open_weights() as stored:
-            pooled = stored.layout.name(f"{_POOLER}/dense/kernel") in stored.shapes
-        return EmbedderSettings(
-            max_seq_length=source.max_seq_length(
-                max_seq_length, files.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
-            ),
-            normalize=source.setting("normalize", bool, normalize, files.normalize),
-            pooling=pooling or files.pooling or source.setting("pooling", str, None),
-            pooled=pooled,
-            matryoshka_sizes=saved_sizes(source),
-            long_text=LongText.saved(source),
-        )
-
-    @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
         """Restores the settings from the content of an export's export.json."""
-        names = info["signatures"]["serving_default"]["outputs"]
-        return EmbedderSettings(
-            max_seq_length=info["max_seq_length"],
-            normalize=info["normalize"],
-            pooling=info["pooling"],
-            pooled="pooled" in names,
-            matryoshka_sizes=tuple(info.get("matryoshka_sizes", ())),
-            long_text=LongText.of_export(info),
-        )
+        return settings_of_export(info)
 
     def fit(
         self,
@@ -251,14 +215,9 @@ class TextEmbedder(LongTextTask):
             "num_tokens", int32 [n]: number of tokens with [CLS] and [SEP]; for windows, the sum.
         """
         answers = self._predict(check_texts("texts", texts), batch_size)
-        if size is None:
-            return answers
-        for name in self.settings.names:
-            width = answers[name].shape[1]
-            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= width:
-                raise InputError(f"size={size!r}: expected a whole number from 1 to {width}")
-            short = answers[name][:, :size]
-            answers[name] = unit_vectors(short) if self.settings.normalize else short
+        if size is not None:
+            for name in self.settings.names:
+                answers[name] = truncated_vectors(answers[name], size, self.settings.normalize)
         return answers
 
     @property
@@ -309,11 +268,9 @@ class TextEmbedder(LongTextTask):
         return saved | self.settings.long_text.to_dict()
 
     def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:
-        if not isinstance(held_out, tuple) or len(held_out) != 2:
-            raise InputError(
-                f"validation_data is {held_out!r:.60}; expected a tuple (texts, scores), with None "
-                "for pairs without scores"
-            )
+        check_validation_data(
+            held_out, "a tuple (texts, scores), with None for pairs without scores"
+        )
         given_evaluation_rows("validation_data[0]", *held_out)
         return lambda: self.evaluate(*held_out)
 

@@ -10,7 +10,12 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertTokenClassifier
 from keras_bert.serving.network import Network
-from keras_bert.tasks.checks import check_batch_size, check_list, check_strings
+from keras_bert.tasks.checks import (
+    check_batch_size,
+    check_list,
+    check_strings,
+    check_validation_data,
+)
 from keras_bert.tasks.exported import Serve
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
@@ -170,12 +175,8 @@ class EntityTagger(Task):
         annotated = self._annotated(inputs, targets)
         held_out = None
         if validation_data is not None:
-            if not isinstance(validation_data, tuple) or len(validation_data) != 2:
-                raise InputError(
-                    f"validation_data is {validation_data!r:.60}; expected a tuple "
-                    "(inputs, targets), as for fit()"
-                )
-            held_out = self._annotated(*validation_data)
+            expected = "a tuple (inputs, targets), as for fit()"
+            held_out = self._annotated(*check_validation_data(validation_data, expected))
         ids = tag_ids(annotated.tags, self.labels)
         data = FitData(
             examples=tagged_examples(annotated.prepared, ids),
