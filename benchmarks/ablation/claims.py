@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from ablation.plan import ALL_TASKS, CHEAP_TASKS, FLOOR_TASKS, TASKS, Plan
+from ablation.plan import ALL_TASKS, CHEAP_TASKS, FLOOR_TASKS, POINT_TASKS, TASKS, Plan
 from ablation.results import Results
 from ablation.units import Unit
 
@@ -54,12 +54,12 @@ CLAIMS = (
         FLOOR_TASKS,
     ),
     Claim("Twice the steps help (Figure 5)", _BERT, Variant("mini-mlm_nsp-half"), FLOOR_TASKS),
-    Claim("More steps help (Figure 5)", _MLM, Variant("mini-mlm", 10), ("STS-B",)),
+    Claim("More steps help (Figure 5)", _MLM, Variant("mini-mlm", 10), POINT_TASKS),
     Claim(
         "Masked LM is ahead of left-to-right after few steps (Figure 5)",
         Variant("mini-mlm", 10),
         Variant("mini-ltr", 10),
-        ("STS-B",),
+        POINT_TASKS,
     ),
     Claim(
         "Fine-tuning is better than features (Table 7)",

@@ -19,6 +19,9 @@ ALL_TASKS = (*GLUE, "WNUT-17", "SQuAD")
 CHEAP_TASKS = ("MRPC", "STS-B")
 # Tasks on which pre-training should clearly help.
 FLOOR_TASKS = ("SST-2", *CHEAP_TASKS)
+# The task of the checkpoints during pre-training. STS-B was planned, but without next-sentence
+# prediction, pre-training does not help on it.
+POINT_TASKS = ("WNUT-17",)
 # Masked-LM accuracy on the held-out books, in percent, that mini should reach.
 TARGET_ACCURACY = 35.0
 # How the features of WNUT-17 are made from the hidden states of a model (Table 7 of the paper).
@@ -50,7 +53,7 @@ class Arm:
     records: str = "dynamic"
     tasks: Sequence[str] = ALL_TASKS
     points: Sequence[int] = ()
-    point_tasks: Sequence[str] = CHEAP_TASKS
+    point_tasks: Sequence[str] = POINT_TASKS
     features: Sequence[str] = ()
     step_factor: int = 1
     recipe: str = ""
@@ -208,8 +211,8 @@ def _recipe(name: str) -> str:
 
 ARMS = (
     Arm("mini-mlm_nsp", "mini", "mlm_nsp", features=FEATURES),
-    Arm("mini-mlm", "mini", "mlm", points=(10, 20, 40, 70), point_tasks=("STS-B",)),
-    Arm("mini-ltr", "mini", "ltr", points=(10, 20, 40, 70), point_tasks=("STS-B",)),
+    Arm("mini-mlm", "mini", "mlm", points=(10, 20, 40, 70)),
+    Arm("mini-ltr", "mini", "ltr", points=(10, 20, 40, 70)),
     Arm("mini-none", "mini", None),
     Arm("tiny-mlm_nsp", "tiny", "mlm_nsp"),
     Arm("tiny-none", "tiny", None, tasks=FLOOR_TASKS),
