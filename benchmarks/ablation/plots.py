@@ -1,6 +1,7 @@
 """Draws the plots of the study as PNG files.
 
-ablation_steps.png     fine-tuned score over pre-training steps, with the spread over seeds
+ablation_steps.png     fine-tuned score over pre-training steps, with the spread over seeds, and
+                       the score without pre-training
 ablation_arms.png      the scores of all arms, task by task
 ablation_held_out.png  the held-out accuracy over the steps
 """
@@ -76,6 +77,10 @@ def _draw_steps(figure: Any, results: Results, study: Plan) -> None:
                     markersize=3.5,
                     capsize=3,
                 )
+        floors = [arm for arm in study.arms if arm.objective is None and arm.size == arms[0].size]
+        for arm in floors:
+            if scores := scores_of(Variant(arm.name), task, results, study):
+                axes.axhline(mean(scores), color="#888888", linestyle="--", label=arm.name)
         axes.set_title(f"{task}, {TASKS[task].metrics[0]}", loc="left", fontweight="bold")
         axes.set_xlabel("pre-training steps")
         axes.set_xlim(left=0)
