@@ -54,11 +54,12 @@ def main(_) -> None:
             f"--arms, --tasks: {', '.join(sorted(unknown))} unknown; expected arms from "
             f"{', '.join(arm.name for arm in PLAN.arms)}, and tasks from {', '.join(TASKS)}"
         )
-    study = dataclasses.replace(PLAN, scale=FLAGS.scale)
-    if FLAGS.seeds:
-        study = dataclasses.replace(study, seeds=tuple(map(int, FLAGS.seeds)))
+    if not all(seed.isdecimal() for seed in FLAGS.seeds):
+        sys.exit(f"--seeds={','.join(FLAGS.seeds)}: expected numbers, such as 0,1,2")
+    plan = dataclasses.replace(PLAN, scale=FLAGS.scale)
+    study = dataclasses.replace(plan, seeds=tuple(map(int, FLAGS.seeds)) or plan.seeds)
     selection = Selection(FLAGS.arms, FLAGS.tasks)
-    results = Results(Path(FLAGS.results_dir), study)
+    results = Results(Path(FLAGS.results_dir), plan)
     folders = Folders(Path(FLAGS.data_dir), Path(FLAGS.work_dir))
     try:
         if FLAGS.list:
@@ -66,9 +67,9 @@ def main(_) -> None:
             return
         if not FLAGS.report:
             run_study(study, selection, results, folders)
-        text = report(results, study)
+        text = report(results, plan)
         (results.folder / "report.md").write_text(text, encoding="utf-8")
-        draw_all(results, study, Path(FLAGS.plots_dir or results.folder))
+        draw_all(results, plan, Path(FLAGS.plots_dir or results.folder))
         print(text)
     except (InputError, ProgramFailed) as error:
         sys.exit(f"ablation.py: error: {error}")

@@ -8,12 +8,12 @@ run of `ablation.py --arms=SIZE-mlm_nsp`, in bfloat16; it is trained first if it
 torch trains in `.peers` in float32 (ablation/torch_training.py). At each checkpoint of ours, both
 are scored on all records of the held-out books, in the length of the phase.
 
-torch's figures are stored in --results_dir. After a kill, its run starts from the beginning.
+torch's figures are stored in --results_dir. After a kill, its run starts from the beginning. The
+exit code is 1 if the masked-LM losses at the end differ by more than 0.02.
 """
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from pathlib import Path
 from ablation.corpus import HELD_OUT, Folders, prepare_records
 from ablation.plan import PLAN, Arm, Plan
 from ablation.pretraining import pretrain, run_folder
-from ablation.programs import NICENESS, STOPPED, ProgramFailed, Stopped
+from ablation.programs import STOPPED, ProgramFailed, Stopped, lower_priority
 from ablation.results import Results
 from ablation.units import Unit, pretraining_settings
 from absl import app, flags
@@ -40,6 +40,8 @@ flags.DEFINE_string(
 )
 FLAGS = flags.FLAGS
 
+TOLERANCE = 0.02  # Of the masked-LM loss after the last step, in nats.
+
 
 def compare(
     arm: Arm, start: Arm, results: Results, folders: Folders, python: Path
@@ -52,6 +54,9 @@ def compare(
         results: the results of the study; those of torch are stored beside them.
         folders: the folders of the study.
         python: the Python that has torch and transformers.
+
+    Raises:
+        ProgramFailed: torch's run failed.
 
     Returns:
         The held-out losses at each checkpoint, as in metrics.jsonl, and those of torch.
@@ -68,14 +73,12 @@ def compare(
         pretrain(start, study, folders)
         given = folders.work / file.name
         write_json(given, with_paths(settings, arm, start, study, folders))
-        program = ROOT / "benchmarks/ablation/torch_training.py"
-        done = subprocess.run(
-            [python, program, given],
-            check=True,
-            stdout=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: os.nice(NICENESS),
-        )
+        if not python.exists():
+            raise InputError(f"{python}: does not exist; run `make peers` first")
+        command = [python, ROOT / "benchmarks/ablation/torch_training.py", given]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, preexec_fn=lower_priority)
+        if done.returncode:
+            raise ProgramFailed(f"torch_training.py: exit code {done.returncode}")
         found = {"settings": settings, "curve": json.loads(done.stdout.splitlines()[-1])}
         write_json(file, found)
     return ours.figures["curve"], found["curve"]
@@ -131,6 +134,11 @@ def report(ours: Sequence[Mapping], theirs: Sequence[Mapping]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def last_difference(ours: Sequence[Mapping], theirs: Sequence[Mapping]) -> float:
+    """Returns our masked-LM loss after the last step, less that of torch."""
+    return ours[-1]["eval_masked_lm_loss"] - theirs[-1]["masked_lm_loss"]
+
+
 def main(_) -> None:
     """Prints the comparison."""
     study = dataclasses.replace(PLAN, scale=FLAGS.scale)
@@ -145,6 +153,12 @@ def main(_) -> None:
         print(f"ablation_torch.py: {signal}: run the same command again", file=sys.stderr)
         sys.exit(STOPPED)
     print("\n".join(report(*curves)))
+    difference = last_difference(*curves)
+    if abs(difference) > TOLERANCE:
+        sys.exit(
+            f"ablation_torch.py: the masked-LM losses at the end differ by {difference:.4f}; "
+            f"expected at most {TOLERANCE}"
+        )
 
 
 if __name__ == "__main__":

@@ -114,15 +114,11 @@ def verdict(higher: Sequence[float], lower: Sequence[float]) -> tuple[float, flo
 
 
 def judge(results: Results, study: Plan) -> Iterator[tuple[Claim, str, list, list]]:
-    """Yields (claim, task, scores of `higher`, scores of `lower`) where both have enough scores.
-
-    Two scores are enough, or one if the plan has a single seed.
-    """
-    needed = min(2, len(study.seeds))
+    """Yields (claim, task, scores of `higher`, scores of `lower`) where both have two or more."""
     for claim in CLAIMS:
         for task in claim.tasks:
             pair = [
                 scores_of(variant, task, results, study) for variant in (claim.higher, claim.lower)
             ]
-            if all(len(scores) >= needed for scores in pair):
+            if all(len(scores) >= 2 for scores in pair):
                 yield (claim, task, *pair)

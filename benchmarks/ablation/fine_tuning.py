@@ -17,14 +17,14 @@ _OF_A_TYPE = ("precision_", "recall_", "f1_")
 
 
 def fine_tune(unit: Unit, study: Plan, folders: Folders) -> Result:
-    """Fine-tunes a unit's model, or resumes its run; deletes the run at the end.
+    """Fine-tunes a unit's model, or resumes its run.
 
     Returns:
         "last": the development scores of the last epoch, which select no weights; "best": those of
         the best epoch; "test": the test scores of the weights of the best epoch, if there is a
         tagged test set.
     """
-    folder = folders.work / "fine_tuning" / unit.arm.name / unit.key.replace("/", "-")
+    folder = _run_folder(unit, folders)
     flags = {
         **settings_of(unit, study),
         **task_files(unit.task, folders),
@@ -34,9 +34,24 @@ def fine_tune(unit: Unit, study: Plan, folders: Folders) -> Result:
         "mixed_precision": "bfloat16",
     }
     usage = run_program(TASKS[unit.task].program, flags, folders.log)
-    figures = _figures(folder)
-    shutil.rmtree(folder)
-    return Result(figures, round(usage.seconds, 1), round(usage.cpu_seconds, 1))
+    return Result(_figures(folder), round(usage.seconds, 1), round(usage.cpu_seconds, 1))
+
+
+def delete_run(unit: Unit, folders: Folders) -> None:
+    """Deletes the run of a unit whose result is recorded.
+
+    The folder is renamed first, so that a kill never leaves a part of a run to resume.
+    """
+    folder = _run_folder(unit, folders)
+    deleted = folder.with_name(f"{folder.name}.deleted")
+    shutil.rmtree(deleted, ignore_errors=True)  # Left by a kill.
+    if folder.exists():
+        folder.rename(deleted)
+        shutil.rmtree(deleted)
+
+
+def _run_folder(unit: Unit, folders: Folders) -> Path:
+    return folders.work / "fine_tuning" / unit.arm.name / unit.key.replace("/", "-")
 
 
 def overall(scores: Mapping[str, float]) -> dict[str, float]:

@@ -70,7 +70,7 @@ def run_program(program: str, flags: Mapping[str, object], log: Path) -> Usage:
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
             start_new_session=True,
-            preexec_fn=_lower_priority,
+            preexec_fn=lower_priority,
         )
         code = _wait(process)
     if code:
@@ -113,8 +113,8 @@ def _stop_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _lower_priority() -> None:
-    """Lowers the priority of the program; runs in the new process.
+def lower_priority() -> None:
+    """Lowers the priority of a program, which ends with this process; runs in the new process.
 
     Linux shares the CPU between sessions first, so that the session also gets the lowest priority.
     """

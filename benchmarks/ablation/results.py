@@ -76,9 +76,11 @@ class Results:
                 }
                 for values in (entry["settings"], settings)
             )
+            # The scores in the file are of the pre-trained model, so that they are outdated too.
+            outdated = "the entry" if unit.task else "the file"
             raise InputError(
                 f"{where}: was computed with {found}; expected {expected}. Use another "
-                "--results_dir, or delete the entry to compute it again"
+                f"--results_dir, or delete {outdated} to compute it again"
             )
         return Result(entry["figures"], entry["seconds"], entry["cpu_seconds"])
 

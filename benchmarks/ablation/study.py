@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ablation.corpus import Folders
 from ablation.features import delete_features, train_tagger
-from ablation.fine_tuning import fine_tune
+from ablation.fine_tuning import delete_run, fine_tune
 from ablation.plan import Arm, Plan
 from ablation.pretraining import is_trained, pretrain
 from ablation.results import Result, Results
@@ -74,6 +74,7 @@ def run_study(
             compute = computations.train_tagger if unit.features else computations.fine_tune
             result = compute(unit, study, folders)
             results.record(unit, result)
+            delete_run(unit, folders)
             print(f"{arm.name}: {unit.key}: {result.seconds:.0f} s", flush=True)
         delete_features(arm.name, folders)
 

@@ -16,7 +16,17 @@ def ablation(_benchmarks):
     import importlib
     from types import SimpleNamespace
 
-    names = ("claims", "corpus", "plan", "plots", "programs", "report", "results", "study")
+    names = (
+        "claims",
+        "corpus",
+        "fine_tuning",
+        "plan",
+        "plots",
+        "programs",
+        "report",
+        "results",
+        "study",
+    )
     names += ("pretraining", "tagger", "units")
     return SimpleNamespace(**{name: importlib.import_module(f"ablation.{name}") for name in names})
 
@@ -177,6 +187,52 @@ def test_missing_units_of_a_partial_file_are_computed(ablation, plan, tmp_path):
     computed.trained = {"a", "b"}
     run(ablation, plan, tmp_path, computed)
     assert computed.done == ["a CoLA/seed-1"]
+
+
+def test_run_is_deleted_after_it_is_recorded(ablation, plan, tmp_path):
+    """A kill between the two leaves the record, and a part of a run is never resumed."""
+    folder = tmp_path / "work" / "fine_tuning" / "a" / "CoLA-seed-0"
+
+    class Computing(Computed):
+        def compute(self, unit, *_):
+            if unit.key == "CoLA/seed-0":
+                folder.mkdir(parents=True)
+                (folder / "metrics.jsonl").touch()
+            elif unit.key == "CoLA/seed-1":
+                assert "CoLA/seed-0" in (tmp_path / "results" / "a.json").read_text()
+                assert not list(folder.parent.iterdir())
+            return super().compute(unit)
+
+    computed = Computing(ablation)
+    run(ablation, plan, tmp_path, computed)
+    assert computed.done == ORDER
+    # What a kill left while the run was deleted does not stop the next deletion.
+    deleted = folder.with_name("CoLA-seed-0.deleted")
+    for left in (folder, deleted):
+        left.mkdir(parents=True)
+        (left / "run.json").touch()
+    unit = ablation.units.Unit(plan.arms[0], "CoLA", 0)
+    ablation.fine_tuning.delete_run(unit, ablation.corpus.Folders(tmp_path, tmp_path / "work"))
+    assert not list(folder.parent.iterdir())
+
+
+def test_scores_of_other_pretraining_are_not_kept(ablation, plan, tmp_path):
+    run(ablation, plan, tmp_path, Computed(ablation))
+    changed = dataclasses.replace(plan, pretraining_rates={"tiny": 1e-3, "mini": 1e-3})
+    with pytest.raises(InputError, match="or delete the file to compute it again"):
+        run(ablation, changed, tmp_path, Computed(ablation))
+
+
+def test_single_seed_is_not_judged(ablation, plan, tmp_path):
+    arms = [
+        dataclasses.replace(arm, name=name)
+        for arm, name in zip(plan.arms, ("mini-mlm_nsp", "mini-none"), strict=False)
+    ]
+    for seeds, count in (((0,), 0), ((0, 1), 1)):
+        some = dataclasses.replace(plan, arms=arms, seeds=seeds)
+        results = run(ablation, some, tmp_path, Computed(ablation))
+        judged = [claim.text for claim, *_ in ablation.claims.judge(results, some)]
+        assert judged.count("Pre-training helps mini") == count
 
 
 @pytest.mark.parametrize(
@@ -459,3 +515,4 @@ def test_torch_learns_the_same(ablation, tmp_path, monkeypatch, peers_python):
         np.testing.assert_allclose(own, [row[name] for row in theirs], atol=0.02)
         assert own[4] < own[0] - 0.05 or name == "next_sentence_loss"
     assert len([*ablation_torch.report(ours, theirs)]) == 12
+    assert abs(ablation_torch.last_difference(ours, theirs)) < ablation_torch.TOLERANCE
