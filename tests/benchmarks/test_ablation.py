@@ -333,6 +333,10 @@ def test_report_and_plots_of_partial_results(ablation, plan, tmp_path):
     assert "| a | 55.0 ± 7.1 | – | 55.0 ± 7.1 | 55.0 ± 7.1 | – |" in text
     assert "| 500 (50 %) | 55.0 ± 7.1 |" in text
     assert "| last | 55.0 ± 7.1 | 94.9 |" in text
+    assert (
+        "| the most frequent answer | 0.0 | 50.9 | 68.4 | 81.2 | – | – | 52.7 | 0.0 | – |" in text
+    )
+    assert "| published: Google's mini, test | 0.0 | 85.9 | 71.8 | – | 73.3 |" in text
     for path in ablation.plots.draw_all(results, plan, tmp_path / "plots"):
         assert path.read_bytes().startswith(b"\x89PNG")
 
