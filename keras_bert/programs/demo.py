@@ -133,7 +133,7 @@ def _server(folder: Path) -> Iterator[str]:
 
 
 def _ask(url: str) -> None:
-    """Sends sentences to the server, and prints its answers, then each label with its probability."""
+    """Prints the answers of the server to sentences, then each label with its probability."""
     url = f"{url}/v1/models/packages:predict"
     labels = []
     for question in QUESTIONS:
