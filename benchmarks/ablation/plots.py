@@ -2,57 +2,43 @@
 
 ablation_steps.png     fine-tuned score over pre-training steps, with the spread over seeds, and
                        the score without pre-training
-ablation_arms.png      the scores of all arms, task by task
+ablation_arms.png      the scores of all arms, one panel per task
 ablation_held_out.png  the held-out accuracy over the steps
 """
 
-import io
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from ablation import reference
 from ablation.claims import Variant, scores_of
-from ablation.plan import TASKS, Plan
+from ablation.plan import TASKS, Arm, Plan
 from ablation.results import Results
 from ablation.units import Unit
 from keras_bert.common.files import write_bytes
+from keras_bert.training.plot import png
 
-_LOOK = {
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
-    "axes.edgecolor": "#999999",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "font.size": 9,
-}
-_DOTS_PER_INCH = 150
+_COLUMNS = 4  # Panels of tasks in a row.
 
 
 def draw_all(results: Results, study: Plan, folder: Path) -> list[Path]:
-    """Writes the plots that have data to a folder, and returns their paths."""
-    plots: dict[str, Callable[[Any, Results, Plan], None]] = {
-        "ablation_steps.png": _draw_steps,
-        "ablation_arms.png": _draw_arms,
-        "ablation_held_out.png": _draw_held_out,
+    """Writes the plots to a folder, and returns their paths."""
+    plots: dict[str, tuple[float, Callable[..., None]]] = {
+        "ablation_steps.png": (4.0, _draw_steps),
+        "ablation_arms.png": (4.6, _draw_arms),
+        "ablation_held_out.png": (4.0, _draw_held_out),
     }
-    return [_write(folder / name, draw, results, study) for name, draw in plots.items()]
+    for name, (height, draw) in plots.items():
+        write_bytes(folder / name, png(10, height, partial(draw, results=results, study=study)))
+    return [folder / name for name in plots]
 
 
-def _write(path: Path, draw: Callable, results: Results, study: Plan) -> Path:
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_LOOK):
-        figure = Figure(figsize=(10, 4), layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(figure, results, study)
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
-    write_bytes(path, file.getvalue())
-    return path
+def _color(arm: Arm, study: Plan) -> str:
+    """Returns the color of an arm, which is the same in all plots."""
+    return f"C{study.arms.index(arm)}"
 
 
 def _draw_steps(figure: Any, results: Results, study: Plan) -> None:
@@ -73,6 +59,7 @@ def _draw_steps(figure: Any, results: Results, study: Plan) -> None:
                     [mean(some) for some in scores],
                     [_spread(some) for some in scores],
                     label=arm.name,
+                    color=_color(arm, study),
                     marker="o",
                     markersize=3.5,
                     capsize=3,
@@ -88,27 +75,27 @@ def _draw_steps(figure: Any, results: Results, study: Plan) -> None:
 
 
 def _draw_arms(figure: Any, results: Results, study: Plan) -> None:
-    axes = figure.add_subplot(1, 1, 1)
-    bars = {
-        arm.name: [scores_of(Variant(arm.name), task, results, study) for task in TASKS]
+    """Draws a panel per task with a row per arm: the seeds, their mean and standard deviation."""
+    found = {
+        arm: {task: scores_of(Variant(arm.name), task, results, study) for task in TASKS}
         for arm in study.arms
     }
-    bars = {name: scores for name, scores in bars.items() if any(scores)}
-    width = 0.8 / max(1, len(bars))
-    for place, (name, scores) in enumerate(bars.items()):
-        shift = (place - (len(bars) - 1) / 2) * width
-        drawn = [(task + shift, some) for task, some in enumerate(scores) if some]
-        axes.bar(
-            [at for at, _ in drawn],
-            [mean(some) for _, some in drawn],
-            width,
-            yerr=[_spread(some) for _, some in drawn],
-            error_kw={"elinewidth": 0.8},
-            label=name,
-        )
-    names = [f"{task}\n{definition.metrics[0]}" for task, definition in TASKS.items()]
-    axes.set_xticks(range(len(TASKS)), names)
-    axes.set_ylabel("development score")
+    arms = [arm for arm, scores in found.items() if any(scores.values())]
+    for place, (task, definition) in enumerate(TASKS.items()):
+        axes = figure.add_subplot(math.ceil(len(TASKS) / _COLUMNS), _COLUMNS, place + 1)
+        for row, arm in enumerate(arms):
+            if scores := found[arm][task]:
+                color = _color(arm, study)
+                axes.plot(scores, [row] * len(scores), ".", color=color, alpha=0.4)
+                look = {"fmt": "o", "markersize": 4.5, "capsize": 3, "color": color}
+                axes.errorbar(mean(scores), row, xerr=_spread(scores), **look)
+        constant = reference.CONSTANT.get((task, definition.metrics[0]))
+        if constant:
+            axes.axvline(constant, color="#888888", linestyle=":", label="most frequent answer")
+        axes.set_title(f"{task}, {definition.metrics[0]}", loc="left", fontsize=9)
+        axes.set_yticks(range(len(arms)), [arm.name for arm in arms])
+        axes.tick_params("y", labelleft=place % _COLUMNS == 0, length=0)
+        axes.set_ylim(len(arms) - 0.5, -0.5)
     _legend(figure)
 
 
@@ -119,18 +106,17 @@ def _draw_held_out(figure: Any, results: Results, study: Plan) -> None:
         "next_sentence_accuracy": "next-sentence accuracy",
     }
     curves = {
-        arm.name: result.figures["curve"]
+        arm: result.figures["curve"]
         for arm in study.arms
         if arm.objective and (result := results.get(Unit(arm)))
     }
-    colors = {name: f"C{place}" for place, name in enumerate(curves)}
     shown = {f"eval_{metric}" for metric in panels}
     shown &= {name for rows in curves.values() for row in rows for name in row}
     panels = {metric: title for metric, title in panels.items() if f"eval_{metric}" in shown}
     for place, (metric, title) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), place + 1)
-        for name, rows in curves.items():
-            _draw_curve(axes, rows, f"eval_{metric}", name, colors[name])
+        for arm, rows in curves.items():
+            _draw_curve(axes, rows, f"eval_{metric}", arm.name, _color(arm, study))
         axes.set_title(f"{title}, %", loc="left", fontweight="bold")
         axes.set_xlabel("pre-training steps")
     _legend(figure)

@@ -15,7 +15,7 @@ import base64
 import html
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,15 @@ from keras_bert.training.curves import THROUGHPUT, RunCurves, selected_metrics
 from keras_bert.training.metrics import EVALUATION
 
 _DOTS_PER_INCH = 150
+_LOOK = {
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "axes.edgecolor": "#999999",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+}
 _COLUMNS = 3
 _TRAINING = {"linewidth": 1.1}
 _EVALUATION = {"linewidth": 1.6, "marker": "o", "markersize": 3.2}
@@ -60,6 +69,21 @@ finished run. tokens_per_second: the median over the run.</caption>
 """
 
 
+def png(width: float, height: float, add_panels: Callable[[Any], None]) -> bytes:
+    """Returns a figure of a size in inches as PNG; `add_panels` draws into it."""
+    import matplotlib  # Imported late, since it is an optional dependency.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_LOOK):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        add_panels(figure)
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
+    return file.getvalue()
+
+
 def draw(runs: Sequence[RunCurves]) -> bytes:
     """Draws the learning curves with one panel per metric, and returns them as PNG.
 
@@ -67,20 +91,13 @@ def draw(runs: Sequence[RunCurves]) -> bytes:
     unigram baselines of finished runs. Bands and bars are the standard deviations of averages, and
     dashed vertical lines the beginnings of phases. At least one run must have metrics.
     """
-    import matplotlib  # Imported late, since it is an optional dependency.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     names = selected_metrics(runs)
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
-    look = {"axes.grid": True, "grid.color": "#e6e6e6", "axes.edgecolor": "#999999"}
-    look |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
-    with matplotlib.rc_context(look):
-        figure = Figure(figsize=(4.4 * columns, 3.0 * rows + 0.8), layout="constrained")
-        FigureCanvasAgg(figure)
-        colors = _colors(len(runs))
-        longest = max(run.last_step for run in runs)
+    colors = _colors(len(runs))
+    longest = max(run.last_step for run in runs)
+
+    def add_panels(figure: Any) -> None:
         for place, name in enumerate(names):
             axes = figure.add_subplot(rows, columns, place + 1)
             for run, color in zip(runs, colors, strict=True):
@@ -93,9 +110,8 @@ def draw(runs: Sequence[RunCurves]) -> bytes:
             axes.xaxis.set_major_formatter(_thousands)
             axes.yaxis.set_major_formatter(_thousands)
         _draw_legends(figure, runs, colors)
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
-    return file.getvalue()
+
+    return png(4.4 * columns, 3.0 * rows + 0.8, add_panels)
 
 
 def make_page(runs: Sequence[RunCurves], picture: bytes) -> str:
