@@ -73,8 +73,15 @@ CLAIMS = (
         Variant("mini-mlm_nsp", features="last"),
         ("WNUT-17",),
     ),
-    Claim("Pre-training helps mini", _BERT, Variant("mini-none")),
-    Claim("Pre-training helps tiny", Variant("tiny-mlm_nsp"), Variant("tiny-none"), FLOOR_TASKS),
+    Claim("Pre-training with mlm_nsp helps mini", _BERT, Variant("mini-none")),
+    Claim("Pre-training with mlm helps mini", _MLM, Variant("mini-none")),
+    Claim("Pre-training with ltr helps mini", _LTR, Variant("mini-none")),
+    Claim(
+        "Pre-training with mlm_nsp helps tiny",
+        Variant("tiny-mlm_nsp"),
+        Variant("tiny-none"),
+        FLOOR_TASKS,
+    ),
     Claim(
         "Short sequences first give better scores (this project; in A.2, they save time)",
         _BERT,

@@ -17,7 +17,7 @@ def test_single_seed_is_not_judged(ablation, plan, tmp_path):
         some = dataclasses.replace(plan, arms=arms, seeds=seeds)
         results = run(ablation, some, tmp_path, Computed(ablation))
         judged = [claim.text for claim, *_ in ablation.claims.judge(results, some)]
-        assert judged.count("Pre-training helps mini") == count
+        assert judged.count("Pre-training with mlm_nsp helps mini") == count
 
 
 def test_report_and_plots_of_partial_results(ablation, plan, tmp_path):
