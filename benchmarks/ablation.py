@@ -1,4 +1,4 @@
-"""Reproduces the ablations of Devlin et al. (2019) with models that are trained on 85 books.
+"""Reproduces the ablations of Devlin et al. (2019) with models that are trained on 83 books.
 
     .venv/bin/python benchmarks/ablation.py --list
     .venv/bin/python benchmarks/ablation.py [--arms=mini-mlm,mini-ltr] [--tasks=MRPC,STS-B]
@@ -10,8 +10,8 @@ of work is stored in --results_dir, which is under version control, as soon as t
 The same command computes only the missing units. After a kill, it resumes the unit in progress; if
 --work_dir was lost, it prepares the data and pre-trains the models again that are still needed.
 
-Programs run at the lowest priority. Their output is in WORK_DIR/programs-PID.log. --scale=0.002 is
-a trial of all programs with few steps; use another --results_dir for it.
+Programs run at the lowest priority. Their output is in WORK_DIR/programs-PID.log. --scale=0.0005
+is a trial of all programs with few steps; use another --results_dir for it.
 """
 
 import dataclasses
@@ -56,20 +56,20 @@ def main(_) -> None:
         )
     if not all(seed.isdecimal() for seed in FLAGS.seeds):
         sys.exit(f"--seeds={','.join(FLAGS.seeds)}: expected numbers, such as 0,1,2")
-    plan = dataclasses.replace(PLAN, scale=FLAGS.scale)
-    study = dataclasses.replace(plan, seeds=tuple(map(int, FLAGS.seeds)) or plan.seeds)
+    study = dataclasses.replace(PLAN, scale=FLAGS.scale)
+    selected = dataclasses.replace(study, seeds=tuple(map(int, FLAGS.seeds)) or study.seeds)
     selection = Selection(FLAGS.arms, FLAGS.tasks)
-    results = Results(Path(FLAGS.results_dir), plan)
+    results = Results(Path(FLAGS.results_dir), study)
     folders = Folders(Path(FLAGS.data_dir), Path(FLAGS.work_dir))
     try:
         if FLAGS.list:
-            print("\n".join(list_units(study, selection, results)))
+            print("\n".join(list_units(selected, selection, results)))
             return
         if not FLAGS.report:
-            run_study(study, selection, results, folders)
-        text = report(results, plan)
+            run_study(selected, selection, results, folders)
+        text = report(results, study)
         (results.folder / "report.md").write_text(text, encoding="utf-8")
-        draw_all(results, plan, Path(FLAGS.plots_dir or results.folder))
+        draw_all(results, study, Path(FLAGS.plots_dir or results.folder))
         print(text)
     except (InputError, ProgramFailed) as error:
         sys.exit(f"ablation.py: error: {error}")

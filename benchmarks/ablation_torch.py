@@ -14,15 +14,15 @@ exit code is 1 if the masked-LM losses at the end differ by more than 0.02.
 
 import dataclasses
 import json
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ablation.corpus import HELD_OUT, Folders, prepare_records
 from ablation.plan import PLAN, Arm, Plan
 from ablation.pretraining import pretrain, run_folder
-from ablation.programs import STOPPED, ProgramFailed, Stopped, lower_priority
+from ablation.programs import STOPPED, ProgramFailed, Stopped, run_command
 from ablation.results import Results
 from ablation.units import Unit, pretraining_settings
 from absl import app, flags
@@ -76,10 +76,13 @@ def compare(
         if not python.exists():
             raise InputError(f"{python}: does not exist; run `make peers` first")
         command = [python, ROOT / "benchmarks/ablation/torch_training.py", given]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, preexec_fn=lower_priority)
-        if done.returncode:
-            raise ProgramFailed(f"torch_training.py: exit code {done.returncode}")
-        found = {"settings": settings, "curve": json.loads(done.stdout.splitlines()[-1])}
+        with tempfile.TemporaryFile("w+") as output:
+            code = run_command(command, output)
+            output.seek(0)
+            lines = output.read().splitlines()
+        if code:
+            raise ProgramFailed(f"torch_training.py: exit code {code}")
+        found = {"settings": settings, "curve": json.loads(lines[-1])}
         write_json(file, found)
     return ours.figures["curve"], found["curve"]
 

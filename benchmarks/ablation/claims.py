@@ -1,4 +1,4 @@
-"""Compares the claims of Devlin et al. (2019) with the results.
+"""Compares claims, most of them of Devlin et al. (2019), with the results.
 
 The rule was fixed before the first run. For each task, d is the difference of the means over seeds
 in the direction of the claim, and e its standard error, sqrt(s1^2/n1 + s2^2/n2):
@@ -10,6 +10,7 @@ in the direction of the claim, and e its standard error, sqrt(s1^2/n1 + s2^2/n2)
 With three seeds, e itself is uncertain by about half. It is therefore at least MIN_ERROR points.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,20 @@ class Variant:
     arm: str
     percent: int = 100
     features: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Which scores of a task are meant.
+
+    Attributes:
+        metric: a metric of the task; by default, its main one.
+        split: "last" for the development scores of the last epoch, "test" for the test scores of
+            the best one.
+    """
+
+    metric: str = ""
+    split: str = "last"
 
 
 @dataclass(frozen=True)
@@ -92,22 +107,20 @@ CLAIMS = (
 
 
 def scores_of(
-    variant: Variant, task: str, results: Results, study: Plan, metric: str = ""
+    variant: Variant, task: str, results: Results, study: Plan, column: Column = Column()
 ) -> list[float]:
-    """Returns the development scores of a variant in points, one for each finished seed.
+    """Returns the scores of a variant in points, one for each finished seed.
 
-    `metric` is a metric of the task; by default, its main one.
+    These may be more seeds than the plan has, if further ones were run with --seeds.
     """
-    definition, found = TASKS[task], []
     if variant.arm not in {arm.name for arm in study.arms}:
         return []
-    for seed in study.seeds:
-        unit = Unit(study.arm(variant.arm), task, seed, variant.percent, variant.features)
-        result = results.get(unit)
-        if result:
-            value = result.figures["last"][metric or definition.metrics[0]]
-            found.append(value if definition.percent else 100 * value)
-    return found
+    definition = TASKS[task]
+    model = Unit(study.arm(variant.arm), task, percent=variant.percent, features=variant.features)
+    units = [dataclasses.replace(model, seed=seed) for seed in results.seeds(model)]
+    figures = [results.get(unit).figures.get(column.split) for unit in units]
+    values = [own[column.metric or definition.metrics[0]] for own in figures if own]
+    return [value if definition.percent else 100 * value for value in values]
 
 
 def verdict(higher: Sequence[float], lower: Sequence[float]) -> tuple[float, float, str]:

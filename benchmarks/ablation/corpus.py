@@ -123,10 +123,7 @@ def split_squad(folders: Folders) -> dict[str, Path]:
 
     Articles are either for training or for evaluation, so that no context is in both.
     """
-    paths = {
-        split: folders.prepared / f"squad-{name}.json"
-        for split, name in (("train", "train"), ("eval", "dev"))
-    }
+    paths = {split: folders.prepared / f"squad-{split}.json" for split in ("train", "eval")}
     if not all(path.exists() for path in paths.values()):
         content = read_json(folders.data / "squad" / "squad2_cs224n_dev.json")
         articles = sorted(content["data"], key=lambda article: article["title"])

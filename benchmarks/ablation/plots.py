@@ -90,7 +90,7 @@ def _draw_arms(figure: Any, results: Results, study: Plan) -> None:
                 look = {"fmt": "o", "markersize": 4.5, "capsize": 3, "color": color}
                 axes.errorbar(mean(scores), row, xerr=_spread(scores), **look)
         constant = reference.CONSTANT.get((task, definition.metrics[0]))
-        if constant:
+        if constant is not None:
             axes.axvline(constant, color="#888888", linestyle=":", label="most frequent answer")
         axes.set_title(f"{task}, {definition.metrics[0]}", loc="left", fontsize=9)
         axes.set_yticks(range(len(arms)), [arm.name for arm in arms])
@@ -123,11 +123,15 @@ def _draw_held_out(figure: Any, results: Results, study: Plan) -> None:
 
 
 def _draw_curve(axes: Any, rows: Sequence[dict], metric: str, name: str, color: str) -> None:
-    """Draws a curve; it is interrupted where the length of the sequences changes."""
+    """Draws a curve, dotted until the sequences get their final length, and interrupted there."""
     points = [(row["step"], 100 * row[metric], row["length"]) for row in rows if metric in row]
+    look = {"color": color, "marker": "o", "markersize": 3}
     for length in dict.fromkeys(length for *_, length in points):
         line = [(step, value) for step, value, own in points if own == length]
-        axes.plot(*zip(*line, strict=True), label=name, color=color, marker="o", markersize=3)
+        if length == points[-1][2]:
+            axes.plot(*zip(*line, strict=True), **look, label=name)
+        else:
+            axes.plot(*zip(*line, strict=True), **look, linestyle=":")
 
 
 def _spread(scores: Sequence[float]) -> float:

@@ -14,9 +14,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from workers import ROOT
 
@@ -63,22 +64,39 @@ def run_program(program: str, flags: Mapping[str, object], log: Path) -> Usage:
     with log.open("ab") as file:
         file.write(f"\n$ {' '.join(command)}\n".encode())
         file.flush()
-        process = subprocess.Popen(
-            command,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
-            start_new_session=True,
-            preexec_fn=lower_priority,
-        )
-        code = _wait(process)
+        code = run_command(command, file, subprocess.STDOUT, path)
     if code:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-8:]
         raise ProgramFailed(
             f"{program}: exit code {code}; the last lines of {log}:\n" + "\n".join(lines)
         )
     return Usage(time.monotonic() - start, _cpu_seconds() - used)
+
+
+def run_command(
+    command: Sequence[object], stdout: IO, stderr: IO | int | None = None, path: Sequence[Path] = ()
+) -> int:
+    """Runs a command at low priority, and returns its exit code.
+
+    Args:
+        command: the command.
+        stdout: the file for its output.
+        stderr: where its errors go, as in `subprocess.Popen`; None for the terminal.
+        path: the folders of its modules.
+
+    Raises:
+        Stopped: this process was asked to stop; the command has ended.
+    """
+    process = subprocess.Popen(
+        [*map(str, command)],
+        stdout=stdout,
+        stderr=stderr,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        start_new_session=True,
+        preexec_fn=_lower_priority,
+    )
+    return _wait(process)
 
 
 def _text(value: object) -> str:
@@ -113,7 +131,7 @@ def _stop_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def lower_priority() -> None:
+def _lower_priority() -> None:
     """Lowers the priority of a program, which ends with this process; runs in the new process.
 
     Linux shares the CPU between sessions first, so that the session also gets the lowest priority.

@@ -1,19 +1,21 @@
 """Makes the tables of the study, in Markdown.
 
-Scores are development scores of the last epoch in points, mean ± standard deviation over seeds. The
-number of seeds is in parentheses if it is not that of the plan.
+Scores are in points, mean ± standard deviation over seeds. They are development scores of the last
+epoch, or, where a column says so, test scores of the best epoch. The number of seeds is in
+parentheses if it is not that of the plan.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import mean, stdev
 
 from ablation import reference
-from ablation.claims import Variant, judge, scores_of, verdict
+from ablation.claims import Column, Variant, judge, scores_of, verdict
 from ablation.plan import FEATURES, TARGET_ACCURACY, TASKS, Plan
 from ablation.results import Results
 from ablation.units import Unit
 
 MISSING = "–"
+SPLITS = {"last": "development", "test": "test"}  # {name in the results: name in the tables}
 
 
 def report(results: Results, study: Plan) -> str:
@@ -25,7 +27,7 @@ def report(results: Results, study: Plan) -> str:
         *_section("All arms", _arm_table(results, study)),
         *_section("Steps", _steps_table(results, study)),
         *_section("Features and fine-tuning on WNUT-17", _features_table(results, study)),
-        *_section("Claims of the paper", _claims_table(results, study)),
+        *_section("Claims", _claims_table(results, study)),
         *_section("Published: Table 5, BERT-base, development sets", _table_5()),
         *_section("Published: Table 6, development sets", _table_6()),
     ]
@@ -39,6 +41,11 @@ def summary(scores: Sequence[float], seeds: int) -> str:
     spread = f" ± {stdev(scores):.1f}" if len(scores) > 1 else ""
     count = "" if len(scores) == seeds else f" ({len(scores)})"
     return f"{mean(scores):.1f}{spread}{count}"
+
+
+def _cell(variant: Variant, task: str, results: Results, study: Plan, split: str) -> str:
+    scores = scores_of(variant, task, results, study, Column(split=split))
+    return summary(scores, len(study.seeds))
 
 
 def _section(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
@@ -69,7 +76,8 @@ def _pretraining_table(results: Results, study: Plan) -> Iterator[Sequence[str]]
         result = results.get(Unit(arm))
         if result is None:
             continue
-        cells = [arm.name, f"{result.figures['step']:,}"]
+        steps = result.figures["step"] if arm.objective else 0
+        cells = [arm.name, f"{steps:,}"]
         for name in names:
             value = result.figures.get(name)
             if name == "tokens_per_second" and not arm.objective:
@@ -97,35 +105,50 @@ def _target(results: Results, study: Plan) -> Iterator[str]:
         )
 
 
-def _columns(tasks: Iterable[str]) -> list[tuple[str, str]]:
-    return [(task, metric) for task in tasks for metric in TASKS[task].metrics]
+def _columns() -> list[tuple[str, Column]]:
+    """Returns the columns of the table of all arms: pairs of a task and which of its scores."""
+    columns = []
+    for task, definition in TASKS.items():
+        columns += [(task, Column(metric)) for metric in definition.metrics]
+        if definition.has_test:
+            columns.append((task, Column(definition.metrics[0], "test")))
+    return columns
+
+
+def _name(task: str, column: Column) -> str:
+    return f"{task} {column.metric}" + (", test" if column.split == "test" else "")
 
 
 def _arm_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
-    columns = _columns(TASKS)
-    yield ["arm", *(f"{task} {metric}" for task, metric in columns)]
+    columns = _columns()
+    yield ["arm", *(_name(task, column) for task, column in columns)]
     for arm in study.arms:
         scores = [
-            scores_of(Variant(arm.name), task, results, study, metric) for task, metric in columns
+            scores_of(Variant(arm.name), task, results, study, column) for task, column in columns
         ]
         if any(scores):
             yield [arm.name, *(summary(some, len(study.seeds)) for some in scores)]
-    constant = (reference.CONSTANT.get(column, MISSING) for column in columns)
+    constant = (
+        MISSING
+        if column.split == "test"
+        else reference.CONSTANT.get((task, column.metric), MISSING)
+        for task, column in columns
+    )
     yield ["the most frequent answer", *map(str, constant)]
     for size, published in reference.GOOGLE.items():
-        main = {(task, TASKS[task].metrics[0]): score for task, score in published.items()}
+        main = {(task, Column(TASKS[task].metrics[0])): score for task, score in published.items()}
         cells = (main.get(column, MISSING) for column in columns)
         yield [f"published: Google's {size}, test", *map(str, cells)]
 
 
 def _steps_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
     arms = [arm for arm in study.arms if arm.points]  # All have the same number of steps.
-    columns = [(arm, task) for arm in arms for task in arm.point_tasks]
-    yield ["steps", *(f"{arm.name} {task}" for arm, task in columns)]
+    columns = [(arm, task, split) for split in SPLITS for arm in arms for task in arm.point_tasks]
+    yield ["steps", *(f"{arm.name} {task}, {SPLITS[split]}" for arm, task, split in columns)]
     for percent in sorted({percent for arm in arms for percent in (*arm.points, 100)}):
         cells = [
-            summary(scores_of(Variant(arm.name, percent), task, results, study), len(study.seeds))
-            for arm, task in columns
+            _cell(Variant(arm.name, percent), task, results, study, split)
+            for arm, task, split in columns
         ]
         yield [f"{study.steps_of(arms[0]) * percent // 100:,} ({percent} %)", *cells]
 
@@ -133,21 +156,20 @@ def _steps_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
 def _features_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
     arms = [arm for arm in study.arms if arm.features]
     paper = "paper: CoNLL-2003, BERT-base"
-    yield ["input of the tagger", *(f"{arm.name}, development F1" for arm in arms), paper]
+    columns = [(arm, split) for split in SPLITS for arm in arms]
+    names = (f"{arm.name}, {SPLITS[split]} F1" for arm, split in columns)
+    yield ["input of the tagger", *names, paper]
     for features in ("", *FEATURES):
         cells = [
-            summary(
-                scores_of(Variant(arm.name, features=features), "WNUT-17", results, study),
-                len(study.seeds),
-            )
-            for arm in arms
+            _cell(Variant(arm.name, features=features), "WNUT-17", results, study, split)
+            for arm, split in columns
         ]
         name = features or "fine-tuning"
         yield [name.replace("_", " "), *cells, f"{reference.TABLE_7[name]}"]
 
 
 def _claims_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
-    yield ["claim", "task", "higher", "lower", "difference ± error", "verdict"]
+    yield ["claim", "task", "expected higher", "expected lower", "difference ± error", "verdict"]
     for claim, task, higher, lower in judge(results, study):
         difference, error, judgement = verdict(higher, lower)
         count = len(study.seeds)

@@ -84,6 +84,16 @@ class Results:
             )
         return Result(entry["figures"], entry["seconds"], entry["cpu_seconds"])
 
+    def seeds(self, unit: Unit) -> list[int]:
+        """Returns the seeds of all results that differ from a unit only in their seed."""
+        prefix = unit.key.removesuffix(f"{unit.seed}")
+        found = [
+            key.removeprefix(prefix)
+            for key in self._entries(unit.arm.name)
+            if key.startswith(prefix)
+        ]
+        return sorted(int(seed) for seed in found if seed.isdecimal())
+
     def missing(self, units: Iterable[Unit]) -> list[Unit]:
         """Returns the units that have no result."""
         return [unit for unit in units if self.get(unit) is None]

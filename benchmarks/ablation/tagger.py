@@ -29,7 +29,7 @@ flags.DEFINE_string("train_file", None, "column file to train on")
 flags.DEFINE_string("eval_file", None, "column file to evaluate on")
 flags.DEFINE_string("test_file", None, "column file to evaluate on, too")
 flags.DEFINE_string("output_file", None, "JSON file for the scores")
-flags.DEFINE_float("epochs", 8, "passes over the training sentences")
+flags.DEFINE_float("epochs", 15, "passes over the training sentences")
 flags.DEFINE_integer("units", 128, "size of each LSTM in each direction")
 flags.DEFINE_integer("random_seed", 0, "seed of weights, order and dropout")
 FLAGS = flags.FLAGS
@@ -75,8 +75,8 @@ def read_split(split: str, path: str, features: str) -> list[Tagged]:
     from keras_bert.tasks.ner.conll import read_conll
     from keras_bert.text.tokenizer import BertTokenizer
 
-    start = open_checkpoint(FLAGS.init_checkpoint)
-    tokenizer = BertTokenizer(start.vocab, start.do_lower_case)
+    checkpoint = open_checkpoint(FLAGS.init_checkpoint)
+    tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
     sentences = read_conll(path)
     words = tf.constant([word for sentence in sentences for word in sentence.words])
     counts = tokenizer.tokenize(words).row_lengths().numpy()

@@ -88,7 +88,10 @@ class Computed:
         self._add(f"{unit.arm.name} {unit.key}")
         metrics = ("matthews_corrcoef", "f1", "accuracy")
         scores = dict.fromkeys(metrics, 0.5 + 0.1 * unit.seed)
-        return self._result({"last": scores, "best": scores}, 30.0, 40.0)
+        figures = {"last": scores, "best": scores}
+        if unit.task == "WNUT-17":
+            figures["test"] = dict.fromkeys(metrics, 0.3)
+        return self._result(figures, 30.0, 40.0)
 
     def _add(self, name):
         if self.kill_at == len(self.done):

@@ -27,13 +27,25 @@ def test_report_and_plots_of_partial_results(ablation, plan, tmp_path):
     text = ablation.report.report(results, plan)
     assert "| a | 55.0 ± 7.1 | – | 55.0 ± 7.1 | 55.0 ± 7.1 | – |" in text
     assert "| 500 (50 %) | 55.0 ± 7.1 |" in text
-    assert "| last | 55.0 ± 7.1 | 94.9 |" in text
+    assert "| last | 55.0 ± 7.1 | 30.0 ± 0.0 | 94.9 |" in text
     assert (
-        "| the most frequent answer | 0.0 | 50.9 | 68.4 | 81.2 | – | – | 52.7 | 0.0 | – |" in text
+        "| the most frequent answer | 0.0 | 50.9 | 68.4 | 81.2 | – | – | 52.7 | 0.0 | – | – |"
+        in text
     )
     assert "| published: Google's mini, test | 0.0 | 85.9 | 71.8 | – | 73.3 |" in text
     for path in ablation.plots.draw_all(results, plan, tmp_path / "plots"):
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_further_seeds_are_reported(ablation, plan, tmp_path):
+    for seeds in (plan.seeds, (7,)):
+        some = dataclasses.replace(plan, seeds=seeds)
+        run(ablation, some, tmp_path, Computed(ablation), arms=["a"], tasks=["MRPC"])
+    results = ablation.results.Results(tmp_path / "results", plan)
+    variant = ablation.claims.Variant("a")
+    scores = ablation.claims.scores_of(variant, "MRPC", results, plan)
+    assert scores == pytest.approx([50, 60, 120])  # Of the seeds 0, 1 and 7.
+    assert "| 76.7 ± 37.9 (3) |" in ablation.report.report(results, plan)
 
 
 def test_verdict_follows_the_rule(ablation):
