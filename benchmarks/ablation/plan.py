@@ -70,7 +70,6 @@ class Task:
         metrics: the metrics to report, as named in metrics.jsonl; the first one is the main one.
         flags: further flags of the program.
         percent: whether the metrics are already in percent.
-        rate_factor: a factor for the learning rate of pre-trained models.
         has_test: whether a tagged test set is evaluated too.
     """
 
@@ -80,26 +79,24 @@ class Task:
     metrics: Sequence[str]
     flags: Mapping[str, object]
     percent: bool = False
-    rate_factor: float = 1.0
     has_test: bool = False
 
 
-def _glue(name: str, epochs: float, *metrics: str, rate_factor: float = 1.0) -> Task:
+def _glue(name: str, epochs: float, *metrics: str) -> Task:
     flags = {"task_name": name, "max_seq_length": 128, "train_batch_size": 32, "do_predict": False}
-    return Task(name, "run_classifier.py", epochs, metrics, flags, rate_factor=rate_factor)
+    return Task(name, "run_classifier.py", epochs, metrics, flags)
 
 
 # Epochs are in the range of the paper, 2 to 4, except for SST-2 (67,349 examples) and WNUT-17
 # (3,394 sentences). Windows of SQuAD have 128 tokens, because pre-training trains no further
-# positions. They overlap by about 30 tokens, the longest answer that is predicted. On STS-B, half
-# of the rate nearly doubles the score of mini-mlm_nsp, but lowers those of mini-mlm and mini-none.
+# positions. They overlap by about 30 tokens, the longest answer that is predicted.
 TASKS = {
     task.name: task
     for task in (
         _glue("CoLA", 4, "matthews_corrcoef"),
         _glue("SST-2", 1, "accuracy"),
         _glue("MRPC", 4, "accuracy", "f1"),
-        _glue("STS-B", 4, "spearman", "pearson", rate_factor=0.5),
+        _glue("STS-B", 4, "spearman", "pearson"),
         _glue("RTE", 4, "accuracy"),
         Task(
             "WNUT-17",
@@ -197,10 +194,6 @@ class Plan:
     def checkpoint_interval(self, arm: Arm) -> int:
         """Returns the number of steps between two checkpoints, which are also evaluated."""
         return max(1, self.steps_of(arm) // EVALUATIONS)
-
-    def fine_tuning_rate(self, arm: Arm, task: Task) -> float:
-        """Returns the peak learning rate of an arm's fine-tuning."""
-        return self.fine_tuning_rates[arm.size] * (task.rate_factor if arm.objective else 1.0)
 
     def lengths(self) -> list[int]:
         """Returns the lengths of the sequences of all arms."""

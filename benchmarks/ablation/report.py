@@ -1,7 +1,7 @@
 """Makes the tables of the study, in Markdown.
 
 Scores are in points, mean ± standard deviation over seeds. They are development scores of the last
-epoch, or, where a column says so, test scores of the best epoch. The number of seeds is in
+epoch, or, in columns with `test`, test scores of the best epoch. The number of seeds is in
 parentheses if it is not that of the plan.
 """
 

@@ -73,7 +73,7 @@ def settings_of(unit: Unit, study: Plan) -> dict[str, object]:
     return {
         **task.flags,
         "num_train_epochs": task.epochs * study.scale,
-        "learning_rate": study.fine_tuning_rate(unit.arm, task),
+        "learning_rate": study.fine_tuning_rates[unit.arm.size],
     }
 
 
