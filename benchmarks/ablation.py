@@ -57,16 +57,16 @@ def main(_) -> None:
     if not all(seed.isdecimal() for seed in FLAGS.seeds):
         sys.exit(f"--seeds={','.join(FLAGS.seeds)}: expected numbers, such as 0,1,2")
     study = dataclasses.replace(PLAN, scale=FLAGS.scale)
-    selected = dataclasses.replace(study, seeds=tuple(map(int, FLAGS.seeds)) or study.seeds)
+    with_seeds = dataclasses.replace(study, seeds=tuple(map(int, FLAGS.seeds)) or study.seeds)
     selection = Selection(FLAGS.arms, FLAGS.tasks)
     results = Results(Path(FLAGS.results_dir), study)
-    folders = Folders(Path(FLAGS.data_dir), Path(FLAGS.work_dir))
+    folders = Folders(Path(FLAGS.data_dir).resolve(), Path(FLAGS.work_dir).resolve())
     try:
         if FLAGS.list:
-            print("\n".join(list_units(selected, selection, results)))
+            print("\n".join(list_units(with_seeds, selection, results)))
             return
         if not FLAGS.report:
-            run_study(selected, selection, results, folders)
+            run_study(with_seeds, selection, results, folders)
         text = report(results, study)
         (results.folder / "report.md").write_text(text, encoding="utf-8")
         draw_all(results, study, Path(FLAGS.plots_dir or results.folder))

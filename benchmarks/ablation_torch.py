@@ -80,8 +80,11 @@ def compare(
             code = run_command(command, output)
             output.seek(0)
             lines = output.read().splitlines()
-        if code:
-            raise ProgramFailed(f"torch_training.py: exit code {code}")
+        if code or not lines:
+            raise ProgramFailed(
+                f"torch_training.py: exit code {code}, {len(lines)} lines of output; expected the "
+                "exit code 0 and the held-out losses in the last line"
+            )
         found = {"settings": settings, "curve": json.loads(lines[-1])}
         write_json(file, found)
     return ours.figures["curve"], found["curve"]
@@ -147,7 +150,7 @@ def main(_) -> None:
     study = dataclasses.replace(PLAN, scale=FLAGS.scale)
     arm, start = study.arm(f"{FLAGS.size}-mlm_nsp"), study.arm(f"{FLAGS.size}-none")
     results = Results(Path(FLAGS.results_dir), study)
-    folders = Folders(Path(FLAGS.data_dir), Path(FLAGS.work_dir))
+    folders = Folders(Path(FLAGS.data_dir).resolve(), Path(FLAGS.work_dir).resolve())
     try:
         curves = compare(arm, start, results, folders, ROOT / ".peers/bin/python")
     except (InputError, ProgramFailed) as error:

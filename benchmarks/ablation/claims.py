@@ -34,13 +34,13 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Column:
-    """Which scores of a task are meant.
+class Measure:
+    """Which scores of a task are compared.
 
     Attributes:
         metric: a metric of the task; by default, its main one.
-        split: "last" for the development scores of the last epoch, "test" for the test scores of
-            the best one.
+        split: "last" for the development scores of the last epoch, "test" for the test scores: of
+            the best epoch (fine-tuning) or of the last one (features).
     """
 
     metric: str = ""
@@ -107,7 +107,7 @@ CLAIMS = (
 
 
 def scores_of(
-    variant: Variant, task: str, results: Results, study: Plan, column: Column = Column()
+    variant: Variant, task: str, results: Results, study: Plan, measure: Measure = Measure()
 ) -> list[float]:
     """Returns the scores of a variant in points, one for each finished seed.
 
@@ -118,8 +118,8 @@ def scores_of(
     definition = TASKS[task]
     model = Unit(study.arm(variant.arm), task, percent=variant.percent, features=variant.features)
     units = [dataclasses.replace(model, seed=seed) for seed in results.seeds(model)]
-    figures = [results.get(unit).figures.get(column.split) for unit in units]
-    values = [own[column.metric or definition.metrics[0]] for own in figures if own]
+    figures = [results.get(unit).figures.get(measure.split) for unit in units]
+    values = [own[measure.metric or definition.metrics[0]] for own in figures if own]
     return [value if definition.percent else 100 * value for value in values]
 
 

@@ -4,7 +4,7 @@ WORK_DIR/data/vocab.txt            learned from the training books
 WORK_DIR/data/dynamic-LENGTH/      records; masks are drawn in training, other pairs each pass
 WORK_DIR/data/whole_word-LENGTH/   as dynamic, with whole words masked
 WORK_DIR/data/held_out-LENGTH/     records of the held-out books, with fixed masks
-WORK_DIR/data/squad-{train,dev}.json
+WORK_DIR/data/squad-{train,eval}.json
 """
 
 import fcntl

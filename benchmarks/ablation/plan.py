@@ -17,7 +17,7 @@ GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 ALL_TASKS = (*GLUE, "WNUT-17", "SQuAD")
 # Tasks that take little time.
 CHEAP_TASKS = ("MRPC", "STS-B")
-# Tasks on which pre-training should clearly help, and of arms that are not run on all tasks.
+# Tasks of the arms that are not run on all tasks. Pre-training was expected to help on them.
 FLOOR_TASKS = ("SST-2", *CHEAP_TASKS)
 # The task of the checkpoints during pre-training: it separates models best.
 POINT_TASKS = ("WNUT-17",)

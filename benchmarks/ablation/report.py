@@ -1,15 +1,15 @@
 """Makes the tables of the study, in Markdown.
 
 Scores are in points, mean ± standard deviation over seeds. They are development scores of the last
-epoch, or, in columns with `test`, test scores of the best epoch. The number of seeds is in
-parentheses if it is not that of the plan.
+epoch, or, in columns with `test`, test scores: of the best epoch (fine-tuning) or of the last one
+(features). The number of seeds is in parentheses if it is not that of the plan.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import mean, stdev
 
 from ablation import reference
-from ablation.claims import Column, Variant, judge, scores_of, verdict
+from ablation.claims import Measure, Variant, judge, scores_of, verdict
 from ablation.plan import FEATURES, TARGET_ACCURACY, TASKS, Plan
 from ablation.results import Results
 from ablation.units import Unit
@@ -44,7 +44,7 @@ def summary(scores: Sequence[float], seeds: int) -> str:
 
 
 def _cell(variant: Variant, task: str, results: Results, study: Plan, split: str) -> str:
-    scores = scores_of(variant, task, results, study, Column(split=split))
+    scores = scores_of(variant, task, results, study, Measure(split=split))
     return summary(scores, len(study.seeds))
 
 
@@ -105,38 +105,38 @@ def _target(results: Results, study: Plan) -> Iterator[str]:
         )
 
 
-def _columns() -> list[tuple[str, Column]]:
+def _columns() -> list[tuple[str, Measure]]:
     """Returns the columns of the table of all arms: pairs of a task and which of its scores."""
     columns = []
     for task, definition in TASKS.items():
-        columns += [(task, Column(metric)) for metric in definition.metrics]
+        columns += [(task, Measure(metric)) for metric in definition.metrics]
         if definition.has_test:
-            columns.append((task, Column(definition.metrics[0], "test")))
+            columns.append((task, Measure(definition.metrics[0], "test")))
     return columns
 
 
-def _name(task: str, column: Column) -> str:
-    return f"{task} {column.metric}" + (", test" if column.split == "test" else "")
+def _name(task: str, measure: Measure) -> str:
+    return f"{task} {measure.metric}" + (", test" if measure.split == "test" else "")
 
 
 def _arm_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
     columns = _columns()
-    yield ["arm", *(_name(task, column) for task, column in columns)]
+    yield ["arm", *(_name(task, measure) for task, measure in columns)]
     for arm in study.arms:
         scores = [
-            scores_of(Variant(arm.name), task, results, study, column) for task, column in columns
+            scores_of(Variant(arm.name), task, results, study, measure) for task, measure in columns
         ]
         if any(scores):
             yield [arm.name, *(summary(some, len(study.seeds)) for some in scores)]
     constant = (
         MISSING
-        if column.split == "test"
-        else reference.CONSTANT.get((task, column.metric), MISSING)
-        for task, column in columns
+        if measure.split == "test"
+        else reference.CONSTANT.get((task, measure.metric), MISSING)
+        for task, measure in columns
     )
     yield ["the most frequent answer", *map(str, constant)]
     for size, published in reference.GOOGLE.items():
-        main = {(task, Column(TASKS[task].metrics[0])): score for task, score in published.items()}
+        main = {(task, Measure(TASKS[task].metrics[0])): score for task, score in published.items()}
         cells = (main.get(column, MISSING) for column in columns)
         yield [f"published: Google's {size}, test", *map(str, cells)]
 

@@ -37,6 +37,25 @@ def test_report_and_plots_of_partial_results(ablation, plan, tmp_path):
         assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_test_scores_are_beside_development_scores(ablation, plan, tmp_path):
+    arm = dataclasses.replace(plan.arms[0], tasks=("WNUT-17",), point_tasks=("WNUT-17",))
+    some = dataclasses.replace(plan, arms=(arm,))
+    text = ablation.report.report(run(ablation, some, tmp_path, Computed(ablation)), some)
+    assert f"| a | {'– | ' * 7}55.0 ± 7.1 | 30.0 ± 0.0 | – | – |" in text
+    assert "| 500 (50 %) | 55.0 ± 7.1 | 30.0 ± 0.0 |" in text
+
+
+def test_curve_is_dotted_until_sequences_have_their_final_length(ablation):
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    rows = [{"step": step, "loss": 1.0, "length": 32 if step < 3 else 128} for step in range(1, 5)]
+    ablation.plots._draw_curve(axes, rows, "loss", "a", "C0")
+    found = [(line.get_linestyle(), [*line.get_xdata()]) for line in axes.lines]
+    assert found == [(":", [1, 2]), ("-", [3, 4])]
+    assert axes.get_legend_handles_labels()[1] == ["a"]
+
+
 def test_further_seeds_are_reported(ablation, plan, tmp_path):
     for seeds in (plan.seeds, (7,)):
         some = dataclasses.replace(plan, seeds=seeds)
