@@ -125,13 +125,11 @@ def _draw_held_out(figure: Any, results: Results, study: Plan) -> None:
 def _draw_curve(axes: Any, rows: Sequence[dict], metric: str, name: str, color: str) -> None:
     """Draws a curve, dotted until the sequences get their final length, and interrupted there."""
     points = [(row["step"], 100 * row[metric], row["length"]) for row in rows if metric in row]
-    look = {"color": color, "marker": "o", "markersize": 3}
     for length in dict.fromkeys(length for *_, length in points):
         line = [(step, value) for step, value, own in points if own == length]
-        if length == points[-1][2]:
-            axes.plot(*zip(*line, strict=True), **look, label=name)
-        else:
-            axes.plot(*zip(*line, strict=True), **look, linestyle=":")
+        is_last = length == points[-1][2]
+        look = {"linestyle": "-", "label": name} if is_last else {"linestyle": ":"}
+        axes.plot(*zip(*line, strict=True), color=color, marker="o", markersize=3, **look)
 
 
 def _spread(scores: Sequence[float]) -> float:

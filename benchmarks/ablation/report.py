@@ -128,13 +128,11 @@ def _arm_table(results: Results, study: Plan) -> Iterator[Sequence[str]]:
         ]
         if any(scores):
             yield [arm.name, *(summary(some, len(study.seeds)) for some in scores)]
-    constant = (
-        MISSING
-        if measure.split == "test"
-        else reference.CONSTANT.get((task, measure.metric), MISSING)
-        for task, measure in columns
-    )
-    yield ["the most frequent answer", *map(str, constant)]
+    constant = {
+        (task, Measure(metric)): score for (task, metric), score in reference.CONSTANT.items()
+    }
+    cells = (constant.get(column, MISSING) for column in columns)
+    yield ["the most frequent answer", *map(str, cells)]
     for size, published in reference.GOOGLE.items():
         main = {(task, Measure(TASKS[task].metrics[0])): score for task, score in published.items()}
         cells = (main.get(column, MISSING) for column in columns)

@@ -67,6 +67,14 @@ def test_further_seeds_are_reported(ablation, plan, tmp_path):
     assert "| 76.7 ± 37.9 (3) |" in ablation.report.report(results, plan)
 
 
+def test_recorded_report_is_that_of_the_recorded_results(ablation, root):
+    """The page on what models learn includes the recorded report."""
+    plan = ablation.plan.PLAN
+    results = ablation.results.Results(root / "benchmarks/ablation_results", plan)
+    recorded = (results.folder / "report.md").read_text(encoding="utf-8")
+    assert ablation.report.report(results, plan) == recorded
+
+
 def test_verdict_follows_the_rule(ablation):
     verdict = ablation.claims.verdict
     assert verdict([80.0, 81.0, 82.0], [70.0, 71.0, 72.0])[2] == "seen"
