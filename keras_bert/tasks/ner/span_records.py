@@ -15,6 +15,7 @@ Offsets count characters as in Python's `str`. If a span contains its text, offs
 units, as JavaScript counts, are recognized.
 """
 
+import functools
 import json
 import os
 import re
@@ -222,8 +223,14 @@ def _is_at(text: str, start: int, end: int, quoted: str) -> bool:
 
 def _from_utf16(text: str, start: int, end: int) -> tuple[int, int]:
     """Converts offsets in UTF-16 code units to characters; returns other offsets unchanged."""
-    units = text.encode("utf-16-le")
-    if not 0 <= 2 * start < 2 * end <= len(units):
+    offsets = _utf16_offsets(text)
+    if not 0 <= start < end < len(offsets):
         return start, end
-    start, end = (len(units[: 2 * x].decode("utf-16-le", "replace")) for x in (start, end))
-    return start, end
+    return offsets[start], offsets[end]
+
+
+@functools.lru_cache(maxsize=1)  # All spans of a text follow each other.
+def _utf16_offsets(text: str) -> list[int]:
+    """Returns the character offset of each UTF-16 code unit of a text, and of its end."""
+    sizes = (2 if ord(character) > 0xFFFF else 1 for character in text)
+    return [place for place, size in enumerate(sizes) for _ in range(size)] + [len(text)]
