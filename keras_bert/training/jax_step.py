@@ -40,7 +40,7 @@ def make_train_steps(
         recompute = recompute_with(_recomputed) if training.gradient_checkpointing else None
         with (
             keras.StatelessScope(mapping),
-            fused_attention(model.compute_dtype),
+            fused_attention(model, batch),
             recompute or contextlib.nullcontext(),
         ):
             sums = objective.sums(model, batch, True)
