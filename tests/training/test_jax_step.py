@@ -133,6 +133,19 @@ def test_other_configurations_equal_one_device_and_one_batch(folder, case):
     assert largest_difference(weights, expected) < 1e-6
 
 
+def test_recomputing_chains_changes_no_loss_and_no_weight(folder):
+    metrics, weights = result(folder, "one")
+    expected_metrics, expected = result(folder, "kept")
+    ours, theirs = (each.losses(pretraining_objective()) for each in (metrics, expected_metrics))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
+    assert largest_difference(weights, expected) < 2e-5
+
+
+def test_backward_pass_keeps_few_bytes_per_token(facts):
+    # The inputs of matrix products and of chains are half of all intermediates.
+    assert facts["residual_bytes_per_token"] < 2000
+
+
 def test_model_parallel_splits_only_the_vocabulary_and_its_moments(facts):
     replicated, sharded = facts["data_parallel"], facts["model_parallel"]
     halved = {path for path in replicated if replicated[path] != sharded[path]}
