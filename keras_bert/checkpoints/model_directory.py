@@ -9,6 +9,7 @@ Pickle files are never read.
 
 import json
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -179,7 +180,10 @@ def _pickle_hint(path: Path) -> str:
 def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Checks the types of `id2label` and `architectures`."""
     names = settings.get("id2label") or {}
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+    if not isinstance(names, dict) or not all(
+        re.fullmatch(r"0|[1-9]\d{0,5}", key) and isinstance(name, str)
+        for key, name in names.items()
+    ):
         raise InputError(
             f"{path}: id2label is {json.dumps(names)}; expected an object from class ids to label "
             'names, such as {"0": "no", "1": "yes"}'

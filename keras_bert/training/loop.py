@@ -66,7 +66,7 @@ def train(
             checkpoint) and after the last step; None to never evaluate.
 
     Returns:
-        {metric: value} of the last evaluation; None if this call ran none.
+        {metric: value} of the evaluation after the last step; None if there is none.
 
     Raises:
         InputError: a loss, gradient or weight is not finite. With loss scaling, a gradient that is
@@ -75,7 +75,7 @@ def train(
     """
     loop = _Loop(run, state, evaluation)
     if loop.is_complete and not loop.evaluation_is_due:
-        return None
+        return loop.metrics
     if loop.train(batches_from):
         raise EndedEarly(f"stopped by SIGTERM after step {loop.step}; the checkpoint is saved")
     return loop.metrics
@@ -101,7 +101,9 @@ class _Loop:
             logging.info("Training resumed at step %d (%s)", self.step, self._checkpoints)
         elif (run.output_dir / BOARD).is_dir():
             logging.info("The interrupted run saved no checkpoint; training starts at step 0")
-        self.metrics: Mapping[str, float] | None = None
+        self.metrics: Mapping[str, float] | None = None  # of the last evaluation
+        if self._evaluations:
+            self.metrics = {n: v for n, v in self._evaluations[-1].items() if n != "step"}
         self._is_chief = worker_index(run.strategy) == 0
 
     @property

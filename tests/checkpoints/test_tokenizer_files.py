@@ -7,12 +7,14 @@ import json
 import numpy as np
 import pytest
 
+import keras_bert
 from keras_bert.checkpoints.conversion import WRITERS, Changes, convert
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
 from keras_bert.text.settings import TokenizerSettings
 
@@ -117,6 +119,7 @@ def test_generic_class_opens_with_a_bert_tokenizer_json(directory, tiny, kind, c
 )
 def test_settings_are_read_from_either_file(directory, tiny, slow, settings):
     path, write = directory
+    settings = dataclasses.replace(settings, max_input_chars_per_word=100)
     write(SLOW | slow)
     assert open_checkpoint(path).tokenizer_settings == settings
     normalizer = NORMALIZER | {
@@ -158,6 +161,7 @@ def test_one_file_takes_precedence_as_in_transformers(
 ):
     path, write = directory
     write(slow, tokenizer_json(FAST | {"normalizer": NORMALIZER | normalizer}, tiny))
+    settings = dataclasses.replace(settings, max_input_chars_per_word=100)
     assert open_checkpoint(path).tokenizer_settings == settings
     assert ("is used, as in transformers" in caplog.text) == bool(warning)
     assert warning.format(path=path) in caplog.text
@@ -316,3 +320,49 @@ def test_fine_tuning_requires_a_compatible_vocabulary(directory, tiny):
     )
     start = open_pretrained(StartSettings(str(path), str(path / "vocab.txt"), max_seq_length=16))
     assert (start.vocab, start.do_lower_case) == (tiny.vocab, True)
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "limit"),
+    [
+        ({}, 100, 100),
+        ({}, 150, 150),
+        ({"max_input_chars_per_word": 120}, None, 120),
+        ({}, None, 100),
+    ],
+)
+def test_longest_word_is_that_of_the_directory(directory, tiny, tmp_path, slow, fast, limit):
+    path, write = directory
+    files = tokenizer_json(FAST, tiny)
+    files["model"]["max_input_chars_per_word"] = fast
+    write(SLOW | slow, files)
+    TextEmbedder.from_pretrained(path).save_pretrained(tmp_path / "saved")
+    texts = ["caf" + "e" * (limit - 3), "caf" + "e" * (limit - 2)]  # tokens "caf" and "##e"
+    for folder in (path, tmp_path / "saved"):
+        embedder = TextEmbedder.from_pretrained(folder)
+        assert embedder.tokenizer.tokenize(texts).row_lengths().numpy().tolist() == [limit - 2, 1]
+    embedder.export(tmp_path / "export" / "1")
+    served = keras_bert.load(tmp_path / "export" / "1").predict(texts)
+    assert served["num_tokens"].tolist() == [16, 3]
+
+
+def test_vocabulary_of_tokenizer_json_is_used_if_vocab_txt_differs(directory, tiny, caplog):
+    path, write = directory
+    vocab = [*tiny.vocab[:5], *reversed(tiny.vocab[5:])]
+    (path / "vocab.txt").write_text("\n".join(vocab))
+    write(SLOW, tokenizer_json(FAST, tiny))
+    assert open_checkpoint(path).vocab == tiny.vocab
+    assert (
+        "tokenizer.json: has another vocabulary than vocab.txt; the former is used" in caplog.text
+    )
+
+
+def test_ids_that_tokenizer_json_lacks_are_unused(directory, tiny, caplog):
+    path, write = directory
+    (path / "vocab.txt").unlink()
+    files = tokenizer_json(FAST, tiny)
+    del files["model"]["vocab"]["work"], files["model"]["vocab"]["play"]
+    write(SLOW, files)
+    assert open_checkpoint(path).vocab == [
+        {"work": "[unused0]", "play": "[unused1]"}.get(token, token) for token in tiny.vocab
+    ]

@@ -151,7 +151,7 @@ class TextEmbedder(LongTextTask):
             InputError: an argument is invalid.
         """
         self._check_fit(options, has_teacher=False)
-        batch_size = FitSettings.of(options).batch_size
+        batch_size = FitSettings.of(options, self.task).batch_size
         rows, loss = training_arguments(texts, scores, loss, self.model.config.hidden_size)
         check_training_rows(rows, loss, batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None

@@ -7,21 +7,29 @@ A JSON file has one object per line, or is one list of objects. A Parquet or Arr
     {"text": "In Oslo", "label": [[3, 7, "LOC"]]}                                doccano
     {"text": "In Oslo", "entities": [{"start_offset": 3, "end_offset": 7, "label": "LOC"}]}  doccano
     {"text": "In Oslo", "spans": [{"start": 3, "end": 7, "label": "LOC"}]}       Prodigy
+    {"text": "In Oslo", "ents": [{"start": 3, "end": 7, "label": "LOC"}]}        spaCy's to_json
     {"data": {"text": "In Oslo"}, "annotations": [{"result": [                   Label Studio
         {"value": {"start": 3, "end": 7, "labels": ["LOC"], "text": "Oslo"}}]}]}
     {"text": "In Oslo", "label": [{"start": 3, "end": 7, "labels": ["LOC"]}]}    its JSON-MIN
 
 Offsets count characters as in Python's `str`. If a span contains its text, offsets in UTF-16 code
-units, as JavaScript counts, are recognized.
+units, as JavaScript counts, are recognized. The spans of Label Studio's HyperText have
+`globalOffsets`, which count the characters outside of tags. Other spans with a label, such as those
+of other keys or of further annotations, are counted in a warning.
 """
 
+import functools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+
+from absl import logging
 
 from keras_bert.common.columnar_files import FORMS, read_column_names
 from keras_bert.common.errors import InputError
@@ -30,7 +38,7 @@ from keras_bert.tasks.classification.tables import read_rows
 from keras_bert.tasks.ner.tag_schemes import Entity
 
 ENDINGS = (".jsonl", ".json", *FORMS)
-SPAN_KEYS = ("entities", "spans", "label", "labels")
+SPAN_KEYS = ("entities", "ents", "spans", "label", "labels")
 
 _EXPECTED = 'expected a span such as {"start": 0, "end": 3, "type": "PER"} or [0, 3, "PER"]'
 _MAX_LIST_BYTES = 1 << 30
@@ -62,7 +70,9 @@ def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
     Raises:
         InputError: the file cannot be read or has no text, or an object or a span is invalid.
     """
-    texts, num_rejected = [], 0
+    texts, num_rejected, is_html = [], 0, False
+    unread: Counter[str] = Counter()
+    first_unread = ""
     for unit, number, record in _objects(Path(path)):
         where = f"{path}, {unit} {number}"
         if not isinstance(record, Mapping):
@@ -71,15 +81,34 @@ def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
             num_rejected += 1
             continue
         text = _text_of(record, where)
-        places = _span_list(record, where)
+        places = _span_list(record, where, unread)
+        first_unread = first_unread or where * bool(unread)
         spans = None
         if places is not None:
+            if any(isinstance(span, Mapping) and "globalOffsets" in span for _, span in places):
+                text, is_html = _text_content(text), True
             spans = [entity for key, span in places for entity in _entities(span, key, text, where)]
         texts.append(AnnotatedText(where, number, text, spans))
     if not texts:
         found = f"only {num_rejected} rejected texts" if num_rejected else "no texts"
         raise InputError(f"{path}: contains {found}; expected JSON objects with texts and spans")
+    if is_html:
+        texts = [t if t.spans else replace(t, text=_text_content(t.text)) for t in texts]
+    log_unread(path, unread, first_unread)
     return texts, num_rejected
+
+
+def log_unread(path: object, counts: Mapping[str, int], where: str) -> None:
+    """Logs how many spans with a label are not read; the first one of the file is at `where`."""
+    if counts:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        logging.warning(
+            "%s: ignored spans with a label: %s; the first is in %s. Their words are read as words "
+            "outside of entities",
+            path,
+            kinds,
+            where.removeprefix(f"{path}, "),
+        )
 
 
 def _objects(path: Path) -> Iterator[tuple[str, int, Any]]:
@@ -138,9 +167,10 @@ def _text_of(record: Mapping[str, Any], where: str) -> str:
     else:
         text = (data if isinstance(data, Mapping) else record).get("text")
     if not isinstance(text, str):
+        keys = f"the keys of data are {', '.join(data)}" if isinstance(data, Mapping) else ""
         raise InputError(
-            f"{where}: expected a text in 'text', got {text!r:.80}; its keys are "
-            f"{', '.join(map(str, record)):.80}"
+            f"{where}: expected a text in 'text', got {text!r:.80}; "
+            f"{keys or 'its keys are ' + ', '.join(map(str, record)):.120}"
         )
     try:
         text.encode()
@@ -152,27 +182,73 @@ def _text_of(record: Mapping[str, Any], where: str) -> str:
     return text
 
 
-def _span_list(record: Mapping[str, Any], where: str) -> list[tuple[str, Any]] | None:
-    """Returns (name for error messages, span) for each span, or None without annotations."""
-    if "annotations" in record:  # Label Studio
-        annotations = _list(record["annotations"], "annotations", where)
-        for place, annotation in enumerate(annotations):
-            key = f"annotations[{place}]"
-            if not isinstance(annotation, Mapping):
-                raise InputError(f"{where}: {key} is {annotation!r:.80}; expected an object")
-            if not annotation.get("was_cancelled"):
-                results = _list(annotation.get("result"), f"{key}.result", where)
-                return [
-                    (f"{key}.result[{index}].value", result.get("value"))
-                    for index, result in enumerate(results)
-                    if isinstance(result, Mapping) and result.get("type", "labels") == "labels"
-                ]
-        return None
-    for key in SPAN_KEYS:
-        if key in record:
-            found = _list(record[key], key, where)
-            return [(f"{key}[{index}]", span) for index, span in enumerate(found)]
-    return [] if "answer" in record else None  # Prodigy may omit an empty list.
+def _text_content(html: str) -> str:
+    """Returns the text of HTML as Label Studio counts it: without tags, a line break for <br>."""
+    texts: list[str] = []
+    parser = HTMLParser()
+    parser.handle_data = texts.append
+    parser.handle_starttag = lambda tag, attributes: texts.append("\n" * (tag == "br"))
+    parser.feed(html.replace("\r\n", "\n"))
+    parser.close()
+    return "".join(texts)
+
+
+def _span_list(
+    record: Mapping[str, Any], where: str, unread: Counter[str]
+) -> list[tuple[str, Any]] | None:
+    """Returns (name for error messages, span) for each span, or None without annotations.
+
+    Other spans with a label are counted in `unread`, by a description of where they are.
+    """
+    if "annotations" not in record:
+        used = next((key for key in SPAN_KEYS if key in record), None)
+        for key, value in record.items():
+            for items in value.values() if isinstance(value, Mapping) else [value]:
+                if key != used and (count := _num_spans(items)):
+                    unread[f"in {key!r}"] += count
+        if used is None:
+            return [] if "answer" in record else None  # Prodigy may omit an empty list.
+        found = _list(record[used], used, where)
+        return [(f"{used}[{index}]", span) for index, span in enumerate(found)]
+    spans = None  # of Label Studio
+    for place, annotation in enumerate(_list(record["annotations"], "annotations", where)):
+        key = f"annotations[{place}]"
+        if not isinstance(annotation, Mapping):
+            raise InputError(f"{where}: {key} is {annotation!r:.80}; expected an object")
+        if annotation.get("was_cancelled"):
+            continue
+        is_first = spans is None
+        spans = spans or []
+        for index, result in enumerate(_list(annotation.get("result"), f"{key}.result", where)):
+            if not isinstance(result, Mapping):
+                continue
+            value, kind = result.get("value"), result.get("type", "labels")
+            is_read = kind == "labels" or (
+                kind == "hypertextlabels"
+                and isinstance(value, Mapping)
+                and "globalOffsets" in value
+            )
+            if is_first and is_read:
+                spans.append((f"{key}.result[{index}].value", value))
+            elif _num_spans([value]):
+                unread["in further annotations" if is_read else f"of the type {kind}"] += 1
+    return spans
+
+
+def _num_spans(items: Any) -> int:
+    """Counts the items of a list that are spans with a label; 0 if it is no list."""
+    if not isinstance(items, list):
+        return 0
+    return sum(
+        not {"start", "start_offset", "startOffset"}.isdisjoint(item)
+        and any(
+            key in ("type", "label", "choices", "taxonomy") or key.endswith("labels")
+            for key in item
+        )
+        if isinstance(item, Mapping)
+        else isinstance(item, list) and [type(x) for x in item] == [int, int, str]
+        for item in items
+    )
 
 
 def _list(value: Any, key: str, where: str) -> Sequence[Any]:
@@ -185,9 +261,12 @@ def _entities(span: Any, key: str, text: str, where: str) -> list[Entity]:
     """Checks a span; returns (type, start, end) for each of its types, usually one."""
     quoted = None
     if isinstance(span, Mapping):
-        start = span.get("start", span.get("start_offset"))
-        end = span.get("end", span.get("end_offset"))
-        kinds = span.get("type", span.get("label", span.get("labels")))
+        offsets = span.get("globalOffsets", span)
+        offsets = offsets if isinstance(offsets, Mapping) else {}
+        start = offsets.get("start", offsets.get("start_offset"))
+        end = offsets.get("end", offsets.get("end_offset"))
+        names = ("type", "label", "labels", "hypertextlabels", "htmllabels")
+        kinds = next((span[name] for name in names if name in span), None)
         quoted = span.get("text")
     elif isinstance(span, list) and len(span) == 3:
         start, end, kinds = span
@@ -222,8 +301,14 @@ def _is_at(text: str, start: int, end: int, quoted: str) -> bool:
 
 def _from_utf16(text: str, start: int, end: int) -> tuple[int, int]:
     """Converts offsets in UTF-16 code units to characters; returns other offsets unchanged."""
-    units = text.encode("utf-16-le")
-    if not 0 <= 2 * start < 2 * end <= len(units):
+    offsets = _utf16_offsets(text)
+    if not 0 <= start < end < len(offsets):
         return start, end
-    start, end = (len(units[: 2 * x].decode("utf-16-le", "replace")) for x in (start, end))
-    return start, end
+    return offsets[start], offsets[end]
+
+
+@functools.lru_cache(maxsize=1)  # All spans of a text follow each other.
+def _utf16_offsets(text: str) -> list[int]:
+    """Returns the character offset of each UTF-16 code unit of a text, and of its end."""
+    sizes = (2 if ord(character) > 0xFFFF else 1 for character in text)
+    return [place for place, size in enumerate(sizes) for _ in range(size)] + [len(text)]

@@ -5,6 +5,7 @@ A text is one sentence and one document. It is split into the words that the exp
 spans, the longest one is kept. Both are counted, and the first ones are logged.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -100,24 +101,29 @@ def _fitted(
     each: AnnotatedText, words: Sequence[tuple[int, int]], counts: SpanCounts
 ) -> list[Entity]:
     """Returns the spans of a text that are kept, extended to whole words, in text order."""
-    fitted: list[Entity] = []
+    starts, ends = [start for start, _ in words], [end for _, end in words]
+    fitted: list[tuple[Entity, int, int]] = []  # A span, its first word and its last word.
     for kind, start, end in dict.fromkeys(each.spans):
         quoted = each.text[start:end]
         where = f"{each.where}, characters {start} to {end}, {quoted!r:.60}"
-        covered = [word for word in words if word[0] < end and word[1] > start]
-        if not covered:
+        first, last = bisect_right(ends, start), bisect_left(starts, end) - 1
+        if first > last:
             counts.without_words.append(where)
             continue
-        first, last = covered[0][0], covered[-1][1]
+        fit = (kind, starts[first], ends[last])
         stripped = start + len(quoted) - len(quoted.lstrip()), start + len(quoted.rstrip())
-        if (first, last) != stripped:
-            counts.misaligned.append(f"{where}, became {each.text[first:last]!r:.60}")
-        fitted.append((kind, first, last))
+        if fit[1:] != stripped:
+            counts.misaligned.append(f"{where}, became {each.text[fit[1] : fit[2]]!r:.60}")
+        fitted.append((fit, first, last))
     kept: list[Entity] = []
-    for kind, start, end in sorted(fitted, key=lambda entity: (entity[1] - entity[2], entity[1])):
-        if any(start < other_end and end > other_start for _, other_start, other_end in kept):
+    is_taken = [False] * len(words)
+    fitted.sort(key=lambda item: (item[0][1] - item[0][2], item[0][1]))  # The longest span first.
+    for (kind, start, end), first, last in fitted:
+        # A span overlaps one that is at least as long only if its first or last word is in both.
+        if is_taken[first] or is_taken[last]:
             where = f"{each.where}, characters {start} to {end}, {each.text[start:end]!r:.60}"
             counts.overlapping.append(f"{where} ({kind})")
         else:
             kept.append((kind, start, end))
+            is_taken[first : last + 1] = [True] * (last + 1 - first)
     return sorted(kept, key=lambda entity: entity[1])
