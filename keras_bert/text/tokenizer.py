@@ -139,6 +139,14 @@ class BertTokenizer:
         """Whether texts are lower-cased."""
         return self.settings.do_lower_case
 
+    @functools.cached_property
+    def starts_word(self) -> np.ndarray:
+        """Whether each token of the vocabulary is a word or its first subword, bool [V]."""
+        starts = np.array([not token.startswith("##") for token in self.vocab])
+        starts[self._special_token_ids] = False
+        starts[self.unk_token_id] = True
+        return starts
+
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes strings [B] into token ids, ragged int32 [B, (tokens)].
 
