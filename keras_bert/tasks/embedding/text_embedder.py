@@ -159,7 +159,7 @@ class TextEmbedder(LongTextTask):
         network = network_for_training(self.model, pooling, gradient_accumulation_steps)
         self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
-        prepared = prepare(in_training.preprocess, [rows.texts])
+        prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
         data = FitData(
