@@ -2,9 +2,9 @@
 
     .peers/bin/python tests/golden/make_sentence_transformers.py MODEL_DIR TEXTS.json OUT
 
-MODEL_DIR is the directory of an encoder, TEXTS.json a list of strings. OUT gets a folder for each of
-CASES, and vectors.npz with the vectors of the texts by each of them, float32 [B, D], and those with
-the prompt `query` of the case `prompts`, as `prompts_query`.
+MODEL_DIR is the directory of an encoder, TEXTS.json a list of strings. OUT gets a folder for each
+of CASES, and vectors.npz with the vectors of the texts by each of them, float32 [B, D], and those
+with the prompt `query` of the case `prompts`, as `prompts_query`.
 """
 
 import json
@@ -15,7 +15,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+)
 
 ACTIVATIONS = {"tanh": torch.nn.Tanh, "linear": torch.nn.Identity, "gelu": torch.nn.GELU}
 PROMPTS = {"query": "a good ", "document": ""}
