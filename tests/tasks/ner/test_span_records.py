@@ -299,7 +299,7 @@ def test_rejected_texts_of_a_table(tmp_path):
         ({"text": None, "spans": []}, r"a\.parquet, row 1: expected a text in 'text', got None"),
         ({"text": "a", "label": "PER"}, r"row 1: label is 'PER'; expected a list of spans"),
         ({"text": "a", "label": [1]}, r"row 1: label\[0\] is 1; expected a span such as"),
-        ({"text": "a", "spans": {"start": 0}}, r"row 1: 'spans' has a value of the type struct"),
+        ({"text": "a", "spans": {"start": 0}}, r"row 1: spans is {'start': 0}; expected a list"),
         (
             {"text": "a", "spans": [{"start": 0, "end": 2, "label": "PER"}]},
             r"row 1: spans\[0\] has the characters 0 to 2; expected 0 <= start < end <= 1",
