@@ -23,6 +23,7 @@ from keras_bert.programs import fine_tuning_flags, missing_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
+from keras_bert.tasks.defaults import DEFAULTS
 
 
 def define_flags(define: Definitions) -> None:
@@ -74,9 +75,7 @@ def define_flags(define: Definitions) -> None:
         "absolute values.",
     )
     fine_tuning_flags.define_long_text(define)
-    fine_tuning_flags.define_flags(
-        define, train_batch_size=64, learning_rate=2e-5, num_train_epochs=1.0
-    )
+    fine_tuning_flags.define_flags(define, DEFAULTS["embedding"])
 
 
 # With --nodo_train, these flags are read from the run of --init_checkpoint.

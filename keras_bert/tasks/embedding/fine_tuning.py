@@ -86,10 +86,14 @@ def make_task(
     train = score = None
     if splits.train is not None:
         in_training = EmbeddingProcessor(tokenizer, settings.in_training)
-        all_prepared["train"] = prepare(in_training.preprocess, [splits.train.texts])
+        all_prepared["train"] = prepare(
+            in_training.preprocess, [splits.train.texts], tokenizer=processor.tokenizer
+        )
         train = splits.train.labelled(all_prepared["train"].examples, largest_score)
     if splits.dev is not None:
-        dev = all_prepared["dev"] = prepare(processor.preprocess, [splits.dev.texts])
+        dev = all_prepared["dev"] = prepare(
+            processor.preprocess, [splits.dev.texts], tokenizer=processor.tokenizer
+        )
 
         def score(predict: Predict) -> dict[str, float]:
             vectors = pooled_rows(dev, predict(dev.examples)["vectors"], processor)

@@ -157,7 +157,7 @@ class TextEmbedder(LongTextTask):
             InputError: an argument is invalid.
         """
         self._check_fit(options, has_teacher=False)
-        batch_size = FitSettings.of(options).batch_size
+        batch_size = FitSettings.of(options, self.task).batch_size
         rows, loss = training_arguments(texts, scores, loss, vector_size(self.model))
         check_training_rows(rows, loss, batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
@@ -165,7 +165,7 @@ class TextEmbedder(LongTextTask):
         network = network_for_training(self.model, pooling, gradient_accumulation_steps)
         self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
-        prepared = prepare(in_training.preprocess, [rows.texts])
+        prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
         data = FitData(
