@@ -275,7 +275,7 @@ class Task:
         self, options: Mapping[str, Any], teacher: "Task | None" = None, has_teacher: bool = True
     ) -> None:
         """Raises InputError for an exported model, invalid `fit` options, or an invalid teacher."""
-        settings = FitSettings.of(options)
+        settings = FitSettings.of(options, self.task)
         _ = self.model
         check_options(options, teacher, has_teacher)
         if teacher is not None:
@@ -291,7 +291,7 @@ class Task:
     ) -> keras.callbacks.History:
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
-        settings = FitSettings.of(options)
+        settings = FitSettings.of(options, self.task)
         model = data.network or self.prediction_model
         if teacher is not None:
             model, data = with_teacher(self, teacher, data, settings)

@@ -9,6 +9,7 @@ need TensorFlow.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
+from keras_bert.models.layers.chain import compile_chains_with
 from keras_bert.models.layers.recompute import recompute_with
 from keras_bert.optimization.clipping import clip_scale, global_norm
 from keras_bert.training.jax_attention import fused_attention
@@ -40,7 +42,8 @@ def make_train_steps(
         recompute = recompute_with(_recomputed) if training.gradient_checkpointing else None
         with (
             keras.StatelessScope(mapping),
-            fused_attention(model.compute_dtype),
+            fused_attention(model, batch),
+            compile_chains_with(_recomputed_chain),
             recompute or contextlib.nullcontext(),
         ):
             sums = objective.sums(model, batch, True)
@@ -133,6 +136,16 @@ def make_train_steps(
 def _recomputed(layer: keras.layers.Layer) -> Callable[..., jax.Array]:
     """Makes a layer keep only its inputs, and run again in the backward pass."""
     return jax.checkpoint(lambda *inputs: layer(*inputs))
+
+
+def _recomputed_chain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a chain keep only its inputs: the backward pass computes its intermediates again."""
+
+    def call(*tensors: Any, **settings: Any) -> Any:
+        arrays = jax.tree.map(keras.ops.convert_to_tensor, tensors)
+        return jax.checkpoint(functools.partial(function, **settings))(*arrays)
+
+    return call
 
 
 def _values_in(scope: keras.StatelessScope, variables: list[keras.Variable]) -> list[jax.Array]:

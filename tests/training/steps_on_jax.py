@@ -10,9 +10,11 @@ case; `jax/`, the checkpoint as JAX read it; `facts.json`.
 
 import json
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 if __name__ == "__main__":
     sys.modules["tensorflow"] = None  # Any import of TensorFlow now raises ImportError.
@@ -45,6 +47,8 @@ CASES = {
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
     # The batch size has grown to two of three micro-batches (training/ramp.py).
     "growing": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 3}),
+    # Without `jax.checkpoint`: nothing is computed again in the backward pass.
+    "kept": (JaxDevices(DEVICES[:1]), {}),
 }
 
 
@@ -63,6 +67,27 @@ def grown(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the batch padded by half its size: every third row is padding."""
     places = np.arange(1, 1 + len(batch["example_weights"]) // 2) * 2
     return {name: np.insert(value, places, 0, axis=0) for name, value in batch.items()}
+
+
+def residual_bytes(folder: Path, batch: dict[str, np.ndarray]) -> int:
+    """Returns the bytes that the forward pass of a step keeps for the backward pass."""
+    model, optimizer = make(CASES["one"][0], folder)
+    state = TrainState(model, optimizer, pretraining_objective())
+    train_steps = make_train_steps(CASES["one"][0], state, TrainingSettings(1, len(batch)))
+    sizes = []
+
+    def differentiated(function, **_):
+        def measure(*arguments):
+            kept = jax.eval_shape(lambda *x: jax.vjp(function, *x, has_aux=True)[1], *arguments)
+            sizes.append(sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept)))
+            return value_and_grad(function, has_aux=True)(*arguments)
+
+        return measure
+
+    value_and_grad = jax.value_and_grad
+    with mock.patch.object(jax, "value_and_grad", differentiated):
+        train_steps(iter([batch]), 1)
+    return sizes[0]
 
 
 def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
@@ -110,7 +135,9 @@ def main(folder: Path) -> None:
         state = TrainState(model, optimizer, pretraining_objective())
         train_steps = make_train_steps(devices, state, TrainingSettings(steps, 8, **how))
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
-        metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
+        keep = mock.patch.object(jax, "checkpoint", lambda function: function)
+        with keep if case == "kept" else nullcontext():
+            metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
         np.savez(
             folder / f"{case}.npz",
@@ -129,6 +156,9 @@ def main(folder: Path) -> None:
         "packed": fused_difference(batches[0] | packed),
         "causal": fused_difference(batches[0], causal=True),
     }
+    twice = {name: np.concatenate([value] * 2) for name, value in batches[0].items()}
+    more = residual_bytes(folder, twice) - residual_bytes(folder, batches[0])
+    facts["residual_bytes_per_token"] = more / batches[0]["input_ids"].size
     facts["odd_vocabulary"] = error_for_an_odd_vocabulary(folder)
     (folder / "facts.json").write_text(json.dumps(facts))
 
