@@ -18,6 +18,7 @@ from keras_bert.text.settings import TokenizerSettings
 # Model class of this library -> the transformers class with the same heads.
 ARCHITECTURES = {
     "BertEncoder": "BertModel",
+    "SentenceEncoder": "BertModel",
     "BertPretrainer": "BertForPreTraining",
     "BertClassifier": "BertForSequenceClassification",
     "BertTokenClassifier": "BertForTokenClassification",

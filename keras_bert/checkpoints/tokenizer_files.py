@@ -19,7 +19,13 @@ from keras_bert.checkpoints.checkpoint import guess_lower_case
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of
 from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.vocabulary import check_vocab, load_vocab, named_tokens, stripped
+from keras_bert.text.vocabulary import (
+    SPECIAL_TOKENS,
+    check_vocab,
+    load_vocab,
+    named_tokens,
+    stripped,
+)
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 TOKENIZER, FAST_TOKENIZER = "tokenizer_config.json", "tokenizer.json"
@@ -44,6 +50,7 @@ _RULES = (
     ("do_basic_tokenize", True),
     ("clean_text", True),
     ("wordpieces_prefix", "##"),
+    *((f"{token[1:-1].lower()}_token", token) for token in SPECIAL_TOKENS),
 )
 # The same for tokenizer.json: first the type of each step, then the settings of the steps.
 _STEPS = (
@@ -184,8 +191,11 @@ def find_mismatch(
     Returns one line with the file, the key and its value; None if all settings are supported.
     """
     for key, expected in rules:
-        if settings.get(key) is not None and settings[key] != expected:
-            return _mismatch(file, key, settings[key], expected)
+        found = settings.get(key)
+        if isinstance(found, Mapping):  # a special token with its settings
+            found = found.get("content")
+        if found is not None and found != expected:
+            return _mismatch(file, key, found, expected)
     return None
 
 

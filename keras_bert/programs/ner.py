@@ -44,8 +44,8 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "train_file",
         "",
-        "File to train on: a column file, or texts with spans (.jsonl, .json, .parquet, .arrow or "
-        ".spacy).",
+        "File to train on: a column file, or texts with spans or words with tags (.jsonl, .json, "
+        ".parquet, .arrow or .spacy).",
     )
     define.string("eval_file", "", "File to evaluate on after each epoch.")
     define.string("test_file", "", "File to predict. Default: --eval_file.")
@@ -59,7 +59,7 @@ def define_flags(define: Definitions) -> None:
     define.enum(
         "tag_scheme",
         "",
-        ["", "iob1", "iob2", "bioes"],
+        ["", "iob1", "iob2", "bioes", "bilou", "bmes", "bmewo", "io"],
         "Scheme of the tags. Default: detected for each file.",
     )
     define.boolean("strict", False, "Reject tag sequences that their scheme does not allow.")

@@ -250,7 +250,9 @@ class Task:
         if self.serve is not None:
             yield from served_answers(self.serve, columns, batch_size)
             return
-        prepared = prepare(preprocess or self.processor.preprocess, columns)
+        prepared = prepare(
+            preprocess or self.processor.preprocess, columns, tokenizer=self.tokenizer
+        )
         outputs = self._outputs(prepared, batch_size)
         yield from decoded(self.processor, prepared, outputs, self._parts(prepared))
 

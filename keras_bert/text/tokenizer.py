@@ -150,6 +150,14 @@ class BertTokenizer:
         """Whether each token of the vocabulary is a subword `##x`, bool [V]."""
         return np.array([token.startswith("##") for token in self.vocab])
 
+    @functools.cached_property
+    def starts_word(self) -> np.ndarray:
+        """Whether each token of the vocabulary is a word or its first subword, bool [V]."""
+        starts = ~self.is_continuation
+        starts[self._special_token_ids] = False
+        starts[self.unk_token_id] = True
+        return starts
+
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes strings [B] into token ids, ragged int32 [B, (tokens)].
 

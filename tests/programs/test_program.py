@@ -33,6 +33,7 @@ def main(values, arguments):
         "missing": MissingInput("nothing found. Expected:\n  keras-bert count --count=2"),
         "early": EndedEarly("worker 1 is gone"),
         "interrupted": KeyboardInterrupt(),
+        "stopped": KeyboardInterrupt("stopped after step 5; the checkpoint is saved"),
         "defect": KeyError("missing"),
         "exit": SystemExit(7),
     }
@@ -149,7 +150,11 @@ def test_flags_can_be_checked_without_running(ends):
 def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):
     assert ends("interrupted") == (130, "", "count.py: interrupted\n")
     _, _, err = ends("interrupted", program=RESUMABLE)
-    assert err == "count.py: interrupted: run the same command again to resume\n"
+    lost, again = "work that is not saved yet is lost", "run the same command again to resume"
+    assert err == f"count.py: interrupted: {lost}: {again}\n"
+    _, _, err = ends("stopped", program=RESUMABLE)
+    saved = "stopped after step 5; the checkpoint is saved"
+    assert err == f"count.py: interrupted: {saved}: {again}\n"
 
 
 def test_run_that_ends_early_exits_with_code_75_and_one_line(ends):

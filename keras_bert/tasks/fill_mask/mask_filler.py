@@ -244,7 +244,7 @@ class MaskFiller(Task):
 
     def _examples(self, texts: Sequence[str], what: str) -> Examples:
         """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
-        prepared = prepare(self.processor.preprocess, [texts])
+        prepared = prepare(self.processor.preprocess, [texts], tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, what, limit)
         return prepared.examples

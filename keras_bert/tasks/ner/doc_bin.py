@@ -60,7 +60,9 @@ def _annotated(path: Any, number: int, doc: Any) -> AnnotatedText:
     spans = None
     if doc.has_annotation("ENT_IOB"):
         spans = [(entity.label_, entity.start_char, entity.end_char) for entity in doc.ents]
-    return AnnotatedText(f"{path}, text {number}", number, doc.text, spans)
+    # Tokens that are neither in an entity nor outside: "missing" in spaCy, - in its JSON.
+    unknown = tuple((each.idx, each.idx + len(each)) for each in doc if each.ent_iob == 0)
+    return AnnotatedText(f"{path}, text {number}", number, doc.text, spans, "text", unknown)
 
 
 def _groups(doc: Any) -> list[str]:

@@ -1,4 +1,4 @@
-r"""Reads texts with character spans, as annotation tools export them, from JSON and Parquet files.
+r"""Reads annotated texts or words from JSON and Parquet files.
 
 A JSON file has one object per line, or is one list of objects. A Parquet or Arrow file has a column
 `text` and one of SPAN_KEYS; a null means that there is no value. The forms of an object are:
@@ -11,6 +11,7 @@ A JSON file has one object per line, or is one list of objects. A Parquet or Arr
     {"data": {"text": "In Oslo"}, "annotations": [{"result": [                   Label Studio
         {"value": {"start": 3, "end": 7, "labels": ["LOC"], "text": "Oslo"}}]}]}
     {"text": "In Oslo", "label": [{"start": 3, "end": 7, "labels": ["LOC"]}]}    its JSON-MIN
+    {"tokens": ["In", "Oslo"], "ner_tags": ["O", "B-LOC"]}                       words, not a text
 
 Offsets count characters as in Python's `str`. If a span contains its text, offsets in UTF-16 code
 units, as JavaScript counts, are recognized. The spans of Label Studio's HyperText have
@@ -31,16 +32,19 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.common.columnar_files import FORMS, read_column_names
+from keras_bert.common.columnar_files import FORMS, read_schema
 from keras_bert.common.errors import InputError
 from keras_bert.common.text_lines import read_lines
 from keras_bert.tasks.classification.tables import read_rows
-from keras_bert.tasks.ner.tag_schemes import Entity
+from keras_bert.tasks.ner.conll import DOCUMENT_START, Sentence
+from keras_bert.tasks.ner.tag_schemes import UNKNOWN, Entity
 
 ENDINGS = (".jsonl", ".json", *FORMS)
 SPAN_KEYS = ("entities", "ents", "spans", "label", "labels")
 
 _EXPECTED = 'expected a span such as {"start": 0, "end": 3, "type": "PER"} or [0, 3, "PER"]'
+_WORDS = ("tokens", "words")
+_TAGS = ("ner_tags", "tags", "ner", "labels")
 _MAX_LIST_BYTES = 1 << 30
 _SPACE = re.compile(r"(?:\s|\\n)+")  # Label Studio writes a line break in a span's text as \n.
 
@@ -54,12 +58,16 @@ class AnnotatedText:
         line: number of the line or item, from 1.
         text: the text.
         spans: (type, start, end) of each span; None if the text is not annotated.
+        unit: the unit of `line`, such as "line".
+        unknown: (start, end) of the parts of the text whose labels are unknown.
     """
 
     where: str
     line: int
     text: str
     spans: list[Entity] | None
+    unit: str = "line"
+    unknown: tuple[tuple[int, int], ...] = ()
 
 
 def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
@@ -88,7 +96,7 @@ def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
             if any(isinstance(span, Mapping) and "globalOffsets" in span for _, span in places):
                 text, is_html = _text_content(text), True
             spans = [entity for key, span in places for entity in _entities(span, key, text, where)]
-        texts.append(AnnotatedText(where, number, text, spans))
+        texts.append(AnnotatedText(where, number, text, spans, unit))
     if not texts:
         found = f"only {num_rejected} rejected texts" if num_rejected else "no texts"
         raise InputError(f"{path}: contains {found}; expected JSON objects with texts and spans")
@@ -111,6 +119,86 @@ def log_unread(path: object, counts: Mapping[str, int], where: str) -> None:
         )
 
 
+def read_tagged_words(path: str | os.PathLike) -> list[Sentence] | None:
+    """Reads sentences of a file whose objects or rows are words and tags; None for another file.
+
+    Each has a list of words in `tokens` or `words`, and a list of as many tags in `ner_tags`,
+    `tags`, `ner` or `labels`, or no tags. Numbers are the indices of names in the metadata that the
+    package datasets writes to Parquet and Arrow files; -100 and -1 are unknown labels. Objects
+    without words are skipped, and [-DOCSTART-] starts a document.
+
+    Raises:
+        InputError: as `read_annotated`, or the words or tags of an object are invalid.
+    """
+    sentences: list[Sentence] = []
+    names, tag_key, document, is_first = None, None, 0, True
+    for unit, number, record in _objects(Path(path)):
+        where = f"{path}, {unit} {number}"
+        if is_first:
+            keys = _token_keys(record)
+            if keys is None:
+                return None
+            word_key, tag_key = keys
+            names = _class_names(Path(path), tag_key)
+        is_first = False
+        words = record.get(word_key) if isinstance(record, Mapping) else None
+        if not _is_list_of(words, str) or "" in words:
+            raise InputError(f"{where}: {word_key!r} is {words!r:.80}; expected a list of words")
+        tags = record.get(tag_key) if tag_key else []
+        if tag_key and not (_is_list_of(tags, str | int) and len(tags) == len(words)):
+            raise InputError(f"{where}: {tag_key!r} is {tags!r:.80}; expected {len(words)} tags")
+        if words == [DOCUMENT_START]:
+            document += bool(sentences)
+        elif words:
+            tags = tuple(_tag_name(tag, names, f"{where}: {tag_key!r}") for tag in tags)
+            sentences.append(Sentence(tuple(words), tags, number, document, unit))
+    if not sentences:
+        raise InputError(f"{path}: contains no sentences; expected words and their tags")
+    return sentences
+
+
+def _token_keys(record: Any) -> tuple[str, str | None] | None:
+    """Returns the keys of the words and of the tags of an object; None if it is of another form."""
+    if not isinstance(record, Mapping):
+        return None
+    words = next((key for key in _WORDS if _is_list_of(record.get(key), str)), None)
+    tags = next((key for key in _TAGS if _is_list_of(record.get(key), str | int)), None)
+    is_text = "text" in record and not (words and tags and record[tags])
+    return None if words is None or is_text else (words, tags)
+
+
+def _is_list_of(value: Any, kind: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+def _class_names(path: Path, column: str | None) -> list[str] | None:
+    """Returns the names of a column's numbers in a file of the package datasets, or None."""
+    form = FORMS.get(path.suffix.lower())
+    if form is None or column is None:
+        return None
+    try:
+        feature = json.loads(read_schema(path, form)[1][b"huggingface"])["info"]["features"][column]
+        feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return feature["names"]
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _tag_name(tag: str | int, names: list[str] | None, where: str) -> str:
+    if isinstance(tag, str):
+        return tag.strip()
+    if tag in (-100, -1):
+        return UNKNOWN
+    if names is None:
+        raise InputError(
+            f"{where} has the number {tag}; expected names of tags, such as B-PER, or a "
+            "Parquet file that the package datasets wrote (Dataset.to_parquet), which has the names"
+        )
+    if not 0 <= tag < len(names):
+        raise InputError(f"{where} has the number {tag}; expected 0 to {len(names) - 1}")
+    return names[tag]
+
+
 def _objects(path: Path) -> Iterator[tuple[str, int, Any]]:
     """Yields (unit, number, JSON value) for each line or row, or each item of one JSON list."""
     if form := FORMS.get(path.suffix.lower()):
@@ -130,12 +218,18 @@ def _objects(path: Path) -> Iterator[tuple[str, int, Any]]:
 
 def _rows(path: Path, form: str) -> Iterator[tuple[str, int, Any]]:
     """Yields ("row", number, object) for each row of a Parquet or Arrow file, without nulls."""
-    try:
-        with open(path, "rb") as file:
-            names = read_column_names(path, file, form)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    columns = ["text", *(name for name in (*SPAN_KEYS, "answer") if name in names)]
+    types, _ = read_schema(path, form)
+    lists = {name: kind for name, kind in types.items() if "list" in kind}
+    columns = [name for name in ("text", "answer", *SPAN_KEYS) if name in types]
+    columns += [name for name in (*_WORDS, *_TAGS) if name in lists and name not in columns]
+    # Spans with a label in other columns are counted.
+    columns += [
+        name
+        for name, kind in lists.items()
+        if "start" in kind and "label" in kind and name not in columns
+    ]
+    if "text" not in types and not {*_WORDS} & lists.keys():
+        columns = ["text"]  # The error lists the columns.
     for row in read_rows(path, columns):
         cells = zip(columns, row.cells, strict=True)
         yield "row", row.line, {name: cell for name, cell in cells if cell is not None}

@@ -87,7 +87,7 @@ def test_each_mask_has_the_probabilities_of_its_position(filler):
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 1024])
 def test_predictions_do_not_depend_on_batches_and_chunks(filler, chunk_size, monkeypatch):
-    monkeypatch.setattr(task, "prepare", lambda *given: prepare(*given, chunk_size))
+    monkeypatch.setattr(task, "prepare", lambda *given, **more: prepare(*given, chunk_size, **more))
     texts = [*TEXTS, *TEXTS[::-1], "", "\ud800 [MASK]"]
     one = [filler.predict([text]) for text in texts]
     expected = {name: [row for each in one for row in each[name]] for name in one[0]}

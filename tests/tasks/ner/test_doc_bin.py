@@ -44,6 +44,17 @@ def test_entities_become_tags(path):
     assert train.counts["misaligned_spans"] == 0
 
 
+def test_tokens_without_annotation_have_unknown_labels(tmp_path):
+    doc = spacy.blank("en")("Ann met Bo Li.")
+    doc.set_ents([doc.char_span(0, 3, "PER")], missing=[doc[2:4]])
+    DocBin(docs=[doc]).to_disk(tmp_path / "a.spacy")
+    tokenizer = BertTokenizer([*SPECIAL_TOKENS, "ann", "met", "bo", "li", "."])
+    do = {"do_train": True, "do_eval": False, "do_predict": False}
+    settings = NerSettings(train_file=str(tmp_path / "a.spacy"))
+    train = read_data(settings, new_tokenizer=lambda: tokenizer, **do).train
+    assert train.tags == [["B-PER", "O", "-", "-", "O"]]
+
+
 def test_spans_of_span_groups_are_counted(tmp_path, caplog):
     docs = [spacy.blank("en")(text) for text in ("Bo.", "Ann met Bo Li.")]
     docs[0].ents = []

@@ -274,6 +274,15 @@ def test_tables_have_the_spans_of_json_objects(tmp_path, name, key):
     assert num_rejected == 0
 
 
+def test_columns_with_spans_that_are_not_read_are_named(tmp_path, caplog):
+    spans = [{"start": 0, "end": 3, "label": "PER"}]
+    path = write_table(tmp_path / "a.parquet", [{"text": TEXT, "spans": [], "marks": spans}])
+    assert read_annotated(path)[0][0].spans == []
+    assert "a.parquet: ignored spans with a label: 1 in 'marks'; the first is in row 1" in (
+        caplog.text
+    )
+
+
 def test_rejected_texts_of_a_table(tmp_path):
     rows = [{"text": "One.", "answer": answer} for answer in ("accept", "reject", None)]
     texts, num_rejected = read_annotated(write_table(tmp_path / "train.parquet", rows))
