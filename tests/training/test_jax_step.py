@@ -144,6 +144,12 @@ def test_backward_pass_keeps_few_bytes_per_token(facts):
     assert facts["residual_bytes_per_token"] < 2000
 
 
+@pytest.mark.parametrize("rows", ["once", "packed"])
+def test_step_has_no_scatter(facts, rows):
+    # GPUs add the rows of a scatter in no fixed order, and one after the other where ids repeat.
+    assert facts["scatters"][rows] == 0
+
+
 def test_model_parallel_splits_only_the_vocabulary_and_its_moments(facts):
     replicated, sharded = facts["data_parallel"], facts["model_parallel"]
     halved = {path for path in replicated if replicated[path] != sharded[path]}
