@@ -277,6 +277,34 @@ def test_jax_may_have_a_gpu_with_driver_and_plugin(monkeypatch, tmp_path):
     assert jax_devices._may_have_gpu()
 
 
+@pytest.mark.parametrize(
+    ("version", "has_gpu", "flags", "is_set"),
+    [
+        ((0, 10, 2), True, "", True),
+        ((0, 11, 0), True, "--xla_dump_to=a", True),
+        ((0, 11, 1), True, "", False),
+        ((0, 10, 1), True, "", False),
+        ((0, 11, 0), False, "", False),
+        ((0, 11, 0), True, "--xla_backend_extra_options=b", False),
+    ],
+)
+def test_slow_atomics_are_avoided_where_jaxlib_has_them(
+    monkeypatch, version, has_gpu, flags, is_set
+):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_devices
+
+    monkeypatch.setattr(jax_devices.jaxlib.version, "__version_info__", version)
+    monkeypatch.setattr(jax_devices, "_may_have_gpu", lambda: has_gpu)
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    started_with = []
+    monkeypatch.setattr(jax, "devices", lambda: started_with.append(os.environ["XLA_FLAGS"]))
+    jax_devices.use_fast_atomics()
+    option = "--xla_backend_extra_options=-nvptx-allow-ftz-atomics"
+    assert started_with == ([f"{flags} {option}".strip()] if is_set else [])
+    assert os.environ["XLA_FLAGS"] == flags  # TensorFlow would end the process at the option.
+
+
 def test_tensorflow_rejects_model_parallel():
     with pytest.raises(InputError, match="--model_parallel=2 needs KERAS_BACKEND=jax"):
         make_tensorflow_strategy("mirrored", 2, model_parallel=2)
