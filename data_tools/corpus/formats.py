@@ -8,10 +8,10 @@ and counts odd input (`data_tools.corpus.odd_input`). An over-long document is s
 import html
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
-from data_tools.corpus.lines import Line, Lines
+from data_tools.corpus.lines import Line, Lines, is_blank
 from data_tools.corpus.paragraphs import Document, is_over_long
 
 MAX_JSON_LINE_BYTES = 100 << 20
@@ -21,6 +21,21 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _DOC_TAG_STARTS = re.compile(r"<doc\b")
 _TITLE_STARTS = re.compile(r'\btitle="')
+
+
+def starts_document(input_format: str, first: bytes) -> Callable[[bytes, bytes, bytes], bool]:
+    """Returns a function that detects where a file can be divided without changing its documents.
+
+    The function gets three consecutive lines and returns whether the last one starts a document,
+    whatever precedes the first one. `first` is the first line of the file that is not blank.
+    """
+    if input_format == "sentences":
+        return lambda _, before, line: not before.strip() and not is_blank(line)
+    if input_format == "prose":
+        return lambda *lines: not any(map(bytes.strip, lines[:2])) and not is_blank(lines[2])
+    if input_format == "wiki" and not first.startswith(b"{"):
+        return lambda _, __, line: _title_of_tag(line.decode(errors="replace").strip()) is not None
+    return lambda _, __, line: input_format == "jsonl" or line.lstrip().startswith(b"{")
 
 
 def sentence_texts(lines: Lines) -> Iterator[str]:
@@ -60,12 +75,16 @@ def _not_empty(parts: list[str]) -> Iterator[str]:
 
 
 def _count_empty_documents(lines: Lines, block: Line, text: str) -> None:
-    """Counts the extra blank lines between documents within one block."""
+    """Counts the extra blank lines between documents within one block.
+
+    Those at the end of a part of the file are followed by the document of the next part.
+    """
     if "\n\n\n" not in text:
         return
     first, times = 0, 0
+    ends_part = block.offset + len(block.content) == lines.part.end
     for run in _SURPLUS_BLANK_LINES.finditer(text):
-        if run.start() > 0 and run.end() < len(text):
+        if run.start() > 0 and (run.end() < len(text) or ends_part):
             first = first or run.start() + 2
             times += len(run[0]) - 2
     if times:

@@ -46,9 +46,13 @@ KINDS = {
 
 
 class OddInput:
-    """Counts of odd input by kind (`KINDS`), with the first places of each kind."""
+    """Counts of odd input by kind (`KINDS`), with the first places of each kind.
+
+    `bad_lines` is a `units.BadUnits` for a part of a file, which `documents.read_texts` sets.
+    """
 
     def __init__(self) -> None:
+        self.bad_lines: Any = None
         self._counts: Counter[str] = Counter()
         self._files: Counter[str] = Counter()
         self._first: dict[str, list[dict[str, Any]]] = {}

@@ -3,6 +3,7 @@
 Shapes: B texts, S tokens, H hidden size.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -12,6 +13,50 @@ from keras_bert.models.bert_network import batch_and_length
 from keras_bert.models.encoder import BertEncoder
 
 POOLINGS = ("mean", "cls")
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class SentenceEncoder(BertEncoder):
+    """An encoder with the layers that a model of sentence-transformers applies to a pooled vector.
+
+    Args:
+        config: a `BertConfig` or its dict.
+        dense: the arguments of each layer: "units", "activation" and "use_bias".
+    """
+
+    def __init__(self, config: Any, dense: Sequence[Mapping[str, Any]] = (), **kwargs: Any):
+        self._dense_options = [dict(options) for options in dense]
+        super().__init__(config, **kwargs)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates all variables; called by the constructor."""
+        if self.embeddings.built:
+            return
+        super().build(input_shape)
+        self.dense = [
+            keras.layers.Dense(**options, name=f"dense_{index}", dtype="float32")
+            for index, options in enumerate(self._dense_options)
+        ]
+        self.width = self.config.hidden_size
+        for layer in self.dense:
+            layer.build((None, self.width))
+            self.width = layer.units
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "dense": self._dense_options}
+
+
+def project(encoder: BertEncoder, vectors: Any) -> Any:
+    """Applies the Dense layers of a `SentenceEncoder` to pooled vectors, if `encoder` is one."""
+    for layer in getattr(encoder, "dense", ()):
+        vectors = layer(vectors)
+    return vectors
+
+
+def vector_size(encoder: BertEncoder) -> int:
+    """Returns the size of the vectors of texts."""
+    return getattr(encoder, "width", encoder.config.hidden_size)
 
 
 def pool(hidden: Any, input_mask: Any, pooling: str) -> Any:
@@ -48,13 +93,13 @@ class PooledEncoder(keras.Model):
         """Does nothing; the encoder has created all variables."""
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"vectors": [B, H]}, float32; for the inputs, see `BertEncoder.call`."""
+        """Returns {"vectors": [B, H or width]}, float32; for the inputs, see `BertEncoder.call`."""
         hidden = self.encoder(inputs, training=training)["sequence_output"]
-        return {"vectors": pool(hidden, inputs["input_mask"], self.pooling)}
+        return {"vectors": project(self.encoder, pool(hidden, inputs["input_mask"], self.pooling))}
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
         """Returns the shape of the vectors."""
-        return {"vectors": (batch_and_length(input_shape)[0], self.config.hidden_size)}
+        return {"vectors": (batch_and_length(input_shape)[0], vector_size(self.encoder))}
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

@@ -49,7 +49,8 @@ class Program:
 
     `name` is NAME. `description` is the text that --help prints above the flags, with commands that
     start with `keras-bert`. `main` takes the parsed flags, and the arguments that are not flags. If
-    `resumable` is true, the same command resumes interrupted work, and Ctrl-C prints a hint.
+    `resumable` is true, the same command resumes interrupted work, and Ctrl-C prints a hint with
+    the message of the KeyboardInterrupt, which states what is saved.
     """
 
     name: str
@@ -118,9 +119,12 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
             return fail(
                 f"ended early: {error}: run the same command again to resume", EndedEarly.EXIT_CODE
             )
-        except KeyboardInterrupt:
-            hint = ": run the same command again to resume" if program.resumable else ""
-            return fail(f"interrupted{hint}", INTERRUPTED)
+        except KeyboardInterrupt as error:
+            line = "interrupted"
+            if program.resumable:
+                state = str(error) or "work that is not saved yet is lost"
+                line += f": {state}: run the same command again to resume"
+            return fail(line, INTERRUPTED)
         except SystemExit as end:
             if end.code is None or isinstance(end.code, int):
                 return end.code or 0

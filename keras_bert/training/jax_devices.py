@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 from keras_bert.common.errors import InputError
-from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY
+from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY, jax_compute_capability
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -194,13 +194,8 @@ use_fast_atomics()
 
 def _multiplies_bfloat16(device: jax.Device) -> bool:
     """Returns whether a device is a GPU with instructions for products of bfloat16 values."""
-    if device.platform != "gpu":
-        return False
-    try:
-        capability = tuple(map(int, device.compute_capability.split(".")))
-    except ValueError:  # AMD's GPUs have a name instead of a number, such as "gfx90a".
-        return False
-    return capability >= COMPUTE_CAPABILITY
+    capability = jax_compute_capability(device) if device.platform == "gpu" else None
+    return capability is not None and capability >= COMPUTE_CAPABILITY
 
 
 def free(variables: Iterable[keras.Variable]) -> None:

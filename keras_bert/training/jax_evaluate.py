@@ -71,7 +71,7 @@ def _pure(
 
     def of_weights(values: list[jax.Array], batch: Batch) -> Any:
         mapping = zip(variables, values, strict=True)
-        with keras.StatelessScope(mapping), fused_attention(model.compute_dtype):
+        with keras.StatelessScope(mapping), fused_attention(model, batch):
             return function(batch)
 
     if jit_compile:

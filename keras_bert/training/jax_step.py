@@ -43,7 +43,7 @@ def make_train_steps(
         recompute = recompute_with(_recomputed) if training.gradient_checkpointing else None
         with (
             keras.StatelessScope(mapping),
-            fused_attention(model.compute_dtype),
+            fused_attention(model, batch),
             compile_chains_with(_recomputed_chain),
             sorted_gradients(sharding),
             recompute or contextlib.nullcontext(),

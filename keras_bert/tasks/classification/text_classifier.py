@@ -182,7 +182,7 @@ class TextClassifier(LongTextTask):
             self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
         if len(columns) == 2:
             self._replace_settings(pair=True)
-        prepared = prepare(self.processor.preprocess, columns)
+        prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
         # A Keras metric, so that callbacks know that higher values are better.

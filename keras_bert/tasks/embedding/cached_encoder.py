@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.models.pooled_encoder import PooledEncoder
+from keras_bert.models.pooled_encoder import PooledEncoder, vector_size
 from keras_bert.training.cached_gradients import MicroBatches, in_micro_batches
 
 
@@ -81,7 +81,7 @@ class CachedGradientEncoder(PooledEncoder):
         (loss, predicted), gradients = in_micro_batches(
             -(-rows // size),
             MicroBatches(forward, loss_of, backward),
-            [size, self.config.hidden_size],
+            [size, vector_size(self.encoder)],
             variables,
         )
         self.optimizer.apply(gradients, variables)

@@ -188,7 +188,7 @@ def test_extra_blank_lines_and_files_without_text_are_counted(write):
 
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch, end):
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     text = "One.\nThis is rather a long line, i.e. more than twenty bytes.\nThree."
     odd = OddInput()
     source = lines.Lines(write(text + end), 0.1, documents.open_local, max_line_bytes=20)
@@ -205,7 +205,7 @@ def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch
 @pytest.mark.parametrize("end", ["", "\n", "end\n"])
 def test_white_space_inside_a_long_line_does_not_end_a_document(write, monkeypatch, blank, end):
     sizes = {"max_line_bytes": 20}
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     monkeypatch.setattr(documents, "Lines", functools.partial(lines.Lines, **sizes))
     path = write("One.\nTwo." + blank * 90 + end + ("" if end == "" else "Three.\n"))
     (document,) = read_documents(path)
@@ -217,7 +217,7 @@ def test_white_space_inside_a_long_line_does_not_end_a_document(write, monkeypat
 
 def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
     monkeypatch.setattr(paragraphs, "MAX_DOCUMENT_SENTENCES", 1000)
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 4096)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 4096)
     for input_format, text in (
         ("sentences", "w17\n" * 10_000),
         ("prose", "He went. " * 9 + "\n\n" + ("It is. " * 100 + "\n\n") * 100),
@@ -231,7 +231,7 @@ def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
 
 
 def test_line_without_white_space_is_split_between_characters(write, monkeypatch):
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     source = lines.Lines(write("é文😀" * 30), 0, documents.open_local, max_line_bytes=20)
     parts = [source.decode(line) for line in source.lines()]
     assert "".join(parts) == "é文😀" * 30

@@ -51,6 +51,11 @@ def test_vectors_do_not_depend_on_the_batch(embedder):
             np.testing.assert_allclose(value, expected[name], atol=1e-5)
 
 
+def test_evaluation_of_symmetric_pairs_ignores_the_text_of_the_anchor(embedder):
+    scores = embedder.evaluate((["a film", "the book"], ["the book", "a film"]))
+    assert scores["recall_at_1"] == 1.0
+
+
 def test_empty_list_of_texts_gives_empty_arrays(embedder):
     vectors = embedder.predict([])
     assert vectors.pop("truncated").shape == vectors.pop("num_tokens").shape == (0,)

@@ -50,6 +50,13 @@ def test_type_may_contain_dashes_or_be_absent():
         ("I-PER O B-PER S-creative-work E-LOC", "I-PER O B-PER S-creative-work E-LOC"),
         ("B I O", "B I O"),
         ("O B I B-PER", "O B I B-PER"),
+        ("O B-PER I-PER L-PER U-PER U-LOC", "O B-PER I-PER E-PER S-PER S-LOC"),
+        ("B-PER M-PER E-PER S-PER O", "B-PER I-PER E-PER S-PER O"),
+        ("B-PER M-PER E-PER W-PER O", "B-PER I-PER E-PER S-PER O"),
+        ("O B M E S", "O B I E S"),
+        ("B I L U O", "B I E S O"),
+        ("O M F", "O I-M I-F"),
+        ("O B-PER I-PER U-Boot", "O B-PER I-PER I-U-Boot"),
         # Labels of both kinds in one model.
         ("O B-PER I-PER LOC", "O B-PER I-PER I-LOC"),
         ("O PER E S", "O I-PER I-E I-S"),
