@@ -29,7 +29,10 @@ def activation_norm(
 @chain
 def biased_logits(product: Any, bias: Any) -> Any:
     """Adds the bias [V] to the product [..., V or more]; returns float32 [..., V]."""
-    return ops.cast(product[..., : bias.shape[0]], "float32") + bias
+    size = bias.shape[0]
+    if product.shape[-1] > size:  # The table has padding.
+        product = product[..., :size]
+    return ops.cast(product, "float32") + bias
 
 
 @ops.custom_gradient
