@@ -19,6 +19,7 @@ import keras
 import numpy as np
 
 from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY, jax_compute_capability
 
 if TYPE_CHECKING:
@@ -116,9 +117,7 @@ def make_strategy(
         InputError: the devices are not available, their number is not divisible by
             `model_parallel`, or the flags cannot be combined.
     """
-    import tensorflow as tf  # Imported late: the JAX training step alone does not need it.
-
-    tf.config.set_visible_devices([], "GPU")
+    start_tensorflow()
     if name == "multi_worker_mirrored":
         raise InputError(
             f"--distribution_strategy={name}: not supported with KERAS_BACKEND=jax; expected "
