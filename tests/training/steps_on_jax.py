@@ -10,7 +10,7 @@ case; `jax/`, the checkpoint as JAX read it; `facts.json`.
 
 import json
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from keras_bert.models.layers.attention import SelfAttention, attend_with
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.training import jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_devices import JaxDevices
@@ -47,8 +48,8 @@ CASES = {
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
     # The batch size has grown to two of three micro-batches (training/ramp.py).
     "growing": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 3}),
-    # Without `jax.checkpoint`: nothing is computed again in the backward pass.
-    "kept": (JaxDevices(DEVICES[:1]), {}),
+    # As on accelerators, chains run again in the backward pass.
+    "chains": (JaxDevices(DEVICES[:1]), {}),
 }
 
 
@@ -67,6 +68,11 @@ def grown(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the batch padded by half its size: every third row is padding."""
     places = np.arange(1, 1 + len(batch["example_weights"]) // 2) * 2
     return {name: np.insert(value, places, 0, axis=0) for name, value in batch.items()}
+
+
+def as_on_accelerators() -> AbstractContextManager:
+    """Makes chains run again in the backward pass."""
+    return mock.patch.object(jax_step, "recomputes_chains", return_value=True)
 
 
 def traced(folder: Path, batch: dict[str, np.ndarray]) -> tuple[int, int]:
@@ -100,6 +106,7 @@ def traced(folder: Path, batch: dict[str, np.ndarray]) -> tuple[int, int]:
     with (
         mock.patch.object(jax, "value_and_grad", measured),
         mock.patch.object(jax, "jit", lowered),
+        as_on_accelerators(),
         suppress(InterruptedError),
     ):
         make_train_steps(devices, state, TrainingSettings(1, len(batch)))(iter([batch]), 1)
@@ -167,8 +174,7 @@ def main(folder: Path) -> None:
         state = TrainState(model, optimizer, pretraining_objective())
         train_steps = make_train_steps(devices, state, TrainingSettings(steps, 8, **how))
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
-        keep = mock.patch.object(jax, "checkpoint", lambda function: function)
-        with keep if case == "kept" else nullcontext():
+        with as_on_accelerators() if case == "chains" else nullcontext():
             metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
         np.savez(

@@ -135,7 +135,7 @@ def test_other_configurations_equal_one_device_and_one_batch(folder, case):
 
 def test_recomputing_chains_changes_no_loss_and_no_weight(folder):
     metrics, weights = result(folder, "one")
-    expected_metrics, expected = result(folder, "kept")
+    expected_metrics, expected = result(folder, "chains")
     ours, theirs = (each.losses(pretraining_objective()) for each in (metrics, expected_metrics))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
     assert largest_difference(weights, expected) < 2e-5
