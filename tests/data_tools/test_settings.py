@@ -33,6 +33,7 @@ def test_settings_have_these_names_in_this_order():
         "strip_accents",
         "tokenize_chinese_chars",
         "user_tokens",
+        "max_input_chars_per_word",
     ]
     # Manifests of the default tokenizer are those of versions without the last three settings.
     settings = Settings(ngram=3, pack=True)
