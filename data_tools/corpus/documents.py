@@ -108,8 +108,9 @@ def find_input_files(
     start with `flag`, the flag that provides the list.
 
     Raises:
-        InputError: if an entry matches no file, or something that is not a regular file; or if a
-            dataset folder is not complete.
+        InputError: if an entry matches no file, or something that is not a regular file; if a
+            dataset folder is not complete; or if the ending of a name is that of another format
+            than the default format.
     """
     # If the whole value is the name of a file, its commas belong to the name.
     entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
@@ -127,7 +128,21 @@ def find_input_files(
         paths.update(dict.fromkeys(found))
     if not paths:
         raise InputError(f"--{flag}={patterns!r}: empty list; expected files, globs or folders")
+    if input_format == Reading.input_format:
+        _reject_other_formats(paths, flag)
     return select_data_files(paths) if input_format in ("arrow", MIXED) else list(paths)
+
+
+def _reject_other_formats(paths: Iterable[str], flag: str) -> None:
+    """Raises an `InputError` if the default format would read a file whose ending is another's."""
+    for path in paths:
+        named = ENDINGS.get(_ending(path), "prose")
+        if named != "prose":
+            raise InputError(
+                f"--{flag}: {path} is not a text file with one sentence per line, as "
+                f"--input_format={Reading.input_format} expects; use --input_format={named}, or "
+                f"{MIXED} for files of several formats"
+            )
 
 
 def _expand(entry: str) -> list[str]:

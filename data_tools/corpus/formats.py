@@ -19,6 +19,10 @@ MAX_JSON_LINE_BYTES = 100 << 20
 _SURPLUS_BLANK_LINES = re.compile(r"\n\n\n+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+# Fewer lines are not judged by their lengths.
+_MIN_LINES = 20
+_SENTENCE_ENDS = tuple(".!?:;\"')]»”’…।؟。！？」")
+
 _DOC_TAG_STARTS = re.compile(r"<doc\b")
 _TITLE_STARTS = re.compile(r'\btitle="')
 
@@ -38,6 +42,22 @@ def starts_document(input_format: str, first: bytes) -> Callable[[bytes, bytes, 
     return lambda _, __, line: input_format == "jsonl" or line.lstrip().startswith(b"{")
 
 
+def _is_hard_wrapped(text: str) -> bool:
+    """Returns whether the lines of a text are those of running text with a maximum line length.
+
+    Their lengths are almost equal, and few of them end a sentence. In 76 of 85 books of Project
+    Gutenberg (the others are plays and verse), 95% of the lines are at most 1.25 times as long as
+    the median; in files with one sentence per line, 1.3 to 3.5 times.
+    """
+    found = [line for line in map(str.strip, text.split("\n")) if line]
+    lengths = sorted(map(len, found))
+    if len(found) < _MIN_LINES:
+        return False
+    median, long = lengths[len(lengths) // 2], lengths[int(0.95 * len(lengths))]
+    num_ends = sum(line.endswith(_SENTENCE_ENDS) for line in found)
+    return 30 <= median <= 110 and long <= 1.25 * median and num_ends < 0.5 * len(found)
+
+
 def sentence_texts(lines: Lines) -> Iterator[str]:
     """Yields the documents of a file with one sentence per line, a blank line between documents."""
     # For speed, whole blocks are processed with string methods, not single lines.
@@ -45,6 +65,8 @@ def sentence_texts(lines: Lines) -> Iterator[str]:
     length = num_sentences = 0
     is_in_parts = False
     for block, text in lines.blocks():
+        if block.number == 1 and _is_hard_wrapped(text):
+            lines.odd.add("hard_wrapped_files", {"file": lines.path})
         text = "\n".join(map(str.strip, text.split("\n")))  # still ends in a line end
         _count_empty_documents(lines, block, text)
         if text.startswith("\n"):

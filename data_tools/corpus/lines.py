@@ -192,7 +192,7 @@ class Lines(Units):
                     size = size if end is None else min(size, end - done)
                     chunk = b""
                     # A read may return fewer bytes than requested before the end of the file.
-                    while more := file.read(size - len(chunk)):
+                    while len(chunk) < size and (more := file.read(size - len(chunk))):
                         chunk += more
                         done += len(more)
                     if not chunk:

@@ -36,6 +36,12 @@ KINDS = {
         "files with an unknown ending",
         "skipped",
     ),
+    "hard_wrapped_files": (
+        "file that looks like hard-wrapped text, not like one sentence per line",
+        "files that look like hard-wrapped text, not like one sentence per line",
+        "read as one sentence per line and one document per paragraph; for running text, use "
+        "--input_format=prose, or gutenberg for books of Project Gutenberg",
+    ),
     "malformed_lines": ("malformed line", "malformed lines", "skipped"),
     "unmarked_files": (
         "book without a start marker",

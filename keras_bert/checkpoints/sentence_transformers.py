@@ -221,7 +221,7 @@ def _modules(model_dir: Path) -> list[tuple[str, Path]]:
     try:
         modules = [
             (module["type"].rpartition(".")[2], str(module["path"]))
-            for module in json.loads(file.read_text(encoding="utf-8"))
+            for module in json.loads(file.read_text(encoding="utf-8-sig"))
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise InputError(

@@ -156,7 +156,11 @@ def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -
     chosen = grouped_plan(examples, settings)
 
     def batch_of(step: int) -> tuple[dict[str, np.ndarray], Any]:
-        batch = builder.build(*chosen(step))
+        index, seeds = chosen(step)
+        # JAX compiles a program for each shape: one for all partial batches if their length is the
+        # same.
+        is_partial = index[-1] < 0 and keras.config.backend() == "jax"
+        batch = builder.build(index, seeds, examples.lengths.max() if is_partial else 0)
         real = batch["example_weights"] > 0
         batch = {name: values[real] for name, values in batch.items()}
         expected = targets(batch)
@@ -224,6 +228,39 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
             layer.trainable = previous
 
 
+@dataclass
+class _Step:
+    """The compiled training step of JAX, and the configurations and variables it depends on."""
+
+    function: Callable[..., Any]
+    configs: Any
+    variables: Sequence[keras.Variable]
+
+
+@contextlib.contextmanager
+def _compiled(model: keras.Model, **arguments: Any) -> Iterator[None]:
+    """Calls `model.compile` for the block; with JAX, an equal training step is not compiled again.
+
+    The step of JAX is a pure function, so a step that was compiled with an equal optimizer can be
+    used with a new one. That of the last `fit` is kept in the model.
+    """
+    previous, variables = getattr(model, "_fit_step", None), model.trainable_variables
+    configs = keras.tree.map_structure(
+        lambda value: (type(value), value.get_config()) if hasattr(value, "get_config") else value,
+        arguments,
+    )
+    model.compile(**arguments)
+    if (
+        previous
+        and previous.configs == configs
+        and [*map(id, previous.variables)] == [*map(id, variables)]
+    ):
+        model.train_function = previous.function
+    yield
+    if keras.config.backend() == "jax":
+        model._fit_step = _Step(model.train_function, configs, variables)
+
+
 def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], seed: int) -> None:
     """Draws new initial values for the weights that the checkpoint lacks, from the seed of `fit`.
 
@@ -274,8 +311,10 @@ def fit(
     if jit_compile is None:  # With TensorFlow on a CPU, XLA would compile once per batch length.
         jit_compile = keras.config.backend() == "jax"
     validation = [Validation(evaluate)] if evaluate else []
-    with _frozen(data.frozen):
-        model.compile(
+    with (
+        _frozen(data.frozen),
+        _compiled(
+            model,
             optimizer=AdamWeightDecay(
                 schedule,
                 weight_decay=settings.weight_decay,
@@ -286,7 +325,8 @@ def fit(
             loss_weights=dict(data.loss_weights) if data.loss_weights else None,
             metrics=dict(data.metrics),
             jit_compile=jit_compile,
-        )
+        ),
+    ):
         return model.fit(
             dataset,
             steps_per_epoch=epoch_steps,

@@ -1,4 +1,4 @@
-"""Warns of texts with many words that become [UNK], which a model cannot tell apart."""
+"""Warns of texts with many words that become [UNK], so that a model sees no difference."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -22,6 +22,7 @@ from keras_bert.models.layers.chain import compile_chains_with
 from keras_bert.models.layers.recompute import recompute_with
 from keras_bert.optimization.clipping import clip_scale, global_norm
 from keras_bert.training.jax_attention import fused_attention
+from keras_bert.training.jax_rows import sorted_gradients
 from keras_bert.training.objective import Batch
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.state import TrainState
@@ -35,7 +36,7 @@ def make_train_steps(
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, names = state.loss_scale, objective.metrics
     trained, others = model.trainable_variables, model.non_trainable_variables
-    slots = optimizer.variables
+    slots, sharding = optimizer.variables, trained[0].value.sharding
 
     def loss_and_sums(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         mapping = [*zip(trained, weights, strict=True), *zip(others, fixed, strict=True)]
@@ -44,6 +45,7 @@ def make_train_steps(
             keras.StatelessScope(mapping),
             fused_attention(model, batch),
             compile_chains_with(_recomputed_chain),
+            sorted_gradients(sharding),
             recompute or contextlib.nullcontext(),
         ):
             sums = objective.sums(model, batch, True)

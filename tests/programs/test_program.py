@@ -198,6 +198,41 @@ def test_exhausted_memory_is_reported_in_one_line(ends, error):
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "code"),
+    [
+        ("JaxRuntimeError", "INTERNAL: NCCL operation ncclAllReduce failed: unhandled error", 75),
+        ("XlaRuntimeError", "INTERNAL: CUDA error: CUDA_ERROR_ILLEGAL_ADDRESS", 75),
+        ("InternalError", "NCCL: unhandled system error. Set NCCL_DEBUG=WARN for detail.", 75),
+        ("UnavailableError", "ncclCommInitRank failed: remote process exited", 75),
+        ("InternalError", "cuDNN launch failure: CUDNN_STATUS_EXECUTION_FAILED", 75),
+        ("JaxRuntimeError", "INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", 1),
+        ("InternalError", "CUBLAS_STATUS_ALLOC_FAILED", 1),
+        ("JaxRuntimeError", "UNIMPLEMENTED: cuDNN fused attention", None),
+        ("InternalError", "node on device:GPU:0: a bug", None),
+        ("ValueError", "CUDA", None),
+    ],
+)
+def test_lost_gpu_ends_early_and_exhausted_memory_is_an_error(ends, kind, reason, code):
+    error = type(kind, (Exception,), {})(f"{reason}\nat")  # As TensorFlow and JAX name them.
+
+    def compute(values, arguments):
+        raise error
+
+    program = Program("count", "Counts.", define_flags, compute, resumable=True)
+    if code is None:  # A bug, or something that the same command does not repair.
+        with pytest.raises(type(error)):
+            ends(program=program)
+        return
+    messages = {
+        75: f"ended early: a GPU or a connection between GPUs failed ({reason}): run the same "
+        "command again to resume",
+        1: f"error: the memory is exhausted ({reason}); expected smaller batches, sequences or "
+        "models",
+    }
+    assert ends(program=program) == (code, "", f"count.py: {messages[code]}\n")
+
+
 def test_path_that_the_system_rejects_is_reported_in_one_line(ends):
     def read(values, arguments):
         open(arguments[0]).close()

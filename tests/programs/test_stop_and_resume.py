@@ -70,7 +70,8 @@ def go(run_program, place):
 
     def run(program, output_dir):
         flags = PROGRAMS[program] | {"output_dir": output_dir, "mixed_precision": "float32"}
-        done = run_program(program, "--nojit_compile", cwd=place, **flags)
+        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        done = run_program(program, "--nojit_compile", *arguments, cwd=place)
         return done.returncode, done.stderr.splitlines()[-1]
 
     return run

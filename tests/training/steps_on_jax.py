@@ -10,7 +10,7 @@ case; `jax/`, the checkpoint as JAX read it; `facts.json`.
 
 import json
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -69,25 +69,57 @@ def grown(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: np.insert(value, places, 0, axis=0) for name, value in batch.items()}
 
 
-def residual_bytes(folder: Path, batch: dict[str, np.ndarray]) -> int:
-    """Returns the bytes that the forward pass of a step keeps for the backward pass."""
-    model, optimizer = make(CASES["one"][0], folder)
-    state = TrainState(model, optimizer, pretraining_objective())
-    train_steps = make_train_steps(CASES["one"][0], state, TrainingSettings(1, len(batch)))
-    sizes = []
+def traced(folder: Path, batch: dict[str, np.ndarray]) -> tuple[int, int]:
+    """Traces a step without running it.
 
-    def differentiated(function, **_):
-        def measure(*arguments):
+    Returns:
+        The number of bytes that the forward pass keeps for the backward pass, and the number of
+        scatter operations in the step.
+    """
+    jit, value_and_grad, facts = jax.jit, jax.value_and_grad, []
+
+    def measured(function, **settings):
+        def call(*arguments):
             kept = jax.eval_shape(lambda *x: jax.vjp(function, *x, has_aux=True)[1], *arguments)
-            sizes.append(sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept)))
-            return value_and_grad(function, has_aux=True)(*arguments)
+            facts.append(sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept)))
+            return value_and_grad(function, **settings)(*arguments)
 
-        return measure
+        return call
 
-    value_and_grad = jax.value_and_grad
-    with mock.patch.object(jax, "value_and_grad", differentiated):
-        train_steps(iter([batch]), 1)
-    return sizes[0]
+    def lowered(function, **settings):
+        def call(*arguments):
+            text = jit(function, **settings).lower(*arguments).as_text()
+            facts.append(text.count("stablehlo.scatter"))
+            raise InterruptedError
+
+        return call if function.__name__ == "step" else jit(function, **settings)
+
+    devices, _ = CASES["one"]
+    model, optimizer = make(devices, folder)
+    state = TrainState(model, optimizer, pretraining_objective())
+    with (
+        mock.patch.object(jax, "value_and_grad", measured),
+        mock.patch.object(jax, "jit", lowered),
+        suppress(InterruptedError),
+    ):
+        make_train_steps(devices, state, TrainingSettings(1, len(batch)))(iter([batch]), 1)
+    residual_bytes, scatters = facts
+    return residual_bytes, scatters
+
+
+def packed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the batch with its two segments as the two examples of each row."""
+    ids, labels = batch["input_ids"], batch["next_sentence_labels"]
+    example = {
+        "example_ids": batch["segment_ids"] + batch["input_mask"],
+        "position_ids": np.arange(ids.shape[1]) + np.zeros_like(ids),
+        "next_sentence_positions": np.stack([0 * labels, 0 * labels + ids.shape[1] // 2], axis=1),
+        "next_sentence_labels": np.stack([labels] * 2, axis=1),
+        "next_sentence_weights": np.ones((len(ids), 2), np.float32),
+    }
+    return batch | {
+        k: v if v.dtype == np.float32 else v.astype(np.int32) for k, v in example.items()
+    }
 
 
 def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
@@ -150,15 +182,18 @@ def main(folder: Path) -> None:
     writer = CheckpointWriter(folder / "jax")
     writer.save(facts["restored_step"], model, optimizer)
     writer.close()
-    packed = {"example_ids": batches[0]["segment_ids"] + batches[0]["input_mask"]}
     facts["fused_difference"] = {
         "an_example_a_row": fused_difference(batches[0]),
-        "packed": fused_difference(batches[0] | packed),
+        "packed": fused_difference(packed(batches[0])),
         "causal": fused_difference(batches[0], causal=True),
     }
     twice = {name: np.concatenate([value] * 2) for name, value in batches[0].items()}
-    more = residual_bytes(folder, twice) - residual_bytes(folder, batches[0])
-    facts["residual_bytes_per_token"] = more / batches[0]["input_ids"].size
+    cases = {"once": batches[0], "twice": twice, "packed": packed(batches[0])}
+    sizes, facts["scatters"] = {}, {}
+    for case, batch in cases.items():
+        sizes[case], facts["scatters"][case] = traced(folder, batch)
+    tokens = batches[0]["input_ids"].size
+    facts["residual_bytes_per_token"] = (sizes["twice"] - sizes["once"]) / tokens
     facts["odd_vocabulary"] = error_for_an_odd_vocabulary(folder)
     (folder / "facts.json").write_text(json.dumps(facts))
 

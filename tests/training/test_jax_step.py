@@ -146,6 +146,12 @@ def test_backward_pass_keeps_few_bytes_per_token(facts):
     assert facts["residual_bytes_per_token"] < 2000
 
 
+@pytest.mark.parametrize("rows", ["once", "packed"])
+def test_step_has_no_scatter(facts, rows):
+    # GPUs add the rows of a scatter in no fixed order, and one after the other where ids repeat.
+    assert facts["scatters"][rows] == 0
+
+
 def test_model_parallel_splits_only_the_vocabulary_and_its_moments(facts):
     replicated, sharded = facts["data_parallel"], facts["model_parallel"]
     halved = {path for path in replicated if replicated[path] != sharded[path]}
@@ -318,6 +324,34 @@ def test_jax_may_have_a_gpu_with_driver_and_plugin(monkeypatch, tmp_path):
         jax_devices, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=None))
     )
     assert jax_devices._may_have_gpu()
+
+
+@pytest.mark.parametrize(
+    ("version", "has_gpu", "flags", "is_set"),
+    [
+        ((0, 10, 2), True, "", True),
+        ((0, 11, 0), True, "--xla_dump_to=a", True),
+        ((0, 11, 1), True, "", False),
+        ((0, 10, 1), True, "", False),
+        ((0, 11, 0), False, "", False),
+        ((0, 11, 0), True, "--xla_backend_extra_options=b", False),
+    ],
+)
+def test_slow_atomics_are_avoided_where_jaxlib_has_them(
+    monkeypatch, version, has_gpu, flags, is_set
+):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_devices
+
+    monkeypatch.setattr(jax_devices.jaxlib.version, "__version_info__", version)
+    monkeypatch.setattr(jax_devices, "_may_have_gpu", lambda: has_gpu)
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    started_with = []
+    monkeypatch.setattr(jax, "devices", lambda: started_with.append(os.environ["XLA_FLAGS"]))
+    jax_devices.use_fast_atomics()
+    option = "--xla_backend_extra_options=-nvptx-allow-ftz-atomics"
+    assert started_with == ([f"{flags} {option}".strip()] if is_set else [])
+    assert os.environ["XLA_FLAGS"] == flags  # TensorFlow would end the process at the option.
 
 
 def test_tensorflow_rejects_model_parallel():

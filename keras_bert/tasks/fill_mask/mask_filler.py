@@ -119,8 +119,9 @@ class MaskFiller(Task):
     ) -> keras.callbacks.History:
         """Continues masked-LM pre-training with Keras' `fit`, on one device.
 
-        New masks are drawn at every step (Liu et al. 2019, section 4.1). For large corpora, use
-        run_pretraining.py.
+        New masks are drawn at every step (Liu et al. 2019, section 4.1). Unlike in `keras-bert
+        adapt`, Adam corrects its bias, because a training with `fit` may be too short for the
+        warm-up to replace that. For large corpora, use run_pretraining.py.
 
         Args:
             texts: n strings, truncated to `max_seq_length` tokens.

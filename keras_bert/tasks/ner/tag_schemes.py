@@ -73,17 +73,21 @@ def label_tags(labels: Sequence[str]) -> list[str]:
     pipeline of transformers, this holds for each label on its own (B-PER and LOC may occur in one
     model), and only O is outside, even if no label is O.
 
-    L and U are prefixes of BILOU if a type has the labels B and L or B and U, and likewise M and W
-    of BMES and BMEWO. Otherwise, U-PER is a type.
+    L and U are prefixes of BILOU if a type has a label with one of them and a label with another
+    prefix of BILOU, and likewise M and W of BMES and BMEWO. Otherwise, U-PER is a type.
 
     B, I, E and S without a type are tags, except in a model with a label that is not a tag. In such
     a model they are types, too.
     """
     pairs = {split_tag(label) for label in labels}
-    for letters in ("BILU", "BME", "BMEW"):
-        types = {kind for prefix, kind in pairs if prefix in _STANDARD_PREFIX and prefix in letters}
-        bare = {letter for letter in letters if (letter, "") in pairs}
-        if any(kind and ("B", kind) in pairs for kind in types) or len(bare) > 2:
+    for letters in ("BILU", "BMEW"):
+        prefixes_of = {
+            kind: {letter for letter in letters if (letter, kind) in pairs} for _, kind in pairs
+        }
+        if any(
+            prefixes & _STANDARD_PREFIX.keys() and len(prefixes) > (1 if kind else 2)
+            for kind, prefixes in prefixes_of.items()
+        ):
             labels = [standard_tag(x) if is_tag(x, letters) else x for x in labels]
     has_types = not all(map(is_tag, labels))
     return [

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from keras_bert.common.columnar_files import FORMS, read_column_names
+from keras_bert.common.columnar_files import FORMS, read_schema
 from keras_bert.common.errors import InputError
 from keras_bert.common.text_lines import read_lines
 from keras_bert.tasks.checks import check_list, check_same_length
@@ -94,11 +94,7 @@ def _items(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _table_rows(path: Path, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        with open(path, "rb") as file:
-            names = read_column_names(path, file, form)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    names, _ = read_schema(path, form)
     optional = [name for name in ("answers", "is_impossible") if name in names]
     columns = ["id", "question", "context", *optional]
     for row in read_rows(path, columns):

@@ -52,6 +52,7 @@ def test_type_may_contain_dashes_or_be_absent():
         ("O B I B-PER", "O B I B-PER"),
         ("O B-PER I-PER L-PER U-PER U-LOC", "O B-PER I-PER E-PER S-PER S-LOC"),
         ("B-PER M-PER E-PER S-PER O", "B-PER I-PER E-PER S-PER O"),
+        ("O W-LOC E-LOC B-PER", "O S-LOC E-LOC B-PER"),
         ("B-PER M-PER E-PER W-PER O", "B-PER I-PER E-PER S-PER O"),
         ("O B M E S", "O B I E S"),
         ("B I L U O", "B I E S O"),
