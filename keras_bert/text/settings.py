@@ -24,9 +24,9 @@ class TokenizerSettings:
         do_lower_case: whether letters are lower-cased.
         strip_accents: whether accents are stripped; None for the value of `do_lower_case`.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
-        max_input_chars_per_word: a word of more characters becomes [UNK].
         user_tokens: the tokens that stay whole; strings, or mappings as from `UserToken.to_dict`,
             become `UserToken` objects.
+        max_input_chars_per_word: a word of more characters becomes [UNK].
 
     Raises:
         InputError: a value has the wrong type, or a user token is not valid or occurs twice.
@@ -35,8 +35,8 @@ class TokenizerSettings:
     do_lower_case: bool = True
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
-    max_input_chars_per_word: int = MAX_CHARS_PER_WORD
     user_tokens: tuple[UserToken, ...] = ()
+    max_input_chars_per_word: int = MAX_CHARS_PER_WORD
 
     def __post_init__(self):
         tokens = tuple(map(UserToken.of, self.user_tokens))

@@ -67,9 +67,9 @@ class BertTokenizer:
             token. By default, it is ordinary text: "[", "mask", "]".
         strip_accents: whether to strip accents; None for the value of `do_lower_case`.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
-        max_input_chars_per_word: a word of more characters becomes [UNK]; 200 in Google's BERT.
         user_tokens: tokens of the vocabulary that stay whole in texts, as strings, such as "[URL]",
             or as `UserToken` objects.
+        max_input_chars_per_word: a word of more characters becomes [UNK]; 200 in Google's BERT.
 
     Raises:
         InputError: the vocabulary is not valid (see `load_vocab`), a setting is not a boolean, or a
@@ -83,8 +83,8 @@ class BertTokenizer:
         keep_special_tokens: bool = False,
         strip_accents: bool | None = None,
         tokenize_chinese_chars: bool = True,
-        max_input_chars_per_word: int = MAX_CHARS_PER_WORD,
         user_tokens: Sequence[UserToken | str | Mapping[str, Any]] = (),
+        max_input_chars_per_word: int = MAX_CHARS_PER_WORD,
     ):
         if isinstance(vocab, (str, os.PathLike)):
             self.vocab = load_vocab(vocab)
@@ -96,8 +96,8 @@ class BertTokenizer:
             do_lower_case,
             strip_accents,
             tokenize_chinese_chars,
-            max_input_chars_per_word,
             tuple(user_tokens),
+            max_input_chars_per_word,
         )
         self.keep_special_tokens = keep_special_tokens
         self._special_token_ids = [self.vocab.index(token) for token in SPECIAL_TOKENS]
