@@ -17,7 +17,7 @@ FIRST = [f"{'very ' * (i % 3)}{('bad', 'good')[i % 2]} film" for i in range(12)]
 SECOND = [f"{'it is ' * (i % 2)}a {('bad', 'good')[i // 2 % 2]} book ." for i in range(12)]
 SCORES = [0.9 if i % 2 == i // 2 % 2 else -0.4 for i in range(12)]
 PAIRS = (["good film", "bad film", "very book"], ["a good book .", "it is bad", "very very"])
-FAST = {"seed": 0, "verbose": 0, "batch_size": 6, "learning_rate": 1e-2, "jit_compile": False}
+FAST = {"verbose": 0, "batch_size": 6, "learning_rate": 1e-2, "jit_compile": False}
 
 
 def open_new(pretrained, **changes):
@@ -44,6 +44,7 @@ def trained(pretrained, tmp_path_factory):
         SCORES,
         loss=loss,
         epochs=4,
+        seed=0,
         validation_data=held_out,
         callbacks=callbacks,
         **FAST,
