@@ -44,6 +44,7 @@ def trained(pretrained, tmp_path_factory):
         SCORES,
         loss=loss,
         epochs=4,
+        seed=0,
         validation_data=held_out,
         callbacks=callbacks,
         **FAST,
