@@ -1,8 +1,9 @@
 """`fit` and the program of the same task end with the same weights.
 
 The two loops sum and divide the losses of a batch in another order, so the weights are equal up to
-rounding. The biases of the keys have a gradient of 0, because softmax ignores what all positions
-have in common; Adam turns the rounding of this 0 into small steps.
+rounding. Some biases have a gradient of 0, because softmax ignores what all positions have in
+common: those of the keys and, in question answering, the last ones. Adam turns the rounding of this
+0 into small steps.
 """
 
 import json
@@ -25,6 +26,7 @@ TEXTS = [
 ]
 PAIRED = [f"it is {'a ' * (i % 4)}{('book', 'film')[i % 2]} {'is ' * (i // 3)}" for i in range(21)]
 NUMBERS = [round(float(np.sin(i)), 3) for i in range(21)]
+WITHOUT_GRADIENT = ("key/bias", "span/bias")
 # {argument of fit: (flag of the programs, value)}
 SETTINGS = {
     "epochs": ("num_train_epochs", 2),
@@ -64,9 +66,11 @@ def compare(run_program, pretrained, tmp_path):
         )
         expected = weights_of(load(tmp_path / "out" / "model").model)
         for path, found in weights_of(task_object.model).items():
-            atol = 5e-5 if path.endswith("key/bias") else 5e-7
+            is_fixed = path.endswith(WITHOUT_GRADIENT)
+            is_fixed |= program == "run_squad.py" and path.endswith("/output/LayerNorm/beta")
+            atol = 5e-5 if is_fixed else 5e-7
             np.testing.assert_allclose(found, expected[path], rtol=0, atol=atol, err_msg=path)
-            if "pooler" not in path and not path.endswith("key/bias"):
+            if "pooler" not in path and not is_fixed:
                 assert np.abs(found - before[path]).max() > 1e-5, path
 
     return run
