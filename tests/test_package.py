@@ -62,7 +62,8 @@ import keras_bert
 import keras
 
 def registered():
-    return {item for item in keras.saving.get_custom_objects().values()}
+    objects = keras.saving.get_custom_objects().values()
+    return {each for each in objects if each.__module__.startswith("keras_bert")}
 
 def subclasses(cls):
     return {each for sub in cls.__subclasses__() for each in ({sub} | subclasses(sub))}
