@@ -133,8 +133,8 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
     ]
     if totals:
         logging.warning(
-            'input that is empty, malformed or too long: %s; "odd" in manifest.json lists the '
-            "first places in each file",
+            'input that is empty, malformed, too long or probably of another format: %s; "odd" in '
+            "manifest.json lists the first places in each file",
             ", ".join(totals),
         )
     counts, num_shards = manifest["counts"], len(manifest["shards"])

@@ -4,11 +4,9 @@ from data_tools.corpus.documents import INPUT_FORMATS, Reading
 from keras_bert.programs.flags import Definitions
 
 
-def define_flags(
-    define: Definitions,
-    default: Reading = Reading(),  # noqa: B008 (frozen)
-) -> None:
+def define_flags(define: Definitions) -> None:
     """Defines --input_format, --text_field, --language and --max_bad_line_share."""
+    default = Reading()
     define.enum(
         "input_format",
         default.input_format,

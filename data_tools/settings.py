@@ -43,6 +43,7 @@ class Settings:
         strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
         user_tokens: tokens that stay whole, as strings or as `UserToken` objects.
+        max_input_chars_per_word: a word of more characters becomes [UNK].
     """
 
     do_lower_case: bool = True
@@ -65,6 +66,7 @@ class Settings:
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
     user_tokens: tuple[UserToken, ...] = ()
+    max_input_chars_per_word: int = TokenizerSettings.max_input_chars_per_word
 
     def __post_init__(self) -> None:
         if self.dupe_factor is None:

@@ -42,7 +42,7 @@ def settings_of(kind: type[Settings], flags: FlagValues) -> Settings:
     Raises:
         InputError: the file of user tokens is not valid.
     """
-    values = {field.name: flags[field.name].value for field in fields(kind)}
+    values = {field.name: flags[field.name].value for field in fields(kind) if field.name in flags}
     if USER_TOKENS in values:
         file = values[USER_TOKENS]
         values[USER_TOKENS] = () if file is None else tuple(read_tokens(file, USER_TOKENS))

@@ -29,7 +29,7 @@ _SIZES = (
 )
 _MAX_SIZE = 2**31 - 1  # Shapes and token ids have 32 bits.
 _MAX_LAYERS = 1000  # Each layer takes time to build, however small its weights are.
-_PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 _POSITIVE_NUMBERS = ("initializer_range", "layer_norm_eps")
 
 # Keys in the configs of other libraries that change the computation, each with the only accepted
@@ -46,7 +46,7 @@ _FIXED_KEYS = {
 # Keys in the configs of other libraries that do not change the encoder's computation.
 _IGNORED_KEYS = frozenset(
     """
-    _name_or_path architectures bos_token_id chunk_size_feed_forward classifier_dropout
+    _name_or_path architectures bos_token_id chunk_size_feed_forward
     cls_token_id decoder_start_token_id directionality dtype eos_token_id finetuning_task
     gradient_checkpointing id2label keras_bert keras_bert_untrained label2id mask_token_id
     name_or_path num_labels output_attentions output_hidden_states output_past pad_token_id
@@ -74,6 +74,8 @@ class BertConfig:
         type_vocab_size: the number of different values in `segment_ids`.
         initializer_range: standard deviation of the truncated normal weight initializer.
         layer_norm_eps: added to the variance in each LayerNorm.
+        classifier_dropout: dropout rate of the input of a classifier; None for that of
+            `hidden_dropout_prob`. Google's configs do not have this key.
         is_decoder: whether a token attends only to itself and earlier tokens. Google's configs do
             not have this key.
 
@@ -93,6 +95,7 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
+    classifier_dropout: float | None = None
     is_decoder: bool = False
 
     def __post_init__(self) -> None:
@@ -105,6 +108,8 @@ class BertConfig:
                 raise _invalid_value(key, value, f"at most {limit}")
         for key in _PROBABILITIES:
             value = getattr(self, key)
+            if value is None and key == "classifier_dropout":
+                continue
             if not _is_number(value) or not 0.0 <= value < 1.0:
                 raise _invalid_value(key, value, "a probability of at least 0 and below 1")
         for key in _POSITIVE_NUMBERS:
@@ -175,10 +180,11 @@ class BertConfig:
             raise InputError(f"{os.fspath(path)}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the attributes as {name: value}; omits a false `is_decoder`, as Google does."""
+        """Returns the attributes as {name: value}, without those that have Google's default."""
         values = dataclasses.asdict(self)
-        if not self.is_decoder:
-            del values["is_decoder"]
+        for name, default in (("classifier_dropout", None), ("is_decoder", False)):
+            if values[name] is default:
+                del values[name]
         return values
 
     def to_json(self, path: str | os.PathLike) -> None:

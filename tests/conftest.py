@@ -142,6 +142,7 @@ def make_checkpoint():
 PROGRAMS = {
     "run_pretraining.py": "keras_bert.programs.pretrain",
     "run_classifier.py": "keras_bert.programs.classify",
+    "adapt.py": "keras_bert.programs.adapt",
     "run_squad.py": "keras_bert.programs.squad",
     "run_ner.py": "keras_bert.programs.ner",
     "run_embedding.py": "keras_bert.programs.embed",

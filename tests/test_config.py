@@ -46,6 +46,13 @@ def test_file_takes_precedence_over_a_bundled_config(tmp_path, monkeypatch):
     assert BertConfig.from_json("large").vocab_size == 30522
 
 
+def test_file_may_start_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "config.json"
+    BertConfig(vocab_size=99).to_json(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert BertConfig.from_json(path).vocab_size == 99
+
+
 def test_json_round_trip(tmp_path):
     config = BertConfig(vocab_size=99, hidden_act="gelu", layer_norm_eps=1e-5)
     config.to_json(tmp_path / "config.json")

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import pytest
+import tensorflow as tf
 
 import keras_bert
 
@@ -92,6 +94,17 @@ def test_public_name_is_imported_at_first_use(name):
     value = getattr(keras_bert, name)
     assert value is getattr(importlib.import_module(module), name)
     assert name in dir(keras_bert)
+
+
+@pytest.mark.parametrize("name", ["TextClassifier", "BertTokenizer", "load"])
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_gpus_are_hidden_from_tensorflow_if_another_backend_computes(monkeypatch, backend, name):
+    hidden = []
+    monkeypatch.setattr(keras.config, "backend", lambda: backend)
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda *devices: hidden.append(devices))
+    monkeypatch.delitem(vars(keras_bert), name, raising=False)
+    assert getattr(keras_bert, name)
+    assert hidden == ([] if backend == "tensorflow" else [([], "GPU")])
 
 
 def test_type_checkers_see_names_in_the_modules_that_define_them():

@@ -25,6 +25,7 @@ from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.common.lock import locked
 from keras_bert.data import record_files
+from keras_bert.text.unknown_words import is_many, log_unknown_words
 from keras_bert.text.user_tokens import ids_of
 from keras_bert.text.vocabulary import load_vocab
 
@@ -209,6 +210,7 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
             num_single,
             len(notes),
         )
+    _warn_of_unknown_words(notes)
     kept = ("file", "examples", "rows", "bytes", "sha256")
     return {
         "format": record_files.FORMAT,
@@ -222,6 +224,17 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
             {key: note[key] for key in kept} for note in sorted(notes, key=lambda n: n["index"])
         ],
     }
+
+
+def _warn_of_unknown_words(notes: list[dict[str, Any]]) -> None:
+    key = "unknown_words_description"
+    described = [note for note in notes if key in note]
+    if not described:
+        return
+    # The notes of earlier versions have no counts.
+    words, unknown = (sum(note.get(k, 0) for note in notes) for k in ("words", "unknown_words"))
+    if is_many(words, unknown):
+        log_unknown_words(words, unknown, described[0][key])
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ the seed. Therefore shards can be created anywhere, in any order, by any number 
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from data_tools.settings import Settings
 from keras_bert.common import files
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.masking import Masking, mask_examples, num_to_predict
+from keras_bert.text import unknown_words
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
@@ -82,13 +84,15 @@ def write_shard_of(
     Returns:
         index; file, rows, bytes and sha256 of the TFRecord file; and the counts documents,
         sentences, examples, random_next (examples with label 1, including swapped ones), masked (0
-        with dynamic, where training draws the masks) and real_tokens.
+        with dynamic, where training draws the masks), real_tokens, words and unknown_words (those
+        that became [UNK]). If these are many, unknown_words_description has examples.
 
     Raises:
         InputError: if the vocabulary cannot be read or the file cannot be written.
     """
     tokenizer = _tokenizer(tuple(load_vocab(vocab_file)), settings.tokenizer())
     tokenized = tokenize(documents, tokenizer)
+    words = _count_unknown_words(documents, tokenized, tokenizer)
     del documents  # frees memory for the examples
     counts = {"documents": len(tokenized), "sentences": len(tokenized.sentence_starts) - 1}
     counts |= {"random_next": 0, "masked": 0, "real_tokens": 0, "examples": 0}
@@ -104,7 +108,19 @@ def write_shard_of(
             yield tfrecord_writing.encode_examples(features)
 
     entry = tfrecord_writing.write_shard(path, batches())
-    return {"index": index, **entry, **counts}
+    return {"index": index, **entry, **counts, **words}
+
+
+def _count_unknown_words(
+    documents: list[list[bytes]], tokenized: instances.Documents, tokenizer: "BertTokenizer"
+) -> dict[str, Any]:
+    words, unknown = unknown_words.count_unknown_words([tokenized.ids], tokenizer)
+    counts: dict[str, Any] = {"words": words, "unknown_words": unknown}
+    if unknown_words.is_many(words, unknown):
+        sentences = itertools.chain.from_iterable(documents)
+        description = unknown_words.describe_unknown_words(sentences, tokenizer)
+        counts["unknown_words_description"] = description
+    return counts
 
 
 @functools.lru_cache(maxsize=1)

@@ -24,7 +24,7 @@ from typing import BinaryIO
 from data_tools.corpus import formats, gutenberg
 from data_tools.corpus.archives import is_archive
 from data_tools.corpus.dataset_folders import select_data_files
-from data_tools.corpus.lines import Lines
+from data_tools.corpus.lines import WHOLE, Lines, Part
 from data_tools.corpus.markup import MarkupFile, markup_texts
 from data_tools.corpus.odd_input import OddInput
 from data_tools.corpus.rows import Rows, table_texts
@@ -40,6 +40,8 @@ MIXED = "mixed"
 INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg", *_TABLES, *_MARKUP, MIXED)
 # The formats whose files have several fields or columns.
 FIELD_FORMATS = ("jsonl", *_TABLES, MIXED)
+# The formats whose files can be divided between two documents.
+DIVISIBLE = ("sentences", "prose", "jsonl", "wiki")
 # The formats of the files of a mixed corpus; .gz, .bz2, .xz or .zst may follow.
 ENDINGS = {
     ".txt": "prose",
@@ -106,8 +108,9 @@ def find_input_files(
     start with `flag`, the flag that provides the list.
 
     Raises:
-        InputError: if an entry matches no file, or something that is not a regular file; or if a
-            dataset folder is not complete.
+        InputError: if an entry matches no file, or something that is not a regular file; if a
+            dataset folder is not complete; or if the ending of a name is that of another format
+            than the default format.
     """
     # If the whole value is the name of a file, its commas belong to the name.
     entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
@@ -125,7 +128,21 @@ def find_input_files(
         paths.update(dict.fromkeys(found))
     if not paths:
         raise InputError(f"--{flag}={patterns!r}: empty list; expected files, globs or folders")
+    if input_format == Reading.input_format:
+        _reject_other_formats(paths, flag)
     return select_data_files(paths) if input_format in ("arrow", MIXED) else list(paths)
+
+
+def _reject_other_formats(paths: Iterable[str], flag: str) -> None:
+    """Raises an `InputError` if the default format would read a file whose ending is another's."""
+    for path in paths:
+        named = ENDINGS.get(_ending(path), "prose")
+        if named != "prose":
+            raise InputError(
+                f"--{flag}: {path} is not a text file with one sentence per line, as "
+                f"--input_format={Reading.input_format} expects; use --input_format={named}, or "
+                f"{MIXED} for files of several formats"
+            )
 
 
 def _expand(entry: str) -> list[str]:
@@ -173,15 +190,17 @@ def read_texts(
     reading: Reading,
     odd: OddInput,
     open_file: Callable[[str], BinaryIO] = open_local,
+    part: Part = WHOLE,
 ) -> Iterator[str]:
-    r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences."""
-    input_format = reading.input_format
-    if input_format == MIXED:
-        ending = _ending(path)
-        input_format = ENDINGS.get(ending)
-        if input_format is None:
-            _count_unknown(path, ending, odd, open_file)
-            return
+    r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences.
+
+    If `part` is not the whole file, a large share of bad lines is not an error; `odd.bad_lines`
+    becomes their number.
+    """
+    input_format = format_of(path, reading)
+    if input_format is None:
+        _count_unknown(path, _ending(path), odd, open_file)
+        return
     if input_format in _MARKUP:
         file = MarkupFile(path, reading.max_bad_line_share, open_file)
         yield from _counted(file, markup_texts(file, input_format, reading.language), odd)
@@ -194,7 +213,7 @@ def read_texts(
         return
     longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
     sizes = {"max_line_bytes": longest} if longest else {}
-    lines = Lines(path, reading.max_bad_line_share, open_file, **sizes)
+    lines = Lines(path, reading.max_bad_line_share, open_file, part=part, **sizes)
     if input_format == "sentences":
         texts = formats.sentence_texts(lines)
     elif input_format == "prose":
@@ -206,6 +225,16 @@ def read_texts(
     else:
         texts = gutenberg.gutenberg_texts(lines, reading.language)
     yield from _counted(lines, texts, odd)
+
+
+def format_of(path: str, reading: Reading) -> str | None:
+    """Returns the format of a file; None if it is mixed and the ending of the name is unknown."""
+    return ENDINGS.get(_ending(path)) if reading.input_format == MIXED else reading.input_format
+
+
+def is_divisible(path: str, reading: Reading) -> bool:
+    """Returns whether several processes can read parts of a file (`formats.starts_document`)."""
+    return format_of(path, reading) in DIVISIBLE and not is_archive(path)
 
 
 def _ending(path: str) -> str:
@@ -234,7 +263,10 @@ def _counted(units: Units, texts: Iterable[str], odd: OddInput) -> Iterator[str]
     for text in texts:
         is_empty = False
         yield text
-    units.check_bad_units()
-    if is_empty:
-        units.add_odd("empty_files")
+    if getattr(units, "part", WHOLE) == WHOLE:
+        units.check_bad_units()
+        if is_empty:
+            units.add_odd("empty_files")
+    else:
+        odd.bad_lines = units.bad_units()
     odd.merge(units.odd)

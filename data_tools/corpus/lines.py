@@ -17,8 +17,8 @@ from keras_bert.common.errors import InputError
 MAX_LINE_BYTES = 1 << 20
 
 # Fits in a processor's cache. Not more than MAX_LINE_BYTES, so an over-long line spans blocks.
-_BLOCK_BYTES = 1 << 18
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BLOCK_BYTES = 1 << 18
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # The characters that errors="surrogateescape" produces for invalid bytes.
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
@@ -40,8 +40,25 @@ class Line(NamedTuple):
     is_partial: bool
 
 
+class Part(NamedTuple):
+    """A part of a text file between two line ends; the default is the whole file.
+
+    Attributes:
+        start: offset of the first byte.
+        end: offset after the last byte; None for the end of the file.
+        first_line: number of the first line, from 1.
+    """
+
+    start: int = 0
+    end: int | None = None
+    first_line: int = 1
+
+
+WHOLE = Part()
+
+
 class Lines(Units):
-    """The lines of one file, which can be read once.
+    """The lines of one file, or of a part of it, which can be read once.
 
     Lines with more than `max_line_bytes` bytes are split. `max_bad_line_share` is the maximum
     fraction of undecodable or malformed lines. The attribute `odd` counts odd input.
@@ -53,9 +70,10 @@ class Lines(Units):
         max_bad_line_share: float,
         open_file: Callable[[str], BinaryIO],
         max_line_bytes: int = MAX_LINE_BYTES,
+        part: Part = WHOLE,
     ):
         super().__init__(path, max_bad_line_share)
-        self._open_file, self._max_line_bytes = open_file, max_line_bytes
+        self._open_file, self._max_line_bytes, self.part = open_file, max_line_bytes, part
 
     def blocks(self) -> Iterator[tuple[Line, str]]:
         """Yields (block, text): a block of whole lines as a `Line`, and its decoded content."""
@@ -115,13 +133,14 @@ class Lines(Units):
 
         The boundaries depend only on the text, not on how the file was read.
         """
-        number, offset = 1, 0
+        first_line = number = self.part.first_line
+        offset = self.part.start
         tail, tail_is_partial = bytearray(), False
         for chunk in self._chunks():
             if not offset and not tail:
                 self._check_mark(chunk)
-                if chunk.startswith(_BYTE_ORDER_MARK):
-                    chunk, offset = chunk[len(_BYTE_ORDER_MARK) :], len(_BYTE_ORDER_MARK)
+                if chunk.startswith(BYTE_ORDER_MARK):
+                    chunk, offset = chunk[len(BYTE_ORDER_MARK) :], len(BYTE_ORDER_MARK)
             first_end = chunk.find(b"\n")
             to_end = chunk if first_end < 0 else chunk[: first_end + 1]
             tail += to_end
@@ -130,14 +149,14 @@ class Lines(Units):
                     self.add_odd("long_lines", Line(number, offset, b"", True))
                 part = bytes(tail[: _split_position(tail, self._max_line_bytes)])
                 del tail[: len(part)]
-                if not _is_blank(part):
+                if not is_blank(part):
                     yield Line(number, offset, part + b"\n", True)
                 offset += len(part)
                 tail_is_partial = True
             if first_end < 0:
                 continue
             if tail_is_partial:
-                if not _is_blank(tail):
+                if not is_blank(tail):
                     yield Line(number, offset, bytes(tail), True)
                 number, offset = number + 1, offset + len(tail)
                 tail, tail_is_partial = bytearray(), False
@@ -147,10 +166,10 @@ class Lines(Units):
                 yield Line(number, offset, content, False)
             number, offset = number + content.count(b"\n"), offset + len(content)
             tail = bytearray(chunk[last_end:])
-            self._num_units = number - 1
+            self._num_units = number - first_line
         if tail:
-            self._num_units = number
-        if tail and not (tail_is_partial and _is_blank(tail)):
+            self._num_units = number - first_line + 1
+        if tail and not (tail_is_partial and is_blank(tail)):
             yield Line(number, offset, bytes(tail) + b"\n", tail_is_partial)
 
     def _check_mark(self, start: bytes) -> None:
@@ -161,19 +180,23 @@ class Lines(Units):
             )
 
     def _chunks(self) -> Iterator[bytes]:
-        """Yields the decompressed file in chunks of equal size, except the last."""
-        done = 0
+        """Yields the decompressed file in chunks that end at multiples of BLOCK_BYTES."""
+        done, end = self.part.start, self.part.end
         try:
             with self._open_file(self.path) as raw:
                 file = decompressed(self.path, raw)
-                while chunk := file.read(_BLOCK_BYTES):
-                    done += len(chunk)
+                if done:
+                    file.seek(done)
+                while True:
+                    size = BLOCK_BYTES - done % BLOCK_BYTES
+                    size = size if end is None else min(size, end - done)
+                    chunk = b""
                     # A read may return fewer bytes than requested before the end of the file.
-                    while len(chunk) < _BLOCK_BYTES and (
-                        more := file.read(_BLOCK_BYTES - len(chunk))
-                    ):
+                    while len(chunk) < size and (more := file.read(size - len(chunk))):
                         chunk += more
                         done += len(more)
+                    if not chunk:
+                        return
                     yield chunk
         except BrokenArchiveError as error:
             raise InputError(
@@ -183,10 +206,10 @@ class Lines(Units):
             raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
 
 
-def _is_blank(part: bytes | bytearray) -> bool:
-    """Returns whether a part of an over-long line has only white space.
+def is_blank(part: bytes | bytearray) -> bool:
+    """Returns whether a line has only white space.
 
-    Such a part is skipped, because a blank line would end a document.
+    Such a part of an over-long line is skipped, because a blank line would end a document.
     """
     return not part.decode(errors="replace").strip()
 

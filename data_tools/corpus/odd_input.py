@@ -36,6 +36,12 @@ KINDS = {
         "files with an unknown ending",
         "skipped",
     ),
+    "hard_wrapped_files": (
+        "file that looks like hard-wrapped text, not like one sentence per line",
+        "files that look like hard-wrapped text, not like one sentence per line",
+        "read as one sentence per line and one document per paragraph; for running text, use "
+        "--input_format=prose, or gutenberg for books of Project Gutenberg",
+    ),
     "malformed_lines": ("malformed line", "malformed lines", "skipped"),
     "unmarked_files": (
         "book without a start marker",
@@ -46,9 +52,13 @@ KINDS = {
 
 
 class OddInput:
-    """Counts of odd input by kind (`KINDS`), with the first places of each kind."""
+    """Counts of odd input by kind (`KINDS`), with the first places of each kind.
+
+    `bad_lines` is a `units.BadUnits` for a part of a file, which `documents.read_texts` sets.
+    """
 
     def __init__(self) -> None:
+        self.bad_lines: Any = None
         self._counts: Counter[str] = Counter()
         self._files: Counter[str] = Counter()
         self._first: dict[str, list[dict[str, Any]]] = {}

@@ -3,7 +3,7 @@
 Such a file probably has another format than the one that it is read as.
 """
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from data_tools.corpus.odd_input import OddInput
 from keras_bert.common.errors import InputError
@@ -17,6 +17,22 @@ class Unit(Protocol):
     """
 
     number: int
+
+
+class BadUnits(NamedTuple):
+    """The number of bad units among those that were read, and a description of the first one."""
+
+    num_bad: int
+    num_units: int
+    first: str
+
+    def check(self, max_share: float, name: str) -> None:
+        """Raises an `InputError` if more than `max_share` of the units, a plural name, are bad."""
+        if self.num_bad > max_share * self.num_units:
+            share = f"more than --max_bad_line_share={max_share:g} allows"
+            if max_share:
+                share = f"{self.num_bad} of {self.num_units} {name} are bad, {share}"
+            raise InputError(f"{self.first}: {share}")
 
 
 class Units:
@@ -47,23 +63,20 @@ class Units:
         """Counts odd input of a kind in `odd_input.KINDS`, by default in the file as a whole."""
         self.odd.add(kind, self.place(unit), times=times)
 
+    def bad_units(self) -> BadUnits:
+        """Returns the number of bad units; must be called after the last unit was read."""
+        return BadUnits(self._num_bad, self._num_units, self._first_bad)
+
     def check_bad_units(self) -> None:
         """Raises an `InputError` if more than `max_bad_line_share` of all units were bad.
 
         Must be called after the last unit was read. The message describes the first bad unit.
         """
-        if self._num_bad > self._max_bad_line_share * self._num_units:
-            self._raise_bad_units()
+        self.bad_units().check(self._max_bad_line_share, f"{self.name}s")
 
     def _add_bad(self, number: int, problem: str) -> None:
         self._first_bad = self._first_bad or f"{self.path} {self.name} {number}: {problem}"
         self._num_bad += number != self._last_bad  # counts each unit once
         self._last_bad = number
         if not self._max_bad_line_share:
-            self._raise_bad_units()
-
-    def _raise_bad_units(self) -> None:
-        share = f"more than --max_bad_line_share={self._max_bad_line_share:g} allows"
-        if self._max_bad_line_share:
-            share = f"{self._num_bad} of {self._num_units} {self.name}s are bad, {share}"
-        raise InputError(f"{self._first_bad}: {share}")
+            self.check_bad_units()

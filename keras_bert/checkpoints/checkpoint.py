@@ -18,6 +18,7 @@ from keras_bert.text.settings import TokenizerSettings
 # Model class of this library -> the transformers class with the same heads.
 ARCHITECTURES = {
     "BertEncoder": "BertModel",
+    "SentenceEncoder": "BertModel",
     "BertPretrainer": "BertForPreTraining",
     "BertClassifier": "BertForSequenceClassification",
     "BertTokenClassifier": "BertForTokenClassification",
@@ -73,11 +74,15 @@ class Checkpoint:
 
     @property
     def labels(self) -> list[str] | None:
-        """The names of a classifier's labels in the order of its logits; None if unknown."""
+        """The names of a classifier's labels in the order of its logits; None if unknown.
+
+        A label without a name up to the last one with a name is LABEL_N, as in transformers.
+        """
         names = self.settings.get("id2label")
-        if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
+        if not isinstance(names, dict) or not names or not all(map(str.isdecimal, names)):
             return None
-        return [str(names[str(index)]) for index in range(len(names))]
+        count = 1 + max(map(int, names))
+        return [str(names.get(str(index), f"LABEL_{index}")) for index in range(count)]
 
     @property
     def problem_type(self) -> str | None:

@@ -30,8 +30,10 @@ _RULES = (
     ("oov_token", "[UNK]"),
 )
 # The key under `keras_bert` in metadata.json for a `strip_accents` that differs from `lowercase`.
-_STRIP_ACCENTS = "strip_accents"
-METADATA_KEYS = (_STRIP_ACCENTS, USER_TOKENS)
+_STRIP_ACCENTS, _MAX_CHARS = "strip_accents", "max_input_chars_per_word"
+METADATA_KEYS = (_STRIP_ACCENTS, _MAX_CHARS, USER_TOKENS)
+# KerasHub counts bytes, not characters.
+_KERAS_HUB_MAX_CHARS = 100
 
 
 def read_tokenizer(
@@ -51,7 +53,12 @@ def read_tokenizer(
     content = _read_content(file)
     mismatch = find_mismatch(file, content, _RULES)
     keeps_accents = value_of(path / METADATA, metadata, _STRIP_ACCENTS, bool, None) is False
-    settings = _settings(file, content, guess_lower_case(vocab, path), keeps_accents)
+    settings = replace(
+        _settings(file, content, guess_lower_case(vocab, path), keeps_accents),
+        max_input_chars_per_word=value_of(
+            path / METADATA, metadata, _MAX_CHARS, int, _KERAS_HUB_MAX_CHARS
+        ),
+    )
     if USER_TOKENS in metadata:
         of_metadata = TokenizerSettings.read(path / METADATA, {USER_TOKENS: metadata[USER_TOKENS]})
         return replace(settings, user_tokens=of_metadata.user_tokens), mismatch
@@ -67,6 +74,8 @@ def metadata_of(settings: TokenizerSettings) -> dict[str, Any]:
     own: dict[str, Any] = {}
     if settings.strip_accents is not None:
         own[_STRIP_ACCENTS] = settings.strip_accents
+    if settings.max_input_chars_per_word != _KERAS_HUB_MAX_CHARS:
+        own[_MAX_CHARS] = settings.max_input_chars_per_word
     if settings.user_tokens:
         own[USER_TOKENS] = settings.to_dict()[USER_TOKENS]
     return own

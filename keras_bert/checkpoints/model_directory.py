@@ -9,7 +9,9 @@ Pickle files are never read.
 
 import json
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,14 @@ from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.safetensors_file import (
     INDEX,
     WEIGHTS,
-    open_safetensors,
     write_safetensors,
 )
-from keras_bert.checkpoints.sentence_transformers import SENTENCE_TRANSFORMER_FILES
+from keras_bert.checkpoints.sentence_transformers import (
+    SENTENCE_TRANSFORMER_FILES,
+    lower_cases,
+    open_with_dense,
+    transformer_folder,
+)
 from keras_bert.checkpoints.tokenizer_files import (
     CONFIG,
     FAST_TOKENIZER,
@@ -60,13 +66,18 @@ MODEL_FILES = (
 def open_model_directory(path: str | os.PathLike) -> Checkpoint:
     """Opens a model directory without reading its weights.
 
+    If modules.json names another folder for the encoder, its files are read there.
+
     Raises:
         InputError: the directory does not exist, a file is missing or cannot be read, or the
             vocabulary does not match the config.
     """
-    path = Path(path)
-    if not path.is_dir():
-        raise InputError(f"{path}: no such directory; expected one with {CONFIG} and {WEIGHTS}")
+    directory = Path(path)
+    if not directory.is_dir():
+        raise InputError(
+            f"{directory}: no such directory; expected one with {CONFIG} and {WEIGHTS}"
+        )
+    path = transformer_folder(directory)
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: has no {CONFIG}; expected a model directory")
     if not (path / WEIGHTS).is_file() and not (path / INDEX).is_file():
@@ -79,14 +90,17 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
     vocab, tokenizer, mismatch = read_tokenizer(path, settings)
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
+    if lower_cases(path) and not tokenizer.do_lower_case:
+        accents = tokenizer.strips_accents
+        tokenizer = replace(tokenizer, do_lower_case=True, strip_accents=accents)
     return Checkpoint(
-        path=path,
+        path=directory,
         kind="a Hugging Face model directory",
         config=config,
         vocab=vocab,
         tokenizer_settings=tokenizer,
         settings=settings,
-        open_weights=partial(open_safetensors, path),
+        open_weights=partial(open_with_dense, directory),
         tokenizer_mismatch=mismatch,
     )
 
@@ -111,13 +125,13 @@ def save_model_directory(
     settings = description.hugging_face_settings(architecture, getattr(model, "num_labels", None))
     with atomic_path(path, failures=(SafetensorError,)) as folder:
         folder.mkdir()
-        write_model_directory(
-            folder, weights_of(model), settings, vocab, description.tokenizer_settings
-        )
+        weights = weights_of(model)
+        dense = {name: weights.pop(name) for name in [*weights] if "/dense_" in name}
+        write_model_directory(folder, weights, settings, vocab, description.tokenizer_settings)
         if description.card:
             write_bytes(folder / MODEL_CARD, description.card.encode())
         if description.sentence_transformer:
-            description.sentence_transformer.write(folder, description.config.hidden_size)
+            description.sentence_transformer.write(folder, description.config.hidden_size, dense)
 
 
 def write_model_directory(
@@ -179,7 +193,10 @@ def _pickle_hint(path: Path) -> str:
 def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Checks the types of `id2label` and `architectures`."""
     names = settings.get("id2label") or {}
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+    if not isinstance(names, dict) or not all(
+        re.fullmatch(r"0|[1-9]\d{0,5}", key) and isinstance(name, str)
+        for key, name in names.items()
+    ):
         raise InputError(
             f"{path}: id2label is {json.dumps(names)}; expected an object from class ids to label "
             'names, such as {"0": "no", "1": "yes"}'

@@ -10,6 +10,7 @@ _LAYERS = (
     ("encoder/embeddings", "bert.embeddings"),
     ("encoder/layer_{}", "bert.encoder.layer.{}"),
     ("encoder/pooler", "bert.pooler"),
+    ("encoder/dense_{}", "dense.{}"),  # of sentence-transformers, in files of their own
     ("masked_lm/dense", "cls.predictions.transform.dense"),
     ("masked_lm/LayerNorm", "cls.predictions.transform.LayerNorm"),
     ("masked_lm", "cls.predictions"),

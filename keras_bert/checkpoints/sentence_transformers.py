@@ -1,22 +1,57 @@
-"""Reads and writes the files of sentence-transformers: length, pooling, normalization."""
+"""Reads and writes the files of sentence-transformers: length, pooling, Dense modules, prompts.
 
+    modules.json                        the type and the folder of each module
+    sentence_bert_config.json           max_seq_length, do_lower_case; beside the encoder
+    1_Pooling/config.json               the pooling
+    2_Dense/config.json, .safetensors   a linear layer with an activation
+    config_sentence_transformers.json   prompts, truncate_dim
+
+Since version 5.4, the length is `model_max_length` of tokenizer_config.json. Before version 2.0,
+the encoder was in a folder such as 0_Transformer.
+"""
+
+import contextlib
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from absl import logging
+import numpy as np
+from safetensors.numpy import save_file
 
+from keras_bert.checkpoints.safetensors_file import WEIGHTS, open_safetensors
+from keras_bert.checkpoints.weights import StoredWeights
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of, write_json
 
-MODULES = "modules.json"
-LENGTH = "sentence_bert_config.json"
-_POOLING_FOLDER, _NORMALIZE_FOLDER = "1_Pooling", "2_Normalize"
+MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
+_PROMPTS = "config_sentence_transformers.json"
+_POOLING_FOLDER = "1_Pooling"
 # The names that `SentenceTransformer.write` creates in a model directory.
-SENTENCE_TRANSFORMER_FILES = (MODULES, LENGTH, _POOLING_FOLDER, _NORMALIZE_FOLDER)
+SENTENCE_TRANSFORMER_FILES = (
+    *(MODULES, LENGTH, _PROMPTS, _POOLING_FOLDER),
+    *(f"{index}_{kind}" for index in range(2, 10) for kind in ("Dense", "Normalize")),
+)
 
 # Supported pooling -> its key in older sentence-transformers files.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
+# Class in torch.nn -> the name of the activation in Keras.
+_ACTIVATIONS = {"Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
+_TORCH = {
+    keras: f"torch.nn.modules.{'linear' if keras == 'linear' else 'activation'}.{name}"
+    for name, keras in _ACTIVATIONS.items()
+}
+
+
+@dataclass(frozen=True)
+class DenseSettings:
+    """A Dense module: a linear layer from `inputs` to `units` numbers, then `activation`."""
+
+    inputs: int
+    units: int
+    activation: str = "tanh"
+    use_bias: bool = True
 
 
 @dataclass(frozen=True)
@@ -25,66 +60,168 @@ class SentenceTransformer:
 
     Attributes:
         max_seq_length: maximum number of tokens in a text; None if no file specifies it.
-        pooling: `cls` or `mean`; None if it is not specified or not supported.
+        pooling: `cls` or `mean`; None if it is not specified.
         normalize: whether vectors are scaled to length 1.
+        dense: the layers between the pooling and the normalization.
+        prompts: texts by name, of which one is put before a text.
+        default_prompt_name: the name of the prompt that is used by default; None for no prompt.
+        truncate_dim: the size to which vectors are truncated at last; None for whole vectors.
     """
 
     max_seq_length: int | None = None
     pooling: str | None = None
     normalize: bool = False
+    dense: tuple[DenseSettings, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    truncate_dim: int | None = None
 
     @classmethod
     def of(cls, model_dir: Path) -> "SentenceTransformer":
-        """Reads modules.json and sentence_bert_config.json in a model directory, if they exist."""
-        file = model_dir / LENGTH
-        config = read_json(file) if file.is_file() else {}
-        length = value_of(file, config, "max_seq_length", int, None)
-        modules = _modules(model_dir / MODULES)
-        kinds = [kind for kind, _ in modules]
-        poolings = [
-            _poolings(model_dir / path / "config.json") for k, path in modules if k == "Pooling"
-        ]
-        others = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
-        pooling = None
-        if others or len(poolings) > 1:
-            unsupported = ", ".join(others) or "more than one Pooling"
-            logging.warning("%s: skipped unsupported modules: %s", model_dir, unsupported)
-        elif poolings and len(poolings[0]) == 1 and poolings[0][0] in _POOLINGS:
-            pooling = poolings[0][0]
-        elif poolings:
-            logging.warning(
-                "%s: skipped unsupported pooling: %s", model_dir, ", ".join(poolings[0])
-            )
-        return cls(length, pooling, "Normalize" in kinds)
+        """Reads the files in a model directory, if they exist.
 
-    def write(self, folder: Path, width: int) -> None:
-        """Writes the files into a model directory; `width` is the size of the vectors.
-
-        `max_seq_length` and `pooling` must not be None.
+        Raises:
+            InputError: a file is not valid, or a module or its setting is not supported.
         """
-        modules = [("", "Transformer"), (_POOLING_FOLDER, "Pooling")]
-        modules += [(_NORMALIZE_FOLDER, "Normalize")] * self.normalize
+        length = _max_seq_length(model_dir)
+        modules = _modules(model_dir)
+        if not modules:
+            return cls(length)
+        kinds = [kind for kind, _ in modules]
+        count = kinds.count("Dense")
+        expected = ["Transformer", "Pooling", *["Dense"] * count]
+        expected += ["Normalize"] * (kinds[-1] == "Normalize")
+        if ["Transformer" if kind == "BERT" else kind for kind in kinds] != expected:
+            raise InputError(
+                f"{model_dir / MODULES}: the modules are {', '.join(kinds)}; expected Transformer, "
+                "Pooling, any number of Dense, and optionally Normalize. To use the encoder "
+                f"without them, remove {MODULES}"
+            )
+        file = model_dir / _PROMPTS
+        config = read_json(file) if file.is_file() else {}
+        prompts = config.get("prompts") or {}
+        name = value_of(file, config, "default_prompt_name", str, None)
+        if (
+            not isinstance(prompts, dict)
+            or not all(isinstance(text, str | None) for text in prompts.values())
+            or name not in (None, *prompts)
+        ):
+            raise InputError(
+                f"{file}: prompts is {prompts!r:.80} and default_prompt_name {name!r}; expected an "
+                "object of texts, and the name of one of them or null"
+            )
+        dense = tuple(_dense(folder) for kind, folder in modules if kind == "Dense")
+        size = value_of(file, config, "truncate_dim", int, None)
+        if size is not None and size < 1:
+            raise InputError(f"{file}: truncate_dim is {size}; expected at least 1")
+        return cls(
+            length,
+            _pooling(modules[1][1] / "config.json"),
+            kinds[-1] == "Normalize",
+            dense,
+            {key: text or "" for key, text in prompts.items()},
+            name,
+            size,
+        )
+
+    def write(self, folder: Path, width: int, dense: Mapping[str, np.ndarray]) -> None:
+        """Writes the files into a model directory.
+
+        `width` is the size of the pooled vectors, and `dense` the weights of the Dense modules by
+        their paths in the model. `max_seq_length` and `pooling` must not be None.
+        """
+        kinds = ["", "Pooling", *["Dense"] * len(self.dense), *["Normalize"] * self.normalize]
+        paths = [f"{index}_{kind}" if kind else "" for index, kind in enumerate(kinds)]
         listed = [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(modules)
+            {
+                "idx": index,
+                "name": str(index),
+                "path": path,
+                "type": f"sentence_transformers.models.{kind or 'Transformer'}",
+            }
+            for index, (path, kind) in enumerate(zip(paths, kinds, strict=True))
         ]
-        for path, _ in modules[1:]:
+        for path in paths[1:]:
             (folder / path).mkdir()
         modes = {key: name == self.pooling for name, key in _POOLINGS.items()}
         pooling = {"word_embedding_dimension": width, **modes}
         write_json(folder / _POOLING_FOLDER / "config.json", pooling)
+        for index, layer in enumerate(self.dense):
+            content = {
+                "in_features": layer.inputs,
+                "out_features": layer.units,
+                "bias": layer.use_bias,
+                "activation_function": _TORCH[layer.activation],
+            }
+            write_json(folder / paths[2 + index] / "config.json", content)
+            weights = {"linear.weight": dense[f"encoder/dense_{index}/kernel"].T}
+            if layer.use_bias:
+                weights["linear.bias"] = dense[f"encoder/dense_{index}/bias"]
+            weights = {name: np.ascontiguousarray(value) for name, value in weights.items()}
+            save_file(weights, folder / paths[2 + index] / WEIGHTS, metadata={"format": "pt"})
         write_json(folder / LENGTH, {"max_seq_length": self.max_seq_length, "do_lower_case": False})
+        content = {
+            "prompts": dict(self.prompts),
+            "default_prompt_name": self.default_prompt_name,
+            "truncate_dim": self.truncate_dim,
+        }
+        if any(content.values()):
+            write_json(folder / _PROMPTS, content)
         write_json(folder / MODULES, listed)
 
 
-def _modules(file: Path) -> list[tuple[str, str]]:
+def transformer_folder(model_dir: Path) -> Path:
+    """Returns the folder with the encoder: a model directory, or in it that of the first module."""
+    modules = _modules(model_dir)
+    return modules[0][1] if modules else model_dir
+
+
+def lower_cases(folder: Path) -> bool:
+    """Returns whether sentence-transformers lower-cases texts before the tokenizer of a folder."""
+    file = folder / LENGTH
+    return file.is_file() and value_of(file, read_json(file), "do_lower_case", bool, False)
+
+
+@contextlib.contextmanager
+def open_with_dense(model_dir: Path) -> Iterator[StoredWeights]:
+    """Opens the weights of a model directory, including those of Dense modules.
+
+    They are named dense.0.weight, dense.0.bias, dense.1.weight and so on.
+    """
+    folders = [folder for kind, folder in _modules(model_dir) if kind == "Dense"]
+    with contextlib.ExitStack() as stack:
+        stored = stack.enter_context(open_safetensors(transformer_folder(model_dir)))
+        found: dict[str, tuple[StoredWeights, str]] = {}
+        for index, folder in enumerate(folders):
+            if not (folder / WEIGHTS).is_file():
+                continue
+            dense = stack.enter_context(open_safetensors(folder))
+            found |= {
+                name.replace("linear", f"dense.{index}"): (dense, name) for name in dense.shapes
+            }
+        if not found:
+            yield stored
+            return
+
+        def read(name: str) -> np.ndarray:
+            if name not in found:
+                return stored.read(name)
+            dense, own = found[name]
+            return dense.read(own)
+
+        shapes = {name: dense.shapes[own] for name, (dense, own) in found.items()}
+        yield replace(stored, shapes={**stored.shapes, **shapes}, read=read)
+
+
+def _modules(model_dir: Path) -> list[tuple[str, Path]]:
     """Returns the type and folder of each module in modules.json; [] without the file."""
+    file = model_dir / MODULES
     if not file.is_file():
         return []
     try:
         modules = [
             (module["type"].rpartition(".")[2], str(module["path"]))
-            for module in json.loads(file.read_text(encoding="utf-8"))
+            for module in json.loads(file.read_text(encoding="utf-8-sig"))
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise InputError(
@@ -94,17 +231,71 @@ def _modules(file: Path) -> list[tuple[str, str]]:
     for _, path in modules:
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise InputError(f"{file}: the path {path!r}; expected a folder in that of the model")
-    return modules
+    return [(kind, model_dir / path) for kind, path in modules]
 
 
-def _poolings(file: Path) -> list[str]:
-    """Returns the poolings that a Pooling module concatenates, from its config.json."""
+def _max_seq_length(model_dir: Path) -> int | None:
+    """Returns the maximum number of tokens of a text; None if no file specifies it."""
+    folder = transformer_folder(model_dir)
+    files = [folder / name for name in (LENGTH, "tokenizer_config.json", "config.json")]
+    config, tokenizer, sizes = (read_json(file) if file.is_file() else {} for file in files)
+    length = value_of(files[0], config, "max_seq_length", int, None)
+    if length is not None or not (model_dir / MODULES).is_file():
+        return length
+    length, positions = tokenizer.get("model_max_length"), sizes.get("max_position_embeddings")
+    known = [value for value in (length, positions) if isinstance(value, int)]
+    return min(known, default=None)
+
+
+def _pooling(file: Path) -> str:
+    """Returns the pooling of a Pooling module, from its config.json."""
     config = read_json(file)
     modes = config.get("pooling_mode")
-    if modes is not None:
-        return [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
-    older = {key: name for name, key in _POOLINGS.items()}
-    enabled = [
-        key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
-    ]
-    return [older.get(key, key) for key in enabled] or ["mean"]
+    if modes is None:
+        older = {key: name for name, key in _POOLINGS.items()}
+        enabled = [
+            key
+            for key, value in config.items()
+            if key.startswith("pooling_mode_") and value is True
+        ]
+        modes = [older.get(key, key) for key in enabled] or ["mean"]
+    modes = [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        raise InputError(
+            f"{file}: the pooling is {', '.join(modes)}; expected cls or mean. To use the encoder "
+            f"without it, remove {MODULES}"
+        )
+    if config.get("include_prompt") is False:
+        raise InputError(f"{file}: include_prompt is false; expected true")
+    return modes[0]
+
+
+def _dense(folder: Path) -> DenseSettings:
+    """Reads the config.json of a Dense module, and checks that its weights can be opened."""
+    file = folder / "config.json"
+    config: dict[str, Any] = read_json(file)
+    name = value_of(file, config, "activation_function", str, "torch.nn.Tanh")
+    sizes = [value_of(file, config, key, int, 0) for key in ("in_features", "out_features")]
+    fixed = {
+        "module_input_name": (None, "sentence_embedding"),
+        "module_output_name": (None, "sentence_embedding"),
+        "use_residual": (None, False),
+    }
+    problems = [f"{key} is {config[key]!r}" for key in fixed if config.get(key) not in fixed[key]]
+    if not name.startswith("torch.nn.") or name.rpartition(".")[2] not in _ACTIVATIONS:
+        problems.append(f"activation_function is {name!r}")
+    if min(sizes) < 1:
+        problems.append("in_features or out_features is missing")
+    if problems:
+        raise InputError(
+            f"{file}: {', '.join(problems)}; expected a Dense module of sentence vectors, with an "
+            f"activation of torch.nn: {', '.join(_ACTIVATIONS)}"
+        )
+    if not (folder / WEIGHTS).is_file():
+        raise InputError(
+            f"{folder}: has no {WEIGHTS}; expected the weights of the Dense module. If it has "
+            "pytorch_model.bin, a pickle, convert it once with sentence-transformers: "
+            "SentenceTransformer(DIR).save_pretrained(NEW_DIR)"
+        )
+    use_bias = value_of(file, config, "bias", bool, True)
+    return DenseSettings(*sizes, _ACTIVATIONS[name.rpartition(".")[2]], use_bias)

@@ -19,7 +19,13 @@ from keras_bert.checkpoints.checkpoint import guess_lower_case
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of
 from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.vocabulary import check_vocab, load_vocab
+from keras_bert.text.vocabulary import (
+    SPECIAL_TOKENS,
+    check_vocab,
+    load_vocab,
+    named_tokens,
+    stripped,
+)
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 TOKENIZER, FAST_TOKENIZER = "tokenizer_config.json", "tokenizer.json"
@@ -44,6 +50,7 @@ _RULES = (
     ("do_basic_tokenize", True),
     ("clean_text", True),
     ("wordpieces_prefix", "##"),
+    *((f"{token[1:-1].lower()}_token", token) for token in SPECIAL_TOKENS),
 )
 # The same for tokenizer.json: first the type of each step, then the settings of the steps.
 _STEPS = (
@@ -56,13 +63,16 @@ _FAST_RULES = (
     ("normalizer.clean_text", True),
     ("model.continuing_subword_prefix", "##"),
 )
+_MAX_CHARS = "max_input_chars_per_word"
 # Setting of this library -> the key of tokenizer.json; in tokenizer_config.json, the names are the
 # same.
 _FAST_KEYS = {
     "do_lower_case": "normalizer.lowercase",
     "strip_accents": "normalizer.strip_accents",
     "tokenize_chinese_chars": "normalizer.handle_chinese_chars",
+    _MAX_CHARS: f"model.{_MAX_CHARS}",
 }
+_DEFAULT_MAX_CHARS = 100  # In transformers, unlike in Google's code.
 
 
 def read_tokenizer(
@@ -94,8 +104,17 @@ def read_tokenizer(
     vocab = None
     if not mismatch and (path / VOCAB).is_file():
         vocab = load_vocab(path / VOCAB)
-    elif not mismatch and fast:  # transformers 5 and later write only this file.
-        vocab = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"))
+    # transformers 5 and later write only tokenizer.json.
+    if not mismatch and fast and (vocab is None or "model.vocab" in steps):
+        in_fast = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"), config)
+        if vocab is not None and vocab[: len(in_fast)] != in_fast:
+            logging.warning(
+                "%s: has another vocabulary than %s; the former is used, as in transformers",
+                path / FAST_TOKENIZER,
+                VOCAB,
+            )
+            vocab = None
+        vocab = vocab or in_fast
     files = [
         (path / TOKENIZER, slow, {name: name for name in _FAST_KEYS}),
         (path / FAST_TOKENIZER, steps, _FAST_KEYS),
@@ -130,7 +149,7 @@ def _read_settings(
         do_lower_case: the value if it is in neither file.
 
     Raises:
-        InputError: a value is not a boolean.
+        InputError: a value has the wrong type.
     """
     first, second = (_stated(*file, do_lower_case) for file in files)
     for name in first.keys() & second.keys():
@@ -142,20 +161,24 @@ def _read_settings(
                 *(path, key, json.dumps(content[key])),
                 *(other, its_key, json.dumps(its_content[its_key])),
             )
-    return TokenizerSettings(**{"do_lower_case": do_lower_case, **second, **first})
+    defaults = {"do_lower_case": do_lower_case, _MAX_CHARS: _DEFAULT_MAX_CHARS}
+    return TokenizerSettings(**{**defaults, **second, **first})
 
 
 def _stated(
     path: Path, content: Mapping[str, Any], keys: Mapping[str, str], do_lower_case: bool
-) -> dict[str, bool | None]:
+) -> dict[str, bool | int | None]:
     """Returns the settings that a file contains, by name."""
     values = {
-        name: value_of(path, content, key, bool, None)
+        name: value_of(path, content, key, int if name == _MAX_CHARS else bool, None)
         for name, key in keys.items()
         # A null has a meaning only for strip_accents.
         if key in content and (content[key] is not None or name == "strip_accents")
     }
-    settings = TokenizerSettings(**{"do_lower_case": do_lower_case, **values})
+    try:
+        settings = TokenizerSettings(**{"do_lower_case": do_lower_case, **values})
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     return {name: getattr(settings, name) for name in values}
 
 
@@ -168,8 +191,11 @@ def find_mismatch(
     Returns one line with the file, the key and its value; None if all settings are supported.
     """
     for key, expected in rules:
-        if settings.get(key) is not None and settings[key] != expected:
-            return _mismatch(file, key, settings[key], expected)
+        found = settings.get(key)
+        if isinstance(found, Mapping):  # a special token with its settings
+            found = found.get("content")
+        if found is not None and found != expected:
+            return _mismatch(file, key, found, expected)
     return None
 
 
@@ -211,15 +237,21 @@ def _steps(fast: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fast_vocab(file: Path, model: Any) -> list[str]:
+def _fast_vocab(file: Path, model: Any, config: Mapping[str, Any]) -> list[str]:
     kind = model.get("type") if isinstance(model, dict) else None
     ids = model.get("vocab") if isinstance(model, dict) else None
     if kind is None:
         raise InputError(f"{file}: model has no type; expected WordPiece, as in BERT's tokenizer")
-    if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(
-        map(repr, range(len(ids)))
-    ):
-        raise InputError(f"{file}: expected a vocab with the ids 0, 1, 2, ..., each once")
-    vocab = sorted(ids, key=ids.get)
+    rows = config["vocab_size"]
+    is_valid = isinstance(ids, dict) and all(type(index) is int for index in ids.values())
+    if is_valid:
+        rows = max(rows, len(ids))
+        is_valid = len({*ids.values()} & {*range(rows)}) == len(ids)
+    if not is_valid:
+        raise InputError(f"{file}: expected a vocab with different ids from 0 to {rows - 1}")
+    tokens = [""] * rows  # The ids of empty and repeated lines of vocab.txt are missing here.
+    for token, index in ids.items():
+        tokens[index] = stripped(token)
+    vocab = named_tokens(tokens, str(file))
     check_vocab(vocab, where=str(file))
     return vocab

@@ -9,7 +9,7 @@ from typing import Any
 from keras_bert.checkpoints.added_tokens import added_token
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.user_tokens import UserToken, number_of_subwords
-from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD, SPECIAL_TOKENS
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 
 def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[st
             "type": "WordPiece",
             "unk_token": "[UNK]",
             "continuing_subword_prefix": "##",
-            "max_input_chars_per_word": MAX_CHARS_PER_WORD,
+            "max_input_chars_per_word": settings.max_input_chars_per_word,
             "vocab": {token: index for token, index in ids.items() if index < size},
         },
     }

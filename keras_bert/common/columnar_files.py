@@ -50,18 +50,26 @@ def read_batches(
         InputError: the file is not of this form, is damaged, or lacks a column; or pyarrow is not
             installed.
     """
-    source, names = _open(path, file, form)
+    source, schema = _open(path, file, form)
+    with _reading(path, "the schema"):
+        names = schema.names
     _check_columns(path, names, columns)
     read = _parquet_batches if form == PARQUET else _arrow_batches
     yield from read(path, source, columns)
 
 
-def read_column_names(path: str | os.PathLike, file: BinaryIO, form: str) -> list[str]:
-    """Returns the names of the columns of a Parquet or Arrow file.
+def read_schema(path: str | os.PathLike, form: str) -> tuple[dict[str, str], dict[bytes, bytes]]:
+    """Returns {column: type, as pyarrow writes it} and the metadata of a Parquet or Arrow file.
 
-    The arguments and errors are those of `read_batches`.
+    The errors are those of `read_batches`, or that the file cannot be opened.
     """
-    return _open(path, file, form)[1]
+    try:
+        with open(path, "rb") as file:
+            _, schema = _open(path, file, form)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    with _reading(path, "the schema"):
+        return {each.name: str(each.type) for each in schema}, dict(schema.metadata or {})
 
 
 def is_string(kind: Any) -> bool:
@@ -72,8 +80,8 @@ def is_string(kind: Any) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
-def _open(path: Any, file: BinaryIO, form: str) -> tuple[Any, list[str]]:
-    """Returns a pyarrow reader of a file, and the names of the columns."""
+def _open(path: Any, file: BinaryIO, form: str) -> tuple[Any, Any]:
+    """Returns a pyarrow reader of a file, and the schema."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -100,8 +108,7 @@ def _open(path: Any, file: BinaryIO, form: str) -> tuple[Any, list[str]]:
             raw = pa.PythonFile(file, mode="r")
             source = pa.ipc.open_stream(raw) if is_stream else pa.ipc.open_file(raw)
             schema = source.schema
-    with _reading(path, "the schema"):
-        return source, schema.names
+    return source, schema
 
 
 def _check_form(path: Any, file: BinaryIO, form: str) -> None:

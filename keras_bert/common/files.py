@@ -34,14 +34,14 @@ _KINDS = {
 
 
 def read_json(path: str | os.PathLike) -> dict:
-    """Reads a JSON object.
+    """Reads a JSON object from a file in UTF-8, with or without a byte order mark.
 
     Raises:
         InputError: the file is missing, cannot be read, or is not a JSON object.
     """
     path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -35,6 +35,11 @@ class _Exit:
         os._exit(INTERRUPTED)
 
 
+def is_python_handler(handler: object) -> bool:
+    """Returns whether a handler of SIGINT is Python's default one, or from this module."""
+    return isinstance(handler, _Handler | _Exit) or handler is signal.default_int_handler
+
+
 @contextlib.contextmanager
 def exit_at_interrupt(name: str) -> Iterator[None]:
     """Makes Ctrl-C print a line that starts with `name` and end the process at once.
@@ -67,8 +72,8 @@ def keyboard_interrupts(*, imports_only: bool = False) -> Iterator[None]:
             KeyboardInterrupt while they are imported, so it is raised again after the block.
     """
     before = signal.getsignal(signal.SIGINT)
-    is_replaceable = isinstance(before, _Handler | _Exit) or before is signal.default_int_handler
-    if threading.current_thread() is not threading.main_thread() or not is_replaceable:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not is_python_handler(before):
         yield
         return
     handler = _Handler()

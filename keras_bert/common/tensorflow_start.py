@@ -1,5 +1,6 @@
-"""Imports TensorFlow without the messages of its C++ code on stderr."""
+"""Imports TensorFlow, without messages of its C++ code and without GPUs of another backend."""
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -8,6 +9,20 @@ from keras_bert.common.interrupts import keyboard_interrupts
 
 
 def start_tensorflow() -> None:
+    """Imports TensorFlow, and hides GPUs from it if Keras computes with another backend.
+
+    TensorFlow, which preprocesses texts, would take the memory of the GPUs.
+    """
+    _import_quietly()
+    import keras
+    import tensorflow as tf
+
+    if keras.config.backend() != "tensorflow":
+        with contextlib.suppress(RuntimeError):  # The user's code has used TensorFlow before.
+            tf.config.set_visible_devices([], "GPU")
+
+
+def _import_quietly() -> None:
     """Imports TensorFlow without the messages of its C++ code on stderr.
 
     No setting disables all of these messages. If the import fails, they are printed. The function

@@ -23,9 +23,9 @@ class LinearClassifier(BertNetwork):
         config, dtype = self.config, self.dtype_policy
         self.encoder = BertEncoder(config, dtype=dtype)
         self.num_labels = num_labels
-        self.dropout = Dropout(
-            config.hidden_dropout_prob, self.encoder.next_dropout_site, dtype=dtype
-        )
+        rate = config.classifier_dropout
+        rate = config.hidden_dropout_prob if rate is None else rate
+        self.dropout = Dropout(rate, self.encoder.next_dropout_site, dtype=dtype)
         self.classifier = linear_head(num_labels, config.initializer_range, "classifier", dtype)
         shape = (None,) * (1 + self.per_token) + (config.hidden_size,)
         self.dropout.build(shape)

@@ -3,7 +3,7 @@
 Shapes: B texts, S tokens, H hidden size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -13,6 +13,50 @@ from keras_bert.models.bert_network import batch_and_length
 from keras_bert.models.encoder import BertEncoder
 
 POOLINGS = ("mean", "cls")
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class SentenceEncoder(BertEncoder):
+    """An encoder with the layers that a model of sentence-transformers applies to a pooled vector.
+
+    Args:
+        config: a `BertConfig` or its dict.
+        dense: the arguments of each layer: "units", "activation" and "use_bias".
+    """
+
+    def __init__(self, config: Any, dense: Sequence[Mapping[str, Any]] = (), **kwargs: Any):
+        self._dense_options = [dict(options) for options in dense]
+        super().__init__(config, **kwargs)
+
+    def build(self, input_shape: Any = None) -> None:
+        """Creates all variables; called by the constructor."""
+        if self.embeddings.built:
+            return
+        super().build(input_shape)
+        self.dense = [
+            keras.layers.Dense(**options, name=f"dense_{index}", dtype="float32")
+            for index, options in enumerate(self._dense_options)
+        ]
+        self.width = self.config.hidden_size
+        for layer in self.dense:
+            layer.build((None, self.width))
+            self.width = layer.units
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "dense": self._dense_options}
+
+
+def project(encoder: BertEncoder, vectors: Any) -> Any:
+    """Applies the Dense layers of a `SentenceEncoder` to pooled vectors, if `encoder` is one."""
+    for layer in getattr(encoder, "dense", ()):
+        vectors = layer(vectors)
+    return vectors
+
+
+def vector_size(encoder: BertEncoder) -> int:
+    """Returns the size of the vectors of texts."""
+    return getattr(encoder, "width", encoder.config.hidden_size)
 
 
 def pool(hidden: Any, input_mask: Any, pooling: str) -> Any:
@@ -50,8 +94,9 @@ class PooledEncoder(keras.Model):
         """Does nothing; the encoder has created all variables."""
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"vectors": float32 [B, H], or [B, k, H] for k names of poolings}.
+        """Returns {"vectors": float32 [B, H or width], or [B, k, H] for k names of poolings}.
 
+        The vectors of several poolings are those before the Dense layers of a `SentenceEncoder`.
         For the inputs, see `BertEncoder.call`.
         """
         outputs = self.encoder(inputs, training=training)
@@ -62,7 +107,7 @@ class PooledEncoder(keras.Model):
             return pool(outputs["sequence_output"], inputs["input_mask"], pooling)
 
         if isinstance(self.pooling, str):
-            return {"vectors": vectors(self.pooling)}
+            return {"vectors": project(self.encoder, vectors(self.pooling))}
         return {"vectors": ops.stack([vectors(name) for name in self.pooling], axis=1)}
 
     @property
@@ -72,9 +117,10 @@ class PooledEncoder(keras.Model):
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
         """Returns the shape of the vectors."""
-        several = () if isinstance(self.pooling, str) else (len(self.pooling),)
         batch, _ = batch_and_length(input_shape)
-        return {"vectors": (batch, *several, self.config.hidden_size)}
+        if isinstance(self.pooling, str):
+            return {"vectors": (batch, vector_size(self.encoder))}
+        return {"vectors": (batch, len(self.pooling), self.config.hidden_size)}
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

@@ -1,8 +1,10 @@
 r"""Continues the pre-training of a BERT on your own documents.
 
-    keras-bert adapt --input=documents --init_checkpoint=bert --output_dir=adapted
+    keras-bert adapt --input=documents --input_format=mixed --init_checkpoint=bert \
+        --output_dir=adapted
 
-The documents are the text, HTML, Markdown, Word, Parquet, Arrow and JSON-lines files in a folder.
+With --input_format=mixed, the documents are the text, HTML, Markdown, Word, Parquet, Arrow and
+JSON-lines files in a folder. By default, they are text files with one sentence per line.
 Some of them are held out. Frequent words of the others are added to the vocabulary of the
 checkpoint, and the masked-LM training continues on their text. The results compare the masked-LM
 loss on the held-out documents before and after the training. The output folder can be the

@@ -1,10 +1,11 @@
 """Defines the flags of `keras-bert adapt`, with defaults for some megabytes of text."""
 
 from data_tools import reading_flags
-from data_tools.corpus.documents import MIXED, Reading
 from keras_bert.programs.flags import MAX_BATCH_SIZE, MAX_REPEATS, MAX_SEQ_LENGTH, Definitions
 from keras_bert.programs.run_flags import define_steps
+from keras_bert.tasks.defaults import DEFAULTS
 
+_DEFAULTS = DEFAULTS["fill_mask"]
 # Flags that do not change the result, so they may differ when an adaptation is resumed.
 FLAGS_THAT_MAY_CHANGE = ("input", "output_dir")
 
@@ -12,7 +13,7 @@ FLAGS_THAT_MAY_CHANGE = ("input", "output_dir")
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
     define.string("input", None, "Documents: comma-separated folders, files or globs.")
-    reading_flags.define_flags(define, Reading(MIXED))
+    reading_flags.define_flags(define)
     define.string(
         "init_checkpoint",
         None,
@@ -58,7 +59,7 @@ def define_flags(define: Definitions) -> None:
     )
     define.integer(
         "train_batch_size",
-        32,
+        _DEFAULTS.batch_size,
         "Number of records per training step. Default: 32, because a few megabytes of text are "
         "some thousand records, which larger batches would divide into too few steps.",
         1,
@@ -66,7 +67,7 @@ def define_flags(define: Definitions) -> None:
     )
     define.number(
         "num_train_epochs",
-        10.0,
+        float(_DEFAULTS.epochs),
         "Number of passes over the training records. Default: 10, because each pass masks other "
         "tokens, so a small corpus can be read several times.",
         0.0,
@@ -81,14 +82,14 @@ def define_flags(define: Definitions) -> None:
     )
     define.number(
         "learning_rate",
-        5e-5,
+        _DEFAULTS.learning_rate,
         "Peak learning rate. Default: 5e-5, half of that of pre-training, because the weights are "
         "already trained.",
         lower_bound=0.0,
     )
     define.number(
         "warmup_proportion",
-        0.1,
+        _DEFAULTS.warmup_proportion,
         "Fraction of the training steps in which the learning rate increases to its peak. Default: "
         "10%, because the optimizer starts without moments and a run of a few thousand steps needs "
         "a larger share than the 1% of pre-training.",
@@ -96,7 +97,11 @@ def define_flags(define: Definitions) -> None:
         1.0,
     )
     define.integer(
-        "random_seed", 12345, "Seed for new weights, masks, data order and dropout.", 0, 2**32 - 1
+        "random_seed",
+        _DEFAULTS.seed,
+        "Seed for new weights, masks, data order and dropout.",
+        0,
+        2**32 - 1,
     )
     define_steps(define)
     define.require("input", "init_checkpoint", "output_dir")

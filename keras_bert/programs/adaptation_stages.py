@@ -40,7 +40,7 @@ from keras_bert.training.run import TrainingRun, TrainingSettings
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# The model is evaluated and saved after each epoch, but at most MAX_EVALUATIONS times, and
+# The model is evaluated after each epoch, but at most MAX_EVALUATIONS times. It is saved then, and
 # at least every MAX_CHECKPOINT_STEPS steps, so that little work is lost if the training is killed.
 _MAX_EVALUATIONS = 10
 _MAX_CHECKPOINT_STEPS = 1000
@@ -199,6 +199,7 @@ def _training(adaptation: Adaptation, num_examples: int) -> TrainingSettings:
     return replace(
         training,
         num_train_steps=steps,
+        evaluate_steps=evaluate_every,
         save_checkpoints_steps=min(evaluate_every, _MAX_CHECKPOINT_STEPS),
         keep_checkpoint_max=1,
     )

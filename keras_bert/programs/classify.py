@@ -22,6 +22,7 @@ from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
 from keras_bert.tasks.classification.glue import TASKS, GlueTask, find_task
 from keras_bert.tasks.classification.texts import find_glue_folder
+from keras_bert.tasks.defaults import DEFAULTS
 from keras_bert.tasks.prepared_tfds import find_prepared
 
 
@@ -72,7 +73,7 @@ def define_flags(define: Definitions) -> None:
     define.enum(
         "window_pooling", "mean", ["mean", "max"], "windows: how the logits of a text are pooled."
     )
-    fine_tuning_flags.define_flags(define)
+    fine_tuning_flags.define_flags(define, DEFAULTS["classification"])
     fine_tuning_flags.define_teacher(define)
 
 

@@ -84,7 +84,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     source, target = arguments
     changes = Changes(
         heads=flags.heads,
-        tokenizer={name: flags[name].value for name in TokenizerSettings().to_dict()},
+        tokenizer={
+            name: flags[name].value for name in TokenizerSettings().to_dict() if name in flags
+        },
         vocab=change,
         layers=layers,
         positions=flags.max_position_embeddings,

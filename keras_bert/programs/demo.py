@@ -176,11 +176,16 @@ def _command(program: str, *arguments: str, **values: object) -> list[str]:
 
 def _run(program: str, *arguments: str, **values: object) -> None:
     """Runs a program to its end."""
-    done = subprocess.run(_command(program, *arguments, **values), check=False)
-    if done.returncode == OUTPUT_CLOSED:  # The program has the same stdout as this one.
+    process = subprocess.Popen(_command(program, *arguments, **values))
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # It received Ctrl-C too, and saves a checkpoint if it trains.
+        raise
+    if code == OUTPUT_CLOSED:  # The program has the same stdout as this one.
         sys.exit(OUTPUT_CLOSED)
-    if done.returncode:
-        raise InputError(f"the last command failed with exit code {done.returncode}")
+    if code:
+        raise InputError(f"the last command failed with exit code {code}")
 
 
 def _report(results: dict[str, float]) -> None:

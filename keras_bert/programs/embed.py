@@ -13,13 +13,17 @@ with a header, JSONL, Parquet or Arrow. To resume an interrupted run, run the sa
 
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 
 from absl.flags import FlagValues
 
+from keras_bert.common.compilation_cache import use_compilation_cache
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs import fine_tuning_flags, missing_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
+from keras_bert.tasks.defaults import DEFAULTS
 
 
 def define_flags(define: Definitions) -> None:
@@ -71,9 +75,7 @@ def define_flags(define: Definitions) -> None:
         "absolute values.",
     )
     fine_tuning_flags.define_long_text(define)
-    fine_tuning_flags.define_flags(
-        define, train_batch_size=64, learning_rate=2e-5, num_train_epochs=1.0
-    )
+    fine_tuning_flags.define_flags(define, DEFAULTS["embedding"])
 
 
 # With --nodo_train, these flags are read from the run of --init_checkpoint.
@@ -109,6 +111,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN, *long_text)
     no_data = "" if flags.train_file or flags.eval_file else "no --train_file"
     missing_flags.complete_flags(flags, no_data, "out/embed", HELP)
+    if not flags["max_seq_length"].present and flags.max_seq_length == 128:
+        missing_flags.use(flags, "max_seq_length", _saved_length(Path(flags.init_checkpoint)))
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.embedding.data import EmbeddingSettings
     from keras_bert.tasks.embedding.fine_tuning import fine_tune_embedder
@@ -118,6 +122,18 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     results = fine_tune_embedder(EmbeddingSettings(**own), run)
     if worker_index(run.strategy) == 0:
         finish(results, run.output_dir, flags.export)
+
+
+def _saved_length(path: Path) -> int | None:
+    """Returns the length in the files of sentence-transformers; None if there are none."""
+    folders = [folder for folder in (path, path / "model") if (folder / "modules.json").is_file()]
+    if not folders:
+        return None
+    use_compilation_cache()
+    start_tensorflow()
+    from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer.of(folders[0]).max_seq_length
 
 
 PROGRAM = Program("embed", __doc__, define_flags, main, resumable=True)

@@ -27,6 +27,7 @@ from keras_bert.programs.run_flags import (
     define_export,
     strategy_of,
 )
+from keras_bert.tasks.defaults import DEFAULTS, TrainingDefaults
 
 if TYPE_CHECKING:
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun
@@ -51,14 +52,10 @@ _NEW_FLAGS = (*_TEACHER_FLAGS, "long_text", "window_stride", "window_pooling")
 
 def define_flags(
     define: Definitions,
-    *,
+    defaults: TrainingDefaults = DEFAULTS["classification"],
     max_seq_length: int = 128,
-    train_batch_size: int = 32,
-    learning_rate: float = 5e-5,
-    num_train_epochs: float = 3.0,
-    length_pool: int = 50,
 ) -> None:
-    """Defines the flags of all fine-tuning programs; the arguments are defaults of flags."""
+    """Defines the flags of all fine-tuning programs, with the defaults of a task."""
     define.string(
         "init_checkpoint",
         "",
@@ -84,7 +81,7 @@ def define_flags(
     define.boolean("do_predict", True, "Whether to write predictions for the test set, if any.")
     define.integer(
         "train_batch_size",
-        train_batch_size,
+        defaults.batch_size,
         "Number of examples per training step.",
         1,
         MAX_BATCH_SIZE,
@@ -96,10 +93,10 @@ def define_flags(
         1,
         MAX_BATCH_SIZE,
     )
-    define.number("learning_rate", learning_rate, "Peak learning rate.", lower_bound=0.0)
+    define.number("learning_rate", defaults.learning_rate, "Peak learning rate.", lower_bound=0.0)
     define.number(
         "num_train_epochs",
-        num_train_epochs,
+        float(defaults.epochs),
         "Number of passes over the training examples.",
         0.0,
         MAX_REPEATS,
@@ -112,14 +109,14 @@ def define_flags(
     )
     define.integer(
         "length_pool",
-        length_pool,
+        defaults.length_pool,
         "Number of batches whose examples are sorted by length together, which reduces padding; 1: "
         "no sorting.",
         1,
     )
     define.number(
         "warmup_proportion",
-        0.1,
+        defaults.warmup_proportion,
         "Fraction of the training steps in which the learning rate increases to its peak.",
         0.0,
     )
@@ -132,7 +129,7 @@ def define_flags(
     define.boolean(
         "bias_correction", True, "Whether Adam corrects its bias; the published BERT does not."
     )
-    define.number("weight_decay", 0.01, "Weight decay of AdamW.", lower_bound=0.0)
+    define.number("weight_decay", defaults.weight_decay, "Weight decay of AdamW.", lower_bound=0.0)
     define.integer(
         "num_frozen_layers",
         0,
@@ -146,7 +143,7 @@ def define_flags(
         lower_bound=0,
     )
     define.integer(
-        "random_seed", 12345, "Seed for new weights, data order and dropout.", 0, 2**32 - 1
+        "random_seed", defaults.seed, "Seed for new weights, data order and dropout.", 0, 2**32 - 1
     )
     define.strings(
         "seeds",

@@ -179,7 +179,7 @@ class _PrintingFlag(flags.BooleanFlag):
     def parse(self, argument: str) -> None:
         if self._parse(argument):
             self._act()
-            sys.exit(1)  # The exit code of absl's --help.
+            sys.exit(0)  # absl's own --help ends with 1, like a failure.
 
 
 def _define_help(values: FlagValues, description: str) -> None:

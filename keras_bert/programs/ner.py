@@ -22,6 +22,7 @@ from keras_bert.programs import fine_tuning_flags, missing_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
+from keras_bert.tasks.defaults import DEFAULTS
 from keras_bert.tasks.ner.tfds import tfds_name
 from keras_bert.tasks.prepared_tfds import find_prepared
 
@@ -43,8 +44,8 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "train_file",
         "",
-        "File to train on: a column file, or texts with spans (.jsonl, .json, .parquet, .arrow or "
-        ".spacy).",
+        "File to train on: a column file, or texts with spans or words with tags (.jsonl, .json, "
+        ".parquet, .arrow or .spacy).",
     )
     define.string("eval_file", "", "File to evaluate on after each epoch.")
     define.string("test_file", "", "File to predict. Default: --eval_file.")
@@ -58,7 +59,7 @@ def define_flags(define: Definitions) -> None:
     define.enum(
         "tag_scheme",
         "",
-        ["", "iob1", "iob2", "bioes"],
+        ["", "iob1", "iob2", "bioes", "bilou", "bmes", "bmewo", "io"],
         "Scheme of the tags. Default: detected for each file.",
     )
     define.boolean("strict", False, "Reject tag sequences that their scheme does not allow.")
@@ -78,8 +79,7 @@ def define_flags(define: Definitions) -> None:
         "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
         "in the checkpoint.",
     )
-    # A large pool reduces F1 by several points if an epoch is short: see benchmarks/README.md.
-    fine_tuning_flags.define_flags(define, length_pool=4)
+    fine_tuning_flags.define_flags(define, DEFAULTS["ner"])
     fine_tuning_flags.define_teacher(define)
 
 

@@ -136,6 +136,14 @@ def define_flags(define: Definitions) -> None:
         0.0,
         1.0,
     )
+    define.number(
+        "attention_dropout_prob",
+        None,
+        "Dropout rate of attention probabilities in training. Default: --dropout_prob. 0 allows "
+        "fused attention on GPUs.",
+        0.0,
+        1.0,
+    )
     define.integer(
         "eval_batch_size", 32, "Number of examples per evaluation batch.", 1, MAX_BATCH_SIZE
     )

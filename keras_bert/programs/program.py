@@ -2,9 +2,9 @@
 
 Exit code 0 means success. For other codes, one line is printed to stderr: 1 for an unknown flag, an
 invalid flag value, an `InputError`, an unusable path or too little memory; 75 for an `EndedEarly`
-(a run that was stopped or lost a worker) or an `InUse` (another process uses the run's folder or
-the worker's port); 130 for Ctrl-C. Code 141, without a line, means that the reader of stdout has
-ended, as in `--help | head -1`. Any other exception is a bug and keeps its traceback.
+(a run that was stopped, or lost a worker or a GPU) or an `InUse` (another process uses the run's
+folder or the worker's port); 130 for Ctrl-C. Code 141, without a line, means that the reader of
+stdout has ended, as in `--help | head -1`. Any other exception is a bug and keeps its traceback.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import faulthandler
 import importlib.util
 import logging as std_logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -32,6 +33,13 @@ from keras_bert.programs.flags import Definitions, absl_flags
 
 # The file, line and thread of absl's format do not help users.
 _LOG_LINE = std_logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+# Errors of TensorFlow and JAX that a lost GPU or a lost connection between GPUs may raise.
+_DEVICE_ERRORS = {"InternalError", "UnavailableError", "AbortedError", "UnknownError"}
+_DEVICE_ERRORS |= {"JaxRuntimeError", "XlaRuntimeError"}
+_ABOUT_GPUS = re.compile("nccl|rccl|cuda|cudnn|cublas", re.IGNORECASE)
+_EXHAUSTED = re.compile("out.of.memory|ALLOC_FAILED", re.IGNORECASE)
+# JAX's errors that are permanent begin with one of these status codes.
+_PERMANENT = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")
 # The values of KERAS_BACKEND that programs accept; each program may support only some of them.
 _BACKENDS = ("tensorflow", "jax", "torch")
 
@@ -49,7 +57,8 @@ class Program:
 
     `name` is NAME. `description` is the text that --help prints above the flags, with commands that
     start with `keras-bert`. `main` takes the parsed flags, and the arguments that are not flags. If
-    `resumable` is true, the same command resumes interrupted work, and Ctrl-C prints a hint.
+    `resumable` is true, the same command resumes interrupted work, and Ctrl-C prints a hint with
+    the message of the KeyboardInterrupt, which states what is saved.
     """
 
     name: str
@@ -118,9 +127,12 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
             return fail(
                 f"ended early: {error}: run the same command again to resume", EndedEarly.EXIT_CODE
             )
-        except KeyboardInterrupt:
-            hint = ": run the same command again to resume" if program.resumable else ""
-            return fail(f"interrupted{hint}", INTERRUPTED)
+        except KeyboardInterrupt as error:
+            line = "interrupted"
+            if program.resumable:
+                state = str(error) or "work that is not saved yet is lost"
+                line += f": {state}: run the same command again to resume"
+            return fail(line, INTERRUPTED)
         except SystemExit as end:
             if end.code is None or isinstance(end.code, int):
                 return end.code or 0
@@ -160,8 +172,8 @@ def _check_backend() -> None:
 def _system_errors() -> Iterator[None]:
     """Converts errors about an unusable path, exhausted memory or a damaged cache to an InputError.
 
-    The memory may be that of the host or of a device. Code that expects such an error raises an
-    InputError with a better message itself.
+    The memory may be that of the host or of a device. Errors of GPUs become an EndedEarly. Code
+    that expects such an error raises an InputError with a better message itself.
     """
     try:
         yield
@@ -177,13 +189,18 @@ def _system_errors() -> Iterator[None]:
                 f"space; delete the folder, or set {VARIABLE}= to compile without it"
             ) from error
         kinds = {kind.__name__ for kind in type(error).__mro__}
-        is_exhausted = kinds & {"MemoryError", "ResourceExhaustedError"}
-        if not is_exhausted and "RESOURCE_EXHAUSTED" not in str(error):  # The latter is JAX's.
-            raise
         reason = str(error).split("\n")[0][:200] or "an allocation failed"
-        raise InputError(
-            f"the memory is exhausted ({reason}); expected smaller batches, sequences or models"
-        ) from error
+        is_of_device = kinds & _DEVICE_ERRORS and not str(error).startswith(_PERMANENT)
+        is_exhausted = kinds & {"MemoryError", "ResourceExhaustedError"} or (
+            is_of_device and _EXHAUSTED.search(str(error))
+        )
+        if is_exhausted or "RESOURCE_EXHAUSTED" in str(error):  # The latter is JAX's.
+            raise InputError(
+                f"the memory is exhausted ({reason}); expected smaller batches, sequences or models"
+            ) from error
+        if is_of_device and _ABOUT_GPUS.search(str(error)):
+            raise EndedEarly(f"a GPU or a connection between GPUs failed ({reason})") from error
+        raise
 
 
 def _parse(values: FlagValues, argv: Sequence[str]) -> list[str]:

@@ -94,7 +94,8 @@ def define_flags(define: Definitions) -> None:
     define.integer(
         "max_waiting_bytes",
         256 << 20,
-        "Maximum total size in bytes of the bodies of all unanswered requests.",
+        "Maximum total size in bytes of the bodies of all unanswered requests, and also of all "
+        "answers that are not yet sent. A single larger answer is sent if it is the only one.",
         lower_bound=1,
     )
     define.number(

@@ -17,8 +17,9 @@ from keras_bert.programs import fine_tuning_flags, missing_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
+from keras_bert.tasks.defaults import DEFAULTS
 from keras_bert.tasks.prepared_tfds import find_prepared
-from keras_bert.tasks.question_answering.settings import check_doc_stride
+from keras_bert.tasks.question_answering.settings import AnswerSettings, check_doc_stride
 
 
 def define_flags(define: Definitions) -> None:
@@ -44,29 +45,34 @@ def define_flags(define: Definitions) -> None:
         "a --predict_file other than --eval_file: the threshold of the best F1 on --eval_file. "
         "Without training and evaluation: the threshold stored in the run of --init_checkpoint.",
     )
-    define.integer("max_query_length", 64, "Maximum number of tokens in a question.", lower_bound=1)
+    define.integer(
+        "max_query_length",
+        AnswerSettings.max_query_length,
+        "Maximum number of tokens in a question.",
+        1,
+    )
     define.integer(
         "doc_stride",
-        128,
+        AnswerSettings.doc_stride,
         "Number of tokens between the starts of two windows of a context.",
         lower_bound=1,
     )
-    define.integer("n_best_size", 20, "Number of candidate answers per question.", lower_bound=1)
-    define.integer("max_answer_length", 30, "Maximum number of tokens in an answer.", lower_bound=1)
+    define.integer(
+        "n_best_size", AnswerSettings.n_best_size, "Number of candidate answers per question.", 1
+    )
+    define.integer(
+        "max_answer_length",
+        AnswerSettings.max_answer_length,
+        "Maximum number of tokens in an answer.",
+        1,
+    )
     define.boolean(
         "strict",
         False,
         "Fail if a training answer is not found in its context, instead of skipping it.",
     )
-    # The hyperparameters of Devlin et al. (2019) for v1.1. The pool is small because a batch of
-    # examples of similar length contains few kinds of questions: see benchmarks/README.md.
     fine_tuning_flags.define_flags(
-        define,
-        max_seq_length=384,
-        train_batch_size=12,
-        learning_rate=3e-5,
-        num_train_epochs=2.0,
-        length_pool=4,
+        define, DEFAULTS["question_answering"], AnswerSettings.max_seq_length
     )
     fine_tuning_flags.define_teacher(define)
 
@@ -108,7 +114,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.question_answering.data import SquadSettings
     from keras_bert.tasks.question_answering.fine_tuning import fine_tune_span_labeler
-    from keras_bert.tasks.question_answering.settings import AnswerSettings
     from keras_bert.training.cluster import worker_index
 
     def values_of(settings: type, *others: str) -> dict[str, object]:

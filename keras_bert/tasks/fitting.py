@@ -5,7 +5,7 @@ import itertools
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypedDict
 
 import keras
@@ -16,6 +16,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.models.bert_network import select_inputs
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.tasks.defaults import DEFAULTS
 from keras_bert.tasks.fine_tuning.batches import (
     BatchBuilder,
     BatchSettings,
@@ -55,7 +56,17 @@ class FitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class FitSettings:
-    """Training settings of `fit`.
+    """Training settings of `fit`; the defaults are those of the task's program.
+
+    | | epochs | batch_size | learning_rate | length_pool |
+    | --- | --- | --- | --- | --- |
+    | TextClassifier (`keras-bert classify`) | 3 | 32 | 5e-5 | 50 |
+    | EntityTagger (`keras-bert ner`) | 3 | 32 | 5e-5 | 4 |
+    | QuestionAnswerer (`keras-bert squad`) | 2 | 12 | 3e-5 | 4 |
+    | TextEmbedder (`keras-bert embed`) | 1 | 64 | 2e-5 | 50 |
+    | MaskFiller (`keras-bert adapt`) | 10 | 32 | 5e-5 | 50 |
+
+    For all tasks, `warmup_proportion` is 0.1, `weight_decay` 0.01 and `seed` 12345.
 
     Attributes:
         epochs: number of passes over the examples.
@@ -78,13 +89,13 @@ class FitSettings:
         InputError: a value is out of range.
     """
 
-    epochs: int = 3
-    batch_size: int = 32
-    learning_rate: float = 5e-5
-    warmup_proportion: float = 0.1
-    weight_decay: float = 0.01
-    seed: int = 0
-    length_pool: int = 50
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    warmup_proportion: float
+    weight_decay: float
+    seed: int
+    length_pool: int
     verbose: str | int = "auto"
     jit_compile: bool | None = None
     distillation_weight: float = Distillation.distillation_weight
@@ -118,8 +129,12 @@ class FitSettings:
         return Distillation(self.distillation_weight, self.temperature, self.hidden_state_weight)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "FitSettings":
-        """Creates settings from keyword arguments; raises InputError for unknown names."""
+    def of(cls, options: Mapping[str, Any], task: str) -> "FitSettings":
+        """Creates the settings of a task from keyword arguments and the defaults of the task.
+
+        Raises:
+            InputError: an argument is unknown or out of range.
+        """
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(known))
         if unknown:
@@ -127,7 +142,7 @@ class FitSettings:
                 f"fit() got unknown arguments {', '.join(unknown)}; expected any of "
                 f"{', '.join(known)}"
             )
-        return cls(**options)
+        return cls(**asdict(DEFAULTS[task]) | dict(options))
 
 
 def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -> tf.data.Dataset:
@@ -141,7 +156,11 @@ def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -
     chosen = grouped_plan(examples, settings)
 
     def batch_of(step: int) -> tuple[dict[str, np.ndarray], Any]:
-        batch = builder.build(*chosen(step))
+        index, seeds = chosen(step)
+        # JAX compiles a program for each shape: one for all partial batches if their length is the
+        # same.
+        is_partial = index[-1] < 0 and keras.config.backend() == "jax"
+        batch = builder.build(index, seeds, examples.lengths.max() if is_partial else 0)
         real = batch["example_weights"] > 0
         batch = {name: values[real] for name, values in batch.items()}
         expected = targets(batch)
@@ -211,6 +230,39 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
             variable.trainable = previous
 
 
+@dataclass
+class _Step:
+    """The compiled training step of JAX, and the configurations and variables it depends on."""
+
+    function: Callable[..., Any]
+    configs: Any
+    variables: Sequence[keras.Variable]
+
+
+@contextlib.contextmanager
+def _compiled(model: keras.Model, **arguments: Any) -> Iterator[None]:
+    """Calls `model.compile` for the block; with JAX, an equal training step is not compiled again.
+
+    The step of JAX is a pure function, so a step that was compiled with an equal optimizer can be
+    used with a new one. That of the last `fit` is kept in the model.
+    """
+    previous, variables = getattr(model, "_fit_step", None), model.trainable_variables
+    configs = keras.tree.map_structure(
+        lambda value: (type(value), value.get_config()) if hasattr(value, "get_config") else value,
+        arguments,
+    )
+    model.compile(**arguments)
+    if (
+        previous
+        and previous.configs == configs
+        and [*map(id, previous.variables)] == [*map(id, variables)]
+    ):
+        model.train_function = previous.function
+    yield
+    if keras.config.backend() == "jax":
+        model._fit_step = _Step(model.train_function, configs, variables)
+
+
 def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], seed: int) -> None:
     """Draws new initial values for the weights that the checkpoint lacks, from a training seed.
 
@@ -261,8 +313,10 @@ def fit(
     if jit_compile is None:  # With TensorFlow on a CPU, XLA would compile once per batch length.
         jit_compile = keras.config.backend() == "jax"
     validation = [Validation(evaluate)] if evaluate else []
-    with _frozen(data.frozen):
-        model.compile(
+    with (
+        _frozen(data.frozen),
+        _compiled(
+            model,
             optimizer=AdamWeightDecay(
                 schedule,
                 weight_decay=settings.weight_decay,
@@ -273,7 +327,8 @@ def fit(
             loss_weights=dict(data.loss_weights) if data.loss_weights else None,
             metrics=dict(data.metrics),
             jit_compile=jit_compile,
-        )
+        ),
+    ):
         return model.fit(
             dataset,
             steps_per_epoch=epoch_steps,

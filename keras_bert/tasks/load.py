@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_bert.checkpoints.sentence_transformers import MODULES
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json
 from keras_bert.serving.engines.choice import ANY_ENGINE, EngineRequest, open_engine
@@ -57,7 +58,8 @@ def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "
             "expected an exported version, or engine='tensorflow' without a precision"
         )
     source = Source.open(folder)
-    task = TASK_OF.get(source.checkpoint.architecture)
+    is_embedding = (source.checkpoint.path / MODULES).is_file()
+    task = "embedding" if is_embedding else TASK_OF.get(source.checkpoint.architecture)
     if task is None:
         raise InputError(
             f"{source.checkpoint.path}: has no known task head (architecture "

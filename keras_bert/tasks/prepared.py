@@ -17,6 +17,8 @@ from keras_bert.common import host_memory
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.text.strings import decode_texts, encode_texts
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.text.windows import TooManyTokens
 from keras_bert.training.progress import progress
 
@@ -87,11 +89,13 @@ def prepare(
     preprocess: Callable[..., NetworkInputs],
     columns: Sequence[Sequence[Any]],
     chunk_size: int | None = CHUNK_SIZE,
+    tokenizer: BertTokenizer | None = None,
 ) -> Prepared:
     """Preprocesses n texts, up to `chunk_size` texts at a time; None for all at once.
 
     `columns` contains, for each argument of `preprocess`, n strings or n lists of strings. Chunks
-    of long texts have fewer texts.
+    of long texts have fewer texts. With `tokenizer`, logs a warning if many words become
+    [UNK].
 
     Raises:
         InputError: the token ids of all sequences do not fit in memory.
@@ -113,6 +117,9 @@ def prepare(
                 rows, tokens = rows + more_rows, tokens + more_tokens
             _check_memory(part.stop, rows, tokens)
             advance(part.stop - part.start)
+    if tokenizer is not None:
+        texts = (text for row in zip(*columns, strict=True) for v in row for text in _strings(v))
+        warn_of_unknown_words(ids, tokenizer, texts)
     starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
     return Prepared(Examples(np.concatenate(ids), np.concatenate(segments), starts), chunks)
 

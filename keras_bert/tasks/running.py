@@ -1,7 +1,8 @@
 """Runs a Keras model over examples on one device, with any Keras backend."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -13,20 +14,20 @@ from keras_bert.tasks.fine_tuning.predict import Outputs, check_finite
 from keras_bert.text.tokenizer import BertTokenizer
 
 
-class _Graph(NamedTuple):
-    """A model as a tf.function, and the variables that it was traced with."""
+class _Compiled(NamedTuple):
+    """A model as a compiled function, and the variables that it was compiled with."""
 
     variables: Sequence[keras.Variable]
-    call: Callable[..., Mapping[str, tf.Tensor]]
+    call: Callable[..., Mapping[str, Any]]
 
 
 class ModelRunner:
-    """Runs a model from keras_bert.models over examples."""
+    """Runs a model from keras_bert.models over examples; several threads may use it."""
 
     def __init__(self, model: keras.Model, tokenizer: BertTokenizer):
         self._model = model
         self._tokenizer = tokenizer
-        self._traced: _Graph | None = None
+        self._compiled: _Compiled | None = None
 
     def run(self, examples: Examples, batch_size: int, per_token: bool) -> dict[str, np.ndarray]:
         """Computes {output: values} for the examples, in their order; there may be no examples.
@@ -50,9 +51,10 @@ class ModelRunner:
     def batches(self, examples: Examples, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
         """Yields padded batches of examples of similar length, the longest first."""
         positions = self._model.config.max_position_embeddings
-        settings = BatchSettings(
-            min(batch_size, max(len(examples), 1)), self._tokenizer.pad_token_id, positions
-        )
+        rows = max(len(examples), 1)
+        if keras.config.backend() == "jax":  # Compiles a program for each number of rows.
+            rows = 1 << (rows - 1).bit_length()
+        settings = BatchSettings(min(batch_size, rows), self._tokenizer.pad_token_id, positions)
         builder = BatchBuilder(examples, settings)
         seeds = np.zeros([settings.batch_size], np.int32)
         for index in evaluation_plan(examples.lengths, settings.batch_size):
@@ -64,22 +66,24 @@ class ModelRunner:
         The arrays of the batch that are inputs of the model are int32 [B, S]; others are ignored.
         """
         inputs = {name: batch[name] for name in self._model.required_inputs}
-        if keras.config.backend() != "tensorflow":
+        if keras.config.backend() == "torch":
             return self._model.predict_on_batch(inputs)
-        tensors = {name: tf.constant(value) for name, value in inputs.items()}
-        return {name: value.numpy() for name, value in self._graph()(tensors).items()}
+        return {name: np.asarray(value) for name, value in self._function()(inputs).items()}
 
-    def _graph(self) -> Callable[..., Mapping[str, tf.Tensor]]:
-        """Returns the model as a tf.function for batches of any shape."""
-        variables, traced = self._model.variables, self._traced
-        # Trace again if LoRA or quantization has replaced the model's variables.
-        if traced is None or [*map(id, traced.variables)] != [*map(id, variables)]:
-            names = self._model.required_inputs
-            specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
-            call = tf.function(
-                lambda given: self._model(given, training=False),
-                input_signature=[specs],
-                autograph=False,
-            )
-            self._traced = traced = _Graph(variables, call)
-        return traced.call
+    def _function(self) -> Callable[..., Mapping[str, Any]]:
+        """Returns the model as a compiled function; with TensorFlow, for batches of any shape."""
+        variables, compiled = self._model.variables, self._compiled
+        # Compile again if LoRA or quantization has replaced the model's variables.
+        if compiled is None or [*map(id, compiled.variables)] != [*map(id, variables)]:
+            call: Callable[..., Mapping[str, Any]] = functools.partial(self._model, training=False)
+            if keras.config.backend() == "jax":
+                from keras_bert.training.jax_evaluate import pure
+
+                # `predict_on_batch` would delete the weights that other threads are using.
+                call = pure(self._model, call, jit_compile=True)
+            else:
+                names = self._model.required_inputs
+                specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
+                call = tf.function(call, input_signature=[specs], autograph=False)
+            self._compiled = compiled = _Compiled(variables, call)
+        return compiled.call

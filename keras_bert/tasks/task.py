@@ -250,7 +250,9 @@ class Task:
         if self.serve is not None:
             yield from served_answers(self.serve, columns, batch_size)
             return
-        prepared = prepare(preprocess or self.processor.preprocess, columns)
+        prepared = prepare(
+            preprocess or self.processor.preprocess, columns, tokenizer=self.tokenizer
+        )
         outputs = self._outputs(prepared, batch_size)
         yield from decoded(self.processor, prepared, outputs, self._parts(prepared))
 
@@ -273,7 +275,7 @@ class Task:
         self, options: Mapping[str, Any], teacher: "Task | None" = None, has_teacher: bool = True
     ) -> None:
         """Raises InputError for an exported model, invalid `fit` options, or an invalid teacher."""
-        settings = FitSettings.of(options)
+        settings = FitSettings.of(options, self.task)
         _ = self.model
         check_options(options, teacher, has_teacher)
         if teacher is not None:
@@ -289,7 +291,7 @@ class Task:
     ) -> keras.callbacks.History:
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
-        settings = FitSettings.of(options)
+        settings = FitSettings.of(options, self.task)
         model = data.network or self.prediction_model
         if teacher is not None:
             model, data = with_teacher(self, teacher, data, settings)

@@ -8,6 +8,7 @@ from typing import Any
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import value_of
 from keras_bert.text.user_tokens import UserToken, check_user_tokens
+from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD
 
 USER_TOKENS = "user_tokens"
 
@@ -25,21 +26,30 @@ class TokenizerSettings:
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
         user_tokens: the tokens that stay whole; strings, or mappings as from `UserToken.to_dict`,
             become `UserToken` objects.
+        max_input_chars_per_word: a word of more characters becomes [UNK].
 
     Raises:
-        InputError: a value is not a boolean, or a user token is not valid or occurs twice.
+        InputError: a value has the wrong type, or a user token is not valid or occurs twice.
     """
 
     do_lower_case: bool = True
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
     user_tokens: tuple[UserToken, ...] = ()
+    max_input_chars_per_word: int = MAX_CHARS_PER_WORD
 
     def __post_init__(self):
         tokens = tuple(map(UserToken.of, self.user_tokens))
         check_user_tokens(tokens)
         object.__setattr__(self, USER_TOKENS, tokens)
-        for field in _booleans():
+        limit = self.max_input_chars_per_word
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InputError(
+                f"max_input_chars_per_word={limit!r}: expected a whole number of at least 1"
+            )
+        for field in _plain():
+            if field.type is int:
+                continue
             value, may_be_none = getattr(self, field.name), field.default is None
             if not isinstance(value, bool) and not (may_be_none and value is None):
                 expected = "True, False or None" if may_be_none else "True or False"
@@ -58,8 +68,13 @@ class TokenizerSettings:
 
     @classmethod
     def of(cls, owner: Any) -> "TokenizerSettings":
-        """Returns the settings that are attributes, of the same names, of another object."""
-        return cls(**{field.name: getattr(owner, field.name) for field in fields(cls)})
+        """Returns the settings that are attributes, of the same names, of another object.
+
+        A missing attribute is the default.
+        """
+        return cls(
+            **{field.name: getattr(owner, field.name, field.default) for field in fields(cls)}
+        )
 
     def for_characters(self) -> "TokenizerSettings":
         """Returns the settings without user tokens, which do not affect single characters."""
@@ -74,11 +89,12 @@ class TokenizerSettings:
         A missing `do_lower_case` is the given value; other missing settings are the defaults.
 
         Raises:
-            InputError: a value is not a boolean, or a user token is not valid.
+            InputError: a value has the wrong type, or a user token is not valid.
         """
         defaults = {**cls().to_dict(), "do_lower_case": do_lower_case}
         values = {
-            name: value_of(path, content, name, bool, value) for name, value in defaults.items()
+            name: value_of(path, content, name, bool if value is None else type(value), value)
+            for name, value in defaults.items()
         }
         tokens = content.get(USER_TOKENS) or []
         if not isinstance(tokens, list):
@@ -94,7 +110,7 @@ class TokenizerSettings:
 
         The values can be written as JSON. `user_tokens` are omitted if there are none.
         """
-        values = {field.name: getattr(self, field.name) for field in _booleans()}
+        values = {field.name: getattr(self, field.name) for field in _plain()}
         if self.user_tokens:
             values[USER_TOKENS] = [token.to_dict() for token in self.user_tokens]
         return values
@@ -110,5 +126,6 @@ class TokenizerSettings:
         }
 
 
-def _booleans() -> list[Field]:
+def _plain() -> list[Field]:
+    """Returns the fields of the settings besides the user tokens."""
     return [field for field in fields(TokenizerSettings) if field.name != USER_TOKENS]

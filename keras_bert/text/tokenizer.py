@@ -69,6 +69,7 @@ class BertTokenizer:
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
         user_tokens: tokens of the vocabulary that stay whole in texts, as strings, such as "[URL]",
             or as `UserToken` objects.
+        max_input_chars_per_word: a word of more characters becomes [UNK]; 200 in Google's BERT.
 
     Raises:
         InputError: the vocabulary is not valid (see `load_vocab`), a setting is not a boolean, or a
@@ -83,6 +84,7 @@ class BertTokenizer:
         strip_accents: bool | None = None,
         tokenize_chinese_chars: bool = True,
         user_tokens: Sequence[UserToken | str | Mapping[str, Any]] = (),
+        max_input_chars_per_word: int = MAX_CHARS_PER_WORD,
     ):
         if isinstance(vocab, (str, os.PathLike)):
             self.vocab = load_vocab(vocab)
@@ -91,7 +93,11 @@ class BertTokenizer:
             check_vocab(self.vocab)
         self.vocab_size = len(self.vocab)
         self.settings = TokenizerSettings(
-            do_lower_case, strip_accents, tokenize_chinese_chars, tuple(user_tokens)
+            do_lower_case,
+            strip_accents,
+            tokenize_chinese_chars,
+            tuple(user_tokens),
+            max_input_chars_per_word,
         )
         self.keep_special_tokens = keep_special_tokens
         self._special_token_ids = [self.vocab.index(token) for token in SPECIAL_TOKENS]
@@ -122,7 +128,7 @@ class BertTokenizer:
                 self._wordpiece = tf_text.FastWordpieceTokenizer(
                     # The ids of the stand-ins start at vocab_size.
                     vocab=[*subwords, *standins],
-                    max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
+                    max_bytes_per_word=min(4 * max_input_chars_per_word, 2**31 - 1),
                     token_out_type=tf.int32,
                     no_pretokenization=True,
                 )
@@ -139,18 +145,31 @@ class BertTokenizer:
         """Whether texts are lower-cased."""
         return self.settings.do_lower_case
 
+    @functools.cached_property
+    def is_continuation(self) -> np.ndarray:
+        """Whether each token of the vocabulary is a subword `##x`, bool [V]."""
+        return np.array([token.startswith("##") for token in self.vocab])
+
+    @functools.cached_property
+    def starts_word(self) -> np.ndarray:
+        """Whether each token of the vocabulary is a word or its first subword, bool [V]."""
+        starts = ~self.is_continuation
+        starts[self._special_token_ids] = False
+        starts[self.unk_token_id] = True
+        return starts
+
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes strings [B] into token ids, ragged int32 [B, (tokens)].
 
         Bytes that are not valid UTF-8 are ignored.
         """
         words = self._words(text)
-        word_tokens = self._wordpiece.tokenize(_without_long_words(words.values))
+        word_tokens = self._wordpiece.tokenize(self._without_long_words(words.values))
         return _by_text(words, word_tokens, self._final_ids(word_tokens.values))
 
     def tokenize_words(self, words: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes words [W], as `split_words` returns them, into ids, int32 [W, (tokens)]."""
-        tokens = self._wordpiece.tokenize(_without_long_words(tf.convert_to_tensor(words)))
+        tokens = self._wordpiece.tokenize(self._without_long_words(tf.convert_to_tensor(words)))
         return tokens.with_values(self._final_ids(tokens.values))
 
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
@@ -217,7 +236,7 @@ class BertTokenizer:
             )
         words, word_starts, word_ends = split(normalized)
         word_tokens, starts, ends = self._wordpiece.tokenize_with_offsets(
-            _without_long_words(words.values)
+            self._without_long_words(words.values)
         )
         ids = word_tokens.values
         # The offsets of the T tokens are relative to the start of their word; [UNK] and user tokens
@@ -258,6 +277,18 @@ class BertTokenizer:
             text = tf.strings.regex_replace(text, final_sigma_pattern(), r"\1ς\2")
         return text
 
+    def _without_long_words(self, words: tf.Tensor) -> tf.Tensor:
+        """Replaces words of more than `max_input_chars_per_word` characters by [UNK]."""
+        limit = self.settings.max_input_chars_per_word
+
+        def replace() -> tf.Tensor:
+            too_long = tf.strings.length(words, unit="UTF8_CHAR") > limit
+            return tf.where(too_long, "[UNK]", words)
+
+        # Counting characters is slow and such words are rare, so bytes are counted first.
+        some_may_be = tf.reduce_any(tf.strings.length(words) > limit)
+        return tf.cond(some_may_be, replace, lambda: words)
+
     def _final_ids(self, ids: tf.Tensor) -> tf.Tensor:
         if not self.keep_special_tokens and not self._whole_tokens:
             return ids
@@ -279,15 +310,3 @@ def _by_text(
 ) -> tf.RaggedTensor:
     """Groups values, one for each token, by text: ragged [B, (tokens)]."""
     return words.with_values(word_tokens.with_values(values)).merge_dims(1, 2)
-
-
-def _without_long_words(words: tf.Tensor) -> tf.Tensor:
-    """Replaces words of more than 200 characters by [UNK], as in Google's tokenizer."""
-
-    def replace() -> tf.Tensor:
-        too_long = tf.strings.length(words, unit="UTF8_CHAR") > MAX_CHARS_PER_WORD
-        return tf.where(too_long, "[UNK]", words)
-
-    # Counting characters is slow and such words are rare, so bytes are counted first.
-    some_may_be = tf.reduce_any(tf.strings.length(words) > MAX_CHARS_PER_WORD)
-    return tf.cond(some_may_be, replace, lambda: words)

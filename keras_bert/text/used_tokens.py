@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD
 
 _WORDS_PER_BATCH = 1 << 15
 
@@ -33,7 +32,7 @@ def used_token_ids(tokenizer: BertTokenizer, batches: Iterable[Sequence[str]]) -
 
 def _matched_start(tokenizer: BertTokenizer, word: str) -> list[int]:
     """Returns the ids that WordPiece matches in a word before it finds no match."""
-    if not 1 < len(word) <= MAX_CHARS_PER_WORD:
+    if not 1 < len(word) <= tokenizer.settings.max_input_chars_per_word:
         return []
     # The longest start of the word with a match ends where the word has no match.
     starts = [word[:length].encode() for length in range(len(word) - 1, 0, -1)]

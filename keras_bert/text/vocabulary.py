@@ -1,17 +1,17 @@
 """Reads and checks the vocabulary file vocab.txt: one UTF-8 token per line, with ids from 0."""
 
+import codecs
 import itertools
-import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 
 from keras_bert.common.errors import InputError
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-MAX_CHARS_PER_WORD = 200  # A longer word becomes [UNK].
+MAX_CHARS_PER_WORD = 200  # In Google's code, a longer word becomes [UNK].
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -19,53 +19,86 @@ def load_vocab(path: str | os.PathLike) -> list[str]:
     r"""Reads the V tokens of a vocabulary file in the order of their ids, one from each line.
 
     Only "\n" and "\r\n" end a line, because real vocabularies contain U+2028 and U+0085 as tokens.
+    As in Google's code, white space around a token is removed; a token of white space stays. For
+    empty lines and repeated tokens, see `named_tokens`.
 
     Raises:
-        InputError: the file is missing, empty or not UTF-8, has an empty line or a repeated token,
-            or lacks one of [PAD], [UNK], [CLS], [SEP], [MASK].
+        InputError: the file is missing, empty or not UTF-8, or lacks one of [PAD], [UNK], [CLS],
+            [SEP], [MASK].
     """
     try:
         with open(path, "rb") as file:
-            lines = file.read().split(b"\n")
+            content = file.read()
     except OSError as error:
         raise InputError(f"cannot read vocabulary {path}: {error.strerror}") from None
-    if lines[-1] == b"":
-        lines.pop()
-    vocab = []
-    for number, line in enumerate(lines, start=1):
+    where = f"vocabulary {os.fspath(path)}"
+    if content.startswith(codecs.BOM_UTF8):
+        logging.warning("%s: starts with a byte order mark, which is ignored", where)
+    tokens = []
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         try:
-            vocab.append(line.removesuffix(b"\r").decode("utf-8"))
+            tokens.append(stripped(line.decode("utf-8").removesuffix("\r")))
         except UnicodeDecodeError:
             raise InputError(
-                f"vocabulary {path}, line {number}: expected UTF-8, got the bytes {line[:40]!r}"
+                f"{where}, line {number}: expected UTF-8, got the bytes {line[:40]!r}"
             ) from None
-    check_vocab(vocab, where=f"vocabulary {path}")
+    vocab = named_tokens(tokens, where)
+    check_vocab(vocab, where)
     return vocab
 
 
-def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]:
-    """Extends a vocabulary to `rows` tokens, the number of rows of a padded embedding table.
+def named_tokens(tokens: Sequence[str], where: str) -> list[str]:
+    """Names the ids that no text can have [unusedN], with numbers that are not in the vocabulary.
 
-    A table may be padded to a multiple of 8, 16, 32, 64 or 128, which is faster on some devices.
-    The added tokens are named [unusedN], with numbers that the vocabulary does not contain, and
-    never occur in tokenized text. Messages start with `path`, the vocabulary file.
+    They are those of empty tokens, of which those at the end are omitted, and of repeated tokens
+    except the last one, as in transformers. If there are any, a warning is logged, which starts
+    with `where`.
+    """
+    tokens = [*tokens]
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    last = {token: index for index, token in enumerate(tokens) if token}
+    if len(last) == len(tokens):
+        return tokens
+    names = _unused_names(tokens)
+    named = [
+        token if last.get(token) == index else next(names) for index, token in enumerate(tokens)
+    ]
+    first = next(index for index, token in enumerate(tokens) if named[index] != token)
+    problem = f"repeats the token {tokens[first]!r}" if tokens[first] else "is empty"
+    logging.warning(
+        "%s: no text has the ids of %d lines, which are empty or repeat a token: the first, line "
+        "%d, %s. They are named [unusedN]",
+        where,
+        len(tokens) - len(last),
+        first + 1,
+        problem,
+    )
+    return named
+
+
+def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]:
+    """Extends a vocabulary to `rows` tokens, the number of rows of an embedding table.
+
+    A table may have more rows than the vocabulary has tokens, for example because it is padded to a
+    multiple of 8, which is faster on some devices. The added tokens are named [unusedN], with
+    numbers that the vocabulary does not contain, and never occur in tokenized text. Messages start
+    with `path`, the vocabulary file.
 
     Raises:
-        InputError: there are more tokens than rows, or fewer than padding can explain.
+        InputError: there are more tokens than rows.
     """
-    missing, multiple = rows - len(vocab), math.gcd(rows, 128)
-    if missing and not (0 < missing < multiple and multiple >= 8):
+    missing = rows - len(vocab)
+    if missing < 0:
         raise InputError(
             f"{os.fspath(path)}: has {len(vocab)} tokens, but vocab_size in the config is {rows}; "
-            "expected the same number (including added tokens), or fewer if vocab_size is padded "
-            "to a multiple of 8 to 128"
+            "expected at most as many (including added tokens)"
         )
-    known = {*vocab}
-    free = (name for name in map("[unused{}]".format, itertools.count()) if name not in known)
-    added = [*itertools.islice(free, missing)]
+    added = [*itertools.islice(_unused_names(vocab), missing)]
     if added:
         logging.warning(
-            "%s: has %d tokens for %d embedding rows; the other rows are named %s to %s",
+            "%s: has %d tokens for %d embedding rows; the other rows are named %s to %s. If the "
+            "model is not known to have unused rows, check that the file is its vocabulary",
             path,
             len(vocab),
             rows,
@@ -73,6 +106,17 @@ def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]
             added[-1],
         )
     return [*vocab, *added]
+
+
+def stripped(token: str) -> str:
+    """Removes white space around a token, unless only white space would follow the prefix "##"."""
+    word = token.strip()
+    return token if word in ("", "##") else word
+
+
+def _unused_names(vocab: Sequence[str]) -> Iterator[str]:
+    known = {*vocab}
+    return (name for name in map("[unused{}]".format, itertools.count()) if name not in known)
 
 
 def unused_ids(vocab: Sequence[str]) -> list[int]:

@@ -1,13 +1,15 @@
 """Selects the best evaluation of a run, and stops a run that no longer improves.
 
+An evaluation is better than another if its metric is higher, or if the metrics are equal and its
+loss is lower. Not every task has a loss. Of equal evaluations, the last one has the best weights.
+
 Both decisions depend only on the evaluations in metrics.jsonl and on the step of the saved weights,
 so a resumed run makes the same decisions.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 # {"step": ..., metric: value} of each evaluation, in the order of steps.
 Evaluations = Sequence[Mapping[str, float]]
@@ -18,12 +20,13 @@ class BestWeights:
     """Saves the best weights of a run and stops a run that no longer improves.
 
     Attributes:
-        metric: the name of the metric to compare; higher is better.
+        metric: the name of the metric to compare; higher is better. Evaluations with equal values
+            are compared by their "loss", if they have one.
         save: a function that takes the current step, and saves it with the current weights.
         read_step: a function that returns the step of the saved weights; None if no weights are
             saved, or if an earlier version of this library saved them without a step.
-        patience: the number of evaluations without improvement after which training stops; 0
-            disables early stopping.
+        patience: the number of evaluations that are not better than all earlier ones after which
+            training stops; 0 disables early stopping.
     """
 
     metric: str
@@ -32,9 +35,8 @@ class BestWeights:
     patience: int = 0
 
     def step_of_best(self, evaluations: Evaluations) -> int | None:
-        """Returns the step of the best evaluation, the earliest on ties; None if there are none."""
-        index = self._index_of_best(evaluations)
-        return None if index is None else int(evaluations[index]["step"])
+        """Returns the step of the best evaluation, the last on ties; None if there are none."""
+        return int(max(reversed(evaluations), key=self._rank)["step"]) if evaluations else None
 
     def step_of_saved(self, evaluations: Evaluations) -> int | None:
         """Returns the step of the saved weights, or `step_of_best` if that is unknown.
@@ -46,7 +48,7 @@ class BestWeights:
         return self.step_of_best(evaluations) if step is None else step
 
     def save_if_better(self, evaluations: Evaluations) -> None:
-        """Saves the current weights, unless the evaluation of the saved ones was at least as good.
+        """Saves the current weights, unless the evaluation of the saved ones was better.
 
         The last of `evaluations` is that of the current weights. Saved weights of the same step
         are always replaced, because they are from an earlier attempt at this step. Saved weights of
@@ -59,17 +61,16 @@ class BestWeights:
             self.save(step)
 
     def has_stopped(self, evaluations: Evaluations) -> bool:
-        """Returns whether at least `patience` evaluations have followed the best one.
+        """Returns whether the last `patience` evaluations are not better than all earlier ones.
 
         The result is False if `patience` is 0, or if there are no evaluations.
         """
-        index = self._index_of_best(evaluations)
-        if not self.patience or index is None:
+        if not self.patience or not evaluations:
             return False
-        return len(evaluations) - 1 - index >= self.patience
+        ranks = [self._rank(evaluation) for evaluation in evaluations]
+        return len(ranks) - 1 - ranks.index(max(ranks)) >= self.patience
 
-    def _index_of_best(self, evaluations: Evaluations) -> int | None:
-        if not evaluations:
-            return None
-        values = np.array([evaluation[self.metric] for evaluation in evaluations], float)
-        return int(np.argmax(np.where(np.isnan(values), -np.inf, values)))
+    def _rank(self, evaluation: Mapping[str, float]) -> tuple[float, float]:
+        """Returns a pair that is greater for a better evaluation; NaN is worse than all numbers."""
+        values = float(evaluation[self.metric]), -float(evaluation.get("loss", math.nan))
+        return tuple(-math.inf if math.isnan(value) else value for value in values)

@@ -78,7 +78,8 @@ def make_cached_gradients(
 
     def gradients(batch: Batch, totals: Totals, scale: tf.Tensor):
         micro = split_micro_batches(batch, steps)
-        shape = [batch["example_weights"].shape[0] // steps, model.config.hidden_size]
+        width = getattr(model, "width", model.config.hidden_size)
+        shape = [batch["example_weights"].shape[0] // steps, width]
 
         def part(i: tf.Tensor) -> Batch:
             return {name: value[:, i] for name, value in micro.items()}

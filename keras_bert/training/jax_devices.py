@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jaxlib
 import keras
 import numpy as np
 
 from keras_bert.common.errors import InputError
-from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY
+from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY, jax_compute_capability
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -115,9 +117,7 @@ def make_strategy(
         InputError: the devices are not available, their number is not divisible by
             `model_parallel`, or the flags cannot be combined.
     """
-    import tensorflow as tf  # Imported late: the JAX training step alone does not need it.
-
-    tf.config.set_visible_devices([], "GPU")
+    start_tensorflow()
     if name == "multi_worker_mirrored":
         raise InputError(
             f"--distribution_strategy={name}: not supported with KERAS_BACKEND=jax; expected "
@@ -170,15 +170,31 @@ def _may_have_gpu() -> bool:
     return any("cuda" in module.name for module in pkgutil.iter_modules(jax_plugins.__path__))
 
 
+def use_fast_atomics() -> None:
+    """Starts JAX with an option without which some versions of jaxlib add slowly on GPUs.
+
+    These versions add float32 values in a loop of compare-and-swap instructions (openxla/xla issue
+    46225). Does nothing for other versions, without a GPU, or if XLA_FLAGS has such options.
+    """
+    is_affected = (0, 10, 2) <= jaxlib.version.__version_info__ <= (0, 11, 0)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if not is_affected or "--xla_backend_extra_options" in flags or not _may_have_gpu():
+        return
+    option = "--xla_backend_extra_options=-nvptx-allow-ftz-atomics"
+    os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
+    with contextlib.suppress(RuntimeError):  # It is raised again when JAX is used.
+        jax.devices()
+    # TensorFlow, which reads XLA_FLAGS too, ends the process at an option of LLVM that it lacks.
+    os.environ["XLA_FLAGS"] = flags
+
+
+use_fast_atomics()
+
+
 def _multiplies_bfloat16(device: jax.Device) -> bool:
     """Returns whether a device is a GPU with instructions for products of bfloat16 values."""
-    if device.platform != "gpu":
-        return False
-    try:
-        capability = tuple(map(int, device.compute_capability.split(".")))
-    except ValueError:  # AMD's GPUs have a name instead of a number, such as "gfx90a".
-        return False
-    return capability >= COMPUTE_CAPABILITY
+    capability = jax_compute_capability(device) if device.platform == "gpu" else None
+    return capability is not None and capability >= COMPUTE_CAPABILITY
 
 
 def free(variables: Iterable[keras.Variable]) -> None:

@@ -30,7 +30,7 @@ def make_evaluate(
         parts = (task.sums(model, batch, False), task.weights(batch))
         return jnp.stack([jnp.stack([part[name] for name in task.metrics]) for part in parts])
 
-    forward = _pure(model, sums_and_weights, jit_compile)
+    forward = pure(model, sums_and_weights, jit_compile)
 
     def evaluate(
         dataset: "tf.data.Dataset", after_batch: AfterBatch | None = None
@@ -53,7 +53,7 @@ def make_predict(
     The function yields batches as a whole, not by device. Without `jit_compile`, the forward pass
     runs eagerly.
     """
-    forward = _pure(model, lambda batch: model(batch, training=False), jit_compile)
+    forward = pure(model, lambda batch: model(batch, training=False), jit_compile)
 
     def predict(dataset: "tf.data.Dataset") -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
         for batch in without_autotuning(dataset).as_numpy_iterator():
@@ -63,7 +63,7 @@ def make_predict(
     return predict
 
 
-def _pure(
+def pure(
     model: keras.Model, function: Callable[[Batch], Any], jit_compile: bool
 ) -> Callable[[Batch], Any]:
     """Compiles a function of a batch that uses the model; each call reads the current weights."""
@@ -71,7 +71,7 @@ def _pure(
 
     def of_weights(values: list[jax.Array], batch: Batch) -> Any:
         mapping = zip(variables, values, strict=True)
-        with keras.StatelessScope(mapping), fused_attention(model.compute_dtype):
+        with keras.StatelessScope(mapping), fused_attention(model, batch):
             return function(batch)
 
     if jit_compile:

@@ -4,8 +4,8 @@ The loop trains, logs, evaluates and saves checkpoints until `num_train_steps`, 
 stop improving. All workers run the same steps, but only worker 0 writes.
 
 The batch of step N is a function of (seed, N), so a run that was killed at any point resumes and
-ends with the same weights, bit for bit on the same kind of CPU. On SIGTERM the run saves a
-checkpoint and ends; when it resumes, it repeats an evaluation that SIGTERM interrupted.
+ends with the same weights, bit for bit on the same kind of CPU. On SIGTERM or Ctrl-C the run
+saves a checkpoint and ends (stopping.py); when it resumes, it repeats an interrupted evaluation.
 """
 
 import time
@@ -66,18 +66,23 @@ def train(
             checkpoint) and after the last step; None to never evaluate.
 
     Returns:
-        {metric: value} of the last evaluation; None if this call ran none.
+        {metric: value} of the evaluation after the last step; None if there is none.
 
     Raises:
         InputError: a loss, gradient or weight is not finite. With loss scaling, a gradient that is
             not finite is an error only at a scale of 1. The last checkpoint is kept.
         EndedEarly: the run received SIGTERM; its state is saved.
+        KeyboardInterrupt: Ctrl-C stopped the run; its state is saved; the message has the step.
     """
     loop = _Loop(run, state, evaluation)
     if loop.is_complete and not loop.evaluation_is_due:
-        return None
+        return loop.metrics
     if loop.train(batches_from):
-        raise EndedEarly(f"stopped by SIGTERM after step {loop.step}; the checkpoint is saved")
+        part = f" of {run.output_dir.name}" if run.is_part else ""
+        state = f"after step {loop.step}{part}; the checkpoint is saved"
+        if loop.interrupted:
+            raise KeyboardInterrupt(f"stopped {state}")
+        raise EndedEarly(f"stopped by SIGTERM {state}")
     return loop.metrics
 
 
@@ -101,8 +106,11 @@ class _Loop:
             logging.info("Training resumed at step %d (%s)", self.step, self._checkpoints)
         elif (run.output_dir / BOARD).is_dir():
             logging.info("The interrupted run saved no checkpoint; training starts at step 0")
-        self.metrics: Mapping[str, float] | None = None
+        self.metrics: Mapping[str, float] | None = None  # of the last evaluation
+        if self._evaluations:
+            self.metrics = {n: v for n, v in self._evaluations[-1].items() if n != "step"}
         self._is_chief = worker_index(run.strategy) == 0
+        self._stopping = Stopping(run.strategy, run.training.steps_per_loop)
 
     @property
     def is_complete(self) -> bool:
@@ -112,24 +120,28 @@ class _Loop:
         return bool(self._best and self._best.has_stopped(self._evaluations))
 
     @property
+    def interrupted(self) -> bool:
+        """True if Ctrl-C stopped the run."""
+        return self._stopping.interrupted
+
+    @property
     def evaluation_is_due(self) -> bool:
         """True if the evaluation at the current step was interrupted and must be repeated."""
         evaluated = [each["step"] for each in self._evaluations]
         return self._evaluates_now() and self.step not in evaluated
 
     def train(self, batches_from: Callable[[int], tf.data.Dataset]) -> bool:
-        """Trains to the end; returns whether SIGTERM stopped the run earlier."""
+        """Trains to the end; returns whether a signal stopped the run."""
         train_steps = make_train_steps(self._strategy, self._state, self._training)
         batches = distribute(self._strategy, batches_from(self.step), endless=True)
         last = self._training.num_train_steps
         self._summaries = Summaries(self._output_dir, self.step, last, silent=not self._is_chief)
         self._writer = CheckpointWriter(self._checkpoints, self._training.keep_checkpoint_max)
-        self._stopping = Stopping(self._strategy, self._training.steps_per_loop)
         has_loss_scale = self._state.loss_scale is not None
         self._window = StepWindow(self._state.objective, has_loss_scale)
         iterator, stop_requested = iter(batches), False
         try:
-            with self._stopping.on_sigterm():
+            with self._stopping.on_signals():
                 if self.evaluation_is_due:
                     stop_requested = not self._evaluate()
                 while not (stop_requested or self.is_complete):
@@ -140,12 +152,12 @@ class _Loop:
         finally:
             self._writer.close()
             self._summaries.close()
-        return stop_requested
+        return stop_requested or self._stopping.unanswered
 
     def _take_steps(self, train_steps: Callable, iterator: object) -> bool:
         """Runs steps, at most up to the next log line, evaluation or checkpoint.
 
-        Returns whether the run must stop because of SIGTERM.
+        Returns whether the run must stop because of a signal.
         """
         count = _steps_to_next_event(self.step, self._training)
         count = min(self._stopping.steps_per_call, count)
@@ -164,7 +176,7 @@ class _Loop:
     def _report_and_save(self, stop_requested: bool) -> bool:
         """Logs, evaluates and saves a checkpoint, each if it is due at the current step.
 
-        Returns whether the run must stop because of SIGTERM.
+        Returns whether the run must stop because of a signal.
         """
         training, step = self._training, self.step
         done, evaluates = step == training.num_train_steps, self._evaluates_now()
@@ -188,7 +200,7 @@ class _Loop:
         return self.step == self._training.num_train_steps or self.step % every == 0
 
     def _evaluate(self) -> bool:
-        """Evaluates; returns False if SIGTERM interrupted the evaluation."""
+        """Evaluates; returns False if a signal interrupted the evaluation."""
         metrics = self._stopping.evaluate(self._evaluation.evaluate)
         if metrics is None:
             return False

@@ -2,19 +2,23 @@
 
 A machine that is about to be preempted sends SIGTERM to one or all workers. Approximately every
 SECONDS_PER_CALL seconds, the workers agree on whether to stop: between two calls of the function
-that runs training steps, or between two batches of an evaluation.
+that runs training steps, or between two batches of an evaluation. Ctrl-C stops a single worker in
+the same way; with several workers, it ends the worker at once.
 """
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
+from keras_bert.common.interrupts import INTERRUPTED, is_python_handler
 from keras_bert.training.cluster import all_sum, num_workers
 from keras_bert.training.objective import AfterBatch
 
@@ -32,7 +36,7 @@ class Stopping:
     def __init__(self, strategy: tf.distribute.Strategy, max_steps: int):
         self._sum = all_sum(strategy)
         self._workers = num_workers(strategy)
-        self._stop_requested = False
+        self._received: set[int] = set()
         self._steps = _Pace(max_steps)
         self._batches = _Pace()
         self._batches_done = 0
@@ -43,8 +47,18 @@ class Stopping:
         """The maximum number of training steps in the next call."""
         return self._steps.count
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C requested the stop."""
+        return signal.SIGINT in self._received
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a signal asks the only worker to stop, although `agree` may not know it yet."""
+        return self._workers == 1 and bool(self._received)
+
     def agree(self, steps: int, seconds: float) -> bool:
-        """Returns whether any worker received SIGTERM, and updates `steps_per_call`.
+        """Returns whether any worker must stop, and updates `steps_per_call`.
 
         `steps` is the number of steps in the last call, and `seconds` the time that it took.
         """
@@ -53,7 +67,7 @@ class Stopping:
     def evaluate(
         self, evaluation: Callable[[AfterBatch], Mapping[str, float]]
     ) -> Mapping[str, float] | None:
-        """Runs an evaluation; returns None if it was interrupted because a worker received SIGTERM.
+        """Runs an evaluation; returns None if it was interrupted because a worker must stop.
 
         `evaluation` must call its argument after each batch, equally often on all workers.
         """
@@ -75,26 +89,63 @@ class Stopping:
 
     def _agree(self, pace: "_Pace", units: int, seconds: float) -> bool:
         requests, total_seconds = self._sum(
-            np.array([self._stop_requested, seconds / units], np.float32)
+            np.array([bool(self._received), seconds / units], np.float32)
         )
         pace.learn(float(total_seconds) / self._workers)
         return bool(requests > 0)
 
     @contextlib.contextmanager
-    def on_sigterm(self) -> Iterator[None]:
-        """Handles SIGTERM during the block as a request to stop, instead of ending the process."""
+    def on_signals(self) -> Iterator[None]:
+        """Handles SIGTERM and Ctrl-C during the block as requests to stop.
+
+        A second Ctrl-C ends the process at once. With several workers, or if SIGINT has a handler
+        that is neither Python's nor of this package, Ctrl-C is not handled.
+        """
         if threading.current_thread() is not threading.main_thread():  # Required by signal.
             yield
             return
-
-        def request_stop(number: int, frame: FrameType | None) -> None:
-            self._stop_requested = True
-
-        before = signal.signal(signal.SIGTERM, request_stop)
+        handled = {signal.SIGTERM}
+        if self._workers == 1 and is_python_handler(signal.getsignal(signal.SIGINT)):
+            handled.add(signal.SIGINT)
+        # Python runs handlers only between two operations of the main thread, and compilation is
+        # one operation. The thread sees a signal immediately.
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        thread = threading.Thread(target=self._watch, args=(reader, handled), daemon=True)
+        thread.start()
+        before = {
+            number: signal.signal(number, lambda number, frame: self._received.add(number))
+            for number in handled
+        }
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(before_fd)
+            os.write(writer, b"\0")  # Ends the thread, after all signals before.
+            thread.join()
+            os.close(writer)
+            os.close(reader)
+
+    def _watch(self, reader: int, handled: set[int]) -> None:
+        interrupts = 0
+        while number := os.read(reader, 1)[0]:
+            if number not in handled:
+                continue
+            interrupts += number == signal.SIGINT
+            if interrupts > 1:
+                line = f"{os.path.basename(sys.argv[0])}: interrupted: unsaved work is lost\n"
+                with contextlib.suppress(OSError):
+                    os.write(2, os.fsencode(line))
+                os._exit(INTERRUPTED)
+            self._received.add(number)
+            again = "; press Ctrl-C again to stop without it"
+            logging.info(
+                "%s: saving a checkpoint after the current step or evaluation batch%s",
+                *(("Ctrl-C", again) if number == signal.SIGINT else ("SIGTERM", "")),
+            )
 
 
 class _Pace:

@@ -76,8 +76,12 @@ def supervise(command: Sequence[str], settings: Supervision) -> int:
     signal.signal(signal.SIGTERM, forward_sigterm)
     try:
         return _run_until_final(command, settings, workers, stop_requested)
+    except KeyboardInterrupt:  # A worker that runs alone saves a checkpoint first.
+        forward_sigterm(signal.SIGINT, None)
+        _wait(workers, settings.grace, stop_requested)
+        raise
     finally:
-        _terminate(workers)  # After a failed start or Ctrl-C.
+        _terminate(workers)  # After a failed start or a second Ctrl-C.
 
 
 def _run_until_final(

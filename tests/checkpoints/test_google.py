@@ -227,6 +227,7 @@ def test_damaged_and_other_checkpoints_are_rejected(written, tmp_path):
     (tmp_path / "a.zip").write_bytes(b"no zip")
     with pytest.raises(InputError, match=r"a\.zip: cannot be extracted"):
         open_checkpoint(tmp_path / "a.zip")
-    (path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    with pytest.raises(InputError, match=r"vocab\.txt: has 5 tokens.* 17"):
+    vocab = (path / "vocab.txt").read_text()
+    (path / "vocab.txt").write_text(f"{vocab}one\n")
+    with pytest.raises(InputError, match=r"vocab\.txt: has 18 tokens.* 17"):
         open_checkpoint(path)

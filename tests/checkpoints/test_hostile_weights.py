@@ -105,6 +105,8 @@ def test_two_names_of_one_weight_are_rejected(saved):
     [
         ("id2label", "x", 'id2label is "x"; expected an object'),
         ("id2label", {"0": 1}, "id2label is"),
+        ("id2label", {"0": "a", "one": "b"}, "id2label is"),
+        ("id2label", {"0": "a", "1000000": "b"}, "id2label is"),
         ("architectures", 3, "architectures is 3; expected a list"),
         ("hidden_act", None, "hidden_act is null; expected one of gelu"),
     ],

@@ -291,7 +291,7 @@ def test_pickle_is_rejected_with_the_remedy(saved):
         ("config.json", b"[]", r"config\.json: contains a list"),
         ("config.json", b'{"vocab_size": -1}', r"config\.json: vocab_size is -1"),
         ("config.json", b'{"vocab_size": 11, "model_type": "roberta"}', 'model_type is "roberta"'),
-        ("config.json", b'{"vocab_size": 12}', r"vocab\.txt: has 11 tokens.* 12"),
+        ("config.json", b'{"vocab_size": 10}', r"vocab\.txt: has 11 tokens.* 10"),
         ("model.safetensors", None, r"has no model\.safetensors"),
         ("tokenizer_config.json", b"]", r"tokenizer_config\.json: is not JSON"),
         ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na", r"vocab\.txt.*\[MASK\]"),

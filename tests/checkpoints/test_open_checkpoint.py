@@ -15,6 +15,7 @@ from keras_bert.checkpoints.model_directory import open_model_directory, save_mo
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
+from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
@@ -111,6 +112,8 @@ def test_short_vocabulary_is_padded_to_the_embedding_table(tiny, tmp_path, to, c
     )
     convert(tmp_path / "model", tmp_path / "other", to)
     file = next((tmp_path / "other").rglob("vocab*.txt"))
+    if to == "hugging_face":
+        (tmp_path / "other" / "tokenizer.json").unlink()
     file.write_text("".join(f"{token}\n" for token in [*tiny.vocab, "[unused1]"]))
     checkpoint = open_checkpoint(tmp_path / "other")
     added = [f"[unused{n}]" for n in (0, 2, 3, 4, 5, 6)]
@@ -121,11 +124,12 @@ def test_short_vocabulary_is_padded_to_the_embedding_table(tiny, tmp_path, to, c
     )
     convert(tmp_path / "other", tmp_path / "again")
     assert open_checkpoint(tmp_path / "again").vocab == checkpoint.vocab
-    file.write_text("".join(f"{token}\n" for token in tiny.vocab[:16]))
-    with pytest.raises(
-        InputError, match=r"has 16 tokens, but .* is 24; expected the same number \(including added"
-    ):
-        open_checkpoint(tmp_path / "other")
+    for name in ("vocab.txt", "tokenizer.json"):
+        assert open_checkpoint(tmp_path / "again").vocab == checkpoint.vocab
+        (tmp_path / "again" / name).unlink()
+    file.write_text("".join(f"{token}\n" for token in tiny.vocab[:13]))
+    names = [f"[unused{n}]" for n in range(11)]
+    assert open_checkpoint(tmp_path / "other").vocab == [*tiny.vocab[:13], *names]
 
 
 def test_labels_and_problem_type_are_restored(tiny, tmp_path):
@@ -256,7 +260,9 @@ def test_pickle_is_rejected_with_the_way_to_convert_it(saved, name):
         {"model": None},
         {"model": {"type": "WordPiece"}},
         {"model": {"type": "WordPiece", "vocab": ["[PAD]"]}},
-        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 1, "[UNK]": 1}}},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 17}}},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": -1}}},
         {"model": {"type": "WordPiece", "vocab": {"[PAD]": "0"}}},
     ],
 )
@@ -289,3 +295,39 @@ def test_missing_checkpoint_is_rejected_with_expected_formats(tmp_path):
         open_checkpoint(tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"has no config\.json"):
         open_checkpoint(tmp_path)
+
+
+def test_labels_without_a_name_have_the_name_that_transformers_gives(tiny, tmp_path):
+    save_model_directory(
+        tmp_path / "m", BertClassifier(tiny.config, 4), ModelDescription(tiny.config, tiny.vocab)
+    )
+    edit_config(tmp_path / "m", id2label={"0": "no", "3": "yes"})
+    classifier = TextClassifier.from_pretrained(tmp_path / "m")
+    assert [*classifier.labels] == ["no", "LABEL_1", "LABEL_2", "yes"]
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.0, None])
+def test_dropout_of_a_classifier_is_that_of_config_json(tiny, tmp_path, rate):
+    """transformers' `classifier_dropout` replaces `hidden_dropout_prob` in the head."""
+    config = replace(
+        tiny.config, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.0, num_hidden_layers=1
+    )
+    labels = ["a", "b"]
+    save_model_directory(
+        tmp_path / "m",
+        BertClassifier(config, 2),
+        ModelDescription(config, tiny.vocab, labels=labels),
+    )
+    edit_config(tmp_path / "m", classifier_dropout=rate)
+    classifier = TextClassifier.from_pretrained(tmp_path / "m")
+    assert classifier.model.dropout.rate == (0.2 if rate is None else rate)
+    classifier.save_pretrained(tmp_path / "again")
+    assert (
+        json.loads((tmp_path / "again" / "config.json").read_text()).get("classifier_dropout")
+        == rate
+    )
+
+
+def edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

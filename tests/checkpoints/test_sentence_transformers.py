@@ -4,22 +4,68 @@ import json
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
+import keras_bert
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.common.errors import InputError
+from keras_bert.models import BertEncoder
+from keras_bert.serving.server.embeddings import EmbeddingModel
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+TEXTS = ["a good film .", "", f"{'very ' * 40}good", "Book it is bad"]
 
 
 def sentence_transformer(folder: Path, modules: list, pooling: dict) -> SentenceTransformer:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "1_Pooling").mkdir(parents=True)
+    write_modules(folder, modules, pooling)
+    return SentenceTransformer.of(folder)
+
+
+def write_modules(folder: Path, modules: list, pooling: dict) -> None:
+    """Writes modules.json and the config of the pooling."""
     listed = [{"path": path, "type": f"sentence_transformers.models.{k}"} for path, k in modules]
     (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    return SentenceTransformer.of(folder)
+
+
+def edit(file: Path, **changes) -> None:
+    """Changes keys of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.fixture
+def directory(pretrained, tmp_path: Path) -> Path:
+    """Returns a directory with the pooling mean, as written by sentence-transformers 5.4."""
+    folder = tmp_path / "st"
+    TextEmbedder.from_pretrained(pretrained).save_pretrained(folder)
+    write_modules(folder, MODULES[:2], {"pooling_mode": "mean"})
+    edit(folder / "tokenizer_config.json", model_max_length=8)
+    edit(folder / "config.json", keras_bert=None)
+    (folder / "sentence_bert_config.json").unlink(missing_ok=True)
+    return folder
+
+
+def write_dense(folder: Path, index: int, sizes: tuple[int, int], **config) -> dict:
+    """Writes a Dense module with random weights, and returns these."""
+    path = folder / f"{index}_Dense"
+    path.mkdir()
+    random = np.random.default_rng(index)
+    weights = {"linear.weight": random.normal(size=sizes[::-1]).astype(np.float32)}
+    if config.get("bias", True):
+        weights["linear.bias"] = random.normal(size=sizes[1]).astype(np.float32)
+    save_file(weights, path / "model.safetensors")
+    names = {"in_features": sizes[0], "out_features": sizes[1], "bias": True}
+    default = {"activation_function": "torch.nn.modules.activation.Tanh"}
+    (path / "config.json").write_text(json.dumps(names | default | config))
+    return weights
 
 
 def test_pooling_and_normalization_are_those_of_the_modules(tmp_path: Path):
@@ -35,18 +81,208 @@ def test_pooling_and_normalization_are_those_of_the_modules(tmp_path: Path):
 @pytest.mark.parametrize(
     ("modules", "pooling", "message"),
     [
-        (MODULES, {"pooling_mode": "max"}, "skipped unsupported pooling: max"),
-        (MODULES, {"pooling_mode": ["cls", "mean"]}, "skipped unsupported pooling: cls, mean"),
+        (MODULES, {"pooling_mode": "max"}, r"1_Pooling/config\.json: the pooling is max; expected"),
         (
-            [*MODULES, ("3_Dense", "Dense")],
-            {"pooling_mode": "mean"},
-            "skipped unsupported modules: Dense",
+            MODULES,
+            {"pooling_mode": ["cls", "mean"]},
+            "the pooling is cls, mean; expected cls or mean",
         ),
+        (MODULES, {"pooling_mode": "mean", "include_prompt": False}, "include_prompt is false"),
+        (
+            [*MODULES[:2], ("2_LSTM", "LSTM"), ("3_Dense", "Dense")],
+            {"pooling_mode": "mean"},
+            r"modules\.json: the modules are Transformer, Pooling, LSTM, Dense; expected",
+        ),
+        ([*MODULES, ("3_Dense", "Dense")], {"pooling_mode": "mean"}, "Normalize, Dense; expected"),
     ],
 )
-def test_unsupported_modules_are_reported(modules, pooling, message, tmp_path: Path, caplog):
-    assert sentence_transformer(tmp_path / "a", modules, pooling).pooling is None
-    assert message in caplog.text
+def test_unsupported_modules_are_rejected(directory, modules, pooling, message):
+    write_modules(directory, modules, pooling)
+    with pytest.raises(InputError, match=message):
+        TextEmbedder.from_pretrained(directory)
+    BertEncoder.from_pretrained(directory)  # needs none of them
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"activation_function": "my.Swish"},
+            "activation_function is 'my.Swish'; expected a Dense",
+        ),
+        ({"use_residual": True}, "use_residual is True; expected"),
+        ({"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
+        ({"out_features": None}, "out_features is missing"),
+        ({"bias": False, "out_features": 5}, r"dense.0.weight has shape \[4, 16\], expected \[5"),
+        ({}, "has no model.safetensors; expected the weights of the Dense module"),
+    ],
+)
+def test_unsupported_dense_module_is_rejected(directory, config, message):
+    write_modules(directory, [*MODULES[:2], ("2_Dense", "Dense")], {"pooling_mode": "mean"})
+    write_dense(directory, 2, (16, 4))
+    edit(directory / "2_Dense" / "config.json", **config)
+    if not config:
+        (directory / "2_Dense" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=message):
+        TextEmbedder.from_pretrained(directory)
+
+
+def test_vector_of_the_pooling_passes_the_dense_modules(directory, tmp_path: Path):
+    mean = TextEmbedder.from_pretrained(directory).predict(TEXTS)["mean"]
+    modules = [*MODULES[:2], ("2_Dense", "Dense"), ("3_Dense", "Dense")]
+    write_modules(directory, modules, {"pooling_mode": "mean"})
+    first = write_dense(directory, 2, (16, 6))
+    linear = "torch.nn.modules.linear.Identity"
+    second = write_dense(directory, 3, (6, 4), activation_function=linear, bias=False)
+    expected = np.tanh(mean @ first["linear.weight"].T + first["linear.bias"])
+    expected = expected @ second["linear.weight"].T
+    embedder = TextEmbedder.from_pretrained(directory)
+    np.testing.assert_allclose(embedder.predict(TEXTS)["mean"], expected, atol=1e-5)
+    vectors = embedder.prediction_model(encode(embedder, TEXTS))["vectors"]
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    embedder.save_pretrained(tmp_path / "saved")
+    saved = keras_bert.load(tmp_path / "saved")
+    np.testing.assert_allclose(saved.predict(TEXTS)["mean"], expected, atol=1e-5)
+    embedder.export(tmp_path / "export" / "1")
+    served = keras_bert.load(tmp_path / "export" / "1").predict(TEXTS)
+    np.testing.assert_allclose(served["mean"], expected, atol=1e-5)
+    assert served["cls"].shape == (4, 16)
+    info = json.loads((tmp_path / "export" / "1" / "export.json").read_text())
+    assert EmbeddingModel.of(info) == EmbeddingModel("mean", 4, (4,), False)
+    with pytest.raises(InputError, match="format='onnx': the model has Dense modules"):
+        embedder.export(tmp_path / "onnx" / "1", format="onnx")
+
+
+def encode(embedder, texts):
+    inputs = embedder.preprocess(tf.constant(texts))
+    ids = inputs.input_ids.to_tensor()
+    mask = tf.sequence_mask(inputs.input_ids.row_lengths(), dtype=tf.int32)
+    return {"input_ids": ids, "input_mask": mask, "segment_ids": tf.zeros_like(ids)}
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_fit_trains_the_dense_modules(directory, tmp_path: Path, steps):
+    write_modules(directory, [*MODULES[:2], ("2_Dense", "Dense")], {"pooling_mode": "mean"})
+    weights = write_dense(directory, 2, (16, 4))
+    embedder = TextEmbedder.from_pretrained(directory)
+    pairs = (["good film", "bad film", "a book", "very"], ["good", "bad", "book", "a"])
+    embedder.fit(
+        pairs,
+        batch_size=4,
+        learning_rate=1e-2,
+        gradient_accumulation_steps=steps,
+        verbose=0,
+        callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "last.keras")],
+    )
+    embedder.save_pretrained(tmp_path / "saved")
+    trained = load_file(tmp_path / "saved" / "2_Dense" / "model.safetensors")
+    assert trained.keys() == weights.keys()
+    for name, value in weights.items():
+        assert not np.allclose(trained[name], value)
+    restored = keras.models.load_model(tmp_path / "last.keras")
+    np.testing.assert_allclose(
+        restored(encode(embedder, TEXTS))["vectors"], embedder.predict(TEXTS)["mean"], atol=1e-5
+    )
+
+
+def test_prompts_are_put_before_texts(directory, tmp_path: Path):
+    plain = TextEmbedder.from_pretrained(directory)
+    prompts = {"query": "a good ", "passage": "bad ", "document": None}
+    file = directory / "config_sentence_transformers.json"
+    file.write_text(json.dumps({"prompts": prompts, "default_prompt_name": "query"}))
+    expected = {
+        name: plain.predict([(prompts[name] or "") + text for text in TEXTS])["mean"]
+        for name in prompts
+    }
+    TextEmbedder.from_pretrained(directory).save_pretrained(tmp_path / "saved")
+    for folder in (directory, tmp_path / "saved"):
+        embedder = TextEmbedder.from_pretrained(folder)
+        np.testing.assert_allclose(embedder.predict(TEXTS)["mean"], expected["query"], atol=1e-6)
+        for name, vectors in expected.items():
+            found = embedder.predict(TEXTS, prompt_name=name)["mean"]
+            np.testing.assert_allclose(found, vectors, atol=1e-6)
+        with pytest.raises(
+            InputError, match="prompt_name='q': expected one of query, passage, doc"
+        ):
+            embedder.predict(TEXTS, prompt_name="q")
+    embedder.export(tmp_path / "export" / "1")
+    served = keras_bert.load(tmp_path / "export" / "1")
+    np.testing.assert_allclose(served.predict(TEXTS)["mean"], expected["query"], atol=1e-5)
+    with pytest.raises(InputError, match="the export puts the prompt 'query' before each text"):
+        served.predict(TEXTS, prompt_name="passage")
+    with pytest.raises(InputError, match="prompt_name='query': expected one of None, because"):
+        plain.predict(TEXTS, prompt_name="query")
+
+
+def test_prompts_without_a_default_can_be_used_with_an_export(directory, tmp_path: Path):
+    file = directory / "config_sentence_transformers.json"
+    file.write_text(json.dumps({"prompts": {"query": "a good "}, "default_prompt_name": None}))
+    embedder = TextEmbedder.from_pretrained(directory)
+    embedder.export(tmp_path / "export" / "1")
+    served = keras_bert.load(tmp_path / "export" / "1")
+    for name in (None, "query"):
+        expected = embedder.predict(TEXTS, prompt_name=name)["mean"]
+        found = served.predict(TEXTS, prompt_name=name)["mean"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config", [{"prompts": ["a"]}, {"prompts": {"a": 1}}, {"default_prompt_name": "query"}]
+)
+def test_invalid_prompts_are_rejected(directory, config):
+    file = directory / "config_sentence_transformers.json"
+    file.write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"config_sentence_transformers\.json: prompts is"):
+        TextEmbedder.from_pretrained(directory)
+
+
+def test_training_uses_no_prompt(directory):
+    file = directory / "config_sentence_transformers.json"
+    pairs = (["good film", "bad film"], ["good", "bad"])
+    losses = []
+    for name in (None, "query"):
+        config = {"prompts": {"query": "very bad film "}, "default_prompt_name": name}
+        file.write_text(json.dumps(config))
+        embedder = TextEmbedder.from_pretrained(directory)
+        losses.append(embedder.fit(pairs, batch_size=2, seed=0, verbose=0).history["loss"])
+    assert losses[0] == losses[1]
+
+
+def test_length_is_that_of_the_tokenizer_since_5_4(directory, tmp_path: Path):
+    lengths = []
+    for length in (8, 64, 10**30, None):
+        edit(directory / "tokenizer_config.json", model_max_length=length)
+        lengths.append(TextEmbedder.from_pretrained(directory).settings.max_seq_length)
+    assert lengths == [8, 32, 32, 32]  # The model has 32 positions.
+    (directory / "sentence_bert_config.json").write_text('{"max_seq_length": 12}')
+    assert TextEmbedder.from_pretrained(directory).settings.max_seq_length == 12
+
+
+def test_texts_are_lower_cased_before_the_tokenizer(directory, tmp_path: Path):
+    texts = ["GOOD Film", "good film", "Café"]
+    edit(directory / "tokenizer_config.json", do_lower_case=False)
+    (directory / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    TextEmbedder.from_pretrained(directory).save_pretrained(tmp_path / "saved")
+    for folder in (directory, tmp_path / "saved"):
+        embedder = TextEmbedder.from_pretrained(folder)
+        ids = embedder.tokenizer.tokenize(texts).to_list()
+        assert ids[0] == ids[1]
+        assert embedder.tokenizer.unk_token_id not in ids[0]
+        assert not embedder.tokenizer.settings.strips_accents
+
+
+def test_layout_of_versions_before_2_0_is_opened(directory, tmp_path: Path):
+    expected = TextEmbedder.from_pretrained(directory).predict(TEXTS)["mean"]
+    old = tmp_path / "old"
+    (old / "0_BERT").mkdir(parents=True)
+    for file in directory.iterdir():
+        if file.is_file() and file.name != "modules.json":
+            shutil.copy(file, old / "0_BERT")
+    (old / "config.json").write_text('{"__version__": "0.3.5"}')
+    write_modules(old, [("0_BERT", "BERT"), MODULES[1]], {"pooling_mode_mean_tokens": True})
+    embedder = keras_bert.load(old)
+    assert embedder.settings.max_seq_length == 8
+    np.testing.assert_allclose(embedder.predict(TEXTS)["mean"], expected, atol=1e-6)
 
 
 def test_length_is_read_from_the_sentence_bert_config(tmp_path: Path):
@@ -76,8 +312,6 @@ def test_modules_outside_of_the_model_are_rejected(path: str, tmp_path: Path):
 def test_trained_model_has_the_same_vectors_in_sentence_transformers(
     pooling, normalize, pretrained, run_in_peers, tmp_path: Path
 ):
-    from keras_bert.tasks.embedding.text_embedder import TextEmbedder
-
     embedder = TextEmbedder.from_pretrained(pretrained, 16, normalize, pooling=pooling)
     pairs = (["good film", "bad film", "a book"], ["a good book .", "it is bad", "books"])
     embedder.fit(pairs, epochs=2, batch_size=3, learning_rate=1e-2, verbose=0)
@@ -88,3 +322,32 @@ def test_trained_model_has_the_same_vectors_in_sentence_transformers(
     run_in_peers(script, tmp_path / "out", tmp_path / "texts.json", tmp_path / "vectors.npz")
     theirs = np.load(tmp_path / "vectors.npz")["directory"]
     np.testing.assert_allclose(embedder.predict(texts)[pooling], theirs, atol=1e-5)
+
+
+def test_vectors_are_those_of_sentence_transformers_in_all_layouts(
+    pretrained, run_in_peers, tmp_path: Path
+):
+    (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
+    script = "make_sentence_transformers.py"
+    run_in_peers(script, pretrained, tmp_path / "texts.json", tmp_path / "out")
+    vectors = dict(np.load(tmp_path / "out" / "vectors.npz"))
+    with_prompt = vectors.pop("prompts_query")
+    assert len(vectors) == 24
+    for name, expected in vectors.items():
+        folder = tmp_path / "out" / name
+        if name.startswith("max"):
+            with pytest.raises(InputError, match=r"the pooling is .*max"):
+                TextEmbedder.from_pretrained(folder)
+            continue
+        embedder = TextEmbedder.from_pretrained(folder)
+        pooling = embedder.settings.pooling
+        np.testing.assert_allclose(embedder.predict(TEXTS)[pooling], expected, atol=1e-5)
+        if name == "prompts_new":
+            found = embedder.predict(TEXTS, prompt_name="query")[pooling]
+            np.testing.assert_allclose(found, with_prompt, atol=1e-5)
+        if name in ("two_dense_new", "default_prompt_old", "truncated_oldest"):
+            embedder.save_pretrained(tmp_path / "saved" / name)
+            files = (tmp_path / "texts.json", tmp_path / "theirs.npz")
+            run_in_peers("embed_sentence_transformers.py", tmp_path / "saved" / name, *files)
+            theirs = np.load(tmp_path / "theirs.npz")["directory"]
+            np.testing.assert_allclose(theirs, expected, atol=1e-5)

@@ -6,14 +6,18 @@ import json
 
 import numpy as np
 import pytest
+import tokenizers
 
+import keras_bert
 from keras_bert.checkpoints.conversion import WRITERS, Changes, convert
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
+from keras_bert.tasks.loading import Source
 from keras_bert.text.settings import TokenizerSettings
 
 # Tokenizer files that transformers 5.23 saves with the weights of a BERT model.
@@ -117,6 +121,7 @@ def test_generic_class_opens_with_a_bert_tokenizer_json(directory, tiny, kind, c
 )
 def test_settings_are_read_from_either_file(directory, tiny, slow, settings):
     path, write = directory
+    settings = dataclasses.replace(settings, max_input_chars_per_word=100)
     write(SLOW | slow)
     assert open_checkpoint(path).tokenizer_settings == settings
     normalizer = NORMALIZER | {
@@ -158,6 +163,7 @@ def test_one_file_takes_precedence_as_in_transformers(
 ):
     path, write = directory
     write(slow, tokenizer_json(FAST | {"normalizer": NORMALIZER | normalizer}, tiny))
+    settings = dataclasses.replace(settings, max_input_chars_per_word=100)
     assert open_checkpoint(path).tokenizer_settings == settings
     assert ("is used, as in transformers" in caplog.text) == bool(warning)
     assert warning.format(path=path) in caplog.text
@@ -237,6 +243,8 @@ def test_default_settings_are_recorded_as_in_earlier_versions(directory):
             'subword_tokenizer_type is "character"; expected "wordpiece"',
         ),
         ({"do_basic_tokenize": False}, "do_basic_tokenize is false; expected true"),
+        ({"cls_token": "<s>"}, 'cls_token is "<s>"; expected "[CLS]"'),
+        ({"pad_token": {"content": "<pad>"}}, 'pad_token is "<pad>"; expected "[PAD]"'),
         ({"clean_text": False}, "clean_text is false; expected true"),
         ({"wordpieces_prefix": "@@"}, 'wordpieces_prefix is "@@"; expected "##"'),
     ],
@@ -316,3 +324,96 @@ def test_fine_tuning_requires_a_compatible_vocabulary(directory, tiny):
     )
     start = open_pretrained(StartSettings(str(path), str(path / "vocab.txt"), max_seq_length=16))
     assert (start.vocab, start.do_lower_case) == (tiny.vocab, True)
+
+
+@pytest.mark.parametrize(
+    ("slow", "fast", "limit"),
+    [
+        ({}, 100, 100),
+        ({}, 150, 150),
+        ({"max_input_chars_per_word": 120}, None, 120),
+        ({}, None, 100),
+    ],
+)
+def test_longest_word_is_that_of_the_directory(directory, tiny, tmp_path, slow, fast, limit):
+    path, write = directory
+    files = tokenizer_json(FAST, tiny)
+    files["model"]["max_input_chars_per_word"] = fast
+    write(SLOW | slow, files)
+    TextEmbedder.from_pretrained(path).save_pretrained(tmp_path / "saved")
+    texts = ["caf" + "e" * (limit - 3), "caf" + "e" * (limit - 2)]  # tokens "caf" and "##e"
+    for folder in (path, tmp_path / "saved"):
+        embedder = TextEmbedder.from_pretrained(folder)
+        assert embedder.tokenizer.tokenize(texts).row_lengths().numpy().tolist() == [limit - 2, 1]
+    embedder.export(tmp_path / "export" / "1")
+    served = keras_bert.load(tmp_path / "export" / "1").predict(texts)
+    assert served["num_tokens"].tolist() == [16, 3]
+
+
+def test_vocabulary_of_tokenizer_json_is_used_if_vocab_txt_differs(directory, tiny, caplog):
+    path, write = directory
+    vocab = [*tiny.vocab[:5], *reversed(tiny.vocab[5:])]
+    (path / "vocab.txt").write_text("\n".join(vocab))
+    write(SLOW, tokenizer_json(FAST, tiny))
+    assert open_checkpoint(path).vocab == tiny.vocab
+    assert (
+        "tokenizer.json: has another vocabulary than vocab.txt; the former is used" in caplog.text
+    )
+
+
+def test_ids_that_tokenizer_json_lacks_are_unused(directory, tiny, caplog):
+    path, write = directory
+    (path / "vocab.txt").unlink()
+    files = tokenizer_json(FAST, tiny)
+    del files["model"]["vocab"]["work"], files["model"]["vocab"]["play"]
+    write(SLOW, files)
+    assert open_checkpoint(path).vocab == [
+        {"work": "[unused0]", "play": "[unused1]"}.get(token, token) for token in tiny.vocab
+    ]
+
+
+@pytest.fixture
+def long_words():
+    """Returns texts with words of 99 to 201 characters, which tiny.vocab contains."""
+    words = ["caf" + "e" * (length - 3) for length in (99, 100, 101, 150, 151, 199, 200, 201)]
+    return [*words, *(f"boy {word}, no" for word in words)]
+
+
+@pytest.mark.parametrize("limit", [100, 150, 200])
+def test_long_words_have_the_tokens_of_tokenizers(directory, tiny, long_words, tmp_path, limit):
+    path, write = directory
+    files = tokenizer_json(FAST, tiny) | {"version": "1.0", "added_tokens": []}
+    files["model"] |= {"unk_token": "[UNK]", "max_input_chars_per_word": limit}
+    write({"tokenizer_class": "PreTrainedTokenizerFast"}, files)
+    TextEmbedder.from_pretrained(path).save_pretrained(tmp_path / "saved")
+    for folder in (path, tmp_path / "saved"):
+        theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        ours = Source.open(folder).tokenizer(None).tokenize(long_words).to_list()
+        assert ours == [theirs.encode(text, add_special_tokens=False).ids for text in long_words]
+
+
+def test_long_words_have_the_tokens_of_transformers(directory, long_words, run_in_peers, tmp_path):
+    """Without tokenizer.json, the limit is that of transformers."""
+    path, write = directory
+    write(SLOW)
+    TextEmbedder.from_pretrained(path).save_pretrained(tmp_path / "saved")
+    folders = [path, tmp_path / "saved"]
+    (tmp_path / "texts.json").write_text(json.dumps(long_words))
+    files = (tmp_path / "texts.json", tmp_path / "out.json")
+    run_in_peers("tokenize_transformers.py", *files, *folders)
+    for folder, theirs in zip(folders, json.loads(files[1].read_text()), strict=True):
+        assert Source.open(folder).tokenizer(None).tokenize(long_words).to_list() == theirs
+
+
+def test_ids_of_odd_vocabularies_are_those_of_transformers(directory, run_in_peers, tmp_path):
+    """Empty lines, repeated tokens and white space at line ends; the ids are lines."""
+    path, write = directory
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "all", "", "work ", "all", "dull\t", ""]
+    (path / "vocab.txt").write_text("\n".join([*tokens, "boy"]) + "\n")
+    write(SLOW)
+    (tmp_path / "texts.json").write_text('["all work dull boy", "[unused0]"]')
+    files = (tmp_path / "texts.json", tmp_path / "out.json")
+    run_in_peers("tokenize_transformers.py", *files, path)
+    theirs = json.loads(files[1].read_text())[0]
+    assert theirs[0] == [8, 7, 9, 11]
+    assert Source.open(path).tokenizer(None).tokenize(["all work dull boy"]).to_list() == theirs[:1]

@@ -33,16 +33,18 @@ def test_settings_have_these_names_in_this_order():
         "strip_accents",
         "tokenize_chinese_chars",
         "user_tokens",
+        "max_input_chars_per_word",
     ]
-    # Manifests of the default tokenizer are those of versions without the last three settings.
+    # Manifests of the default tokenizer are those of versions without the last four settings.
     settings = Settings(ngram=3, pack=True)
-    assert list(settings.to_dict()) == names[:-3]
+    assert list(settings.to_dict()) == names[:-4]
     assert Settings(**settings.to_dict()) == settings
     settings = Settings(strip_accents=False, tokenize_chinese_chars=False)
-    assert list(settings.to_dict()) == names[:-1]
+    assert list(settings.to_dict()) == names[:-2]
     assert Settings(**settings.to_dict()) == settings
     settings = Settings(strip_accents=False, tokenize_chinese_chars=False, user_tokens=("[A]",))
-    assert list(settings.to_dict()) == names
+    settings = dataclasses.replace(settings, max_input_chars_per_word=100)
+    assert [*settings.to_dict()] == names
     assert Settings(**settings.to_dict()) == settings
 
 

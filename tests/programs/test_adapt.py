@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from safetensors.numpy import load_file
 
 from keras_bert.programs import adapt, adaptation_stages
 from keras_bert.programs.program import call
+from keras_bert.tasks.pretraining import run as pretraining_run
+from keras_bert.training.backend import make_evaluate
 
 KNOWN = ["good", "bad", "film", "book", "it", "is", "a", "very"]
 NEW = ["goodfilm", "isfilm", "bada"]  # Their subwords are in the vocabulary.
@@ -32,6 +35,7 @@ SIZES = {
     "initializer_range": 0.2,  # So that few training steps are enough.
 }
 FLAGS = {
+    "input_format": "mixed",
     "max_seq_length": 16,
     "min_frequency": 5,
     "train_batch_size": 8,
@@ -219,6 +223,39 @@ def test_interrupted_stages_are_resumed(finished, place, tmp_path, monkeypatch, 
     assert run(place, output_dir) == 0
     for name in ("results.json", "model/model.safetensors", "model/vocab.txt"):
         assert (output_dir / name).read_bytes() == (finished / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "warmup", "evaluations"), [(25, 0.1, 9), (30, 1.0, 10)])
+def test_training_is_evaluated_at_most_ten_times(
+    place, tmp_path, monkeypatch, steps, warmup, evaluations
+):
+    """Checkpoints every 2 steps stand for those every 1000 steps of long runs.
+
+    The run is also interrupted after its first evaluation, and after the training.
+    """
+    calls = []
+
+    def counted(*arguments, **options):
+        score = make_evaluate(*arguments, **options)
+        return lambda *values: calls.append(1) or score(*values)
+
+    monkeypatch.setattr(pretraining_run, "make_evaluate", counted)
+    monkeypatch.setattr(adaptation_stages, "_MAX_CHECKPOINT_STEPS", 2)
+    flags = {"num_train_steps": steps, "warmup_proportion": warmup, "train_batch_size": 64}
+    for name in ("unigram_baseline", "save_model_directory"):
+        with monkeypatch.context() as patch:
+            patch.setattr(pretraining_run, name, mock.Mock(side_effect=KeyboardInterrupt))
+            assert run(place, tmp_path / "out", **flags) == 130
+    assert run(place, tmp_path / "out", **flags) == 0
+    untrained, before_interrupt = 1, 1
+    assert len(calls) - untrained - before_interrupt == evaluations
+    rows = [json.loads(row) for row in (tmp_path / "out" / "train" / "metrics.jsonl").open()]
+    steps_evaluated = [row["step"] for row in rows if "eval_loss" in row]
+    assert len(steps_evaluated) == evaluations <= 10
+    assert steps_evaluated[-1] == steps
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["masked_lm_loss_after"] == rows[-1]["eval_masked_lm_loss"]
 
 
 @pytest.mark.slow

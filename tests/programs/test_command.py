@@ -12,6 +12,7 @@ import pytest
 import keras_bert
 from keras_bert.programs.command import PROGRAMS
 
+HELP_FLAGS = ("help", "helpshort", "helpfull", "helpxml", "help=true")
 HEAVY = ("tensorflow", "keras", "jax", "torch", "numpy")
 
 
@@ -65,6 +66,36 @@ def test_help_of_a_program_imports_no_tensorflow(root):
         program = [sys.executable, "-c", code.format(arguments=arguments, heavy=heavy)]
         done = subprocess.run(program, cwd=root, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "[]", arguments
+
+
+def test_help_of_every_command_exits_with_0(root):
+    """All commands run in one process, because each process takes seconds to import its modules."""
+    scripts = ["run_*.py", "extract_features.py", "export_model.py"]
+    modules = ["data_tools.build_vocab", "data_tools.create_pretraining_data"]
+    modules += ["data_tools.inspect_tfrecords", "data_tools.python_corpus"]
+    modules += ["keras_bert.checkpoints.convert", "keras_bert.serving.server"]
+    modules += ["keras_bert.training.supervise", "keras_bert.training.plot"]
+    commands = [
+        *(["keras_bert", name, f"--{flag}"] for name in PROGRAMS for flag in HELP_FLAGS),
+        *([str(path), "--help"] for pattern in scripts for path in sorted(root.glob(pattern))),
+        *([module, "--help"] for module in modules),
+    ]
+    code = f"""if True:
+        import contextlib, io, runpy, sys
+        for command in {commands}:
+            sys.argv = command
+            start = runpy.run_path if command[0].endswith(".py") else runpy.run_module
+            output = io.StringIO()
+            try:
+                with contextlib.redirect_stdout(output):
+                    start(command[0], run_name="__main__")
+            except SystemExit as end:
+                if end.code or "flags:" not in output.getvalue() and command[-1] != "--helpxml":
+                    print(*command, end.code)
+        print(sorted(sys.modules.keys() & {HEAVY}))
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["['numpy']"], done.stderr
 
 
 def test_messages_name_the_command_that_was_used(root, tmp_path):

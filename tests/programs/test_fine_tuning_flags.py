@@ -1,14 +1,25 @@
 """Tests the common flags of fine-tuning: contradictory seeds, and defaults of the API."""
 
+import importlib
 from dataclasses import asdict
 
+import keras
 import pytest
 from absl import flags
 
 from keras_bert.common.errors import InputError
 from keras_bert.programs import fine_tuning_flags
-from keras_bert.programs.flags import Definitions
+from keras_bert.programs.command import PROGRAMS
+from keras_bert.programs.flags import Definitions, own_flags
+from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.embedding.losses import EmbeddingLoss
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fitting import fit
+from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.training.run import TrainingSettings
 
 
 @pytest.mark.parametrize(
@@ -39,3 +50,60 @@ def test_the_flags_of_a_teacher_have_the_defaults_of_the_api():
     fine_tuning_flags.define_teacher(Definitions(values, "program"))
     defaults = asdict(Distillation())
     assert {name: values[name].default for name in defaults} == defaults
+
+
+FLAG_NAMES = {
+    "epochs": "num_train_epochs",
+    "batch_size": "train_batch_size",
+    "seed": "random_seed",
+}
+# Settings of the task objects that the flags have in the same form.
+SAME_FORM = ("max_seq_length", "max_query_length", "doc_stride", "n_best_size")
+SAME_FORM += ("max_answer_length", "version_2_with_negative", "problem_type")
+TEXTS, SPAN = ["good film", "bad film"] * 2, {"text": "good", "start": 0}
+# {program: (the task class, arguments of from_pretrained, arguments of fit)}
+TASKS = {
+    "classify": (TextClassifier, {"labels": ["a", "b"]}, (TEXTS, ["a", "b"] * 2)),
+    "squad": (QuestionAnswerer, {}, (["is it"] * 2, ["good film"] * 2, [SPAN] * 2)),
+    "ner": (EntityTagger, {"labels": ["X"]}, ([["good", "film"]] * 2, [["B-X", "O"]] * 2)),
+    "embed": (TextEmbedder, {}, ((TEXTS[:2], ["very good", "very bad"]),)),
+    "adapt": (MaskFiller, {}, (TEXTS,)),
+}
+
+
+@pytest.fixture(scope="module")
+def long_checkpoint(make_checkpoint, tmp_path_factory):
+    """Returns a model with enough positions for the default length of each task."""
+    folder = tmp_path_factory.mktemp("long") / "model"
+    return make_checkpoint(folder, ["good", "bad", "film"], max_position_embeddings=512)
+
+
+def defined(program):
+    values = flags.FlagValues()
+    module = importlib.import_module(PROGRAMS[program][0])
+    module.PROGRAM.define_flags(Definitions(values, program))
+    return values
+
+
+@pytest.mark.parametrize("program", TASKS)
+def test_fit_has_the_defaults_of_the_program_of_its_task(program, long_checkpoint, monkeypatch):
+    kind, arguments, examples = TASKS[program]
+    calls, trained = [], []
+    monkeypatch.setattr(
+        "keras_bert.tasks.task.fit", lambda *values: calls.append(values) or fit(*values)
+    )
+    monkeypatch.setattr(keras.Model, "fit", lambda model, *_, **options: trained.append(model))
+    task = kind.from_pretrained(long_checkpoint, **arguments)
+    task.fit(*examples)
+    ((_, _, settings, *_),), (model,) = calls, trained
+    used = vars(settings) | {n: v for n, v in vars(task.settings).items() if n in SAME_FORM}
+    used |= {"max_grad_norm": model.optimizer.global_clipnorm}
+    if program != "adapt":  # It trains for thousands of steps, where the bias does not matter.
+        used["bias_correction"] = model.optimizer.bias_correction
+    used |= {"scale": EmbeddingLoss("mnrl").scale} if program == "embed" else {}
+    defaults = {name: flag.default for name, flag in own_flags(defined(program)).items()}
+    defaults |= {"max_grad_norm": TrainingSettings.max_grad_norm}
+    del defaults["jit_compile"]  # It changes only the speed.
+    found = {name: used[name] for name in used if FLAG_NAMES.get(name, name) in defaults}
+    assert found == {name: defaults[FLAG_NAMES.get(name, name)] for name in found}
+    assert len(found) >= (6 if program == "adapt" else 9), found

@@ -33,6 +33,7 @@ def main(values, arguments):
         "missing": MissingInput("nothing found. Expected:\n  keras-bert count --count=2"),
         "early": EndedEarly("worker 1 is gone"),
         "interrupted": KeyboardInterrupt(),
+        "stopped": KeyboardInterrupt("stopped after step 5; the checkpoint is saved"),
         "defect": KeyError("missing"),
         "exit": SystemExit(7),
     }
@@ -127,7 +128,7 @@ def test_flags_are_read_from_a_file(ends, tmp_path):
 @pytest.mark.parametrize("flag", ["--help", "-?", "--helpshort", "--helpfull"])
 def test_help_shows_the_programs_own_flags(ends, flag):
     code, out, err = ends(flag)
-    assert (code, err) == (1, "")
+    assert (code, err) == (0, "")
     assert out.startswith("Counts.\n\n    python count.py --count=3\n\nflags:\n")
     assert "  --count: How many.\n" in out
     assert "--[no]jit_compile: Compile with XLA." in out
@@ -137,7 +138,7 @@ def test_help_shows_the_programs_own_flags(ends, flag):
 
 def test_help_as_xml(ends):
     code, out, _ = ends("--helpxml")
-    assert code == 1
+    assert code == 0
     assert "<name>count</name>" in out
 
 
@@ -149,7 +150,11 @@ def test_flags_can_be_checked_without_running(ends):
 def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):
     assert ends("interrupted") == (130, "", "count.py: interrupted\n")
     _, _, err = ends("interrupted", program=RESUMABLE)
-    assert err == "count.py: interrupted: run the same command again to resume\n"
+    lost, again = "work that is not saved yet is lost", "run the same command again to resume"
+    assert err == f"count.py: interrupted: {lost}: {again}\n"
+    _, _, err = ends("stopped", program=RESUMABLE)
+    saved = "stopped after step 5; the checkpoint is saved"
+    assert err == f"count.py: interrupted: {saved}: {again}\n"
 
 
 def test_run_that_ends_early_exits_with_code_75_and_one_line(ends):
@@ -191,6 +196,41 @@ def test_exhausted_memory_is_reported_in_one_line(ends, error):
         f"count.py: error: the memory is exhausted ({reason}); expected smaller batches, sequences "
         "or models\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "code"),
+    [
+        ("JaxRuntimeError", "INTERNAL: NCCL operation ncclAllReduce failed: unhandled error", 75),
+        ("XlaRuntimeError", "INTERNAL: CUDA error: CUDA_ERROR_ILLEGAL_ADDRESS", 75),
+        ("InternalError", "NCCL: unhandled system error. Set NCCL_DEBUG=WARN for detail.", 75),
+        ("UnavailableError", "ncclCommInitRank failed: remote process exited", 75),
+        ("InternalError", "cuDNN launch failure: CUDNN_STATUS_EXECUTION_FAILED", 75),
+        ("JaxRuntimeError", "INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", 1),
+        ("InternalError", "CUBLAS_STATUS_ALLOC_FAILED", 1),
+        ("JaxRuntimeError", "UNIMPLEMENTED: cuDNN fused attention", None),
+        ("InternalError", "node on device:GPU:0: a bug", None),
+        ("ValueError", "CUDA", None),
+    ],
+)
+def test_lost_gpu_ends_early_and_exhausted_memory_is_an_error(ends, kind, reason, code):
+    error = type(kind, (Exception,), {})(f"{reason}\nat")  # As TensorFlow and JAX name them.
+
+    def compute(values, arguments):
+        raise error
+
+    program = Program("count", "Counts.", define_flags, compute, resumable=True)
+    if code is None:  # A bug, or something that the same command does not repair.
+        with pytest.raises(type(error)):
+            ends(program=program)
+        return
+    messages = {
+        75: f"ended early: a GPU or a connection between GPUs failed ({reason}): run the same "
+        "command again to resume",
+        1: f"error: the memory is exhausted ({reason}); expected smaller batches, sequences or "
+        "models",
+    }
+    assert ends(program=program) == (code, "", f"count.py: {messages[code]}\n")
 
 
 def test_path_that_the_system_rejects_is_reported_in_one_line(ends):

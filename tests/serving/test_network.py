@@ -117,6 +117,23 @@ def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
     np.testing.assert_allclose(vectors[:, 1], expected["pooled_output"], atol=2e-5)
 
 
+@pytest.mark.parametrize(("device", "steps"), [(0, [8] * 8 + [6]), (1, [64, 6])])
+def test_gpu_computes_more_rows_at_once(monkeypatch, device, steps):
+    model = BertEncoder(BertConfig.from_dict(SIZES))
+    ids, segments = random_rows(np.random.default_rng(2).integers(2, 33, 70).tolist())
+    seen = []
+
+    def first_of_a_row(hidden, input_ids, splits):
+        seen.append(len(splits) - 1)
+        return tf.gather(hidden, splits[:-1])
+
+    monkeypatch.setattr(tf.raw_ops, "DeviceIndex", lambda device_names: tf.constant(device))
+    vectors = Network(model).reduced(ids, segments, first_of_a_row, [24])
+    assert seen == steps
+    expected = padded(model, ids, segments)["sequence_output"][ids.row_starts()]
+    np.testing.assert_allclose(vectors, expected, atol=2e-5)
+
+
 def test_masked_lm_head_matches_the_keras_model():
     config = BertConfig.from_dict(SIZES)
     model = BertPretrainer(config)

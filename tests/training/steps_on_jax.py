@@ -10,9 +10,11 @@ case; `jax/`, the checkpoint as JAX read it; `facts.json`.
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 if __name__ == "__main__":
     sys.modules["tensorflow"] = None  # Any import of TensorFlow now raises ImportError.
@@ -29,6 +31,7 @@ from keras_bert.models.layers.attention import SelfAttention, attend_with
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.training import jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_devices import JaxDevices
@@ -45,6 +48,8 @@ CASES = {
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
     # The batch size has grown to two of three micro-batches (training/ramp.py).
     "growing": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 3}),
+    # As on accelerators, chains run again in the backward pass.
+    "chains": (JaxDevices(DEVICES[:1]), {}),
 }
 
 
@@ -63,6 +68,65 @@ def grown(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the batch padded by half its size: every third row is padding."""
     places = np.arange(1, 1 + len(batch["example_weights"]) // 2) * 2
     return {name: np.insert(value, places, 0, axis=0) for name, value in batch.items()}
+
+
+def as_on_accelerators() -> AbstractContextManager:
+    """Makes chains run again in the backward pass."""
+    return mock.patch.object(jax_step, "recomputes_chains", return_value=True)
+
+
+def traced(folder: Path, batch: dict[str, np.ndarray]) -> tuple[int, int]:
+    """Traces a step without running it.
+
+    Returns:
+        The number of bytes that the forward pass keeps for the backward pass, and the number of
+        scatter operations in the step.
+    """
+    jit, value_and_grad, facts = jax.jit, jax.value_and_grad, []
+
+    def measured(function, **settings):
+        def call(*arguments):
+            kept = jax.eval_shape(lambda *x: jax.vjp(function, *x, has_aux=True)[1], *arguments)
+            facts.append(sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept)))
+            return value_and_grad(function, **settings)(*arguments)
+
+        return call
+
+    def lowered(function, **settings):
+        def call(*arguments):
+            text = jit(function, **settings).lower(*arguments).as_text()
+            facts.append(text.count("stablehlo.scatter"))
+            raise InterruptedError
+
+        return call if function.__name__ == "step" else jit(function, **settings)
+
+    devices, _ = CASES["one"]
+    model, optimizer = make(devices, folder)
+    state = TrainState(model, optimizer, pretraining_objective())
+    with (
+        mock.patch.object(jax, "value_and_grad", measured),
+        mock.patch.object(jax, "jit", lowered),
+        as_on_accelerators(),
+        suppress(InterruptedError),
+    ):
+        make_train_steps(devices, state, TrainingSettings(1, len(batch)))(iter([batch]), 1)
+    residual_bytes, scatters = facts
+    return residual_bytes, scatters
+
+
+def packed(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the batch with its two segments as the two examples of each row."""
+    ids, labels = batch["input_ids"], batch["next_sentence_labels"]
+    example = {
+        "example_ids": batch["segment_ids"] + batch["input_mask"],
+        "position_ids": np.arange(ids.shape[1]) + np.zeros_like(ids),
+        "next_sentence_positions": np.stack([0 * labels, 0 * labels + ids.shape[1] // 2], axis=1),
+        "next_sentence_labels": np.stack([labels] * 2, axis=1),
+        "next_sentence_weights": np.ones((len(ids), 2), np.float32),
+    }
+    return batch | {
+        k: v if v.dtype == np.float32 else v.astype(np.int32) for k, v in example.items()
+    }
 
 
 def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
@@ -110,7 +174,8 @@ def main(folder: Path) -> None:
         state = TrainState(model, optimizer, pretraining_objective())
         train_steps = make_train_steps(devices, state, TrainingSettings(steps, 8, **how))
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
-        metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
+        with as_on_accelerators() if case == "chains" else nullcontext():
+            metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
         np.savez(
             folder / f"{case}.npz",
@@ -123,12 +188,18 @@ def main(folder: Path) -> None:
     writer = CheckpointWriter(folder / "jax")
     writer.save(facts["restored_step"], model, optimizer)
     writer.close()
-    packed = {"example_ids": batches[0]["segment_ids"] + batches[0]["input_mask"]}
     facts["fused_difference"] = {
         "an_example_a_row": fused_difference(batches[0]),
-        "packed": fused_difference(batches[0] | packed),
+        "packed": fused_difference(packed(batches[0])),
         "causal": fused_difference(batches[0], causal=True),
     }
+    twice = {name: np.concatenate([value] * 2) for name, value in batches[0].items()}
+    cases = {"once": batches[0], "twice": twice, "packed": packed(batches[0])}
+    sizes, facts["scatters"] = {}, {}
+    for case, batch in cases.items():
+        sizes[case], facts["scatters"][case] = traced(folder, batch)
+    tokens = batches[0]["input_ids"].size
+    facts["residual_bytes_per_token"] = (sizes["twice"] - sizes["once"]) / tokens
     facts["odd_vocabulary"] = error_for_an_odd_vocabulary(folder)
     (folder / "facts.json").write_text(json.dumps(facts))
 

@@ -8,7 +8,12 @@ from keras_bert.training.best import BestWeights
 
 
 def evaluations(*values):
-    return [{"step": 10 * place, "f1": value} for place, value in enumerate(values, 1)]
+    """Makes evaluations of steps 10, 20, ... from F1 scores, or from pairs of F1 and loss."""
+    pairs = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [
+        {"step": 10 * place, **dict(zip(("f1", "loss"), pair, strict=False))}
+        for place, pair in enumerate(pairs, 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -16,8 +21,13 @@ def evaluations(*values):
     [
         ((), None),
         ((0.1, 0.3, 0.2), 20),
-        ((0.1, 0.3, 0.3), 20),  # the earlier of equal values
+        ((0.1, 0.3, 0.3), 30),  # the later of equal values
+        (((1.0, 0.94), (1.0, 0.68), (1.0, 0.58)), 30),  # of equal values, that of the lowest loss
+        (((0.5, 0.3), (0.5, 0.2), (0.4, 0.1), (0.5, 0.4)), 20),
+        (((0.5, 0.2), (0.5, 0.2)), 20),
+        (((0.5, math.nan), (0.5, 9.0), (0.5, math.nan)), 20),
         ((math.nan, 0.3, math.nan), 20),
+        ((math.nan, math.nan), 20),
     ],
 )
 def test_step_of_the_best_evaluation(values, best):
@@ -32,6 +42,10 @@ def test_step_of_the_best_evaluation(values, best):
         ((0.5, 0.4), 2, False),
         ((0.5, 0.4, 0.5), 2, True),
         ((0.5, 0.4, 0.6), 2, False),
+        ((1.0, 1.0, 1.0), 2, True),  # an equal value is no improvement
+        (((1.0, 0.94), (1.0, 0.68), (1.0, 0.58)), 2, False),  # but a lower loss is
+        (((1.0, 0.58), (1.0, 0.68), (1.0, 0.58)), 2, True),
+        ((math.nan, math.nan, math.nan), 2, True),
         ((), 1, False),
     ],
 )
@@ -46,7 +60,10 @@ def test_training_stops_when_patience_is_exhausted(values, patience, stops):
         (None, (0.5,), True),
         (None, (0.5, 0.4), False),  # saved by an earlier version, at the best step
         (None, (0.5, 0.6), True),
-        (10, (0.5, 0.5), False),  # a tie
+        (10, (0.5, 0.5), True),  # a tie
+        (10, ((0.5, 0.2), (0.5, 0.1)), True),
+        (10, ((0.5, 0.1), (0.5, 0.2)), False),
+        (20, ((0.5, 0.1), (0.5, 0.3), (0.5, 0.2)), True),  # step 10 was lost
         (10, (0.5, 0.6), True),
         (20, (0.5, 0.4), True),  # by an attempt that was killed
         (30, (0.5, 0.4), True),  # of a step that must be repeated

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.model_description import ModelDescription
@@ -18,6 +19,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
+from keras_bert.models.layers import attention
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
@@ -131,6 +133,25 @@ def test_other_configurations_equal_one_device_and_one_batch(folder, case):
     assert largest_difference(weights, expected) < 1e-6
 
 
+def test_recomputing_chains_changes_no_loss_and_no_weight(folder):
+    metrics, weights = result(folder, "one")
+    expected_metrics, expected = result(folder, "chains")
+    ours, theirs = (each.losses(pretraining_objective()) for each in (metrics, expected_metrics))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
+    assert largest_difference(weights, expected) < 2e-5
+
+
+def test_backward_pass_keeps_few_bytes_per_token(facts):
+    # The inputs of matrix products and of chains are half of all intermediates.
+    assert facts["residual_bytes_per_token"] < 2000
+
+
+@pytest.mark.parametrize("rows", ["once", "packed"])
+def test_step_has_no_scatter(facts, rows):
+    # GPUs add the rows of a scatter in no fixed order, and one after the other where ids repeat.
+    assert facts["scatters"][rows] == 0
+
+
 def test_model_parallel_splits_only_the_vocabulary_and_its_moments(facts):
     replicated, sharded = facts["data_parallel"], facts["model_parallel"]
     halved = {path for path in replicated if replicated[path] != sharded[path]}
@@ -213,6 +234,53 @@ def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, devices, precisi
 
 
 @pytest.mark.parametrize(
+    ("capability", "dtype", "head_size", "length", "reason"),
+    [
+        ("8.0", "bfloat16", 64, 128, None),
+        ("9.0", "float16", 256, 128, None),
+        ("8.0", "bfloat16", 60, 128, "the head size is 60; expected a multiple of 8, at most 128"),
+        (
+            "8.0",
+            "bfloat16",
+            136,
+            128,
+            "the head size is 136; expected a multiple of 8, at most 128",
+        ),
+        (
+            "9.0",
+            "bfloat16",
+            264,
+            128,
+            "the head size is 264; expected a multiple of 8, at most 256",
+        ),
+        ("7.5", "float16", 64, 128, "the GPU has compute capability 7.5; expected at least 8.0"),
+        ("gfx90a", "bfloat16", 64, 128, "the GPU is not of NVIDIA"),
+        ("9.0", "float32", 64, 128, "the compute dtype is float32; expected bfloat16 or float16"),
+        ("9.0", "bfloat16", 64, 127, "packed rows have 127 tokens; expected an even number"),
+    ],
+)
+def test_attention_is_fused_only_where_cudnn_supports_it(
+    monkeypatch, caplog, capability, dtype, head_size, length, reason
+):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training.jax_attention import attend, fused_attention
+
+    gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
+    monkeypatch.setattr(jax, "devices", lambda: [gpu])
+    monkeypatch.setattr(
+        "absl.logging.log_first_n", lambda level, text, n, *values: logging.info(text, *values)
+    )
+    config = SimpleNamespace(hidden_size=2 * head_size, num_attention_heads=2)
+    model = SimpleNamespace(config=config, compute_dtype=dtype)
+    ids = np.ones([2, length], np.int32)
+    batch = {"input_mask": ids, "example_ids": ids}
+    with caplog.at_level("INFO", "absl"), fused_attention(model, batch):
+        assert attention._attend.get() is (None if reason else attend)
+    line = f"Attention is computed without cuDNN's fused kernel: {reason}"
+    assert caplog.messages == ([line] if reason else [])
+
+
+@pytest.mark.parametrize(
     ("driver", "plugin", "platforms"),
     [
         (False, "xla_cuda12", None),
@@ -256,6 +324,34 @@ def test_jax_may_have_a_gpu_with_driver_and_plugin(monkeypatch, tmp_path):
         jax_devices, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=None))
     )
     assert jax_devices._may_have_gpu()
+
+
+@pytest.mark.parametrize(
+    ("version", "has_gpu", "flags", "is_set"),
+    [
+        ((0, 10, 2), True, "", True),
+        ((0, 11, 0), True, "--xla_dump_to=a", True),
+        ((0, 11, 1), True, "", False),
+        ((0, 10, 1), True, "", False),
+        ((0, 11, 0), False, "", False),
+        ((0, 11, 0), True, "--xla_backend_extra_options=b", False),
+    ],
+)
+def test_slow_atomics_are_avoided_where_jaxlib_has_them(
+    monkeypatch, version, has_gpu, flags, is_set
+):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_devices
+
+    monkeypatch.setattr(jax_devices.jaxlib.version, "__version_info__", version)
+    monkeypatch.setattr(jax_devices, "_may_have_gpu", lambda: has_gpu)
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    started_with = []
+    monkeypatch.setattr(jax, "devices", lambda: started_with.append(os.environ["XLA_FLAGS"]))
+    jax_devices.use_fast_atomics()
+    option = "--xla_backend_extra_options=-nvptx-allow-ftz-atomics"
+    assert started_with == ([f"{flags} {option}".strip()] if is_set else [])
+    assert os.environ["XLA_FLAGS"] == flags  # TensorFlow would end the process at the option.
 
 
 def test_tensorflow_rejects_model_parallel():

@@ -51,16 +51,32 @@ def test_workers_agree_on_the_mean_of_their_step_times(two_workers):
 
 def test_sigterm_is_reported_at_the_next_call_and_its_handler_restored():
     before, stopping_check = signal.getsignal(signal.SIGTERM), Stopping(ONE, max_steps=10)
-    with stopping_check.on_sigterm():
+    with stopping_check.on_signals():
         assert stopping_check.agree(1, 0.1) is False
         send_sigterm()
         assert stopping_check.agree(1, 0.1) is True
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_ctrl_c_stops_a_single_worker_like_sigterm():
+    before, stopping_check = signal.getsignal(signal.SIGINT), Stopping(ONE, max_steps=10)
+    with stopping_check.on_signals():
+        assert not stopping_check.interrupted
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping_check.agree(1, 0.1) is True
+    assert stopping_check.interrupted
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_ends_one_of_several_workers_at_once(two_workers):
+    stopping_check = Stopping(ONE, max_steps=10)
+    with pytest.raises(KeyboardInterrupt), stopping_check.on_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_signal_handler_is_unchanged_outside_the_main_thread():
     def enter():
-        with Stopping(ONE, max_steps=10).on_sigterm():
+        with Stopping(ONE, max_steps=10).on_signals():
             found.append(signal.getsignal(signal.SIGTERM))
 
     before, found = signal.getsignal(signal.SIGTERM), []
@@ -82,7 +98,7 @@ def test_sigterm_ends_an_evaluation_after_the_current_batch():
         return {"loss": 1.0}
 
     stopping_check = Stopping(ONE, max_steps=10)
-    with stopping_check.on_sigterm():
+    with stopping_check.on_signals():
         assert stopping_check.evaluate(evaluation) is None
     assert done == [0, 1, 2]
 

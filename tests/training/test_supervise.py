@@ -42,6 +42,30 @@ def test_run_that_ended_early_is_restarted_up_to_a_limit(root, tmp_path, end):
     )
 
 
+@pytest.mark.parametrize("to_group", [True, False])
+def test_ctrl_c_waits_until_the_command_has_saved_its_state(root, tmp_path, to_group):
+    """A terminal sends Ctrl-C to supervisor and command; `kill -INT` only to the supervisor."""
+    code = (
+        "import signal, time; "
+        "handle = lambda *_: None; signal.signal(2, handle); signal.signal(15, handle); "
+        "open(sys.argv[1], 'a').write('x'); signal.pause(); time.sleep(1); "
+        "open(sys.argv[1], 'a').write(' saved'); sys.exit(130)"
+    )
+    state = tmp_path / "state"
+    process = subprocess.Popen(
+        supervise(sys.executable, "-c", "import sys; " + code, str(state)),
+        cwd=root,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while not state.exists():
+        time.sleep(0.05)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT) if to_group else process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert state.read_text() == "x saved"
+
+
 def test_wait_doubles_up_to_a_limit(root):
     code = (
         "from keras_bert.training.supervise import restart_delay; "

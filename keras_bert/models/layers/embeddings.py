@@ -3,7 +3,9 @@
 The order follows Devlin et al. 2019, figure 2, and Google's released code.
 """
 
-from collections.abc import Mapping
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -16,6 +18,29 @@ from keras_bert.models.layers.configured import ConfiguredLayer
 from keras_bert.models.layers.dense import LazyTruncatedNormal
 from keras_bert.models.layers.dropout import Dropout, drop
 from keras_bert.models.layers.layer_norm import LayerNorm, layer_norm
+
+_take: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
+    "take", default=None
+)
+
+
+@contextlib.contextmanager
+def take_rows_with(take: Callable[..., Any]) -> Iterator[None]:
+    """Makes `BertEmbeddings` select rows of its tables with `take` during the block.
+
+    `take(table, ids)` returns the rows [B, S, H] of `table` [V, H] that `ids` [B, S] select.
+    """
+    token = _take.set(take)
+    try:
+        yield
+    finally:
+        _take.reset(token)
+
+
+def take_rows(table: Any, ids: Any) -> Any:
+    """Returns the rows [B, S, H] of `table` [V, H] that `ids` [B, S] int32 select."""
+    take = _take.get()
+    return take(table, ids) if take else ops.take(table, ids, axis=0)
 
 
 class Summands(NamedTuple):
@@ -117,12 +142,12 @@ class BertEmbeddings(ConfiguredLayer):
                 f"sequences of {length} tokens; expected at most max_position_embeddings, "
                 f"which is {most}"
             )
-        words = ops.take(self.word_embeddings, input_ids, axis=0)
+        words = take_rows(self.word_embeddings, input_ids)
         positions = self.position_embeddings[: ops.shape(input_ids)[1]]
         if position_ids is not None:
             # A gather is exact. Its gradient adds B·S rows, which is as fast as a product with
             # one-hot rows (measured: 6 ms each at B·S = 4096, H = 768 on two cores).
-            positions = ops.take(positions, position_ids, axis=0)
+            positions = take_rows(positions, position_ids)
         return sum_norm(
             Summands(words, positions, self.token_type_embeddings, segment_ids),
             NormWeights(self.layer_norm.gamma, self.layer_norm.beta),

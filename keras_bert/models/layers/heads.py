@@ -28,7 +28,10 @@ def activation_norm(
 
 @chain
 def biased_logits(product: Any, bias: Any) -> Any:
-    """Adds the bias [V] to the product [..., V]; returns float32."""
+    """Adds the bias [V] to the product [..., V or more]; returns float32 [..., V]."""
+    size = bias.shape[0]
+    if product.shape[-1] > size:  # The table has padding.
+        product = product[..., :size]
     return ops.cast(product, "float32") + bias
 
 
@@ -50,6 +53,11 @@ def tied_product(x: Any, table: Any) -> Any:
 def take_positions(hidden: Any, positions: Any) -> Any:
     """Gathers the hidden states [B, S, H] at the positions [B, P] of each row to [B * P, H]."""
     batch, length, width = ops.shape(hidden)
+    if keras.config.backend() == "jax":
+        # The gradient of a product with one-hot rows is a product too. On GPUs, that of a gather
+        # adds one row after the other, in no fixed order.
+        one_hot = ops.cast(positions[:, :, None] == ops.arange(length), hidden.dtype)
+        return ops.reshape(ops.matmul(one_hot, hidden), (-1, width))
     rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
     return ops.take(ops.reshape(hidden, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
 
@@ -133,6 +141,9 @@ class MaskedLMHead(ConfiguredLayer):
             epsilon=self.layer_norm.epsilon,
         )  # [B * P, H]
         table = ops.cast(word_embeddings, self.compute_dtype)
+        if keras.config.backend() == "jax":
+            # GPUs multiply matrices fastest whose sizes are multiples of 64.
+            table = ops.pad(table, ((0, -self.config.vocab_size % 64), (0, 0)))
         logits = biased_logits(tied_product(x, table), self.output_bias)
         return ops.reshape(logits, (*shape, self.config.vocab_size))
 

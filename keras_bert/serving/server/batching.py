@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from keras_bert.serving.server.bodies import HeldAnswer
 from keras_bert.serving.server.errors import RestError, bad_request
 from keras_bert.serving.server.metrics import Metrics
 from keras_bert.serving.server.protocol import Arrays, too_many_rows
@@ -25,6 +26,7 @@ from keras_bert.serving.server.rows import (
     check_rows,
     count_rows,
     join_requests,
+    num_bytes,
     row_lengths,
     split_rows,
     stack_slices,
@@ -78,12 +80,16 @@ class Batcher:
                 503, "The batch scheduling queue to which this task was submitted is full"
             )
 
-    async def run(self, version: Version, signature: str, inputs: Arrays) -> Arrays:
+    async def run(
+        self, version: Version, signature: str, inputs: Arrays, held: HeldAnswer
+    ) -> Arrays:
         """Runs a request, possibly in one batch with others, and returns the outputs for its rows.
+
+        The outputs that exist so far count as `held`.
 
         Raises:
             RestError: the request itself fails, it has too many rows, its answer could be too
-                large, or the queue is full.
+                large, the queue is full, or all answers together are too large.
         """
         rows = count_rows(inputs) if signature in version.batched else 0
         if rows > self._settings.max_request_rows:
@@ -91,13 +97,16 @@ class Batcher:
         self._check_width(version, signature, inputs, rows)
         self.require_room()
         if rows <= self._settings.max_batch_size:
-            return await self._submit(version, signature, inputs, rows)
+            outputs = await self._submit(version, signature, inputs, rows)
+            held.set_size(num_bytes(outputs))
+            return outputs
         parts = []
         for start in range(0, rows, self._settings.max_batch_size):
             end = min(start + self._settings.max_batch_size, rows)
             part = {name: array[start:end] for name, array in inputs.items()}
             parts.append(await self._submit(version, signature, part, end - start))
             check_rows(parts[-1], end - start)
+            held.set_size(held.size + num_bytes(parts[-1]))
         return stack_slices(parts)
 
     def _check_width(self, version: Version, signature: str, inputs: Arrays, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""Receives and decompresses request bodies, within limits of size and time."""
+"""Receives and decompresses request bodies, and limits the memory of bodies and of answers."""
 
 import asyncio
 import contextlib
@@ -82,6 +82,58 @@ class Bodies:
         return RestError(
             413, f"The request body is larger than the limit of {self._max_bytes} bytes"
         )
+
+
+class Answers:
+    """Counts the bytes of the answers that are computed and not yet sent.
+
+    `max_bytes` limits their total size. An answer that is larger is allowed if it is the only one.
+    """
+
+    def __init__(self, max_bytes: int):
+        self._max_bytes = max_bytes
+        self._held = 0
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator["HeldAnswer"]:
+        """Yields the size of an answer, which counts toward the total while the context is open."""
+        answer = HeldAnswer(self)
+        try:
+            yield answer
+        finally:
+            self._held -= answer.size
+
+    def change(self, answer: "HeldAnswer", size: int) -> None:
+        """Changes the size of an answer; raises a RestError if the total size is too large."""
+        others = self._held - answer.size
+        if others and others + size > self._max_bytes:
+            raise self._overloaded()
+        self._held = others + size
+        answer.size = size
+
+    def require_room(self) -> None:
+        """Raises a RestError with status 503 if no further answer is possible."""
+        if self._held >= self._max_bytes:
+            raise self._overloaded()
+
+    def _overloaded(self) -> RestError:
+        return RestError(
+            503,
+            "The server is overloaded: the answers that are not yet sent exceed the limit of "
+            f"{self._max_bytes} bytes; try again later",
+        )
+
+
+class HeldAnswer:
+    """The size of the answer of one request in bytes, at first 0."""
+
+    def __init__(self, answers: Answers):
+        self._answers = answers
+        self.size = 0
+
+    def set_size(self, size: int) -> None:
+        """Changes the size; raises a RestError if the total size of all answers is too large."""
+        self._answers.change(self, size)
 
 
 async def _chunks(request: web.Request, encoding: str) -> AsyncIterator[bytes]:

@@ -55,6 +55,8 @@ def _error_response(status: int, error: Any) -> web.Response:
     response = json_response({"error": error}, status)
     if status in (408, 413):
         response.force_close()
+    if status == 503:
+        response.headers["Retry-After"] = "1"
     return response
 
 

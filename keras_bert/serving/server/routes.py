@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -22,7 +23,7 @@ from aiohttp import web
 from keras_bert.serving.model_card import public_name
 from keras_bert.serving.server import embeddings, protocol
 from keras_bert.serving.server.batching import Batcher
-from keras_bert.serving.server.bodies import Bodies
+from keras_bert.serving.server.bodies import Answers, Bodies, HeldAnswer
 from keras_bert.serving.server.connections import Connections
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import CONTENT_TYPE, Metrics
@@ -51,6 +52,8 @@ from keras_bert.serving.version_folders import version_number
 _MAX_INLINE_BYTES = 1 << 14  # maximum size of JSON that the event loop itself handles
 _JSON_THREADS = 2
 _CLIENT_CLOSED_REQUEST = 499  # in the metrics only
+
+_held_answer: ContextVar[HeldAnswer] = ContextVar("held_answer")  # that of the current request
 
 _Call = protocol.Call | embeddings.EmbeddingCall
 _Decode = Callable[[bytes], _Call]
@@ -86,6 +89,7 @@ class Routes:
         self._bodies = Bodies(
             settings.max_request_bytes, settings.max_waiting_bytes, settings.request_timeout_s
         )
+        self._answers = Answers(settings.max_waiting_bytes)
         self._batcher = batcher
         self._metrics = metrics
         self._connections = connections
@@ -114,7 +118,8 @@ class Routes:
         route = route_name(request.path)
         self._change_in_flight(1)
         try:
-            with self._connections.in_use(request):
+            with self._connections.in_use(request), self._answers.hold() as held:
+                _held_answer.set(held)
                 status = _CLIENT_CLOSED_REQUEST  # Unless there is a response.
                 try:
                     response = await self._handle_errors(request, handler, route)
@@ -221,12 +226,16 @@ class Routes:
         self, request: web.Request, version: Version, decode: _Decode, encode: _Encode
     ) -> web.Response:
         self._batcher.require_room()
+        self._answers.require_room()
         async with self._bodies.read(request, self._connections.arrival(request)) as body:
             try:
                 async with asyncio.timeout(self._timeout):
                     call = await self._run_large_in_thread(len(body), decode, body)
-                    outputs = await self._batcher.run(version, call.signature, call.inputs)
-                    return json_response(await self._encode(outputs, encode(call, outputs)))
+                    held = _held_answer.get()
+                    outputs = await self._batcher.run(version, call.signature, call.inputs, held)
+                    text = await self._encode(outputs, encode(call, outputs))
+                    held.set_size(len(text))
+                    return json_response(text)
             except TimeoutError:
                 raise RestError(
                     504, f"The model did not respond within {self._timeout:g} seconds"

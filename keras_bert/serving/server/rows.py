@@ -28,6 +28,11 @@ def text_bytes(inputs: Arrays) -> int:
     return sum(sum(map(len, array.ravel())) for array in texts)
 
 
+def num_bytes(outputs: Arrays) -> int:
+    """Returns the size of arrays in bytes, with that of their texts."""
+    return sum(array.nbytes for array in outputs.values()) + text_bytes(outputs)
+
+
 def row_lengths(inputs: Arrays, rows: int) -> np.ndarray:
     """Returns the length of each row [rows]: of its longest list, or of its longest text in bytes.
 

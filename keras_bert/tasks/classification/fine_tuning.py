@@ -109,7 +109,7 @@ def make_task(
         if texts.second is not None:
             start.checkpoint.check_segments()
         columns = [texts.first] if texts.second is None else [texts.first, texts.second]
-        return prepare(processor.preprocess, columns)
+        return prepare(processor.preprocess, columns, tokenizer=processor.tokenizer)
 
     def labelled(texts: Texts) -> _Split:
         labels = label_array(texts, problem.problem_type, problem.labels, problem.label_separator)

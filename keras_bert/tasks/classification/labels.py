@@ -5,8 +5,10 @@ multi_label    any number of C classes   float32 [n, C] of 0 and 1
 regression     a number                  float32 [n]
 """
 
+import ast
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,24 +25,37 @@ _EXPECTED_LABEL = {
     "regression": "a number",
 }
 
+_MISSING = ("nan", "NaN", "<NA>", "NaT")  # as pandas and NumPy write a missing value
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+# An item of a list as Python, NumPy or pandas writes it: 'a', "b's", np.str_('a') or 1, with a
+# comma or without one.
+_ITEM = re.compile(r"""(?:np\.\w+\()?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"()]+)\)?\s*,?""")
+
 
 def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
     """Returns the classes in the training examples; () for regression.
 
     The number of a class is its index in the result. The classes are sorted by value if all are
-    integers, otherwise alphabetically. `separator` separates several labels of an example, unless
-    they are a JSON list.
+    integers, otherwise alphabetically. If all are integers, 1.0, as pandas writes the integers of a
+    column with missing values, becomes 1. `separator` separates several labels of an example,
+    unless they are a list.
 
     Raises:
         InputError: a label is missing, or there are fewer than two classes (one for multi_label).
     """
     if problem_type == "regression":
         return ()
-    found = {
-        name
-        for index in range(len(texts))
-        for name in _label_names(texts, index, problem_type, separator)
-    }
+    found: dict[str, int] = {}  # The index of the first example of each class.
+    for index in range(len(texts)):
+        for name in _label_names(texts, index, problem_type, separator):
+            found.setdefault(name, index)
+    if "None" in found:
+        raise InputError(
+            f"{texts.where(found['None'])}: expected a label, got 'None', which Python writes for "
+            "a missing value; remove these examples, or rename the class"
+        )
+    if all(re.fullmatch(r"-?\d+(\.0)?", name) for name in found):
+        found = {name.removesuffix(".0"): index for name, index in found.items()}
     minimum = 2 if problem_type == "single_label" else 1
     if len(found) < minimum:
         raise InputError(
@@ -57,7 +72,7 @@ def label_array(
     """Converts the labels of examples to numbers, in the format at the top of this file.
 
     `labels` are the C classes in the order of their numbers. `separator` separates several labels
-    of an example, unless they are a JSON list.
+    of an example, unless they are a list. The label 1.0 is the class 1, unless there is one 1.0.
 
     Raises:
         InputError: a label is not one of the classes, or is not a number for regression.
@@ -68,6 +83,7 @@ def label_array(
     array = np.zeros([len(texts), len(labels)], np.float32)
     for index in range(len(texts)):
         for name in _label_names(texts, index, problem_type, separator):
+            name = name if name in number else name.removesuffix(".0")
             if name not in number:
                 raise InputError(
                     f"{texts.where(index)}: unknown label {name!r}; expected "
@@ -183,21 +199,62 @@ def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
 
 def _label_names(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
     """Returns an example's labels; raises InputError if there is none, except for multi_label."""
-    label = texts.labels[index]
-    if problem_type == "multi_label":
-        parts = label if isinstance(label, list) else _label_name(label).split(separator)
-        return [name for name in map(_label_name, parts) if name]
-    name = "" if isinstance(label, (list, Mapping)) else _label_name(label)
-    if not name:
-        raise InputError(f"{texts.where(index)}: expected a label, got {json.dumps(label)}")
-    return [name]
+    label, where = texts.labels[index], texts.where(index)
+    items = _listed(label)
+    if problem_type == "single_label":
+        hint = "" if items is None else "; for lists of labels, the problem type is multi_label"
+        name = "" if items is not None else _label_name(label, where)
+        if not name:
+            raise InputError(f"{where}: expected a label, got {json.dumps(label)}{hint}")
+        return [name]
+    if items is None:
+        text = _label_name(label, where)
+        # Not "[a],[b]", which has two labels in brackets.
+        is_list = _CLOSING.get(text[:1]) == text[-1:] and text[0] not in text[1:]
+        is_list |= text.startswith("[[")
+        if is_list and any(x in text for x in ("'", '"', separator)):
+            raise InputError(
+                f"{where}: expected labels separated by {separator!r}, or a list such as "
+                f'["a", "b"], got {text!r:.80}'
+            )
+        items = text.split(separator)
+    names = [name for item in items if (name := _label_name(item, where))]
+    if {*names} <= {"0", "1", "0.0", "1.0"} and len({*names}) < len(names):
+        raise InputError(
+            f"{where}: expected the names of the labels, got zeros and ones: {label!r:.80}"
+        )
+    return names
 
 
-def _label_name(label: object) -> str:
-    """Converts a label to a string; numbers and booleans are written as in JSON."""
-    if label is None:
-        return ""
-    return (label if isinstance(label, str) else json.dumps(label)).strip()
+def _listed(label: object) -> list[Any] | None:
+    """Returns the items of a list, or of a list in a cell, as JSON, Python or NumPy writes it."""
+    if not isinstance(label, str):
+        return label if isinstance(label, list) else None
+    cell = label.strip()
+    if cell == "set()":
+        return []
+    if not cell or _CLOSING.get(cell[0]) != cell[-1] or (cell[0] != "[" and "'" not in cell):
+        return None
+    try:
+        items = json.loads(cell)
+    except ValueError:
+        code = _ITEM.sub(lambda m: f"{m[1] if m[1] not in _MISSING else repr(m[1])},", cell[1:-1])
+        try:
+            items = ast.literal_eval(f"[{code}]")
+        except (ValueError, SyntaxError):
+            return None
+    return items if isinstance(items, list) else None
+
+
+def _label_name(label: object, where: str) -> str:
+    """Converts a label to a string, "" for None; numbers and booleans are written as in JSON."""
+    name = (label if isinstance(label, str) else "" if label is None else json.dumps(label)).strip()
+    if name in _MISSING or isinstance(label, list | Mapping):
+        raise InputError(
+            f"{where}: expected a label, got {name:.80}"
+            + "; remove examples without a label, or rename the class" * (name in _MISSING)
+        )
+    return name
 
 
 def _to_python(label: Any) -> Any:

@@ -93,15 +93,15 @@ def _columnar(path: Path, form: str, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _cell(value: Any, where: str, column: str) -> Any:
-    """Converts a pyarrow value to a JSON value, a list or None."""
+    """Converts a pyarrow value to a JSON value."""
     try:
         cell = value.as_py()
     except UnicodeDecodeError:
         raise InputError(f"{where}: the text in {column!r} is not UTF-8; expected UTF-8") from None
-    if not isinstance(cell, str | bool | int | float | list | None):
+    if not isinstance(cell, str | bool | int | float | list | dict | None):
         raise InputError(
             f"{where}: {column!r} has a value of the type {value.type}; expected a string, a "
-            "number, a boolean or a list"
+            "number, a boolean, a list or a struct"
         )
     return cell
 

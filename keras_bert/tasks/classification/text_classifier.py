@@ -188,7 +188,7 @@ class TextClassifier(LongTextTask):
             self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
         if columns[0]:
             self._replace_settings(pair=len(columns) == 2)
-        prepared = prepare(self.processor.preprocess, columns)
+        prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
         # A Keras metric, so that callbacks know that higher values are better.

@@ -182,7 +182,7 @@ def check_text_cells(
             if not isinstance(text, str):
                 raise InputError(
                     f"{path}, {unit} {row.line}: expected a text in {column!r}, got "
-                    f"{json.dumps(text)[:80]}"
+                    f"{json.dumps(text, default=str)[:80]}"
                 )
             if not (text.strip() or empty_texts):
                 raise InputError(

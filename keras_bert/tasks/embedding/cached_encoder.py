@@ -12,7 +12,7 @@ import keras
 
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.models.pooled_encoder import PooledEncoder
+from keras_bert.models.pooled_encoder import PooledEncoder, vector_size
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -108,7 +108,7 @@ class CachedGradientEncoder(PooledEncoder):
                 loss_of,
                 lambda i, upstream: run_backward(part(i), upstream),
             ),
-            [size, self.config.hidden_size],
+            [size, vector_size(self.encoder)],
             variables,
         )
         self.optimizer.apply(gradients, variables)

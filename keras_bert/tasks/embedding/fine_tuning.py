@@ -1,11 +1,10 @@
 """Trains text embeddings on pairs, triplets or scored pairs, and writes metrics and the model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from keras_bert.common.errors import InputError
-from keras_bert.models import BertEncoder
 from keras_bert.models.pooled_encoder import POOLINGS
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
@@ -16,7 +15,7 @@ from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
 from keras_bert.tasks.embedding.objective import embedding_objective
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.rows import TextRows, check_evaluation_rows, check_training_rows
-from keras_bert.tasks.embedding.saved_settings import saved_settings
+from keras_bert.tasks.embedding.saved_settings import make_encoder, saved_settings
 from keras_bert.tasks.embedding.scoring import best_metric, score_embeddings
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fine_tuning.predict import Predict
@@ -48,7 +47,9 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
     """
     settings = run.settings
     start = open_pretrained(settings)
-    loss = embedding.make_loss(start.config.hidden_size)
+    model = _embedder_settings(embedding, start, settings.max_seq_length)
+    loss = embedding.make_loss(model.width(start.config.hidden_size))
+    model = replace(model, matryoshka_sizes=tuple(loss.sizes))
     largest_score = max(map(abs, embedding.numeric_range))
     if settings.do_train:
         _check_devices(loss, run)
@@ -64,7 +65,6 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
         check_training_rows(splits.train, loss, run.training.train_batch_size)
     if splits.dev is not None:
         check_evaluation_rows(splits.dev)
-    model = _embedder_settings(embedding, loss, start, settings.max_seq_length)
     task = make_task(splits, loss, model, start.tokenizer(), largest_score)
     return fine_tune_seeds(run, start, task)
 
@@ -86,10 +86,14 @@ def make_task(
     train = score = None
     if splits.train is not None:
         in_training = EmbeddingProcessor(tokenizer, settings.in_training)
-        all_prepared["train"] = prepare(in_training.preprocess, [splits.train.texts])
+        all_prepared["train"] = prepare(
+            in_training.preprocess, [splits.train.texts], tokenizer=processor.tokenizer
+        )
         train = splits.train.labelled(all_prepared["train"].examples, largest_score)
     if splits.dev is not None:
-        dev = all_prepared["dev"] = prepare(processor.preprocess, [splits.dev.texts])
+        dev = all_prepared["dev"] = prepare(
+            processor.preprocess, [splits.dev.texts], tokenizer=processor.tokenizer
+        )
 
         def score(predict: Predict) -> dict[str, float]:
             vectors = pooled_rows(dev, predict(dev.examples)["vectors"], processor)
@@ -97,7 +101,7 @@ def make_task(
 
     return FineTuningTask(
         make=lambda config, dtype: TextEmbedder(
-            BertEncoder(config, dtype=dtype), tokenizer, settings
+            make_encoder(config, settings, dtype), tokenizer, settings
         ),
         objective=embedding_objective(loss, settings.pooling),
         train=train,
@@ -109,18 +113,16 @@ def make_task(
 
 
 def _embedder_settings(
-    embedding: EmbeddingSettings, loss: EmbeddingLoss, start: Pretrained, max_seq_length: int
+    embedding: EmbeddingSettings, start: Pretrained, max_seq_length: int
 ) -> EmbedderSettings:
     source = Source.of(start.checkpoint)
     source.check_heads(TextEmbedder.task, TextEmbedder.__name__)
     saved = saved_settings(source)
     pooling = embedding.pooling or saved.pooling or POOLINGS[0]
-    return EmbedderSettings(
+    return replace(
+        saved,
         max_seq_length=max_seq_length,
-        normalize=saved.normalize,
         pooling=pooling,
-        pooled=saved.pooled,
-        matryoshka_sizes=tuple(loss.sizes),
         long_text=embedding.long_text_settings,
     )
 

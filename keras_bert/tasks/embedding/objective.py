@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_bert.models.bert_network import select_inputs
-from keras_bert.models.pooled_encoder import pool
+from keras_bert.models.pooled_encoder import pool, project
 from keras_bert.tasks.embedding.losses import EmbeddingLoss, RowLabels
 from keras_bert.training.objective import Batch, Objective, RowObjective
 
@@ -18,7 +18,7 @@ def embedding_objective(loss: EmbeddingLoss, pooling: str) -> Objective:
 
     def vectors_of(model: keras.Model, batch: Batch, training: bool) -> Any:
         hidden = model(select_inputs(batch), training=training)["sequence_output"]
-        return pool(hidden, batch["input_mask"], pooling)
+        return project(model, pool(hidden, batch["input_mask"], pooling))
 
     def sums_of_vectors(vectors: Any, batch: Batch) -> dict[str, Any]:
         labels = RowLabels(batch["scores"], batch["text_ids"], batch["example_weights"])

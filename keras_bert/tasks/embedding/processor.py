@@ -1,23 +1,29 @@
 """Converts texts to token ids, and hidden states to vectors, with TensorFlow operations.
 
-    text [B] -> tokens -> [CLS] a [SEP]                                preprocess
+    prompt + text [B] -> tokens -> [CLS] a [SEP]                       preprocess
     hidden states [T, H] -> [CLS] vector, mean, pooled [B, H] each     vectors, decode
 
-As in sentence-transformers, the mean is over all tokens, including [CLS] and [SEP]. With windows, a
-vector of a text is the mean of the vectors of its windows, before it is normalized.
+As in sentence-transformers, the mean is over all tokens, including [CLS] and [SEP]. The vector of
+the model's pooling passes the Dense layers of the model, if there are any, and is truncated to
+`truncate_dim`. With windows, a vector of a text is the mean of the vectors of its windows, before
+it is normalized.
 
 B texts, n rows (windows, or texts), T tokens of all rows, H hidden size.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import keras
 import tensorflow as tf
 
+from keras_bert.checkpoints.sentence_transformers import DenseSettings
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.long_text import TRUNCATED, WINDOWS, LongText, LongTextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
+from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.windows import TextWindows
 
 
@@ -33,6 +39,10 @@ class EmbedderSettings:
         pooled: whether the model has a pooler; without one there is no `pooled` output.
         matryoshka_sizes: the sizes of truncated vectors that the model was trained for.
         long_text: the settings for texts with more tokens.
+        dense: the Dense layers that the vector of the pooling passes.
+        prompts: texts by name, of which one is put before a text.
+        default_prompt_name: the name of the prompt that is used by default; None for none.
+        truncate_dim: the size to which the vector of the pooling is truncated; None for none.
 
     Raises:
         InputError: the windows are not pooled by their mean, or their stride is invalid.
@@ -44,6 +54,10 @@ class EmbedderSettings:
     pooled: bool = True
     matryoshka_sizes: tuple[int, ...] = ()
     long_text: LongText = TRUNCATED
+    dense: tuple[DenseSettings, ...] = ()
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    truncate_dim: int | None = None
 
     def __post_init__(self):
         self.long_text.check_stride(self.max_seq_length)
@@ -57,19 +71,52 @@ class EmbedderSettings:
         """The names of the vectors of a text, in order."""
         return ("cls", "mean", "pooled")[: 2 + self.pooled]
 
+    def width(self, hidden_size: int) -> int:
+        """Returns the size of the vectors of the pooling, before they are truncated."""
+        return self.dense[-1].units if self.dense else hidden_size
+
     @property
     def in_training(self) -> "EmbedderSettings":
         """The settings for training texts, of which only the first window is used.
 
-        A loss needs one row per text, so that all batches have the same number of rows.
+        A loss needs one row per text, so that all batches have the same number of rows. As in
+        sentence-transformers, no prompt is used.
         """
-        if self.long_text.strategy != WINDOWS:
-            return self
-        return replace(self, long_text=TRUNCATED)
+        long_text = TRUNCATED if self.long_text.strategy == WINDOWS else self.long_text
+        return replace(self, long_text=long_text, default_prompt_name=None)
+
+    def prompt(self, name: str | None) -> str:
+        """Returns the prompt of a name, or of the default name for None; "" for no prompt.
+
+        Raises:
+            InputError: there is no such prompt.
+        """
+        name = self.default_prompt_name if name is None else name
+        if name is not None and name not in self.prompts:
+            known = ", ".join(self.prompts) or "None, because the model has no prompts"
+            raise InputError(f"prompt_name={name!r:.60}: expected one of {known}")
+        return "" if name is None else self.prompts[name]
 
 
 class EmbeddingProcessor(LongTextProcessor):
-    """Converts texts to inputs of the network, and its hidden states to vectors."""
+    """Converts texts to inputs of the network, and its hidden states to vectors.
+
+    `dense` are the Dense layers of the network; only `decode` needs them.
+    """
+
+    def __init__(
+        self,
+        tokenizer: BertTokenizer,
+        settings: EmbedderSettings,
+        dense: Sequence[keras.layers.Dense] = (),
+    ):
+        super().__init__(tokenizer, settings)
+        self._dense = dense
+
+    def preprocess(self, text: tf.Tensor, prompt_name: str | None = None) -> Any:
+        """Converts texts [B], after a prompt, into model inputs, as `LongTextProcessor`."""
+        prompt = self.settings.prompt(prompt_name)
+        return super().preprocess(tf.strings.join([prompt, text]) if prompt else text)
 
     def vectors(self, hidden: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Returns the hidden state of [CLS] and the mean over all tokens of each row, [n, 2, H].
@@ -86,15 +133,44 @@ class EmbeddingProcessor(LongTextProcessor):
         """Splits the output `vectors`, [n, 2 or 3, H], by name; normalizes if `normalize` is set.
 
         Returns:
-            `cls`, `mean` and, if the model has a pooler, `pooled`, float32 [B, H] each;
+            `cls`, `mean` and, if the model has a pooler, `pooled`, float32 [B, H] each, where the
+            vector of the pooling may have another size;
             `truncated`, bool [B]; and `num_tokens`, int32 [B], with [CLS] and [SEP], over all
             windows.
         """
-        vectors = self.pooled(outputs["vectors"], inputs)
-        if self.settings.normalize:
-            vectors = tf.math.l2_normalize(vectors, axis=-1)
-        named = zip(self.settings.names, tf.unstack(vectors, axis=1), strict=True)
+        settings = self.settings
+        names, vectors = settings.names, tf.unstack(outputs["vectors"], axis=1)
+        if self._dense:
+            index = names.index(settings.pooling)
+            vectors[index] = self._projected(vectors[index])
+        vectors = [self.pooled(values, inputs) for values in vectors]
+        if settings.normalize:
+            vectors = [tf.math.l2_normalize(values, axis=-1) for values in vectors]
+        named = dict(zip(names, vectors, strict=True))
+        if settings.truncate_dim is not None:
+            name = settings.pooling or "mean"
+            named[name] = named[name][:, : settings.truncate_dim]
         num_tokens = tf.cast(inputs.input_ids.row_lengths(), tf.int32)
         if isinstance(inputs, TextWindows):
             num_tokens = tf.math.segment_sum(num_tokens, inputs.text)
-        return {**dict(named), "truncated": inputs.truncated, "num_tokens": num_tokens}
+        return {**named, "truncated": inputs.truncated, "num_tokens": num_tokens}
+
+    def _projected(self, vectors: tf.Tensor) -> tf.Tensor:
+        """Applies the Dense layers: [n, H] -> [n, D]. Their weights are constants in a graph."""
+        for layer in self._dense:
+            with tf.init_scope():
+                kernel, *bias = map(keras.ops.convert_to_numpy, layer.weights)
+            vectors = tf.matmul(vectors, kernel)
+            for values in bias:
+                vectors = tf.nn.bias_add(vectors, values)
+            vectors = _ACTIVATIONS[layer.activation.__name__](vectors)
+        return vectors
+
+
+# Keras' name of an activation -> the same in TensorFlow.
+_ACTIVATIONS = {
+    "linear": tf.identity,
+    "tanh": tf.tanh,
+    "relu": tf.nn.relu,
+    "gelu": tf.nn.gelu,
+}

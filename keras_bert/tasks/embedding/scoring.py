@@ -79,19 +79,20 @@ def _score(rows: TextRows, vectors: np.ndarray) -> dict[str, float]:
 def _ranks(ids: np.ndarray, anchors: np.ndarray, positives: np.ndarray) -> Iterator[np.ndarray]:
     """Yields the ranks of the positives of each chunk of anchors, from 0.
 
-    The rank is the number of other positives that are at least as near to the anchor. Equal texts
-    count once, and the other positives of an equal anchor do not count.
+    The rank is the number of other positives that are at least as near to the anchor. As in
+    training (losses.py), equal texts count once, and neither the anchor's own text nor the other
+    positives of an equal anchor count.
     """
-    _, first_places, place = np.unique(ids[:, 1], return_index=True, return_inverse=True)
+    texts, first_places, place = np.unique(ids[:, 1], return_index=True, return_inverse=True)
     candidates = positives[first_places]
-    of_anchor: dict[int, list[int]] = {}
+    excluded = {text: [column] for column, text in enumerate(texts.tolist())}
     for anchor, column in zip(ids[:, 0].tolist(), place.tolist(), strict=True):
-        of_anchor.setdefault(anchor, []).append(column)
+        excluded.setdefault(anchor, []).append(column)
     for start in range(0, len(anchors), _CHUNK):
         cosines = anchors[start : start + _CHUNK] @ candidates.T
         for row, found in enumerate(cosines):
             own = found[place[start + row]]
-            found[of_anchor[int(ids[start + row, 0])]] = -np.inf
+            found[excluded[int(ids[start + row, 0])]] = -np.inf
             found[place[start + row]] = own
         own = cosines[np.arange(len(cosines)), place[start : start + len(cosines)]]
         yield np.sum(cosines >= own[:, np.newaxis], axis=1) - 1

@@ -4,7 +4,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Unpack
 
 import keras
@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
-from keras_bert.models import BertEncoder
-from keras_bert.models.pooled_encoder import PooledEncoder
+from keras_bert.common.errors import InputError
+from keras_bert.models.pooled_encoder import PooledEncoder, vector_size
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_texts, check_validation_data
 from keras_bert.tasks.embedding.arguments import (
@@ -26,13 +26,18 @@ from keras_bert.tasks.embedding.cached_encoder import network_for_training
 from keras_bert.tasks.embedding.losses import BatchLoss, EmbeddingLoss
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.rows import check_training_rows
-from keras_bert.tasks.embedding.saved_settings import POOLER, saved_settings, settings_of_export
+from keras_bert.tasks.embedding.saved_settings import (
+    POOLER,
+    make_encoder,
+    saved_settings,
+    settings_of_export,
+)
 from keras_bert.tasks.embedding.scoring import score_embeddings, truncated_vectors
 from keras_bert.tasks.embedding.served import ServedEmbedding
 from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.long_text import LongTextTask
-from keras_bert.tasks.prepared import Prepared, check_memory, prepare
+from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
 from keras_bert.tasks.running import ModelRunner
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
@@ -111,7 +116,7 @@ class TextEmbedder(LongTextTask):
     ) -> "TextEmbedder":
         """Creates the object from an open checkpoint."""
         settings = saved_settings(source, max_seq_length, normalize, pooling)
-        model = BertEncoder(source.checkpoint.config, dtype=options.dtype)
+        model = make_encoder(source.checkpoint.config, settings, options.dtype)
         return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
 
     @classmethod
@@ -152,15 +157,15 @@ class TextEmbedder(LongTextTask):
             InputError: an argument is invalid.
         """
         self._check_fit(options, has_teacher=False)
-        batch_size = FitSettings.of(options).batch_size
-        rows, loss = training_arguments(texts, scores, loss, self.model.config.hidden_size)
+        batch_size = FitSettings.of(options, self.task).batch_size
+        rows, loss = training_arguments(texts, scores, loss, vector_size(self.model))
         check_training_rows(rows, loss, batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
         pooling = self.settings.pooling or "mean"
         network = network_for_training(self.model, pooling, gradient_accumulation_steps)
         self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
-        prepared = prepare(in_training.preprocess, [rows.texts])
+        prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
         data = FitData(
@@ -199,7 +204,11 @@ class TextEmbedder(LongTextTask):
         return score_embeddings(rows, vectors, self.settings.matryoshka_sizes)
 
     def predict(
-        self, texts: Sequence[str], batch_size: int = 32, size: int | None = None
+        self,
+        texts: Sequence[str],
+        batch_size: int = 32,
+        size: int | None = None,
+        prompt_name: str | None = None,
     ) -> dict[str, np.ndarray]:
         """Converts texts to vectors.
 
@@ -208,14 +217,30 @@ class TextEmbedder(LongTextTask):
             batch_size: number of texts per batch.
             size: the size to which vectors are truncated; None for whole vectors. Truncated vectors
                 are useful if the model was trained with this Matryoshka size.
+            prompt_name: the name of the prompt that is put before each text, such as "query";
+                None for the default prompt of the model, if it has one.
 
         Returns:
             "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
-                "pooled", if the model has a pooler; float32 [n, H] each, or [n, size].
+                "pooled", if the model has a pooler; float32 [n, H] each, or [n, size]. The one of
+                the model's pooling is the vector of sentence-transformers, after its Dense modules.
             "truncated", bool [n]: whether tokens of the text were removed.
             "num_tokens", int32 [n]: number of tokens with [CLS] and [SEP]; for windows, the sum.
         """
-        answers = self._predict(check_texts("texts", texts), batch_size)
+        columns = check_texts("texts", texts)
+        settings = self.settings
+        prompt, preprocess = settings.prompt(prompt_name), None
+        if prompt_name not in (None, settings.default_prompt_name):
+            if self.serve is None:
+                preprocess = functools.partial(self.processor.preprocess, prompt_name=prompt_name)
+            elif settings.default_prompt_name is None:
+                columns = [[prompt + text for text in column] for column in columns]
+            else:
+                raise InputError(
+                    f"prompt_name={prompt_name!r}: the export puts the prompt "
+                    f"{settings.default_prompt_name!r} before each text; expected None"
+                )
+        answers = with_strings(gathered(list(self._answers(columns, batch_size, preprocess))))
         if size is not None:
             for name in self.settings.names:
                 answers[name] = truncated_vectors(answers[name], size, self.settings.normalize)
@@ -239,12 +264,13 @@ class TextEmbedder(LongTextTask):
         settings, description = self.settings, super().describe()
         if settings.pooling is None:
             return description
-        files = SentenceTransformer(settings.max_seq_length, settings.pooling, settings.normalize)
+        names = [field.name for field in fields(SentenceTransformer)]
+        files = SentenceTransformer(**{name: getattr(settings, name) for name in names})
         return replace(description, sentence_transformer=files)
 
     def make_processor(self) -> EmbeddingProcessor:
         """Creates the processor for the current settings."""
-        return EmbeddingProcessor(self.tokenizer, self.settings)
+        return EmbeddingProcessor(self.tokenizer, self.settings, getattr(self._model, "dense", ()))
 
     def served(self, network: Network) -> tf.Module:
         """Creates the module with the signatures of an export."""
@@ -257,6 +283,8 @@ class TextEmbedder(LongTextTask):
             "normalize": settings.normalize,
             "pooling": settings.pooling,
             "matryoshka_sizes": [*settings.matryoshka_sizes],
+            "prompts": dict(settings.prompts),
+            "default_prompt_name": settings.default_prompt_name,
         }
 
     def example_request(self) -> dict[str, str]:
@@ -270,7 +298,8 @@ class TextEmbedder(LongTextTask):
 
     def _saved_settings(self) -> dict[str, Any]:
         saved = super()._saved_settings()
-        del saved["long_text"]
+        for name in ("long_text", "dense", "prompts", "default_prompt_name", "truncate_dim"):
+            del saved[name]  # Others than `long_text` are in the files of sentence-transformers.
         return saved | self.settings.long_text.to_dict()
 
     def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:

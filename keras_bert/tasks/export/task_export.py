@@ -83,6 +83,11 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
             f"trained for the task {task.task}"
         )
     reads_text = export_format.format == "saved_model"
+    if getattr(task.model, "dense", ()) and not reads_text:
+        raise InputError(
+            f"format={export_format.format!r}: the model has Dense modules, which the format "
+            "does not contain; expected format='saved_model'"
+        )
     is_int8 = export_format.int8 and not reads_text  # A SavedModel has its int8 file beside it.
     compute_type = "int8" if is_int8 else export_format.compute_type or "float32"
     run = task.source.run if task.source else None

@@ -23,6 +23,7 @@ from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batch
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.training.fusion import compiled
 
 WINDOW_BYTES = 2**28  # Bytes of features per window.
@@ -108,7 +109,9 @@ def extract_features(
     first = num_truncated = 0
     while window := list(islice(lines, batches * batch_size)):
         examples, truncated = _tokenize(window, tokenizer, max_seq_length)
-        if not first:  # A file of few lines needs no batch of the full size.
+        if not first:
+            warn_of_unknown_words([examples.input_ids], tokenizer, window)
+            # A file of few lines needs no batch of the full size.
             batching = replace(batching, batch_size=min(batch_size, len(window)))
         check_batch_fits(
             encoder.config,

@@ -1,7 +1,8 @@
 """Defines MaskFiller, which predicts the masked tokens of texts."""
 
+import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 import keras
@@ -20,6 +21,7 @@ from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import masked_lm_loss
 from keras_bert.tasks.prepared import Prepared, prepare
+from keras_bert.tasks.running import ModelRunner
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
@@ -27,7 +29,7 @@ from keras_bert.text.tokenizer import BertTokenizer
 _TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
 _MASKED_LM_PROB = 0.15
 _DEFAULT = ModelOptions()
-_POSITIONS = "masked_lm_positions"
+_MASKS_AT_ONCE = 128  # limits the memory for logits, V floats per mask
 
 
 class MaskFiller(Task):
@@ -117,8 +119,9 @@ class MaskFiller(Task):
     ) -> keras.callbacks.History:
         """Continues masked-LM pre-training with Keras' `fit`, on one device.
 
-        New masks are drawn at every step (Liu et al. 2019, section 4.1). For large corpora, use
-        run_pretraining.py.
+        New masks are drawn at every step (Liu et al. 2019, section 4.1). Unlike in `keras-bert
+        adapt`, Adam corrects its bias, because a training with `fit` may be too short for the
+        warm-up to replace that. For large corpora, use run_pretraining.py.
 
         Args:
             texts: n strings, truncated to `max_seq_length` tokens.
@@ -164,21 +167,20 @@ class MaskFiller(Task):
         (column,) = check_texts("texts", texts)
         if not column:
             raise InputError("evaluate() got no texts; expected at least one")
-        runner = self._runner
         examples = self._examples(column, "texts")
         loss = hits = count = 0.0
-        for number, batch in enumerate(runner.batches(examples, batch_size)):
+        for number, batch in enumerate(self._runner.batches(examples, batch_size)):
             masked = self._masked(batch, np.random.default_rng([seed, number]))
-            weights = masked.pop("masked_lm_weights")
-            weights *= batch["example_weights"][:, np.newaxis]
-            ids = masked.pop("masked_lm_ids")
-            logits = runner.forward(batch | masked)
-            logits = logits["masked_lm_logits"].astype(np.float64)
-            logits -= logits.max(axis=-1, keepdims=True)
-            chosen = np.take_along_axis(logits, ids[..., np.newaxis], -1)[..., 0]
-            loss += float((weights * (np.log(np.exp(logits).sum(-1)) - chosen)).sum())
-            hits += float((weights * (logits.argmax(-1) == ids)).sum())
-            count += float(weights.sum())
+            chosen = masked["masked_lm_weights"] * batch["example_weights"][:, np.newaxis] > 0
+            ids = masked["masked_lm_ids"][chosen]
+            places = np.nonzero(chosen)[0], masked["masked_lm_positions"][chosen]
+            for part, logits in self._logits(batch | masked, *places):
+                logits = logits.astype(np.float64)
+                logits -= logits.max(axis=-1, keepdims=True)
+                of_ids = np.take_along_axis(logits, ids[part, np.newaxis], -1)[:, 0]
+                loss += float((np.log(np.exp(logits).sum(-1)) - of_ids).sum())
+                hits += float((logits.argmax(-1) == ids[part]).sum())
+            count += len(ids)
         mean = loss / max(count, 1.0)
         return {
             "loss": mean,
@@ -224,9 +226,26 @@ class MaskFiller(Task):
         """Returns {input name: string} for a warm-up request to a server."""
         return {"text": _TEXT}
 
+    @functools.cached_property
+    def _runner(self) -> ModelRunner:
+        return ModelRunner(self.model.encoder, self.tokenizer)
+
+    def _logits(
+        self, batch: Mapping[str, np.ndarray], rows: np.ndarray, positions: np.ndarray
+    ) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yields the logits [C, V] of a slice of the tokens at `rows` and `positions`, [M] each."""
+        if not len(rows):
+            return
+        hidden = self._runner.forward(batch)["sequence_output"][rows, positions]
+        table = self.model.encoder.embeddings.word_embeddings
+        for start in range(0, len(hidden), _MASKS_AT_ONCE):
+            part = slice(start, start + _MASKS_AT_ONCE)
+            logits = self.model.masked_lm(hidden[np.newaxis, part], None, table)
+            yield part, keras.ops.convert_to_numpy(logits)[0]
+
     def _examples(self, texts: Sequence[str], what: str) -> Examples:
         """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
-        prepared = prepare(self.processor.preprocess, [texts])
+        prepared = prepare(self.processor.preprocess, [texts], tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, what, limit)
         return prepared.examples
@@ -234,7 +253,7 @@ class MaskFiller(Task):
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Computes the best tokens of the P masks of the texts, in order.
 
-        Returns "scores" and "token_ids", [P, top_k] each. All logits would need too much memory.
+        Returns "scores" and "token_ids", [P, top_k] each.
         """
         examples = prepared.examples
         is_mask = self.processor.is_mask(tf.constant(examples.input_ids)).numpy()
@@ -242,20 +261,14 @@ class MaskFiller(Task):
         shape = [int(is_mask.sum()), self.settings.top_k]
         best = {"scores": np.zeros(shape, np.float32), "token_ids": np.zeros(shape, np.int32)}
         for batch in self._runner.batches(examples, batch_size) if shape[0] else ():
-            masks = (batch["input_ids"] == self.tokenizer.mask_token_id) & (
-                batch["example_index"] >= 0
-            )[:, np.newaxis]
-            max_masks = int(masks.sum(axis=1).max())
-            if not max_masks:
-                continue
-            # The positions of each row's masks, padded with other positions that are ignored.
-            places = np.argsort(~masks, axis=1, kind="stable")[:, :max_masks].astype(np.int32)
-            real = np.take_along_axis(masks, places, axis=1)
-            outputs = self._runner.forward(batch | {_POSITIONS: places})
-            found = self.processor.best_tokens(tf.constant(outputs["masked_lm_logits"][real]))
-            rows = batch["example_index"][:, np.newaxis] + 0 * places
-            target = (starts[rows] + np.arange(max_masks))[real]
-            best["scores"][target], best["token_ids"][target] = (each.numpy() for each in found)
+            masks = batch["input_ids"] == self.tokenizer.mask_token_id
+            rows, positions = np.nonzero(masks & (batch["example_index"] >= 0)[:, np.newaxis])
+            nth = np.arange(len(rows)) - np.searchsorted(rows, rows)  # in the row
+            targets = starts[batch["example_index"][rows]] + nth
+            for part, logits in self._logits(batch, rows, positions):
+                scores, ids = self.processor.best_tokens(tf.constant(logits))
+                best["scores"][targets[part]] = scores.numpy()
+                best["token_ids"][targets[part]] = ids.numpy()
         return best
 
     def _parts(self, prepared: Prepared) -> list[slice]:

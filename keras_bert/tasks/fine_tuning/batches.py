@@ -21,6 +21,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -38,9 +39,12 @@ def bucket_lengths(max_seq_length: int) -> np.ndarray:
     """Returns the lengths to which batches are padded, in increasing order up to `max_seq_length`.
 
     They are multiples of 8 up to 128, of 16 up to 256 and of 32 above. Above 128, padding is less
-    than an eighth of an example's length, and there are few enough lengths for a compiler.
+    than an eighth of an example's length. JAX always compiles a program for each length, in seconds
+    to minutes, so there are only 32, 64, 96, 128, 192, 256, 384, 512, ...
     """
     lengths = [*range(8, 128, 8), *range(128, 256, 16), *range(256, max_seq_length, 32)]
+    if keras.config.backend() == "jax":
+        lengths = [32, *(factor << power for power in range(5, 30) for factor in (2, 3))]
     return np.array([length for length in lengths if length < max_seq_length] + [max_seq_length])
 
 
@@ -90,17 +94,21 @@ class BatchBuilder:
             },
         }
 
-    def build(self, index: np.ndarray, seeds: np.ndarray) -> dict[str, np.ndarray]:
+    def build(
+        self, index: np.ndarray, seeds: np.ndarray, min_length: int = 0
+    ) -> dict[str, np.ndarray]:
         """Builds this worker's rows of a batch.
 
         `index`, int [batch_size], contains the indices of the examples of all workers, and -1 for
-        filler rows. `seeds`, int32 [batch_size], contains the seeds of the dropout masks.
+        filler rows. `seeds`, int32 [batch_size], contains the seeds of the dropout masks. The batch
+        is padded to at least `min_length` tokens.
         """
         examples = self._examples
         real = index >= 0
         rows = np.where(real, index, index[0])  # Filler rows are copies of the first row.
         # All workers use the length of the whole batch.
-        length = self._buckets[np.searchsorted(self._buckets, examples.lengths[rows].max())]
+        longest = max(examples.lengths[rows].max(), min_length)
+        length = self._buckets[np.searchsorted(self._buckets, longest)]
         rows, real, index, seeds = (each[self._own] for each in (rows, real, index, seeds))
         lengths = examples.lengths[rows]
         inside, places = sequence_mask(lengths, length), examples.places(rows)

@@ -187,12 +187,11 @@ def _last_and_best_step(run: FineTuningRun, best: BestWeights) -> tuple[int, int
     saved, highest = best.step_of_saved(evaluations), best.step_of_best(evaluations)
     if saved != highest:
         logging.warning(
-            "%s: has the weights of step %d; the weights of step %d, whose %s was higher, were "
-            "lost when the run was killed",
+            "%s: has the weights of step %d; the better weights of step %d were lost when the run "
+            "was killed",
             output_dir / "best",
             saved,
             highest,
-            best.metric,
         )
     return last, saved
 

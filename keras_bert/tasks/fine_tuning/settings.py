@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keras_bert.common.errors import InputError
+from keras_bert.tasks.defaults import TrainingDefaults
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.training.run import TrainingRun
 
@@ -45,16 +46,16 @@ class FineTuningSettings:
     do_lower_case: bool | None = None
     label_names: Sequence[str] | None = None
     max_seq_length: int = 128
-    learning_rate: float = 5e-5
-    num_train_epochs: float = 3.0
-    warmup_proportion: float = 0.1
+    learning_rate: float = TrainingDefaults.learning_rate
+    num_train_epochs: float = float(TrainingDefaults.epochs)
+    warmup_proportion: float = TrainingDefaults.warmup_proportion
     layer_decay: float = 1.0
     bias_correction: bool = True
-    weight_decay: float = 0.01
+    weight_decay: float = TrainingDefaults.weight_decay
     num_frozen_layers: int = 0
     early_stopping_patience: int = 0
-    length_pool: int = 50
-    random_seed: int = 12345
+    length_pool: int = TrainingDefaults.length_pool
+    random_seed: int = TrainingDefaults.seed
     mixed_precision: str = "float32"
     optimizer_state_dtype: str = "float32"
     eval_batch_size: int = 32

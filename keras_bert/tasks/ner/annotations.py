@@ -4,18 +4,21 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
+from absl import logging
+
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.checks import check_list, check_same_length, check_strings
 from keras_bert.tasks.ner.tag_schemes import (
     OUTSIDE,
-    PREFIXES,
+    UNKNOWN,
     Entity,
-    entities,
-    iob2_tag,
     iob2_tags,
     is_inside,
     label_tags,
+    schemes_of,
     split_tag,
+    standard_tag,
+    to_iob2,
 )
 
 _EXAMPLE = '{"start": 0, "end": 3, "type": "PER"}'
@@ -48,26 +51,35 @@ def check_word_tags(
     """Checks the tags of sentences, and converts them to IOB2 by the rules of conlleval.
 
     `tags` has a list of tags for each sentence, one tag per word. `labels` are the model's labels.
-    A tag must be O, a prefix with an entity type of the model, such as B-PER, or one of `labels`.
+    The tags must be O, - for an unknown label, `labels`, or tags of one scheme with entity types of
+    the model, such as B-PER, or PER for all tags.
 
     Returns:
         A list of IOB2 tags for each sentence.
     """
     rows = check_list("tags", tags, "lists of tags")
     check_same_length(words=sentences, tags=rows)
-    tags_of_types = [iob2_tag(prefix, kind) for kind in entity_types(labels) for prefix in PREFIXES]
-    tag_of = {tag: tag for tag in (OUTSIDE, *tags_of_types)}
+    rows = [check_strings(f"tags[{index}]", row) for index, row in enumerate(rows)]
+    tag_of = {OUTSIDE: OUTSIDE, UNKNOWN: UNKNOWN}
     tag_of |= zip(labels, label_tags(labels), strict=True)
+    types = entity_types(labels)
+    all_names = {tag for row in rows for tag in row}
+    names = all_names - tag_of.keys()
+    if names and all_names <= {OUTSIDE, UNKNOWN, *types}:
+        tag_of |= {name: f"I-{name}" for name in names}
+        logging.info("tags: scheme io")
+    elif names and (schemes := schemes_of(names)):
+        tag_of |= {name: standard_tag(name) for name in names if split_tag(name)[1] in types}
+        logging.info("tags: scheme %s", schemes[0])
     checked = []
     for index, (words, row) in enumerate(zip(sentences, rows, strict=True)):
-        row = check_strings(f"tags[{index}]", row)
         check_same_length(**{f"words[{index}]": words, f"tags[{index}]": row})
         for place, tag in enumerate(row):
             if tag not in tag_of:
                 raise InputError(
                     f"tags[{index}][{place}] is {tag!r}; expected one of {', '.join(labels)}"
                 )
-        checked.append(iob2_tags(entities([tag_of[tag] for tag in row]), len(row)))
+        checked.append(to_iob2([tag_of[tag] for tag in row]))
     return checked
 
 

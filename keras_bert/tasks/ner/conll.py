@@ -29,14 +29,23 @@ class Sentence:
     Attributes:
         words: the W words.
         tags: the W tags in the scheme of the file; empty if the file has no tags.
-        line: the line number of the first word, counted from 1.
+        line: the line number of the first word, counted from 1; or the number of the object or row
+            with the whole sentence, if `unit` is not empty.
         document: the index of the sentence's document in the file; 0 if no line starts a document.
+        unit: the unit of `line` in error messages, such as "row", for a sentence of one object.
     """
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     line: int
     document: int = 0
+    unit: str = ""
+
+    def where(self, place: int) -> str:
+        """Describes where the word with the index `place` is, such as "line 3"."""
+        if self.unit:
+            return f"{self.unit} {self.line}, word {place + 1}"
+        return f"line {self.line + place}"
 
 
 def read_conll(

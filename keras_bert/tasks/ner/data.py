@@ -4,7 +4,7 @@ The tags of each file, or the spans of its texts, are converted to IOB2. A model
 the labels O and, for each entity type, B-TYPE and I-TYPE.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from keras_bert.tasks.ner import doc_bin, span_records
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.scheme_detection import check_tags
 from keras_bert.tasks.ner.span_sentences import tagged_sentences
-from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
+from keras_bert.tasks.ner.tag_schemes import UNKNOWN, is_inside, split_tag, to_iob2
 from keras_bert.tasks.ner.tfds import open_dataset
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -26,7 +26,8 @@ class NerSettings:
 
     Attributes:
         train_file: file for training: a column file or, if its name ends in .jsonl, .json,
-            .parquet, .arrow or .spacy, texts with spans (span_records.py, doc_bin.py).
+            .parquet, .arrow or .spacy, texts with spans or words with tags (span_records.py,
+            doc_bin.py).
         eval_file: file to score.
         test_file: file to predict, with or without tags or spans; if empty, `eval_file`.
         tfds: whether to read a dataset of TensorFlow Datasets instead of files.
@@ -35,7 +36,7 @@ class NerSettings:
         token_column: the column of the words, from 0; a negative number counts from the end.
         tag_column: the column of the tags.
         comment_prefix: prefix of comment lines before a sentence; empty for no comments.
-        tag_scheme: "iob1", "iob2" or "bioes"; if empty, the scheme that fits each file best.
+        tag_scheme: one of `SCHEMES`; if empty, the scheme that fits each file best.
         strict: whether a tag that violates the scheme is an error.
         document_context: whether to extend windows with neighboring sentences of the document.
         label_all_tokens: whether training labels all tokens of a word, not only the first.
@@ -84,13 +85,7 @@ class TaggedSentences:
     @property
     def types(self) -> set[str]:
         """The entity types in the file."""
-        return {split_tag(tag)[1] for tags in self.tags or [] for tag in tags if tag != OUTSIDE}
-
-    def words(self) -> Iterable[tuple[Sentence, int]]:
-        """Yields (sentence, index of the word in the sentence) for each word of the file."""
-        for sentence in self.sentences:
-            for place in range(len(sentence.words)):
-                yield sentence, place
+        return {split_tag(tag)[1] for tags in self.tags or [] for tag in tags if is_inside(tag)}
 
 
 @dataclass(frozen=True)
@@ -168,9 +163,14 @@ def _read_files(
         )
 
     def read(path: str, tags_needed: bool = True) -> TaggedSentences:
-        if path.lower().endswith((*span_records.ENDINGS, doc_bin.ENDING)):
+        if path.lower().endswith(doc_bin.ENDING):
+            sentences = None
+        elif path.lower().endswith(span_records.ENDINGS):
+            sentences = span_records.read_tagged_words(path)
+        else:
+            sentences = read_conll(path, ner.token_column, ner.tag_column, ner.comment_prefix)
+        if sentences is None:
             return _read_spans(path, new_tokenizer(), tags_needed)
-        sentences = read_conll(path, ner.token_column, ner.tag_column, ner.comment_prefix)
         return tagged(path, sentences, ner, tags_needed)
 
     train = read(ner.train_file) if do_train else None
@@ -217,10 +217,20 @@ def _read_spans(path: str, tokenizer: BertTokenizer, spans_needed: bool) -> Tagg
     tags = [list(sentence.tags) for sentence in sentences]
     num_entities = sum(tag.startswith("B") for row in tags for tag in row)
     logging.info("%s: %s, %d entities", path, size, num_entities)
+    _log_unknown(path, tags)
     if num_empty := len(texts) - len(sentences):
         logging.warning("%s: skipped %d texts without words", path, num_empty)
     counts.log()
     return TaggedSentences(path, sentences, tags, counts.to_dict())
+
+
+def _log_unknown(source: str, tags: list[list[str]]) -> None:
+    if count := sum(row.count(UNKNOWN) for row in tags):
+        logging.warning(
+            "%s: the labels of %d words are unknown; they are not trained on or scored",
+            source,
+            count,
+        )
 
 
 def tagged(
@@ -239,12 +249,14 @@ def tagged(
     size = f"{len(sentences)} sentences, {sum(len(s.words) for s in sentences)} words"
     if not sentences[0].tags:
         if tags_needed:
-            raise InputError(f"{source}: has one column; expected words and their tags")
+            raise InputError(f"{source}: has words without tags; expected words and their tags")
         logging.info("%s: %s; there are no tags, so no scores are computed", source, size)
         return TaggedSentences(source, sentences, None)
-    scheme, num_disallowed = check_tags(sentences, source, ner.tag_scheme, ner.strict)
-    found = [entities(sentence.tags) for sentence in sentences]
-    logging.info("%s: %s, %d entities, scheme %s", source, size, sum(map(len, found)), scheme)
+    rows, scheme, num_disallowed = check_tags(sentences, source, ner.tag_scheme, ner.strict)
+    tags = [to_iob2(row) for row in rows]
+    num_entities = sum(tag.startswith("B") for row in tags for tag in row)
+    logging.info("%s: %s, %d entities, scheme %s", source, size, num_entities, scheme)
+    _log_unknown(source, tags)
     if num_disallowed:
         logging.warning(
             "%s: %d tags violate the scheme %s; they are read by the rules of conlleval",
@@ -252,5 +264,4 @@ def tagged(
             num_disallowed,
             scheme,
         )
-    tags = [iob2_tags(e, len(s.words)) for e, s in zip(found, sentences, strict=True)]
     return TaggedSentences(source, sentences, tags)

@@ -160,9 +160,10 @@ class EntityTagger(Task):
 
         Args:
             inputs: n lists of words, or n texts.
-            targets: for words, n lists of IOB2 tags, one tag per word. For texts, n lists of
-                entities {"start": int, "end": int, "type": str} with character offsets. An entity
-                must consist of whole words; text_words.py describes how texts are split into words.
+            targets: for words, n lists of tags of any scheme, such as IOB2, one tag per word; "-"
+                is an unknown label, which is not trained on. For texts, n lists of entities
+                {"start": int, "end": int, "type": str} with character offsets. An entity must
+                consist of whole words; text_words.py describes how texts are split into words.
             validation_data: (inputs, targets), evaluated after each epoch; the logs contain the
                 scores as `val_f1` and so on.
             callbacks: Keras callbacks.

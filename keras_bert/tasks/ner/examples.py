@@ -27,14 +27,15 @@ def prepare_sentences(
     `documents` has the index of each sentence's document, and extends the windows with words of the
     neighboring sentences of the document. None means no document context.
     """
+    tokenizer = processor.tokenizer
     if documents is None:
-        return prepare(processor.preprocess_words, [sentences], CHUNK_SIZE)
+        return prepare(processor.preprocess_words, [sentences], CHUNK_SIZE, tokenizer=tokenizer)
 
     def preprocess(words: tf.RaggedTensor) -> WordWindows:
         return processor.preprocess_words(words, tf.constant(documents, tf.int64))
 
     # Use a single chunk, since a document may have any length.
-    return prepare(preprocess, [sentences], chunk_size=None)
+    return prepare(preprocess, [sentences], chunk_size=None, tokenizer=tokenizer)
 
 
 def prepare_texts(
@@ -45,7 +46,7 @@ def prepare_texts(
     Returns:
         The windows; and for each text, the (start, end) character offsets of its words.
     """
-    prepared = prepare(processor.preprocess, [texts])
+    prepared = prepare(processor.preprocess, [texts], tokenizer=processor.tokenizer)
     chunks, words = [], []
     for chunk in prepared.chunks:
         windows, spans = chunk.inputs.windows, chunk.inputs.spans

@@ -12,7 +12,15 @@ from keras_bert.tasks.checks import check_strings
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.ner.annotations import entity_types
 from keras_bert.tasks.ner.data import TaggedSentences
-from keras_bert.tasks.ner.tag_schemes import OUTSIDE, PREFIXES, iob2_tag, is_tag, split_tag
+from keras_bert.tasks.ner.tag_schemes import (
+    OUTSIDE,
+    UNKNOWN,
+    iob2_tag,
+    is_inside,
+    is_tag,
+    label_tags,
+    split_tag,
+)
 
 _DEFAULT_NAME = re.compile(r"LABEL_\d+")  # The default label names of transformers.
 
@@ -76,13 +84,14 @@ def iob2_labels(types: Iterable[str]) -> list[str]:
 def check_labels(labels: Sequence[str], where: object) -> None:
     """Checks that a tagger's labels are tags or entity types; error messages start with `where`.
 
-    The labels of an unsupported scheme, such as BILOU, are rejected, since L-PER is not an entity
-    type if B-PER is a label.
+    The labels of an unknown scheme are rejected, since X-PER is not an entity type if B-PER is a
+    label.
     """
+    tags = label_tags(labels)
     types = {split_tag(label)[1] for label in labels if is_tag(label)} - {""}
-    for label in labels:
+    for label, tag in zip(labels, tags, strict=True):
         prefix, kind = split_tag(label)
-        if not label or (kind in types and len(prefix) == 1 and prefix not in PREFIXES):
+        if not label or (kind in types and len(prefix) == 1 and tag == f"I-{label}"):
             raise InputError(
                 f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, "
                 f"B-PER, I-PER, or entity types, such as PER, got {label!r}"
@@ -97,12 +106,13 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
     known = entity_types(labels)
     for kind in sorted(file.types - {*known}):
         sentence, place = next(
-            (s, place)
-            for s, place in file.words()
-            if s.tags[place] != OUTSIDE and split_tag(s.tags[place])[1] == kind
+            (sentence, place)
+            for sentence, tags in zip(file.sentences, file.tags, strict=True)
+            for place, tag in enumerate(tags)
+            if is_inside(tag) and split_tag(tag)[1] == kind
         )
         raise InputError(
-            f"{file.source}, line {sentence.line + place}: tag {sentence.tags[place]!r}, but "
+            f"{file.source}, {sentence.where(place)}: tag {sentence.tags[place]!r}, but "
             f"{source} has no entity of type {kind!r}; expected one of {', '.join(known)}"
         )
 
@@ -110,9 +120,9 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
 def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
     """Converts the IOB2 tags of sentences with N words in total to indices of `labels`, int32 [N].
 
-    `tags` has a list of tags for each sentence.
+    `tags` has a list of tags for each sentence. The index of the tag -, an unknown label, is -1.
     """
-    ids = {label: index for index, label in enumerate(labels)}
+    ids = {UNKNOWN: -1} | {label: index for index, label in enumerate(labels)}
     try:
         return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
     except KeyError as error:

@@ -6,14 +6,14 @@ An entity is correct if its first word, its last word and its type are all corre
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from keras_bert.tasks.ner.tag_schemes import entities
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, entities
 
 # The gold tags and the predicted tags of a sentence.
 TagPair = tuple[Sequence[str], Sequence[str]]
 
 
 def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> dict[str, float]:
-    """Scores predicted tags against gold tags, both in any scheme.
+    """Scores predicted tags against gold tags, both with the prefixes of BIOES.
 
     `types` are entity types to report even if they do not occur.
 
@@ -25,11 +25,16 @@ def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> di
     correct, predicted, expected = Counter(), Counter(), Counter()
     words = hits = 0
     for gold_tags, predicted_tags in sentences:
+        # Predictions for words whose label is unknown are ignored.
+        predicted_tags = [
+            OUTSIDE if gold == UNKNOWN else tag
+            for gold, tag in zip(gold_tags, predicted_tags, strict=True)
+        ]
         gold, found = set(entities(gold_tags)), set(entities(predicted_tags))
         expected.update(kind for kind, *_ in gold)
         predicted.update(kind for kind, *_ in found)
         correct.update(kind for kind, *_ in gold & found)
-        words += len(gold_tags)
+        words += len(gold_tags) - gold_tags.count(UNKNOWN)
         hits += sum(map(str.__eq__, gold_tags, predicted_tags))
     scores = _precision_recall_f1(correct.total(), predicted.total(), expected.total())
     for kind in sorted({*expected, *predicted, *types}):

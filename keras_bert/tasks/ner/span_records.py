@@ -1,4 +1,4 @@
-r"""Reads texts with character spans, as annotation tools export them, from JSON and Parquet files.
+r"""Reads annotated texts or words from JSON and Parquet files.
 
 A JSON file has one object per line, or is one list of objects. A Parquet or Arrow file has a column
 `text` and one of SPAN_KEYS; a null means that there is no value. The forms of an object are:
@@ -7,32 +7,44 @@ A JSON file has one object per line, or is one list of objects. A Parquet or Arr
     {"text": "In Oslo", "label": [[3, 7, "LOC"]]}                                doccano
     {"text": "In Oslo", "entities": [{"start_offset": 3, "end_offset": 7, "label": "LOC"}]}  doccano
     {"text": "In Oslo", "spans": [{"start": 3, "end": 7, "label": "LOC"}]}       Prodigy
+    {"text": "In Oslo", "ents": [{"start": 3, "end": 7, "label": "LOC"}]}        spaCy's to_json
     {"data": {"text": "In Oslo"}, "annotations": [{"result": [                   Label Studio
         {"value": {"start": 3, "end": 7, "labels": ["LOC"], "text": "Oslo"}}]}]}
     {"text": "In Oslo", "label": [{"start": 3, "end": 7, "labels": ["LOC"]}]}    its JSON-MIN
+    {"tokens": ["In", "Oslo"], "ner_tags": ["O", "B-LOC"]}                       words, not a text
 
 Offsets count characters as in Python's `str`. If a span contains its text, offsets in UTF-16 code
-units, as JavaScript counts, are recognized.
+units, as JavaScript counts, are recognized. The spans of Label Studio's HyperText have
+`globalOffsets`, which count the characters outside of tags. Other spans with a label, such as those
+of other keys or of further annotations, are counted in a warning.
 """
 
+import functools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from keras_bert.common.columnar_files import FORMS, read_column_names
+from absl import logging
+
+from keras_bert.common.columnar_files import FORMS, read_schema
 from keras_bert.common.errors import InputError
 from keras_bert.common.text_lines import read_lines
 from keras_bert.tasks.classification.tables import read_rows
-from keras_bert.tasks.ner.tag_schemes import Entity
+from keras_bert.tasks.ner.conll import DOCUMENT_START, Sentence
+from keras_bert.tasks.ner.tag_schemes import UNKNOWN, Entity
 
 ENDINGS = (".jsonl", ".json", *FORMS)
-SPAN_KEYS = ("entities", "spans", "label", "labels")
+SPAN_KEYS = ("entities", "ents", "spans", "label", "labels")
 
 _EXPECTED = 'expected a span such as {"start": 0, "end": 3, "type": "PER"} or [0, 3, "PER"]'
+_WORDS = ("tokens", "words")
+_TAGS = ("ner_tags", "tags", "ner", "labels")
 _MAX_LIST_BYTES = 1 << 30
 _SPACE = re.compile(r"(?:\s|\\n)+")  # Label Studio writes a line break in a span's text as \n.
 
@@ -46,12 +58,16 @@ class AnnotatedText:
         line: number of the line or item, from 1.
         text: the text.
         spans: (type, start, end) of each span; None if the text is not annotated.
+        unit: the unit of `line`, such as "line".
+        unknown: (start, end) of the parts of the text whose labels are unknown.
     """
 
     where: str
     line: int
     text: str
     spans: list[Entity] | None
+    unit: str = "line"
+    unknown: tuple[tuple[int, int], ...] = ()
 
 
 def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
@@ -62,7 +78,9 @@ def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
     Raises:
         InputError: the file cannot be read or has no text, or an object or a span is invalid.
     """
-    texts, num_rejected = [], 0
+    texts, num_rejected, is_html = [], 0, False
+    unread: Counter[str] = Counter()
+    first_unread = ""
     for unit, number, record in _objects(Path(path)):
         where = f"{path}, {unit} {number}"
         if not isinstance(record, Mapping):
@@ -71,15 +89,114 @@ def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
             num_rejected += 1
             continue
         text = _text_of(record, where)
-        places = _span_list(record, where)
+        places = _span_list(record, where, unread)
+        first_unread = first_unread or where * bool(unread)
         spans = None
         if places is not None:
+            if any(isinstance(span, Mapping) and "globalOffsets" in span for _, span in places):
+                text, is_html = _text_content(text), True
             spans = [entity for key, span in places for entity in _entities(span, key, text, where)]
-        texts.append(AnnotatedText(where, number, text, spans))
+        texts.append(AnnotatedText(where, number, text, spans, unit))
     if not texts:
         found = f"only {num_rejected} rejected texts" if num_rejected else "no texts"
         raise InputError(f"{path}: contains {found}; expected JSON objects with texts and spans")
+    if is_html:
+        texts = [t if t.spans else replace(t, text=_text_content(t.text)) for t in texts]
+    log_unread(path, unread, first_unread)
     return texts, num_rejected
+
+
+def log_unread(path: object, counts: Mapping[str, int], where: str) -> None:
+    """Logs how many spans with a label are not read; the first one of the file is at `where`."""
+    if counts:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        logging.warning(
+            "%s: ignored spans with a label: %s; the first is in %s. Their words are read as words "
+            "outside of entities",
+            path,
+            kinds,
+            where.removeprefix(f"{path}, "),
+        )
+
+
+def read_tagged_words(path: str | os.PathLike) -> list[Sentence] | None:
+    """Reads sentences of a file whose objects or rows are words and tags; None for another file.
+
+    Each has a list of words in `tokens` or `words`, and a list of as many tags in `ner_tags`,
+    `tags`, `ner` or `labels`, or no tags. Numbers are the indices of names in the metadata that the
+    package datasets writes to Parquet and Arrow files; -100 and -1 are unknown labels. Objects
+    without words are skipped, and [-DOCSTART-] starts a document.
+
+    Raises:
+        InputError: as `read_annotated`, or the words or tags of an object are invalid.
+    """
+    sentences: list[Sentence] = []
+    names, tag_key, document, is_first = None, None, 0, True
+    for unit, number, record in _objects(Path(path)):
+        where = f"{path}, {unit} {number}"
+        if is_first:
+            keys = _token_keys(record)
+            if keys is None:
+                return None
+            word_key, tag_key = keys
+            names = _class_names(Path(path), tag_key)
+        is_first = False
+        words = record.get(word_key) if isinstance(record, Mapping) else None
+        if not _is_list_of(words, str) or "" in words:
+            raise InputError(f"{where}: {word_key!r} is {words!r:.80}; expected a list of words")
+        tags = record.get(tag_key) if tag_key else []
+        if tag_key and not (_is_list_of(tags, str | int) and len(tags) == len(words)):
+            raise InputError(f"{where}: {tag_key!r} is {tags!r:.80}; expected {len(words)} tags")
+        if words == [DOCUMENT_START]:
+            document += bool(sentences)
+        elif words:
+            tags = tuple(_tag_name(tag, names, f"{where}: {tag_key!r}") for tag in tags)
+            sentences.append(Sentence(tuple(words), tags, number, document, unit))
+    if not sentences:
+        raise InputError(f"{path}: contains no sentences; expected words and their tags")
+    return sentences
+
+
+def _token_keys(record: Any) -> tuple[str, str | None] | None:
+    """Returns the keys of the words and of the tags of an object; None if it is of another form."""
+    if not isinstance(record, Mapping):
+        return None
+    words = next((key for key in _WORDS if _is_list_of(record.get(key), str)), None)
+    tags = next((key for key in _TAGS if _is_list_of(record.get(key), str | int)), None)
+    is_text = "text" in record and not (words and tags and record[tags])
+    return None if words is None or is_text else (words, tags)
+
+
+def _is_list_of(value: Any, kind: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+def _class_names(path: Path, column: str | None) -> list[str] | None:
+    """Returns the names of a column's numbers in a file of the package datasets, or None."""
+    form = FORMS.get(path.suffix.lower())
+    if form is None or column is None:
+        return None
+    try:
+        feature = json.loads(read_schema(path, form)[1][b"huggingface"])["info"]["features"][column]
+        feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return feature["names"]
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _tag_name(tag: str | int, names: list[str] | None, where: str) -> str:
+    if isinstance(tag, str):
+        return tag.strip()
+    if tag in (-100, -1):
+        return UNKNOWN
+    if names is None:
+        raise InputError(
+            f"{where} has the number {tag}; expected names of tags, such as B-PER, or a "
+            "Parquet file that the package datasets wrote (Dataset.to_parquet), which has the names"
+        )
+    if not 0 <= tag < len(names):
+        raise InputError(f"{where} has the number {tag}; expected 0 to {len(names) - 1}")
+    return names[tag]
 
 
 def _objects(path: Path) -> Iterator[tuple[str, int, Any]]:
@@ -101,12 +218,18 @@ def _objects(path: Path) -> Iterator[tuple[str, int, Any]]:
 
 def _rows(path: Path, form: str) -> Iterator[tuple[str, int, Any]]:
     """Yields ("row", number, object) for each row of a Parquet or Arrow file, without nulls."""
-    try:
-        with open(path, "rb") as file:
-            names = read_column_names(path, file, form)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    columns = ["text", *(name for name in (*SPAN_KEYS, "answer") if name in names)]
+    types, _ = read_schema(path, form)
+    lists = {name: kind for name, kind in types.items() if "list" in kind}
+    columns = [name for name in ("text", "answer", *SPAN_KEYS) if name in types]
+    columns += [name for name in (*_WORDS, *_TAGS) if name in lists and name not in columns]
+    # Spans with a label in other columns are counted.
+    columns += [
+        name
+        for name, kind in lists.items()
+        if "start" in kind and "label" in kind and name not in columns
+    ]
+    if "text" not in types and not {*_WORDS} & lists.keys():
+        columns = ["text"]  # The error lists the columns.
     for row in read_rows(path, columns):
         cells = zip(columns, row.cells, strict=True)
         yield "row", row.line, {name: cell for name, cell in cells if cell is not None}
@@ -138,9 +261,10 @@ def _text_of(record: Mapping[str, Any], where: str) -> str:
     else:
         text = (data if isinstance(data, Mapping) else record).get("text")
     if not isinstance(text, str):
+        keys = f"the keys of data are {', '.join(data)}" if isinstance(data, Mapping) else ""
         raise InputError(
-            f"{where}: expected a text in 'text', got {text!r:.80}; its keys are "
-            f"{', '.join(map(str, record)):.80}"
+            f"{where}: expected a text in 'text', got {text!r:.80}; "
+            f"{keys or 'its keys are ' + ', '.join(map(str, record)):.120}"
         )
     try:
         text.encode()
@@ -152,27 +276,73 @@ def _text_of(record: Mapping[str, Any], where: str) -> str:
     return text
 
 
-def _span_list(record: Mapping[str, Any], where: str) -> list[tuple[str, Any]] | None:
-    """Returns (name for error messages, span) for each span, or None without annotations."""
-    if "annotations" in record:  # Label Studio
-        annotations = _list(record["annotations"], "annotations", where)
-        for place, annotation in enumerate(annotations):
-            key = f"annotations[{place}]"
-            if not isinstance(annotation, Mapping):
-                raise InputError(f"{where}: {key} is {annotation!r:.80}; expected an object")
-            if not annotation.get("was_cancelled"):
-                results = _list(annotation.get("result"), f"{key}.result", where)
-                return [
-                    (f"{key}.result[{index}].value", result.get("value"))
-                    for index, result in enumerate(results)
-                    if isinstance(result, Mapping) and result.get("type", "labels") == "labels"
-                ]
-        return None
-    for key in SPAN_KEYS:
-        if key in record:
-            found = _list(record[key], key, where)
-            return [(f"{key}[{index}]", span) for index, span in enumerate(found)]
-    return [] if "answer" in record else None  # Prodigy may omit an empty list.
+def _text_content(html: str) -> str:
+    """Returns the text of HTML as Label Studio counts it: without tags, a line break for <br>."""
+    texts: list[str] = []
+    parser = HTMLParser()
+    parser.handle_data = texts.append
+    parser.handle_starttag = lambda tag, attributes: texts.append("\n" * (tag == "br"))
+    parser.feed(html.replace("\r\n", "\n"))
+    parser.close()
+    return "".join(texts)
+
+
+def _span_list(
+    record: Mapping[str, Any], where: str, unread: Counter[str]
+) -> list[tuple[str, Any]] | None:
+    """Returns (name for error messages, span) for each span, or None without annotations.
+
+    Other spans with a label are counted in `unread`, by a description of where they are.
+    """
+    if "annotations" not in record:
+        used = next((key for key in SPAN_KEYS if key in record), None)
+        for key, value in record.items():
+            for items in value.values() if isinstance(value, Mapping) else [value]:
+                if key != used and (count := _num_spans(items)):
+                    unread[f"in {key!r}"] += count
+        if used is None:
+            return [] if "answer" in record else None  # Prodigy may omit an empty list.
+        found = _list(record[used], used, where)
+        return [(f"{used}[{index}]", span) for index, span in enumerate(found)]
+    spans = None  # of Label Studio
+    for place, annotation in enumerate(_list(record["annotations"], "annotations", where)):
+        key = f"annotations[{place}]"
+        if not isinstance(annotation, Mapping):
+            raise InputError(f"{where}: {key} is {annotation!r:.80}; expected an object")
+        if annotation.get("was_cancelled"):
+            continue
+        is_first = spans is None
+        spans = spans or []
+        for index, result in enumerate(_list(annotation.get("result"), f"{key}.result", where)):
+            if not isinstance(result, Mapping):
+                continue
+            value, kind = result.get("value"), result.get("type", "labels")
+            is_read = kind == "labels" or (
+                kind == "hypertextlabels"
+                and isinstance(value, Mapping)
+                and "globalOffsets" in value
+            )
+            if is_first and is_read:
+                spans.append((f"{key}.result[{index}].value", value))
+            elif _num_spans([value]):
+                unread["in further annotations" if is_read else f"of the type {kind}"] += 1
+    return spans
+
+
+def _num_spans(items: Any) -> int:
+    """Counts the items of a list that are spans with a label; 0 if it is no list."""
+    if not isinstance(items, list):
+        return 0
+    return sum(
+        not {"start", "start_offset", "startOffset"}.isdisjoint(item)
+        and any(
+            key in ("type", "label", "choices", "taxonomy") or key.endswith("labels")
+            for key in item
+        )
+        if isinstance(item, Mapping)
+        else isinstance(item, list) and [type(x) for x in item] == [int, int, str]
+        for item in items
+    )
 
 
 def _list(value: Any, key: str, where: str) -> Sequence[Any]:
@@ -185,9 +355,12 @@ def _entities(span: Any, key: str, text: str, where: str) -> list[Entity]:
     """Checks a span; returns (type, start, end) for each of its types, usually one."""
     quoted = None
     if isinstance(span, Mapping):
-        start = span.get("start", span.get("start_offset"))
-        end = span.get("end", span.get("end_offset"))
-        kinds = span.get("type", span.get("label", span.get("labels")))
+        offsets = span.get("globalOffsets", span)
+        offsets = offsets if isinstance(offsets, Mapping) else {}
+        start = offsets.get("start", offsets.get("start_offset"))
+        end = offsets.get("end", offsets.get("end_offset"))
+        names = ("type", "label", "labels", "hypertextlabels", "htmllabels")
+        kinds = next((span[name] for name in names if name in span), None)
         quoted = span.get("text")
     elif isinstance(span, list) and len(span) == 3:
         start, end, kinds = span
@@ -222,8 +395,14 @@ def _is_at(text: str, start: int, end: int, quoted: str) -> bool:
 
 def _from_utf16(text: str, start: int, end: int) -> tuple[int, int]:
     """Converts offsets in UTF-16 code units to characters; returns other offsets unchanged."""
-    units = text.encode("utf-16-le")
-    if not 0 <= 2 * start < 2 * end <= len(units):
+    offsets = _utf16_offsets(text)
+    if not 0 <= start < end < len(offsets):
         return start, end
-    start, end = (len(units[: 2 * x].decode("utf-16-le", "replace")) for x in (start, end))
-    return start, end
+    return offsets[start], offsets[end]
+
+
+@functools.lru_cache(maxsize=1)  # All spans of a text follow each other.
+def _utf16_offsets(text: str) -> list[int]:
+    """Returns the character offset of each UTF-16 code unit of a text, and of its end."""
+    sizes = (2 if ord(character) > 0xFFFF else 1 for character in text)
+    return [place for place, size in enumerate(sizes) for _ in range(size)] + [len(text)]

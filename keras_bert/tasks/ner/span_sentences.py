@@ -5,6 +5,7 @@ A text is one sentence and one document. It is split into the words that the exp
 spans, the longest one is kept. Both are counted, and the first ones are logged.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -16,7 +17,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.annotations import aligned_tags
 from keras_bert.tasks.ner.conll import Sentence
 from keras_bert.tasks.ner.span_records import AnnotatedText
-from keras_bert.tasks.ner.tag_schemes import Entity
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, Entity
 from keras_bert.tasks.ner.text_words import TextWords
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -75,9 +76,12 @@ def tagged_sentences(
         if each.spans is not None:
             entities = _fitted(each, words, counts)
             tags = aligned_tags(each.text, entities, words, each.where)
+            for start, end in each.unknown:
+                covered = slice(*_covered(words, start, end))
+                tags[covered] = [UNKNOWN if tag == OUTSIDE else tag for tag in tags[covered]]
         if words:
             strings = tuple(each.text[start:end] for start, end in words)
-            sentences.append(Sentence(strings, tuple(tags), each.line, len(sentences)))
+            sentences.append(Sentence(strings, tuple(tags), each.line, len(sentences), each.unit))
     if not sentences:
         raise InputError(f"{texts[0].where}: contains no words, and neither do the texts after it")
     return sentences, counts
@@ -100,24 +104,36 @@ def _fitted(
     each: AnnotatedText, words: Sequence[tuple[int, int]], counts: SpanCounts
 ) -> list[Entity]:
     """Returns the spans of a text that are kept, extended to whole words, in text order."""
-    fitted: list[Entity] = []
+    fitted: list[tuple[Entity, int, int]] = []  # A span, its first word and the word after it.
     for kind, start, end in dict.fromkeys(each.spans):
         quoted = each.text[start:end]
         where = f"{each.where}, characters {start} to {end}, {quoted!r:.60}"
-        covered = [word for word in words if word[0] < end and word[1] > start]
-        if not covered:
+        first, last = _covered(words, start, end)
+        if first >= last:
             counts.without_words.append(where)
             continue
-        first, last = covered[0][0], covered[-1][1]
+        fit = (kind, words[first][0], words[last - 1][1])
         stripped = start + len(quoted) - len(quoted.lstrip()), start + len(quoted.rstrip())
-        if (first, last) != stripped:
-            counts.misaligned.append(f"{where}, became {each.text[first:last]!r:.60}")
-        fitted.append((kind, first, last))
+        if fit[1:] != stripped:
+            counts.misaligned.append(f"{where}, became {each.text[fit[1] : fit[2]]!r:.60}")
+        fitted.append((fit, first, last))
     kept: list[Entity] = []
-    for kind, start, end in sorted(fitted, key=lambda entity: (entity[1] - entity[2], entity[1])):
-        if any(start < other_end and end > other_start for _, other_start, other_end in kept):
+    is_taken = [False] * len(words)
+    fitted.sort(key=lambda item: (item[0][1] - item[0][2], item[0][1]))  # The longest span first.
+    for (kind, start, end), first, last in fitted:
+        # A span overlaps one that is at least as long only if its first or last word is in both.
+        if is_taken[first] or is_taken[last - 1]:
             where = f"{each.where}, characters {start} to {end}, {each.text[start:end]!r:.60}"
             counts.overlapping.append(f"{where} ({kind})")
         else:
             kept.append((kind, start, end))
+            is_taken[first:last] = [True] * (last - first)
     return sorted(kept, key=lambda entity: entity[1])
+
+
+def _covered(words: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """Returns the first word with characters from `start` to `end`, and the word after the last."""
+    return (
+        bisect_right(words, start, key=lambda word: word[1]),
+        bisect_left(words, end, key=lambda word: word[0]),
+    )

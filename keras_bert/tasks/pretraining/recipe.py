@@ -101,7 +101,7 @@ def read_recipe(
             wrong type or is out of range. The message contains the file and the key.
     """
     try:
-        content = tomllib.loads(find_recipe(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(find_recipe(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         bundled = ", ".join(bundled_recipes())
         expected = f"expected a TOML file or one of {bundled}"

@@ -127,12 +127,12 @@ def make_state(
             run `settings.init_run` is missing or damaged.
     """
     keras.utils.set_random_seed(settings.random_seed)
-    if settings.dropout_prob is not None:
-        config = replace(
-            config,
-            hidden_dropout_prob=settings.dropout_prob,
-            attention_probs_dropout_prob=settings.dropout_prob,
-        )
+    rate, attention_rate = settings.dropout_prob, settings.attention_dropout_prob
+    rates = {
+        "hidden_dropout_prob": rate,
+        "attention_probs_dropout_prob": rate if attention_rate is None else attention_rate,
+    }
+    config = replace(config, **{name: p for name, p in rates.items() if p is not None})
     with convert_lost_worker_errors(strategy), strategy.scope():
         model = BertPretrainer(config, dtype=dtype_policy(settings.mixed_precision))
         if checkpoint:

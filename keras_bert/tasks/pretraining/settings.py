@@ -38,6 +38,8 @@ class PretrainingSettings:
             `init_run`; 0 for the run's own number of steps.
         dropout_prob: both dropout probabilities in training; None for those of the config, which
             `model/` keeps in either case.
+        attention_dropout_prob: the dropout probability of attention probabilities in training; None
+            for `dropout_prob`.
         do_train: whether to train; otherwise `init_checkpoint` is evaluated unchanged.
         do_eval: whether to evaluate at each checkpoint and at the end.
         max_eval_steps: number of evaluation batches; 0 for all records of `eval_file`. Without an
@@ -66,6 +68,7 @@ class PretrainingSettings:
     num_warmup_steps: int | None = None
     schedule_steps: int = 0
     dropout_prob: float | None = None
+    attention_dropout_prob: float | None = None
     random_seed: int = 12345
     do_train: bool = True
     do_eval: bool = True

@@ -1,6 +1,7 @@
 """Finds the settings of the tokenizer for a pre-training run."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from absl import logging
@@ -24,7 +25,8 @@ def tokenizer_settings(
     """Returns the settings of the tokenizer.
 
     Flag, records and checkpoint must agree on them, except that the records may have additional
-    user tokens. If none of them has the casing, it is inferred from the tokens of the vocabulary.
+    user tokens, and another limit of characters per word, of which the checkpoint's is used. If
+    none of them has the casing, it is inferred from the tokens of the vocabulary.
     """
     declared: dict[str, TokenizerSettings] = {}
     for records in (data, held_out):
@@ -35,7 +37,7 @@ def tokenizer_settings(
     if model:
         declared[str(checkpoint.path)] = model
     flag, do_lower_case = "--do_lower_case", settings.do_lower_case
-    for name in TokenizerSettings().to_dict():
+    for name in TokenizerSettings().to_dict().keys() - {"max_input_chars_per_word"}:
         values = {where: each.effective()[name] for where, each in declared.items()}
         if name == "do_lower_case" and do_lower_case is not None:
             values = {flag: do_lower_case, **values}
@@ -48,7 +50,8 @@ def tokenizer_settings(
                 f"{name} differs: {found}; expected the same value for records and model{remedy}"
             )
     if declared:
-        return next(iter(declared.values()))
+        limit = [*declared.values()][-1].max_input_chars_per_word
+        return replace(next(iter(declared.values())), max_input_chars_per_word=limit)
     if do_lower_case is None and vocab is not None:  # Without a vocabulary no casing is saved.
         do_lower_case = guess_lower_case(vocab, vocab_file)
         logging.info(

@@ -16,7 +16,7 @@ from keras_bert.tasks.question_answering.span_windows import SpanWindows
 def prepare_questions(processor: SpanProcessor, questions: Sequence[Question]) -> Prepared:
     """Splits each question with its context into one or more windows."""
     columns = [[q.text for q in questions], [q.context for q in questions]]
-    return prepare(processor.preprocess, columns)
+    return prepare(processor.preprocess, columns, tokenizer=processor.tokenizer)
 
 
 def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Examples:

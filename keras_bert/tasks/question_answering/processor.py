@@ -40,8 +40,8 @@ class SpanProcessor:
 
         Returns:
             The outputs of `QuestionAnswerer.predict` for B questions, as tensors; scores are
-            float64. For a context without tokens, "no answer" is the only candidate, and "score" is
-            equal to "null_score".
+            float64. If no word of the context fits in `max_answer_length` tokens, "no answer" is
+            the only candidate, and "score" is equal to "null_score".
         """
         found = find_best_spans(inputs, outputs, self.settings)
         null_score = found.null_start_logits + found.null_end_logits

@@ -212,10 +212,11 @@ class QuestionAnswerer(Task):
             batch_size: number of windows per batch.
 
         Returns:
-            "answer" [n]: slices of the contexts, or "" for no answer.
+            "answer" [n]: slices of the contexts that consist of complete words, or "" for no
+                answer.
             "start" and "end" [n]: the character offsets of the answer in its context, or -1.
             "score" [n]: start logit + end logit of the best text, even if the answer is ""; for a
-                context without tokens, "null_score".
+                context without candidates, "null_score".
             "null_score" [n]: the score of "no answer". The null odds are "null_score" - "score".
             "truncated" [n]: whether the question was truncated to `max_query_length` tokens.
                 Contexts are never truncated, but split into windows.

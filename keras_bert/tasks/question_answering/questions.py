@@ -1,22 +1,33 @@
-"""Reads and checks the questions of SQuAD files, v1.1 and v2.0.
+"""Reads and checks the questions of SQuAD files, v1.1 and v2.0, and of tables with their columns.
 
     {"data": [{"paragraphs": [{"context": str, "qas": [
         {"id": str or int, "question": str, "answers": [{"text": str, "answer_start": int}],
          "is_impossible": bool}]}]}]}
 
-`answer_start` is a character offset in the context. Test files may have no "answers".
+Each row of a table, as on the Hugging Face Hub, is a line or a list item of a JSON file, or a row
+of a Parquet or Arrow file:
+
+    {"id": str or int, "context": str, "question": str,
+     "answers": {"text": [str], "answer_start": [int]}}
+
+`answer_start` is a character offset in the context. An answer with empty text is no answer. Test
+files may have no "answers".
 """
 
+import json
 import numbers
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from keras_bert.common.columnar_files import FORMS, read_schema
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json
+from keras_bert.common.text_lines import read_lines
 from keras_bert.tasks.checks import check_list, check_same_length
+from keras_bert.tasks.classification.tables import read_rows
 
 
 @dataclass(frozen=True)
@@ -42,22 +53,61 @@ class Question:
 
 
 def load_questions(path: str | os.PathLike) -> list[Question]:
-    """Reads the questions of a SQuAD file, v1.1 or v2.0.
+    """Reads the questions of a SQuAD file, v1.1 or v2.0, or of a table.
 
     Raises:
         InputError: the file cannot be read or has another format, there are no questions, a text
             is empty, or two questions have the same id.
     """
-    articles = _field(read_json(path), "data", list, f"{path}")
-    questions = []
-    for i, article in enumerate(articles):
-        for j, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}: data[{i}]")):
-            where = f"{path}: data[{i}].paragraphs[{j}]"
-            context = _text(paragraph, "context", where)
-            for k, entry in enumerate(_field(paragraph, "qas", list, where)):
-                questions.append(_question(entry, context, f"{where}.qas[{k}]", path))
+    questions: list[Question] = []
+    contexts: dict[str, str] = {}
+    for where, item in _items(Path(path)):
+        if isinstance(item, dict) and item.keys() & {"context", "question"}:
+            context = _text(item, "context", where)
+            questions.append(_question(item, contexts.setdefault(context, context), where, path))
+            continue
+        for j, paragraph in enumerate(_field(item, "paragraphs", list, where)):
+            place = f"{where}.paragraphs[{j}]"
+            context = _text(paragraph, "context", place)
+            for k, entry in enumerate(_field(paragraph, "qas", list, place)):
+                questions.append(_question(entry, context, f"{place}.qas[{k}]", path))
     check_ids(questions, path)
     return questions
+
+
+def _items(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yields (place, item) for each article of a SQuAD file, or each row of a table."""
+    if form := FORMS.get(path.suffix.lower()):
+        yield from _table_rows(path, form)
+        return
+    lines = [*read_lines(path)]
+    parts = [(number, line.strip()) for number, line in lines if line.strip()]
+    if len(parts) > 1 and parts[0][1].endswith("}") and parts[1][1].startswith("{"):
+        for number, line in parts:
+            yield f"{path}, line {number}", _parsed(line, f"{path}, line {number}")
+        return
+    content = _parsed("\n".join(line for _, line in lines), f"{path}")
+    if isinstance(content, dict) and "context" in content:
+        content = [content]
+    data = content if isinstance(content, list) else _field(content, "data", list, f"{path}")
+    yield from ((f"{path}: data[{i}]", item) for i, item in enumerate(data))
+
+
+def _table_rows(path: Path, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    names, _ = read_schema(path, form)
+    optional = [name for name in ("answers", "is_impossible") if name in names]
+    columns = ["id", "question", "context", *optional]
+    for row in read_rows(path, columns):
+        yield f"{path}, row {row.line}", dict(zip(columns, row.cells, strict=True))
+
+
+def _parsed(content: str, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise InputError(f"{where}: cannot be read as JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{where}: is not JSON: {error}") from None
 
 
 def questions_of(
@@ -65,7 +115,8 @@ def questions_of(
 ) -> list[Question]:
     """Creates questions from the arguments of `QuestionAnswerer.fit`; their ids are "0", "1", ...
 
-    Each item of `answers` is {"text": str, "start": int}, a list of such items, or None.
+    Each item of `answers` is {"text": str, "start": int}, a list of such items, or None. An answer
+    with empty text is no answer.
     """
     answers = check_list("answers", answers, "answers")
     check_same_length(questions=texts, answers=answers)
@@ -88,7 +139,8 @@ def _answers_of(given: Any, where: str) -> Iterator[Answer]:
             raise InputError(
                 f'{where} is {answer!r:.60}; expected {{"text": str, "start": int}} or None'
             )
-        yield Answer(text, int(start))
+        if text.strip():
+            yield Answer(text, int(start))
 
 
 def check_ids(questions: Iterable[Question], where: object) -> None:
@@ -118,10 +170,11 @@ def check_answered(questions: Iterable[Question], where: object) -> None:
 def aligned(question: Question) -> Question | None:
     """Corrects the position of a question's first answer, the one that training uses.
 
-    If the context has the answer's words at `start`, the question is returned unchanged. Otherwise,
-    the words are searched for, with any white space between them, in the part of the context that
-    the answer should cover and one word on either side. The nearest match becomes the answer.
-    Returns None if there is no match.
+    If the context has the answer's words at `start`, the question is returned unchanged. If it has
+    them at `start` counted in UTF-16 code units, as JavaScript does, the answer is moved there.
+    Otherwise, the words are searched for, with any white space between them, in the part of the
+    context that the answer should cover and one word on either side. The nearest match becomes the
+    answer. Returns None if there is no match.
     """
     if not question.answers:
         return question
@@ -131,6 +184,11 @@ def aligned(question: Question) -> Question | None:
         return None
     if context[answer.start : answer.start + len(answer.text)].split() == words:
         return question
+    units = context.encode("utf-16-le", "surrogatepass")[: 2 * answer.start]
+    start = len(units.decode("utf-16-le", "replace"))
+    text = context[start : start + len(answer.text)]
+    if text.split() == words:
+        return replace(question, answers=(Answer(text, start), *others))
     spans = [match.span() for match in re.finditer(r"\S+", context)]
     end = answer.start + len(answer.text)
     touched = [i for i, (first, last) in enumerate(spans) if first < end and last >= answer.start]
@@ -160,13 +218,24 @@ def trainable_question(question: Question) -> Question:
 def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> Question:
     name = _name(entry, where)
     text = _text(entry, "question", f"{path}: the question {name!r}")
-    if "answers" not in entry and not entry.get("is_impossible"):
+    if entry.get("answers") is None and not entry.get("is_impossible"):
         return Question(name, text, context, None)
     where = f"{path}: the question {name!r}"
-    answers = _field(entry, "answers", list, where) if "answers" in entry else []
+    answers = entry.get("answers") or []
+    if isinstance(answers, dict):
+        columns = {name: _field(answers, name, list, where) for name in ("text", "answer_start")}
+        check_same_length(
+            **{f"{where}: text": columns["text"]}, answer_start=columns["answer_start"]
+        )
+        answers = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
+    elif answers:
+        answers = _field(entry, "answers", list, where)
     found = tuple(
-        Answer(_field(a, "text", str, where), _field(a, "answer_start", int, where))
-        for a in answers
+        Answer(each["text"], _field(each, "answer_start", int, where))
+        for each in answers
+        if _field(each, "text", str, where).strip()
     )
     if found and entry.get("is_impossible"):
         raise InputError(

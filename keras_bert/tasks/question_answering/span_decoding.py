@@ -3,8 +3,9 @@
     start, end logits [T] -> best spans of each window -> spans of each question, sorted
     -> spans with different texts, [B, K]
 
-A span has at most `max_answer_length` tokens, all of them context tokens of one window. This window
-must be the one that `max_context` marks for the first token. The score of a span is start logit +
+A span has at most `max_answer_length` tokens, all of them context tokens of one window. They are
+complete words: white space, punctuation and CJK characters separate words. The window must be the
+one that `max_context` marks for the first token. The score of a span is start logit +
 end logit, in float64. The score of "no answer" is that of the span ([CLS], [CLS]), in the window
 where it is lowest.
 
@@ -100,13 +101,20 @@ def _window_spans(
         windows.input_ids.with_values(tf.cast(logits, tf.float64)).to_tensor(lowest)
         for logits in (start_logits, end_logits)
     )
-    start = tf.where(max_context(windows), start, lowest)
     count, width = tf.unstack(tf.shape(end))
     place = tf.range(width)
+    token = (windows.first_token - windows.context_at)[:, tf.newaxis] + place
+    # The first token of a context starts a word, so the last token of any context ends one.
+    starts_word = tf.concat([windows.starts_word, [True]], axis=0)
+    starts, ends = (
+        tf.gather(starts_word, tf.clip_by_value(each, 0, tf.size(windows.starts_word)))
+        for each in (token, token + 1)
+    )
+    start = tf.where(max_context(windows) & starts, start, lowest)
     is_context = (place >= windows.context_at[:, tf.newaxis]) & (
         place < windows.lengths[:, tf.newaxis] - 1
     )
-    end = tf.where(is_context, end, lowest)
+    end = tf.where(is_context & ends, end, lowest)
     end = tf.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=lowest)
 
     # The K best spans of a window start at no more than K positions: those where the best span that

@@ -34,6 +34,7 @@ class SpanWindows(NamedTuple):
         context_of: int32 [B], the index of the context of each question.
         token_starts: ragged int32 [C, (tokens)], the byte offset of each token in its context.
         token_ends: ragged int32 [C, (tokens)], the byte offset after each token.
+        starts_word: bool [D], whether each token is the first one of a word.
         truncated: bool [B], whether the question was truncated to `max_query_length` tokens.
     """
 
@@ -46,6 +47,7 @@ class SpanWindows(NamedTuple):
     context_of: tf.Tensor
     token_starts: tf.RaggedTensor
     token_ends: tf.RaggedTensor
+    starts_word: tf.Tensor
     truncated: tf.Tensor
 
     @property
@@ -120,6 +122,7 @@ def make_windows(
         context_of,
         token_starts[:count],
         token_ends[:count],
+        ~tf.gather(tokenizer.is_continuation, ids[:count].values),
         truncated,
     )
 

@@ -24,5 +24,5 @@ def _question(row: dict, contexts: dict[str, str]) -> Question:
         row["id"].decode(),
         row["question"].decode(),
         contexts.setdefault(context, context),  # One string for all of its questions.
-        tuple(Answer(text.decode(), int(start)) for text, start in answers),
+        tuple(Answer(text.decode(), int(start)) for text, start in answers if text.strip()),
     )

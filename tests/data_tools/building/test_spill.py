@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tracemalloc
 import pytest
 
 from data_tools.building import partition, spill
+from data_tools.corpus import lines
 from data_tools.corpus.documents import Reading
 from data_tools.progress import Progress, _short
 from keras_bert.common.errors import InputError
@@ -34,16 +36,16 @@ def corpus(tmp_path):
     return [*paths[:4], str(path.with_suffix(".gz"))]
 
 
-def spilled(paths, directory, num_workers=1):
+def spilled(paths, directory, num_workers=1, reading=Reading()):  # noqa: B008 (frozen)
     directory.mkdir()
     total = sum(map(os.path.getsize, paths))
     with (
         contextlib.redirect_stderr(io.StringIO()) as stderr,
         Progress("reading", total, "B") as progress,
     ):
-        target = spill.Spill(Reading(), 7, BUCKETS, str(directory))
+        target = spill.Spill(reading, 7, BUCKETS, str(directory))
         entries = spill.spill_documents(paths, target, num_workers, progress)
-    assert stderr.getvalue().startswith("reading: {0}/{0} B, ".format(_short(total)))
+    assert "reading: {0}/{0} B, ".format(_short(total)) in stderr.getvalue()
     documents = [
         spill.read_spilled(str(directory), BUCKETS, bucket, BUCKETS) for bucket in range(BUCKETS)
     ]
@@ -105,12 +107,85 @@ def test_files_are_divided_among_workers_by_size(tmp_path, monkeypatch):
     for size in (10, 50, 20, 40):
         paths.append(str(tmp_path / str(size)))
         (tmp_path / str(size)).write_bytes(bytes(size))
-    groups = spill._groups(paths, 2)
-    assert [[os.path.basename(path) for path in group] for group in groups] == [
+    groups, _ = spill._groups(paths, 2, Reading())
+    assert [[os.path.basename(path) for path, _ in group] for group in groups] == [
         ["50", "10"],
         ["40", "20"],
     ]
-    assert len(spill._groups(paths, 9)) == 4
+    assert len(spill._groups(paths, 9, Reading())[0]) == 4  # no file has two documents
+
+
+def text_of(input_format, numbers):
+    """Returns documents in a format, with input that is odd: empty, malformed, undecodable."""
+    paragraphs = [f"Document {n} begins.\nIt has more. And ends." for n in numbers]
+    if input_format == "sentences":
+        parts = [p + "\n" * (2 + (n % 3 == 0)) for n, p in enumerate(paragraphs)]
+    elif input_format == "prose":
+        parts = [p + "\n" * (2 + (n % 2)) for n, p in enumerate(paragraphs)]
+    elif input_format == "jsonl":
+        parts = [json.dumps({"text": p if n % 7 else ""}) + "\n" for n, p in enumerate(paragraphs)]
+        parts[20] = "{\n"
+    elif input_format == "wiki json":
+        parts = [json.dumps({"title": "T", "text": "T\n" + p}) + "\n" for p in paragraphs]
+    else:
+        parts = [
+            f'<doc title="T">\nT\n\n{p if n % 7 else ""}\n</doc>\n'
+            for n, p in enumerate(paragraphs)
+        ]
+        parts[20] = parts[20].replace("</doc>\n", "")
+    content = b"\xef\xbb\xbf\n" + "".join(parts).encode()
+    return content.replace(b"Document 33", b"Document \xff")
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("input_format", ["sentences", "prose", "jsonl", "wiki json", "wiki tags"])
+def test_a_large_file_is_divided_among_workers(input_format, newline, tmp_path, monkeypatch):
+    content = text_of(input_format, range(40)).replace(b"\n", newline)
+    path = tmp_path / "corpus"
+    path.write_bytes(content)
+    reading = Reading(input_format.split()[0])
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 256)
+    (entry,), documents = spilled([str(path)], tmp_path / "whole", 1, reading)
+    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
+    monkeypatch.setattr(spill, "run_local", lambda function, jobs, _: map(function, jobs))
+    for num_workers in (2, 3, 8):
+        result = spilled([str(path)], tmp_path / str(num_workers), num_workers, reading)
+        if input_format == "sentences":  # Of several empty documents in a block, one has a place.
+            for each in (entry, result[0][0]):
+                each["odd"].get("empty_documents", {}).pop("first", None)
+        assert result == ([entry], documents)
+        groups = {name[-2:] for name in spill.spilled_files(str(tmp_path / str(num_workers)))}
+        assert len(groups) == num_workers
+
+
+@pytest.mark.parametrize("share", [0, 0.05])
+def test_bad_lines_are_rejected_as_in_the_whole_file(share, tmp_path, monkeypatch):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(
+        '{"text": "A text."}\n' * 50 + "{\n" * 2 + '{"text": "A text."}\n' * 50 + "{\n" * 6
+    )
+    reading = Reading("jsonl", max_bad_line_share=share)
+    with pytest.raises(InputError) as whole:
+        spilled([str(path)], tmp_path / "whole", 1, reading)
+    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
+    with pytest.raises(InputError) as parts:
+        spilled([str(path)], tmp_path / "parts", 2, reading)
+    assert str(parts.value) == str(whole.value)
+
+
+def test_a_divided_file_that_changes_is_rejected(tmp_path, monkeypatch):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "A text."}\n' * 50)
+    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
+
+    def append_and_run(function, jobs, _):
+        with open(path, "a") as file:
+            file.write('{"text": "New."}\n')
+        return map(function, jobs)
+
+    monkeypatch.setattr(spill, "run_local", append_and_run)
+    with pytest.raises(InputError, match="the content changed while it was read"):
+        spilled([str(path)], tmp_path / "out", 2, Reading("jsonl"))
 
 
 def test_full_disk_is_reported_without_a_traceback(corpus, root, tmp_path):
@@ -139,10 +214,12 @@ def test_memory_is_bounded_by_the_buffer(tmp_path):
     with open(path, "w") as file:  # 30 MB
         for number in range(30_000):
             file.write(f"document {number} .\n" + "a line of some words .\n" * 43 + "\n")
-    job = spill.SpillJob(0, [str(path)], spill.Spill(Reading(), 7, BUCKETS, str(tmp_path)))
+    job = spill.SpillJob(
+        0, [(str(path), lines.WHOLE)], spill.Spill(Reading(), 7, BUCKETS, str(tmp_path))
+    )
     tracemalloc.start()
     try:
-        (entry,) = spill.spill_group(job)
+        (entry,) = spill.spill_group(job).values()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -7,14 +7,19 @@ import io
 import lzma
 import os
 import re
+import textwrap
 import tracemalloc
 
 import pytest
 import zstandard
+from absl.flags import FlagValues
 
+from data_tools import build_vocab, create_pretraining_data
 from data_tools.corpus import archives, documents, lines, paragraphs
 from data_tools.corpus.documents import OddInput, Reading, find_input_files
 from keras_bert.common.errors import InputError
+from keras_bert.programs import adapt
+from keras_bert.programs.flags import Definitions
 
 
 def read_documents(path, input_format="sentences", odd=None, **reading):
@@ -188,7 +193,7 @@ def test_extra_blank_lines_and_files_without_text_are_counted(write):
 
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch, end):
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     text = "One.\nThis is rather a long line, i.e. more than twenty bytes.\nThree."
     odd = OddInput()
     source = lines.Lines(write(text + end), 0.1, documents.open_local, max_line_bytes=20)
@@ -205,7 +210,7 @@ def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch
 @pytest.mark.parametrize("end", ["", "\n", "end\n"])
 def test_white_space_inside_a_long_line_does_not_end_a_document(write, monkeypatch, blank, end):
     sizes = {"max_line_bytes": 20}
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     monkeypatch.setattr(documents, "Lines", functools.partial(lines.Lines, **sizes))
     path = write("One.\nTwo." + blank * 90 + end + ("" if end == "" else "Three.\n"))
     (document,) = read_documents(path)
@@ -217,7 +222,7 @@ def test_white_space_inside_a_long_line_does_not_end_a_document(write, monkeypat
 
 def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
     monkeypatch.setattr(paragraphs, "MAX_DOCUMENT_SENTENCES", 1000)
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 4096)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 4096)
     for input_format, text in (
         ("sentences", "w17\n" * 10_000),
         ("prose", "He went. " * 9 + "\n\n" + ("It is. " * 100 + "\n\n") * 100),
@@ -231,7 +236,7 @@ def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
 
 
 def test_line_without_white_space_is_split_between_characters(write, monkeypatch):
-    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     source = lines.Lines(write("é文😀" * 30), 0, documents.open_local, max_line_bytes=20)
     parts = [source.decode(line) for line in source.lines()]
     assert "".join(parts) == "é文😀" * 30
@@ -335,10 +340,10 @@ def test_counts_of_odd_input_are_summed_over_files():
 
 def test_input_file_accepts_files_globs_and_folders(write, tmp_path, monkeypatch):
     (tmp_path / "folder/.hidden").mkdir(parents=True)
-    for name in ("b.txt", "a.txt", "c.md", "folder/d.txt", "folder/.e", "folder/.hidden/f.txt"):
+    for name in ("b.txt", "a.txt", "c.en", "folder/d.txt", "folder/.e", "folder/.hidden/f.txt"):
         write("x", name)
     monkeypatch.chdir(tmp_path)
-    assert find_input_files("c.md,*.txt") == ["c.md", "a.txt", "b.txt"]
+    assert find_input_files("c.en,*.txt") == ["c.en", "a.txt", "b.txt"]
     assert find_input_files("folder, b.txt,b.txt") == ["folder/d.txt", "b.txt"]
     assert find_input_files("**/*.txt") == ["a.txt", "b.txt", "folder/d.txt"]
 
@@ -372,3 +377,68 @@ def test_broken_link_and_pipe_are_rejected(write, tmp_path, monkeypatch, pattern
     os.mkfifo("folder/odd")
     with pytest.raises(InputError, match="--input_file: folder/odd is not a regular file"):
         find_input_files(patterns)
+
+
+def odd_kinds(path):
+    odd = OddInput()
+    for _ in read_documents(path, odd=odd):
+        pass
+    return list(odd.to_dict())
+
+
+def test_hard_wrapped_text_is_reported_with_the_flag_to_use(write, caplog):
+    sentence = "It was a bright cold day in April, and the clocks of the town were striking {}. "
+    paragraphs_ = ["".join(sentence.format(n + m) for n in range(8)) for m in range(9)]
+    wrapped = "\n\n".join(map(textwrap.fill, paragraphs_))
+    assert odd_kinds(write(wrapped)) == ["hard_wrapped_files"]
+    assert odd_kinds(write(wrapped.replace("\n", "\r\n"))) == ["hard_wrapped_files"]
+    assert odd_kinds(write("\n\n".join(paragraphs_).replace(". I", ".\nI"))) == []
+    odd = OddInput()
+    path = write(wrapped)
+    for _ in read_documents(path, odd=odd):
+        pass
+    odd.log()
+    assert caplog.messages == [
+        f"{path}: 1 file that looks like hard-wrapped text, not like one sentence per line: read "
+        "as one sentence per line and one document per paragraph; for running text, use "
+        "--input_format=prose, or gutenberg for books of Project Gutenberg"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_wrapped"),
+    [
+        ("pride_and_prejudice.txt", True),
+        ("gutenberg-85/[mw]*.xz", True),
+        ("ud_ewt_dev.docs.txt", False),
+        ("kjv/*.txt", False),
+        ("??/*.txt", False),
+        ("wikitext-2/valid.txt", False),
+    ],
+)
+def test_hard_wrapped_text_is_detected_in_real_text(shared_data, pattern, is_wrapped):
+    paths = sorted((shared_data / "corpus").glob(pattern))
+    assert paths
+    for path in paths[:20]:
+        assert ("hard_wrapped_files" in odd_kinds(str(path))) == is_wrapped, path
+
+
+def test_files_of_other_formats_are_not_read_as_sentences(write, tmp_path):
+    write("One.\nTwo.", "a.txt.gz")
+    write("One.\nTwo.", "b.tokens")
+    assert len(find_input_files(str(tmp_path))) == 2
+    write("<p>One.</p>", "c.html")
+    with pytest.raises(
+        InputError, match=r"c.html is not a text file .*--input_format=html, or mixed"
+    ):
+        find_input_files(str(tmp_path))
+    assert len(find_input_files(str(tmp_path), "mixed")) == 3
+
+
+def test_all_programs_have_the_same_default_format():
+    formats = set()
+    for program in (adapt.PROGRAM, build_vocab.PROGRAM, create_pretraining_data.PROGRAM):
+        values = FlagValues()
+        program.define_flags(Definitions(values, program.name))
+        formats.add(values["input_format"].default)
+    assert formats == {"sentences"}

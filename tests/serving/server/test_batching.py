@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from keras_bert.serving.server.batching import Batcher
+from keras_bert.serving.server.bodies import Answers, HeldAnswer
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import Metrics
 from keras_bert.serving.server.rows import row_lengths
 from keras_bert.serving.server.settings import Settings
+
+UNLIMITED = HeldAnswer(Answers(2**40))
 
 
 class FakeVersion:
@@ -58,7 +61,10 @@ def run_all(version, requests, signature="double", within=None, **settings):
 
     async def main():
         batcher = make_batcher(**settings)
-        calls = [batcher.run(version, signature, {"x": np.array(request)}) for request in requests]
+        calls = [
+            batcher.run(version, signature, {"x": np.array(request)}, UNLIMITED)
+            for request in requests
+        ]
         try:
             async with asyncio.timeout(within):
                 return await asyncio.gather(*calls, return_exceptions=True)
@@ -118,12 +124,14 @@ def test_rest_of_a_cancelled_request_is_not_run():
     async def main():
         batcher = make_batcher(max_batch_size=1, max_waiting=1)
         version.gate.clear()
-        call = asyncio.create_task(batcher.run(version, "double", {"x": np.array([[1]] * 50)}))
+        call = asyncio.create_task(
+            batcher.run(version, "double", {"x": np.array([[1]] * 50)}, UNLIMITED)
+        )
         while not version.batches:
             await asyncio.sleep(0.01)
         call.cancel()
         version.gate.set()
-        answer = await batcher.run(version, "double", {"x": np.array([[2]])})
+        answer = await batcher.run(version, "double", {"x": np.array([[2]])}, UNLIMITED)
         batcher.close()
         return answer["y"].tolist()
 
@@ -172,7 +180,7 @@ def test_inputs_with_unequal_numbers_of_rows_are_rejected():
     async def main():
         batcher = make_batcher()
         inputs = {"text": np.array([b"a"], object), "text_pair": np.array([], object)}
-        await batcher.run(version, "letters", inputs)
+        await batcher.run(version, "letters", inputs, UNLIMITED)
 
     with pytest.raises(RestError, match="equal 0th-dimension size: text has 1, text_pair has 0"):
         asyncio.run(main())
@@ -192,11 +200,13 @@ def test_requests_that_arrive_during_a_batch_form_the_next_batch():
     async def main():
         batcher = make_batcher(max_waiting=2)
         version.gate.clear()
-        calls = [asyncio.create_task(batcher.run(version, "double", {"x": np.array([[1]])}))]
+        calls = [
+            asyncio.create_task(batcher.run(version, "double", {"x": np.array([[1]])}, UNLIMITED))
+        ]
         while not version.batches:
             await asyncio.sleep(0.01)
         for n in (2, 3, 4):
-            one = batcher.run(version, "double", {"x": np.array([[n]])})
+            one = batcher.run(version, "double", {"x": np.array([[n]])}, UNLIMITED)
             calls.append(asyncio.create_task(one))
         await asyncio.sleep(0.01)
         # At most two requests may wait.
@@ -206,7 +216,7 @@ def test_requests_that_arrive_during_a_batch_form_the_next_batch():
         # A request cancelled while it waits is not run and frees its place in the queue.
         calls[2].cancel()
         await asyncio.sleep(0.01)
-        one = batcher.run(version, "double", {"x": np.array([[5]])})
+        one = batcher.run(version, "double", {"x": np.array([[5]])}, UNLIMITED)
         calls.append(asyncio.create_task(one))
         await asyncio.sleep(0.01)
         version.gate.set()
@@ -226,7 +236,7 @@ def test_timeout_collects_requests_into_a_batch():
 
         async def later(n: int):
             await asyncio.sleep(0.01 * n)
-            return await batcher.run(version, "double", {"x": np.array([[n]])})
+            return await batcher.run(version, "double", {"x": np.array([[n]])}, UNLIMITED)
 
         await asyncio.gather(*(later(n) for n in range(5)))
         batcher.close()

@@ -237,6 +237,44 @@ def test_client_that_does_not_read_the_response_is_disconnected(large, wait_for)
     assert 0 < received < 5_000_000
 
 
+def test_total_bytes_of_answers_are_limited(large, wait_for):
+    """Slow readers hold two answers of 6 MB; a third one is rejected until they have been read."""
+    server, body = large(max_waiting_bytes=15_000_000)
+    with server.connect(4096) as first, server.connect(4096) as second:
+        for client in (first, second):
+            server.send(client, body)
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        response = requests.post(server.predict, data=body, timeout=30)
+        assert response.status_code == 503
+        assert response.headers["Retry-After"] == "1"
+        assert response.json()["error"] == (
+            "The server is overloaded: the answers that are not yet sent exceed the limit of "
+            "15000000 bytes; try again later"
+        )
+        assert server.ask({"instances": ["a"]})[0] == 200, "small answers have room"
+    wait_for(lambda: server.metric("requests_in_flight") == 1)
+    assert server.ask(body)[0] == 200
+
+
+def test_an_answer_larger_than_the_limit_is_sent_alone(large):
+    server, body = large(max_waiting_bytes=2_000_000)
+    with server.connect(4096) as client:
+        server.send(client, body)
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.ask({"instances": ["a"]})[0] == 503
+
+
+def test_parts_of_an_answer_count(serve_here, export_dir):
+    """The first slices of a large request are kept while the last ones are computed."""
+    server = serve_here(export_dir, max_waiting_bytes=30_000, max_batch_size=100)
+    with server.connect() as client:
+        texts = ["a"] * 800 + ["work 300000"]  # 8 slices of 3,500 bytes
+        server.send(client, json.dumps({"instances": texts}).encode())
+        time.sleep(1)
+        status, answer = server.ask({"instances": ["a"] * 100})
+        assert (status, "the answers that are not yet sent" in answer["error"]) == (503, True)
+
+
 def test_drain_waits_for_responses_that_are_read_slowly(large, monkeypatch):
     monkeypatch.setattr(lifecycle, "_LINGER", 0.1)  # The wait for idle connections.
     server, body = large()

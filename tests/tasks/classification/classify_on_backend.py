@@ -4,31 +4,86 @@ KERAS_BACKEND=jax python tests/tasks/classification/classify_on_backend.py MODEL
 """
 
 import json
+import logging
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+import keras
+import numpy as np
+
+import keras_bert
+
+# The last batch of an epoch has two texts. There are up to 96 tokens per text.
+TEXTS = [f"{'very ' * (i * 29 % 93)}{('bad', 'good')[i % 2]} film" for i in range(26)]
+LABELS = [("neg", "pos")[i % 2] for i in range(26)]
+OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 8, "learning_rate": 3e-3, "verbose": 0}
+
+
+class Compilations(logging.Handler):
+    """Counts the programs of the model that JAX compiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._count = 0
+        if keras.config.backend() == "jax":
+            import jax
+
+            jax.config.update("jax_log_compiles", True)
+            logging.getLogger("jax._src.dispatch").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Counts a program if its function is not one that JAX defines, such as `jit(add)`."""
+        names = ("jit(train_step)", "jit(predict_step)", "jit(of_weights)")
+        line = record.getMessage()
+        self._count += line.startswith("Finished XLA compilation") and any(n in line for n in names)
+
+    def since_last_call(self) -> int:
+        """Returns the number of programs compiled since the last call."""
+        count, self._count = self._count, 0
+        return count
+
+
+def failures(classifier: "keras_bert.TextClassifier") -> Iterator[str]:
+    """Yields the errors and differences of 240 predictions in four threads."""
+    expected = classifier.predict(TEXTS[:1])["logits"]
+
+    def predict(_: int) -> str:
+        try:
+            logits = classifier.predict(TEXTS[:1])["logits"]
+        except Exception as error:  # Each kind is reported.
+            return str(error)
+        return "" if np.array_equal(logits, expected) else "other logits"
+
+    with ThreadPoolExecutor(4) as threads:
+        yield from filter(None, threads.map(predict, range(240)))
 
 
 def main(model_dir: str, output_dir: str) -> None:
     """Trains, evaluates, predicts and saves."""
-    texts = [f"{'very ' * (i * 3 % 12)}{('bad', 'good')[i % 2]} film" for i in range(16)]
-    labels = [("neg", "pos")[i % 2] for i in range(16)]
-    classifier = TextClassifier.from_pretrained(model_dir, labels=["neg", "pos"], max_seq_length=16)
-    history = classifier.fit(
-        texts,
-        labels,
-        validation_data=(texts, labels),
-        epochs=3,
-        batch_size=8,
-        learning_rate=3e-3,
-        verbose=0,
-    )
+    compilations = Compilations()
+    classifier = keras_bert.TextClassifier.from_pretrained(model_dir, max_seq_length=96)
+    counts = {}
+    history = classifier.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS), **OPTIONS).history
+    counts["fit"] = compilations.since_last_call()
+    answers = classifier.predict(TEXTS, batch_size=5)
+    compilations.since_last_call()
+    for count in range(1, 9):
+        classifier.predict(TEXTS[:1] * count)
+    counts["predict"] = compilations.since_last_call()
     classifier.save_pretrained(output_dir)
-    answers = classifier.predict(texts, batch_size=5)
+    classifier.model.save(f"{output_dir}/model.keras")
+    failed = [*failures(classifier)]
+    compilations.since_last_call()
+    again = classifier.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS), **OPTIONS).history
+    counts["second_fit"] = compilations.since_last_call()
     report = {
-        "loss": history.history["val_loss"],
+        "history": history,
+        "second_history": again,
+        "compilations": counts,
+        "failures": failed,
         "untrained": classifier.untrained,
-        "texts": texts,
         "label": answers["label"].tolist(),
         "logits": answers["logits"].tolist(),
     }

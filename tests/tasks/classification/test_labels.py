@@ -1,12 +1,19 @@
 """Tests labels: their order, numeric values and class weights, and invalid labels."""
 
+import csv
+import json
+
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from keras_bert.common.errors import InputError
+from keras_bert.tasks.classification.data import ClassificationSettings, read_data
 from keras_bert.tasks.classification.labels import (
     class_weights,
     find_labels,
+    given_label_array,
     label_array,
     warn_of_absent_labels,
 )
@@ -103,3 +110,122 @@ def test_weights_of_absent_classes_and_of_regressions_are_rejected():
         class_weights("balanced", "single_label", ("a", "b"), np.array([0]))
     with pytest.raises(InputError, match=r"a regression has no classes"):
         class_weights("balanced", "regression", (), np.array([0.0]))
+
+
+# Labels in files
+
+DO = {"do_train": True, "do_eval": False, "do_predict": False}
+
+
+def read(folder, ending, labels, problem_type="single_label"):
+    """Writes examples with the labels to a file, and returns the classes and the label array."""
+    path = folder / f"train.{ending}"
+    if ending == "csv":
+        with open(path, "w", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *(("x", label) for label in labels)])
+    elif ending == "tsv":
+        path.write_text(
+            "".join(f"{x}\t{y}\n" for x, y in [("text", "label"), *(("x", y) for y in labels)])
+        )
+    elif ending == "jsonl":
+        path.write_text("".join(json.dumps({"text": "x", "label": y}) + "\n" for y in labels))
+    else:
+        parquet.write_table(pa.table({"text": ["x"] * len(labels), "label": labels}), path)
+    settings = ClassificationSettings("custom", train_file=str(path), problem_type=problem_type)
+    problem, splits = read_data(settings, None, **DO)
+    return problem.labels, label_array(splits.train, problem_type, problem.labels).tolist()
+
+
+@pytest.mark.parametrize(
+    ("cell", "names"),
+    [
+        ("['a', 'b']", "a b"),
+        ('["a", "b"]', "a b"),
+        ("['a' 'b']", "a b"),  # as NumPy and pandas write an array
+        ("['a'\n 'b']", "a b"),
+        ("[np.str_('a'), np.str_('b')]", "a b"),
+        ("('a', 'b')", "a b"),
+        ("{'b'}", "b"),
+        ("['a']", "a"),
+        ("a, b", "a b"),
+        ("['a', None]", "a"),
+        ("[]", ""),
+        ("set()", ""),
+        ("", ""),
+    ],
+)
+def test_lists_in_cells_are_labels(tmp_path, cell, names):
+    rows = [cell, "a,b", '["a, b"]', "[OTHER]"]
+    labels, array = read(tmp_path, "csv", rows, "multi_label")
+    assert labels == ("[OTHER]", "a", "a, b", "b")
+    assert array[0] == [name in names.split() for name in labels]
+    assert array[2:] == [[0, 0, 1, 0], [1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("cell", ["[1, 2]", "[1 2]", "[np.int64(1), np.int64(2)]", [1, 2.0]])
+def test_lists_of_numbers_are_labels(tmp_path, cell):
+    ending = "csv" if isinstance(cell, str) else "jsonl"
+    labels, array = read(tmp_path, ending, [cell, "3"], "multi_label")
+    assert (labels, array) == (("1", "2", "3"), [[1, 1, 0], [0, 0, 1]])
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("[a, b]", r"""expected labels separated by ',', or a list such as \["a", "b"\], got"""),
+        ("['a' 'b]", "expected labels separated by"),
+        ("['a', nan]", "expected a label, got nan; remove examples without a label, or rename"),
+        ("[nan]", "expected a label, got nan"),
+        ("a,nan", "expected a label, got nan"),
+        ("[['a', 'b']]", "expected labels separated by"),
+        ("[['a'], ['b']]", "expected labels separated by"),
+        ([["a"]], r"expected a label, got \["),
+        ([{"label": "a"}], r"expected a label, got \{"),
+        ([0, 1, 1], r"expected the names of the labels, got zeros and ones: \[0, 1, 1\]"),
+        ("[0 1 1]", "expected the names of the labels, got zeros and ones"),
+    ],
+)
+def test_lists_that_are_not_labels_are_rejected(tmp_path, cell, message):
+    ending = "csv" if isinstance(cell, str) else "jsonl"
+    with pytest.raises(InputError, match=rf"train\.{ending}, line \d: {message}"):
+        read(tmp_path, ending, ["a", cell], "multi_label")
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_lists_for_a_single_label_are_rejected(tmp_path, ending):
+    cell = "['a', 'b']" if ending == "csv" else ["a", "b"]
+    with pytest.raises(InputError, match=r"line \d: expected a label, got .*is multi_label"):
+        read(tmp_path, ending, ["a", cell])
+
+
+@pytest.mark.parametrize("problem_type", ["single_label", "multi_label", "regression"])
+@pytest.mark.parametrize(
+    ("ending", "labels"),
+    [
+        ("csv", ["1", "2", "nan"]),
+        ("tsv", ["1", "2", "<NA>"]),
+        ("tsv", ["1", "2", "NaN"]),
+        ("csv", ["1", "2", "None"]),
+        ("jsonl", ["1", 2, float("nan")]),
+        ("parquet", [1.0, 2.0, float("nan")]),
+    ],
+)
+def test_missing_labels_are_no_class(tmp_path, ending, labels, problem_type):
+    with pytest.raises(InputError, match=rf"train\.{ending}, \w+ [34]: expected a .*label, got"):
+        read(tmp_path, ending, labels, problem_type)
+
+
+def test_missing_labels_given_to_fit_are_named():
+    for items in (["a", float("nan")], np.array(["a", np.nan]), np.array(["a", np.nan], object)):
+        with pytest.raises(
+            InputError, match=r"labels, item 1: expected a label, got (NaN|nan); re"
+        ):
+            given_label_array("labels", list(items), "single_label", ("a", "nan"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_integers_as_floats_are_integers(tmp_path, ending):
+    labels = [1.0, 0.0, 10.0]
+    assert read(tmp_path, ending, labels) == (("0", "1", "10"), [1, 0, 2])
+    assert read(tmp_path, ending, [1.0, 0.5])[0] == ("0.5", "1.0")
+    assert label_array(texts("1.0", 1, 0.0), "single_label", ("0", "1")).tolist() == [1, 1, 0]

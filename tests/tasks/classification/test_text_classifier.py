@@ -20,6 +20,7 @@ from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.load import load
 from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import prepare
+from tests.tasks.classification import classify_on_backend
 
 # From 4 to 31 tokens.
 TEXTS = [f"{('bad ', 'good ')[i % 2] * (1 + i * 7 % 28)}film" for i in range(32)]
@@ -510,25 +511,62 @@ def test_tokenizer_with_another_vocabulary_is_rejected(pretrained, trained):
     assert open_new(pretrained, tokenizer=own).tokenizer is own
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends_train_and_predict(backend, backend_python, pretrained, root, tmp_path):
-    """Preprocessing and decoding run in TensorFlow, and the model runs on the other backend."""
-    python = backend_python(backend)
+@pytest.fixture(scope="module")
+def untrained(make_checkpoint, tmp_path_factory):
+    """Returns the folder of an untrained classifier without dropout."""
+    folder = tmp_path_factory.mktemp("untrained")
+    sizes = {"initializer_range": 0.2, "max_position_embeddings": 96}
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    words = ["good", "bad", "film", "very"]
+    encoder = make_checkpoint(folder / "bert", words, **sizes, **no_dropout)
+    open_new(encoder, max_seq_length=96).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module", params=["jax", "torch"])
+def on_backend(request, backend_python, untrained, root, tmp_path_factory):
+    """Returns a backend, and the report and model of a training on it.
+
+    Preprocessing and decoding run in TensorFlow, and the model runs on the other backend.
+    """
+    python = backend_python(request.param)
+    folder = tmp_path_factory.mktemp(request.param) / "out"
     script = root / "tests" / "tasks" / "classification" / "classify_on_backend.py"
-    environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(root)}
+    environment = os.environ | {"KERAS_BACKEND": request.param, "PYTHONPATH": str(root)}
     done = subprocess.run(
-        [python, script, pretrained, tmp_path / "out"],
+        [python, script, untrained, folder],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    theirs = json.loads(done.stdout.splitlines()[-1])
-    assert theirs["loss"][-1] < theirs["loss"][0]
-    assert theirs["untrained"] == []
-    opened = load(tmp_path / "out")
-    mine = opened.predict(theirs["texts"])
-    assert mine["label"].tolist() == theirs["label"]
-    np.testing.assert_allclose(mine["logits"], theirs["logits"], atol=1e-5)
+    return request.param, json.loads(done.stdout.splitlines()[-1]), folder
+
+
+def test_other_backends_train_and_predict_as_tensorflow(on_backend, untrained):
+    _, report, folder = on_backend
+    classifier = TextClassifier.from_pretrained(untrained, max_seq_length=96)
+    data = (classify_on_backend.TEXTS, classify_on_backend.LABELS)
+    for name in ("history", "second_history"):  # The last batch of each epoch has two texts.
+        fitted = classifier.fit(*data, validation_data=data, **classify_on_backend.OPTIONS)
+        assert report[name].keys() == fitted.history.keys()
+        for metric, values in fitted.history.items():
+            np.testing.assert_allclose(report[name][metric], values, atol=1e-3)
+    assert report["untrained"] == []
+    mine = load(folder).predict(classify_on_backend.TEXTS)
+    assert mine["label"].tolist() == report["label"]
+    np.testing.assert_allclose(mine["logits"], report["logits"], atol=1e-5)
+
+
+def test_jax_compiles_few_programs_and_keeps_them_for_the_next_fit(on_backend):
+    backend, report, _ = on_backend
+    if backend == "jax":
+        # Training: batches of 32, 64 and 96 tokens, and partial ones. Evaluation: 96 and 32 tokens;
+        # prediction: 1, 2, 4 and 8 texts.
+        assert report["compilations"] == {"fit": 5, "predict": 4, "second_fit": 0}
+
+
+def test_threads_predict_at_the_same_time(on_backend):
+    _, report, _ = on_backend
+    assert report["failures"] == []

@@ -50,6 +50,22 @@ def test_equal_texts_are_one_candidate_and_other_positives_of_an_anchor_do_not_c
     assert score_embeddings(rows, vectors)["recall_at_1"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("a", "b"), ("b", "a"), ("d", "e"), ("e", "d")],  # symmetric
+        [("a", "b"), ("a", "d"), ("b", "a")],  # an anchor with two positives
+        [("a", "b"), ("c", "b"), ("b", "a"), ("d", "e")],  # a positive of two anchors
+        [("a", "a"), ("d", "e")],  # a pair of equal texts
+    ],
+)
+def test_text_of_the_anchor_is_not_a_candidate(pairs):
+    rows = given_rows("texts", tuple(map(list, zip(*pairs, strict=True))))
+    degrees = {"a": 0, "b": 2, "c": 5, "d": 90, "e": 91}
+    vectors = unit([degrees[text] for pair in pairs for text in pair])
+    assert score_embeddings(rows, vectors)["recall_at_1"] == 1.0
+
+
 def test_truncated_vectors_have_scores_of_their_own():
     rows = given_rows("texts", (["a", "b"], ["c", "d"]), [0.1, 0.9])
     vectors = np.array([[1, 0, 9], [1, 0, 9], [1, 0, 9], [0, 1, 9]], np.float32)

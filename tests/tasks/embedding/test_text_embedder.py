@@ -66,6 +66,11 @@ def test_hidden_states_stay_on_the_device(make_checkpoint, tmp_path):
     assert peak < 4 * 32 * 256 * 64 / 2  # Half of the hidden states, in bytes.
 
 
+def test_evaluation_of_symmetric_pairs_ignores_the_text_of_the_anchor(embedder):
+    scores = embedder.evaluate((["a film", "the book"], ["the book", "a film"]))
+    assert scores["recall_at_1"] == 1.0
+
+
 def test_empty_list_of_texts_gives_empty_arrays(embedder):
     vectors = embedder.predict([])
     assert vectors.pop("truncated").shape == vectors.pop("num_tokens").shape == (0,)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 
 import keras
 import numpy as np
@@ -86,7 +87,7 @@ def test_each_mask_has_the_probabilities_of_its_position(filler):
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 1024])
 def test_predictions_do_not_depend_on_batches_and_chunks(filler, chunk_size, monkeypatch):
-    monkeypatch.setattr(task, "prepare", lambda *given: prepare(*given, chunk_size))
+    monkeypatch.setattr(task, "prepare", lambda *given, **more: prepare(*given, chunk_size, **more))
     texts = [*TEXTS, *TEXTS[::-1], "", "\ud800 [MASK]"]
     one = [filler.predict([text]) for text in texts]
     expected = {name: [row for each in one for row in each[name]] for name in one[0]}
@@ -96,6 +97,19 @@ def test_predictions_do_not_depend_on_batches_and_chunks(filler, chunk_size, mon
 
 def test_empty_list_of_texts_gives_empty_lists(filler):
     assert_same(filler.predict([]), {"tokens": [], "token_ids": [], "scores": [], "truncated": []})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_memory_for_logits_does_not_grow_with_the_batch(make_checkpoint, tmp_path, method):
+    path = make_checkpoint(tmp_path / "large", [f"w{i}" for i in range(8_000)])
+    filler = MaskFiller.from_pretrained(path, max_seq_length=64)
+    texts = [" ".join(f"w{7 * i + j}" for j in range(52)) + 10 * " [MASK]" for i in range(160)]
+    tracemalloc.start()
+    getattr(filler, method)(texts, batch_size=160)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40e6  # All logits are 1,600 x 8,005 floats, 51 MB.
 
 
 @pytest.mark.slow

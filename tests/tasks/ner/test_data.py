@@ -1,9 +1,12 @@
 """Tests files and labels: one tag scheme for the model, one set of types for all files."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.conll import read_conll
@@ -22,11 +25,123 @@ def read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "tags", [("I-PER", "I-PER", "B-PER"), ("B-PER", "I-PER", "B-PER"), ("B-PER", "E-PER", "S-PER")]
+    ("scheme", "tags"),
+    [
+        ("iob1", "O I-PER I-PER B-PER"),
+        ("iob2", "O B-PER I-PER B-PER"),
+        ("bioes", "O B-PER E-PER S-PER"),
+        ("bilou", "O B-PER L-PER U-PER"),
+        ("bmes", "O B-PER M-PER S-PER"),
+        ("bmewo", "O B-PER E-PER W-PER"),
+    ],
 )
-def test_every_scheme_is_converted_to_iob2(read, tags):
-    file = read("".join(f"w\t{tag}\n" for tag in tags))
-    assert file.tags == [["B-PER", "I-PER", "B-PER"]]
+def test_every_scheme_is_converted_to_iob2(read, scheme, tags, caplog):
+    with caplog.at_level("INFO", "absl"):
+        file = read("".join(f"w\t{tag}\n" for tag in tags.split()))
+    assert file.tags == [["O", "B-PER", "I-PER", "B-PER"]]
+    assert f"1 sentences, 4 words, 2 entities, scheme {scheme}" in caplog.text
+
+
+def test_types_without_a_prefix_are_converted_to_iob2(read):
+    file = read("a PER\nb PER\nc LOC\nd O\n")
+    assert file.tags == [["B-PER", "I-PER", "B-LOC", "O"]]
+    labels = make_labels(read("a PER\nd O\n"), None)
+    with pytest.raises(InputError, match=r"line 3: tag 'LOC', but x has no entity of type 'LOC'"):
+        check_types(file, labels, "x")
+
+
+def test_unknown_labels_are_not_trained_on(read, caplog):
+    file = read("a B-PER\nb -\nc O\n")
+    assert (file.tags, file.types) == ([["B-PER", "-", "O"]], {"PER"})
+    labels = make_labels(file, None)
+    assert labels == ["O", "B-PER", "I-PER"]
+    assert tag_ids(file.tags, labels).tolist() == [1, -1, 0]
+    assert "the labels of 1 words are unknown; they are not trained on or scored" in caplog.text
+
+
+ROWS = [
+    {"tokens": ["Ada", "Lovelace", "in", "Ulm"], "ner_tags": ["B-PER", "L-PER", "O", "U-LOC"]},
+    {"tokens": [], "ner_tags": []},
+    {"tokens": ["-DOCSTART-"], "ner_tags": ["O"]},
+    {"tokens": ["Nobody"], "ner_tags": ["-"]},
+]
+NAMES = ["O", "B-PER", "L-PER", "U-LOC"]
+
+
+def read_rows(path, rows, **flags):
+    if path.suffix == ".parquet":
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows)
+        parquet.write_table(table, path)
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    do = {"do_train": False, "do_eval": True, "do_predict": False, "new_tokenizer": None}
+    splits = read_data(NerSettings(eval_file=str(path)), **do | flags)
+    return splits.dev or splits.test
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+@pytest.mark.parametrize("keys", [("tokens", "ner_tags"), ("words", "labels"), ("tokens", "tags")])
+def test_rows_of_words_and_tags(tmp_path, ending, keys):
+    rows = [dict(zip(keys, row.values(), strict=True)) | {"id": "1"} for row in ROWS]
+    file = read_rows(tmp_path / f"dev.{ending}", rows)
+    assert [sentence.words for sentence in file.sentences] == [
+        ("Ada", "Lovelace", "in", "Ulm"),
+        ("Nobody",),
+    ]
+    assert file.tags == [["B-PER", "I-PER", "O", "B-LOC"], ["-"]]
+    assert [sentence.document for sentence in file.sentences] == [0, 1]
+    unit = {"jsonl": "line", "json": "item", "parquet": "row"}[ending]
+    message = rf"dev\.{ending}, {unit} 1, word 4: tag 'U-LOC', but x has no entity of type 'LOC'"
+    with pytest.raises(InputError, match=message):
+        check_types(file, ["O", "B-PER", "I-PER"], "x")
+
+
+def test_rows_of_words_can_be_predicted(tmp_path):
+    rows = [{"tokens": row["tokens"]} for row in ROWS]
+    file = read_rows(tmp_path / "new.jsonl", rows, do_eval=False, do_predict=True)
+    assert (len(file.sentences), file.tags) == (2, None)
+    with pytest.raises(InputError, match=r"new\.jsonl: has words without tags; expected words and"):
+        read_rows(tmp_path / "new.jsonl", rows)
+
+
+@pytest.mark.parametrize("sequence", ["Sequence", "List", None])
+def test_numbers_of_tags_have_names_in_the_files_of_datasets(tmp_path, sequence):
+    numbers = [
+        [NAMES.index(tag) if tag in NAMES else -100 for tag in row["ner_tags"]] for row in ROWS
+    ]
+    table = pa.table({"tokens": [row["tokens"] for row in ROWS], "ner_tags": numbers})
+    label = {"names": NAMES, "_type": "ClassLabel"}
+    feature = {"feature": label, "_type": sequence} if sequence else [label]
+    info = {"info": {"features": {"ner_tags": feature}}}
+    named = table.replace_schema_metadata({"huggingface": json.dumps(info)})
+    file = read_rows(tmp_path / "dev.parquet", named)
+    assert file.tags == [["B-PER", "I-PER", "O", "B-LOC"], ["-"]]
+    message = (
+        r"row 1: 'ner_tags' has the number 1; expected names of tags, such as B-PER, or a Parq"
+    )
+    with pytest.raises(InputError, match=message):
+        read_rows(tmp_path / "dev.parquet", table)
+    rows = [{"tokens": ["Ada"], "ner_tags": [1]}]
+    with pytest.raises(InputError, match="line 1: 'ner_tags' has the number 1; expected names of"):
+        read_rows(tmp_path / "dev.jsonl", rows)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, r"'ner_tags' is \['O'\]; expected 2 tags"),
+        ({"tokens": ["a"]}, "'ner_tags' is None; expected 1 tags"),
+        ({"tokens": ["a"], "ner_tags": "O"}, "'ner_tags' is 'O'; expected 1 tags"),
+        ({"tokens": ["a"], "ner_tags": [None]}, r"'ner_tags' is \[None\]; expected 1 tags"),
+        ({"tokens": ["a", ""], "ner_tags": ["O", "O"]}, "'tokens' is .* expected a list of words"),
+        ({"text": "a"}, "'tokens' is None; expected a list of words"),
+    ],
+)
+def test_invalid_rows_of_words_are_named(tmp_path, row, message):
+    with pytest.raises(InputError, match=rf"dev\.jsonl, line 5: {message}"):
+        read_rows(tmp_path / "dev.jsonl", [*ROWS, row])
 
 
 def test_invalid_sequences_are_counted_and_read_like_conlleval(read, caplog):
@@ -75,19 +190,27 @@ def test_training_file_without_entities_is_rejected(read):
 
 def test_file_without_tags_can_be_predicted_but_not_scored(read):
     assert read("a\nb\n", tags_needed=False).tags is None
-    with pytest.raises(InputError, match=r"has one column; expected words and their tags"):
+    with pytest.raises(InputError, match=r"has words without tags; expected words and their tags"):
         read("a\nb\n")
 
 
 @pytest.mark.parametrize(
-    "labels", ["O B-PER I-PER", "O PER LOC", "LABEL_0 LABEL_1", "O B-PER LOC", "O U-Boot B-PER"]
+    "labels",
+    [
+        "O B-PER I-PER",
+        "O PER LOC",
+        "LABEL_0 LABEL_1",
+        "O B-PER LOC",
+        "O U-Boot B-PER",
+        "O B-PER I-PER L-PER U-PER",
+    ],
 )
 def test_labels_are_tags_or_types(labels):
     check_labels(labels.split(), "bert")
 
 
-@pytest.mark.parametrize("label", ["U-PER", "L-PER", "O-PER", ""])
-def test_labels_of_an_unsupported_scheme_are_rejected(label):
+@pytest.mark.parametrize("label", ["X-PER", "b-PER", "O-PER", ""])
+def test_labels_of_an_unknown_scheme_are_rejected(label):
     message = rf"bert: has the labels O, B-PER, {label}; expected tags, .* got '{label}'$"
     with pytest.raises(InputError, match=message):
         check_labels(["O", "B-PER", label], "bert")

@@ -44,6 +44,30 @@ def test_entities_become_tags(path):
     assert train.counts["misaligned_spans"] == 0
 
 
+def test_tokens_without_annotation_have_unknown_labels(tmp_path):
+    doc = spacy.blank("en")("Ann met Bo Li.")
+    doc.set_ents([doc.char_span(0, 3, "PER")], missing=[doc[2:4]])
+    DocBin(docs=[doc]).to_disk(tmp_path / "a.spacy")
+    tokenizer = BertTokenizer([*SPECIAL_TOKENS, "ann", "met", "bo", "li", "."])
+    do = {"do_train": True, "do_eval": False, "do_predict": False}
+    settings = NerSettings(train_file=str(tmp_path / "a.spacy"))
+    train = read_data(settings, new_tokenizer=lambda: tokenizer, **do).train
+    assert train.tags == [["B-PER", "O", "-", "-", "O"]]
+
+
+def test_spans_of_span_groups_are_counted(tmp_path, caplog):
+    docs = [spacy.blank("en")(text) for text in ("Bo.", "Ann met Bo Li.")]
+    docs[0].ents = []
+    docs[1].ents = [docs[1].char_span(0, 3, "PER")]
+    docs[1].spans["sc"] = [docs[1].char_span(0, 3, "PER"), docs[1].char_span(8, 13, "PER")]
+    DocBin(docs=docs).to_disk(tmp_path / "a.spacy")
+    assert read_doc_bin(tmp_path / "a.spacy")[1].spans == [("PER", 0, 3)]
+    assert (
+        "a.spacy: ignored spans with a label: 2 in the span group 'sc'; the first is in text 2"
+        in (caplog.text)
+    )
+
+
 def test_other_files_are_rejected(path, monkeypatch):
     content = path.read_bytes()
     cases = [b"", b"text", content[:50], zlib.compress(b"text"), zlib.compress(b"\x80")]

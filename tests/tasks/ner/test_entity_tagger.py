@@ -185,6 +185,39 @@ def test_labels_without_a_prefix_are_types(learned, tmp_path, names, types, text
         assert exported.predict([" ".join(words)])["types"] == [types]
 
 
+@pytest.mark.parametrize(
+    ("tags", "scheme"),
+    [
+        ("B-PER E-PER O S-LOC", "bioes"),
+        ("B-PER L-PER O U-LOC", "bilou"),
+        ("B-PER M-PER O S-LOC", "bmes"),
+        ("B-PER E-PER O W-LOC", "bmewo"),
+        ("PER PER O LOC", "io"),
+    ],
+)
+def test_tags_of_every_scheme_are_accepted(ner_files, caplog, tags, scheme):
+    tagger = EntityTagger.from_pretrained(ner_files / "bert", ["PER", "LOC"], max_seq_length=8)
+    words = [["a", "b", "d", "c"]]
+    expected = tagger.evaluate(words, [["B-PER", "I-PER", "O", "B-LOC"]])
+    with caplog.at_level("INFO", "absl"):
+        assert tagger.evaluate(words, [tags.split()]) == expected
+    assert f"tags: scheme {scheme}" in caplog.text
+    mixed = {"bioes": "L-PER", "bilou": "S-PER", "bmes": "L-PER", "bmewo": "U-PER", "io": "B-PER"}
+    with pytest.raises(InputError, match=r"tags\[0\]\[\d\] is '.*'; expected one of O, B-PER"):
+        tagger.evaluate(words, [[*tags.split()[:3], mixed[scheme]]])
+
+
+@pytest.mark.slow
+def test_words_with_unknown_labels_are_not_trained_on(ner_files):
+    def first_loss(*data):
+        tagger = EntityTagger.from_pretrained(ner_files / "bert", ["PER", "LOC"], max_seq_length=8)
+        return tagger.fit(*data, epochs=1, **OPTIONS).history["loss"][0]
+
+    # With O in place of -, the loss is 1.6263 in place of 1.6280.
+    with_unknown = first_loss([["a"], ["b"]], [["B-PER"], ["-"]])
+    assert with_unknown == pytest.approx(first_loss([["a"]], [["B-PER"]]), rel=1e-5)
+
+
 @pytest.mark.slow
 def test_own_labels_are_accepted_as_tags_of_words(learned, tmp_path):
     names = ["O", "PER", "MISC", "LOC", "ORG"]

@@ -89,14 +89,22 @@ def test_trained_model_evaluates_and_predicts_without_training(trained, ner_file
     assert text == "d O\na B-PER\nb I-PER\n\nc B-LOC\n\n"
 
 
-def test_tagger_of_another_scheme_is_scored_and_written_as_iob2(trained, ner_files, tmp_path):
+@pytest.mark.parametrize(
+    "tags",
+    [
+        "O S-LOC E-LOC B-PER E-PER",
+        "O U-LOC L-LOC B-PER L-PER",
+        "O S-LOC M-LOC B-PER M-PER",
+        "O W-LOC E-LOC B-PER E-PER",
+    ],
+)
+def test_tagger_of_another_scheme_is_scored_and_written_as_iob2(trained, ner_files, tmp_path, tags):
     results, output_dir = trained
     shutil.copytree(output_dir / "model", tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     own = [config["id2label"][str(i)] for i in range(5)]
     assert own == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    bioes = "O S-LOC E-LOC B-PER E-PER"
-    config["id2label"] = {str(i): tag for i, tag in enumerate(bioes.split())}
+    config["id2label"] = {str(i): tag for i, tag in enumerate(tags.split())}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     (tmp_path / "words.conll").write_text("d\na\nb\n\nc\n")
     again = run(
@@ -199,6 +207,36 @@ def test_training_works_with_context_and_tags_on_all_tokens(ner_files, tmp_path)
         do_predict=False,
     )
     assert results["f1"] > 0.5
+
+
+BILOU = {("B", "I"): "B", ("I", "I"): "I", ("I", ""): "L", ("B", ""): "U"}
+
+
+@pytest.mark.slow
+def test_rows_of_words_in_bilou_train_to_the_same_bits(ner_files, tmp_path):
+    for name in ("train", "dev", "test"):
+        lines = []
+        for sentence in read_conll(ner_files / f"{name}.conll"):
+            following = [*sentence.tags[1:], "O"]
+            tags = [
+                tag if tag == "O" else BILOU[tag[0], "I" if after[0] == "I" else ""] + tag[1:]
+                for tag, after in zip(sentence.tags, following, strict=True)
+            ]
+            lines.append(json.dumps({"tokens": sentence.words, "ner_tags": tags}) + "\n")
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    files = {
+        "train_file": str(tmp_path / "train.jsonl"),
+        "eval_file": str(tmp_path / "dev.jsonl"),
+        "test_file": str(tmp_path / "test.jsonl"),
+    }
+    results = [
+        run(ner_files, tmp_path / "conll", num_train_epochs=1.0),
+        run(ner_files, tmp_path / "rows", num_train_epochs=1.0, **files),
+    ]
+    assert results[0] == results[1]
+    for name in ("model/model.safetensors", "model/config.json", "predictions.conll"):
+        one, two = ((tmp_path / form / name).read_bytes() for form in ("conll", "rows"))
+        assert one == two, name
 
 
 def test_changed_training_files_are_rejected(trained, ner_files, tmp_path):

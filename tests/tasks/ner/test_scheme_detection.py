@@ -4,13 +4,22 @@ import pytest
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.conll import Sentence
-from keras_bert.tasks.ner.scheme_detection import check_tags, detect_scheme
+from keras_bert.tasks.ner.scheme_detection import check_tags
+from keras_bert.tasks.ner.tag_schemes import to_iob2
 
 SAME = {
     "iob1": "I-PER I-PER O I-LOC B-LOC I-ORG I-ORG I-ORG",
     "iob2": "B-PER I-PER O B-LOC B-LOC B-ORG I-ORG I-ORG",
     "bioes": "B-PER E-PER O S-LOC S-LOC B-ORG I-ORG E-ORG",
+    "bilou": "B-PER L-PER O U-LOC U-LOC B-ORG I-ORG L-ORG",
+    "bmes": "B-PER E-PER O S-LOC S-LOC B-ORG M-ORG E-ORG",
+    "bmewo": "B-PER E-PER O W-LOC W-LOC B-ORG M-ORG E-ORG",
 }
+
+
+NO_TAGS = ["X-PER", "O-PER", "-PER", "b-PER", "B-", "I-", "O-", "B_PER", "PER-B", "PER_I", "o", "0"]
+# Tags of a scheme, but not beside B-PER and E-PER.
+MISPLACED = ["PER", "BI-PER", "U-PER", "L-PER"]
 
 
 def sentence(tags, line=1):
@@ -20,8 +29,10 @@ def sentence(tags, line=1):
 
 @pytest.mark.parametrize("scheme", SAME)
 def test_scheme_of_a_file_is_detected(scheme):
-    assert detect_scheme([sentence("O O"), sentence(SAME[scheme])]) == scheme
-    assert check_tags([sentence(SAME[scheme])], "f", strict=True) == (scheme, 0)
+    sentences = [sentence("O O"), sentence(SAME[scheme])]
+    rows, *found = check_tags(sentences, "f", strict=True)
+    assert found == [scheme, 0]
+    assert [to_iob2(row) for row in rows] == [["O", "O"], SAME["iob2"].split()]
 
 
 @pytest.mark.parametrize(
@@ -40,14 +51,54 @@ def test_scheme_of_a_file_is_detected(scheme):
 )
 def test_invalid_sequence_is_counted_or_rejected_with_strict(scheme, tags, line, tag):
     sentences = [sentence("O"), sentence(tags, line=10)]
-    assert check_tags(sentences, "f", scheme) == (scheme, 1)
+    assert check_tags(sentences, "f", scheme)[1:] == (scheme, 1)
     with pytest.raises(InputError, match=f"f, line {line}: {scheme} does not allow {tag}"):
         check_tags(sentences, "f", scheme, strict=True)
 
 
 @pytest.mark.parametrize(
-    "tag", ["PER", "X-PER", "O-PER", "-PER", "BI-PER", "b-PER", "B-", "I-", "O-"]
+    "tag",
+    [*NO_TAGS, *MISPLACED],
 )
 def test_tag_of_no_scheme_is_rejected(tag):
-    with pytest.raises(InputError, match=f"f, line 8: tag '{tag}'; expected O, or B, I, E or S"):
-        check_tags([sentence(f"O {tag}", line=7)], "f")
+    message = f"f, line 8: tag '{tag}'; expected O, or B, I, E or S "
+    with pytest.raises(InputError, match=message):
+        check_tags([sentence(f"O {tag}", line=7), sentence("B-PER E-PER")], "f")
+    if tag not in MISPLACED:
+        with pytest.raises(InputError, match=message):
+            check_tags([sentence(f"O {tag}", line=7), sentence("MISC MISC")], "f")
+
+
+def scheme_of(tags, **settings):
+    (row,), scheme, _ = check_tags([sentence(tags)], "f", **settings)
+    return scheme, " ".join(to_iob2(row))
+
+
+def test_scheme_of_ambiguous_tags():
+    # Types without a prefix, if no tag has one.
+    assert scheme_of("PER PER O LOC BI-PER") == ("io", "B-PER I-PER O B-LOC B-BI-PER")
+    assert scheme_of("O person-actor B person-actor") == (
+        "io",
+        "O B-person-actor B-B B-person-actor",
+    )
+    # The word outside of entities must be O; parts of speech are no types.
+    with pytest.raises(InputError, match=r"line 1: tag 'NN'; .* set --tag_scheme=io"):
+        scheme_of("NN VBZ NN")
+    assert scheme_of("NN T-cell NN", scheme="io") == ("io", "B-NN B-T-cell B-NN")
+    # Prefixes without a type, and of one word.
+    assert scheme_of("B I O I") == ("iob2", "B I O B")
+    assert scheme_of("B M E S") == ("bmes", "B I I B")
+    assert scheme_of("O S-PER") == ("bioes", "O B-PER")
+    assert scheme_of("O U-PER") == ("bilou", "O B-PER")
+    assert scheme_of("O I-PER I-PER") == ("iob1", "O B-PER I-PER")
+    assert scheme_of("B-PER L-PER", scheme="bilou", strict=True) == ("bilou", "B-PER I-PER")
+    with pytest.raises(InputError, match="line 2: bilou does not allow 'I-PER' between O and"):
+        scheme_of("O I-PER O", scheme="bilou", strict=True)
+
+
+def test_unknown_labels_are_next_to_any_tag():
+    assert scheme_of("- L-PER O B-PER - L-LOC", strict=True) == ("bilou", "- B-PER O B-PER - B-LOC")
+    with pytest.raises(
+        InputError, match=r"f: has the tag - .unknown label., but not O; expected O"
+    ):
+        scheme_of("- B-PER")

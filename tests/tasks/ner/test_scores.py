@@ -113,3 +113,11 @@ def test_counts_equal_the_algorithm_of_conlleval_for_any_tags(prefixes):
         assert scores["f1"] == pytest.approx(2 * correct.total() / total if total else 0)
 
     check()
+
+
+def test_words_with_unknown_labels_are_not_scored():
+    gold = ["B-PER", "-", "O", "-", "B-LOC"]
+    predicted = ["B-PER", "I-PER", "O", "B-LOC", "B-PER"]
+    scores = entity_scores([(gold, predicted)])
+    assert (scores["accuracy"], scores["precision"], scores["recall"]) == (2 / 3, 1 / 2, 1 / 2)
+    assert entity_scores([(["-"], ["B-PER"])])["precision"] == 0

@@ -63,6 +63,11 @@ def label_studio(*values, **annotation):
             ],
             "answer": "accept",
         },
+        {
+            "text": TEXT,
+            "ents": [{"start": start, "end": end, "label": kind} for kind, start, end in SPANS],
+            "spans": {},
+        },
         label_studio(
             *({"start": start, "end": end, "labels": [kind]} for kind, start, end in SPANS)
         ),
@@ -71,7 +76,16 @@ def label_studio(*values, **annotation):
             "label": [{"start": start, "end": end, "labels": [kind]} for kind, start, end in SPANS],
         },
     ],
-    ids=["own", "doccano", "old doccano", "doccano relations", "prodigy", "studio", "studio min"],
+    ids=[
+        "own",
+        "doccano",
+        "old doccano",
+        "doccano relations",
+        "prodigy",
+        "spacy",
+        "studio",
+        "studio min",
+    ],
 )
 def test_forms_of_annotation_tools(read, record):
     (text,) = read(record)
@@ -88,6 +102,71 @@ def test_offsets_in_utf16_are_recognized_by_the_text_of_the_span(read):
     value = {"start": 0, "end": 3, "labels": ["PER"], "text": "Bo Li"}
     with pytest.raises(InputError, match="has the text 'Bo Li', but the characters 0 to 3 are 'An"):
         read(label_studio(value))
+
+
+def hypertext(start, end, text, key="hypertextlabels"):
+    """Returns a result as Label Studio writes it for HyperText."""
+    value = {"start": "/p[1]/text()[1]", "end": "/p[1]/text()[1]", "startOffset": 1, "endOffset": 2}
+    value |= {"globalOffsets": {"start": start, "end": end}, "text": text, key: ["PER"]}
+    return {"type": "hypertextlabels", "value": value}
+
+
+def test_hypertext_has_offsets_in_the_text_without_tags(read):
+    html = "<div><p class='a'>Ann &amp; Bo<br/>met</p>\n<p>😀 <b>Bo</b> Li.</p></div>"
+    text = "Ann & Bo\nmet\n😀 Bo Li."
+    results = [hypertext(0, 3, "Ann"), hypertext(15, 20, "Bo Li", "htmllabels")]
+    in_utf16 = hypertext(16, 21, "Bo Li")
+    annotated, plain, also_utf16 = read(
+        {"data": {"html": html}, "annotations": [{"result": results}]},
+        {"data": {"html": "<i>Nobody</i>."}, "annotations": [{"result": []}]},
+        {"data": {"text": text}, "annotations": [{"result": [in_utf16]}]},
+    )
+    assert (annotated.text, annotated.spans) == (text, [("PER", 0, 3), ("PER", 15, 20)])
+    assert (plain.text, plain.spans) == ("Nobody.", [])
+    assert also_utf16.spans == [("PER", 15, 20)]
+    minimal = {"text": text, "label": [each["value"] for each in results]}
+    assert read(minimal)[0].spans == annotated.spans
+    with pytest.raises(InputError, match="has the text 'Bo', but the characters 0 to 3 are 'Ann'"):
+        read({"data": {"html": html}, "annotations": [{"result": [hypertext(0, 3, "Bo")]}]})
+
+
+def test_spans_with_a_label_that_are_not_read_are_counted(read, caplog):
+    paragraph = {"start": "0", "end": "0", "startOffset": 0, "endOffset": 3}
+    without_offsets = hypertext(0, 3, "Ann")
+    del without_offsets["value"]["globalOffsets"]
+    read_value = {"start": 0, "end": 3, "labels": ["PER"]}
+    results = [
+        {"type": "labels", "value": read_value},
+        {"type": "paragraphlabels", "value": paragraph | {"paragraphlabels": ["PER"]}},
+        {"type": "choices", "value": {"start": 0, "end": 3, "choices": ["happy"]}},
+        {"type": "choices", "value": {"choices": ["news"]}},
+        {"type": "relation", "from_id": "a", "to_id": "b", "labels": ["wife"]},
+        without_offsets,
+    ]
+    others = [{"result": results[:1]}, {"result": results[:1], "was_cancelled": True}]
+    spans = [{"start": 0, "end": 3, "label": "PER"}]
+    texts = read(
+        {"text": TEXT, "label": [], "tokens": [{"text": "Ann", "start": 0, "end": 3, "id": 0}]},
+        {
+            "data": {"text": TEXT},
+            "annotations": [{"result": results}, *others],
+            "predictions": others,
+        },
+        {
+            "text": TEXT,
+            "entities": spans,
+            "spans": {"sc": spans},
+            "label": [[0, 3, "PER"], [4, 7, "X"]],
+        },
+        {"text": TEXT, "ner": spans, "relations": [{"head": 0, "child": 1, "label": "wife"}]},
+    )
+    assert [text.spans for text in texts] == [[], SPANS[:1], SPANS[:1], None]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.split("train.jsonl: ")[1] == (
+        "ignored spans with a label: 1 of the type paragraphlabels, 1 of the type choices, 1 of "
+        "the type hypertextlabels, 1 in further annotations, 1 in 'spans', 2 in 'label', 1 in "
+        "'ner'; the first is in line 2. Their words are read as words outside of entities"
+    )
 
 
 def test_line_break_in_the_text_of_a_span(read):
@@ -147,7 +226,10 @@ def test_invalid_span_is_rejected_with_its_line(read, span, message):
         ("[1]", "item 1: expected a JSON object, got 1"),
         ('{"label": []}', "line 1: expected a text in 'text', got None; its keys are label"),
         ('{"text": 1}', "line 1: expected a text in 'text', got 1"),
-        ('{"data": {"a": "x", "b": "y"}}', "expected a text in 'text', got None"),
+        (
+            '{"id": 1, "data": {"a": "x", "b": "y"}}',
+            "expected a text in 'text', got None; the keys of data are a, b$",
+        ),
         ('{"text": "x", "label": "PER"}', "label is 'PER'; expected a list of spans"),
         ('{"text": "x", "annotations": [1]}', r"annotations\[0\] is 1; expected an object"),
         ('{"text": "x", "annotations": [{}]}', r"annotations\[0\].result is None; expected a list"),
@@ -192,6 +274,15 @@ def test_tables_have_the_spans_of_json_objects(tmp_path, name, key):
     assert num_rejected == 0
 
 
+def test_columns_with_spans_that_are_not_read_are_named(tmp_path, caplog):
+    spans = [{"start": 0, "end": 3, "label": "PER"}]
+    path = write_table(tmp_path / "a.parquet", [{"text": TEXT, "spans": [], "marks": spans}])
+    assert read_annotated(path)[0][0].spans == []
+    assert "a.parquet: ignored spans with a label: 1 in 'marks'; the first is in row 1" in (
+        caplog.text
+    )
+
+
 def test_rejected_texts_of_a_table(tmp_path):
     rows = [{"text": "One.", "answer": answer} for answer in ("accept", "reject", None)]
     texts, num_rejected = read_annotated(write_table(tmp_path / "train.parquet", rows))
@@ -208,7 +299,7 @@ def test_rejected_texts_of_a_table(tmp_path):
         ({"text": None, "spans": []}, r"a\.parquet, row 1: expected a text in 'text', got None"),
         ({"text": "a", "label": "PER"}, r"row 1: label is 'PER'; expected a list of spans"),
         ({"text": "a", "label": [1]}, r"row 1: label\[0\] is 1; expected a span such as"),
-        ({"text": "a", "spans": {"start": 0}}, r"row 1: 'spans' has a value of the type struct"),
+        ({"text": "a", "spans": {"start": 0}}, r"row 1: spans is {'start': 0}; expected a list"),
         (
             {"text": "a", "spans": [{"start": 0, "end": 2, "label": "PER"}]},
             r"row 1: spans\[0\] has the characters 0 to 2; expected 0 <= start < end <= 1",

@@ -1,6 +1,8 @@
 """Tests of converting texts with spans to tagged words, and of training on them."""
 
 import json
+import random
+import time
 
 import pytest
 
@@ -117,3 +119,53 @@ def test_texts_without_spans_can_be_predicted_but_not_scored(tokenizer, tmp_path
     path.write_text('{"text": "Ann met Bo."}\n')
     with pytest.raises(InputError, match=r"new\.jsonl, line 1: has no spans, and neither have"):
         read_data(ner, **do | {"do_eval": True})
+
+
+def fitted_by_definition(words, spans):
+    """Extends spans to whole words and keeps the longest ones, by comparing all with all."""
+    fitted = []
+    for kind, start, end in dict.fromkeys(spans):
+        covered = [word for word in words if word[0] < end and word[1] > start]
+        if covered:
+            fitted.append((kind, covered[0][0], covered[-1][1]))
+    kept = []
+    for kind, start, end in sorted(fitted, key=lambda span: (span[1] - span[2], span[1])):
+        if all(start >= other_end or end <= other for _, other, other_end in kept):
+            kept.append((kind, start, end))
+    return len(fitted) - len(kept), sorted((start, end, kind) for kind, start, end in kept)
+
+
+def test_random_spans_fit_as_by_definition(tokenizer):
+    rng = random.Random(0)
+    texts, num_overlapping, expected = [], 0, []
+    for _ in range(200):
+        parts = [rng.choice(["ann", "bo", "-", ".", " ", "  "]) + " " for _ in range(20)]
+        text = "ann " + "".join(parts)
+        starts = [start for start in range(len(text)) if f" {text}"[start] == " " != text[start]]
+        words = [(start, text.index(" ", start)) for start in starts]
+        spans = []
+        for _ in range(rng.randint(1, 12)):
+            start = rng.randrange(len(text) - 1)
+            spans.append(
+                (rng.choice("XY"), start, rng.randint(start + 1, min(start + 9, len(text))))
+            )
+        texts.append((text, spans))
+        number, kept = fitted_by_definition(words, spans)
+        num_overlapping += number
+        expected.append((words, kept))
+    sentences, counts = convert(tokenizer, *texts)
+    assert counts.to_dict()["overlapping_spans"] == num_overlapping
+    for sentence, (words, kept) in zip(sentences, expected, strict=True):
+        found = [(words[a][0], words[b - 1][1], kind) for kind, a, b in entities(sentence.tags)]
+        assert found == kept
+
+
+def test_time_of_aligning_spans_grows_with_their_number(tokenizer):
+    num_words = 40_000
+    text = "ann met " * (num_words // 2)
+    spans = [("PER", start, start + 3) for start in range(0, len(text), 40)]  # each fifth word
+    start = time.process_time()
+    (sentence,), counts = convert(tokenizer, (text, spans))
+    assert time.process_time() - start < 3
+    assert (len(sentence.words), sentence.tags.count("B-PER")) == (num_words, len(spans))
+    assert not any(counts.to_dict().values())

@@ -152,6 +152,22 @@ def test_workers_compare_one_setting_at_a_time(finished, three, monkeypatch):
     assert not any(isinstance(value, dict) for value in seen.values())
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, (0.1, 0.1)),
+        ({"dropout_prob": 0.2}, (0.2, 0.2)),
+        ({"attention_dropout_prob": 0.0}, (0.1, 0.0)),
+        ({"dropout_prob": 0.0, "attention_dropout_prob": 0.3}, (0.0, 0.3)),
+    ],
+)
+def test_attention_has_a_dropout_rate_of_its_own(folder, settings, expected):
+    settings = phase_run(folder, 1, folder / "16.tfrecord", **settings).settings
+    training = TrainingSettings(num_train_steps=3, train_batch_size=4)
+    config = make_state(settings, training, make_strategy(), CONFIG, "mlm_nsp").model.config
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == expected
+
+
 @pytest.mark.slow
 def test_training_dropout_is_not_saved_in_the_model_config(tmp_path, folder, finished):
     run(tmp_path, phase_run(folder, 1, folder / "16.tfrecord", dropout_prob=0.0))

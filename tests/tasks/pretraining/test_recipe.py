@@ -68,6 +68,13 @@ def phases_of(name, **given):
     return plan(next(path for path in RECIPES if path.stem == name), **given)
 
 
+def test_recipe_may_start_with_a_byte_order_mark(tmp_path):
+    content = RECIPES[0].read_bytes()
+    path = tmp_path / RECIPES[0].name
+    path.write_bytes(b"\xef\xbb\xbf" + content)
+    assert len(read(path)) == len(read(RECIPES[0]))
+
+
 def test_repository_has_the_recipes():
     names = [path.stem for path in RECIPES]
     assert set(names) == {

@@ -24,7 +24,10 @@ class Window:
 
 
 def windows_of(questions, tokenizer, settings):
-    """Returns the windows, and the (start, end) characters of the tokens of each context."""
+    """Returns the windows, and the tokens of each context.
+
+    A token is (start character, end, whether it starts a word, whether it ends a word).
+    """
     windows, tokens = [], []
     contexts = [question.context.encode() for question in questions]
     queries = tokenizer.tokenize([question.text for question in questions]).to_list()
@@ -32,7 +35,8 @@ def windows_of(questions, tokenizer, settings):
     starts, ends = (byte_to_char_offsets(contexts, each).to_list() for each in (starts, ends))
     for i, (query, ids) in enumerate(zip(queries, all_ids.to_list(), strict=True)):
         query = query[: settings.max_query_length]
-        tokens.append([*zip(starts[i], ends[i], strict=True)])
+        begins = [not tokenizer.vocab[token].startswith("##") for token in ids]
+        tokens.append([*zip(starts[i], ends[i], begins, [*begins, True][1:], strict=True)])
         room = settings.max_seq_length - 3 - len(query)
         offset = 0
         while True:
@@ -75,11 +79,13 @@ def candidates_of(questions, tokenizer, settings, start, end):
         i = window.question
         nulls[i].append((float(start[flat]), float(end[flat])))
         for first in range(window.length):
-            if owners[i, window.offset + first] != number:
+            left, _, begins, _ = tokens[i][window.offset + first]
+            if owners[i, window.offset + first] != number or not begins:
                 continue
             for last in range(first, min(first + settings.max_answer_length, window.length)):
-                left = tokens[i][window.offset + first][0]
-                right = tokens[i][window.offset + last][1]
+                _, right, _, finishes = tokens[i][window.offset + last]
+                if not finishes:
+                    continue
                 logits = [
                     float(values[flat + window.context_at + place])
                     for values, place in ((start, first), (end, last))

@@ -1,6 +1,7 @@
 """Tests QuestionAnswerer: prediction, training, saving, exporting, and invalid input."""
 
 import math
+import re
 
 import keras
 import numpy as np
@@ -49,6 +50,17 @@ def folder(make_model):
 @pytest.fixture(scope="module")
 def answerer(folder):
     return QuestionAnswerer.from_pretrained(folder, **SMALL)
+
+
+def test_candidates_are_complete_words(answerer):
+    contexts = ["Nora Lind founded a museum in 2010, 王林's.", "Straßenbahnhaltestelle, Köln"]
+    candidates = answerer.predict(["who ?"] * 2, contexts)["nbest_answers"]
+    for context, answers in zip(contexts, candidates, strict=True):
+        words = re.findall(r"[王林]|[^\W王林]+|[^\w\s]", context)
+        spans = [words[i:j] for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+        joined = {"".join(span) for span in spans}
+        assert answers[0]
+        assert {answer.replace(" ", "") for answer in answers if answer} <= joined
 
 
 def test_answers_are_slices_of_the_given_strings(answerer):
@@ -192,6 +204,7 @@ def test_invalid_texts_are_rejected(answerer, questions, contexts, message):
         ([{"text": "rollo"}], r'answers\[0\] is .*; expected {"text": str, "start": int}'),
         ([{"text": "rollo", "start": "0"}], r"answers\[0\] is .*; expected {"),
         ([None], r"answers\[0\] is None; expected an answer, or version_2_with_negative=True"),
+        ([{"text": "", "start": 0}], r"answers\[0\] is .*; expected an answer, or version_2"),
     ],
 )
 def test_answers_of_another_form_are_rejected(answerer, answers, message):

@@ -73,6 +73,84 @@ def test_invalid_question_is_rejected_with_its_id(write, broken, message):
         load_questions(write(entry(**broken)))
 
 
+ROWS = [
+    {
+        "id": "a",
+        "title": "Rollo",
+        "context": CONTEXT,
+        "question": "Who?",
+        "answers": {"text": ["Rollo", "rollo"], "answer_start": [0, 0]},
+    },
+    {
+        "id": "b",
+        "title": "Rollo",
+        "context": CONTEXT,
+        "question": "When?",
+        "answers": {"text": [], "answer_start": []},
+    },
+]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json", "list.json", "data.json", "parquet", "arrow"])
+def test_rows_of_the_hugging_face_hub_are_read(tmp_path, form):
+    path = tmp_path / f"squad.{form}"
+    if form in ("parquet", "arrow"):
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        table = pyarrow.Table.from_pylist(ROWS)
+        if form == "parquet":
+            parquet.write_table(table, path)
+        else:
+            with pyarrow.ipc.new_file(path, table.schema) as file:
+                file.write_table(table)
+    elif form == "list.json":
+        path.write_text(json.dumps(ROWS, indent=1))
+    elif form == "data.json":
+        path.write_text(json.dumps({"version": "1", "data": ROWS}))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert load_questions(path) == [
+        Question("a", "Who?", CONTEXT, (Answer("Rollo", 0), Answer("rollo", 0))),
+        Question("b", "When?", CONTEXT, ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"context": " "}, r"jsonl, line 2: 'context' is empty"),
+        ({"context": None}, r"jsonl, line 2: expected 'context' to be a str, got None"),
+        ({"answers": {"text": ["Rollo"]}}, "'b': expected 'answer_start' to be a list"),
+        (
+            {"answers": {"text": ["Rollo"], "answer_start": []}},
+            "'b': text has 1 items, answer_start has 0 items",
+        ),
+        ({"answers": {"text": [5], "answer_start": [0]}}, "'b': expected 'text' to be a str"),
+    ],
+)
+def test_invalid_row_is_rejected_with_its_line_or_id(tmp_path, broken, message):
+    path = tmp_path / "squad.jsonl"
+    path.write_text("\n".join(map(json.dumps, (ROWS[0], ROWS[1] | broken))))
+    with pytest.raises(InputError, match=message):
+        load_questions(path)
+
+
+@pytest.mark.parametrize("is_impossible", [True, False])
+@pytest.mark.parametrize("start", [0, -1, None])
+def test_answer_with_empty_text_is_no_answer(write, is_impossible, start):
+    empty = {"text": " ", "answer_start": start}
+    path = write(entry(answers=[empty], is_impossible=is_impossible))
+    assert load_questions(path)[0].answers == ()
+
+
+def test_byte_order_mark_is_skipped(write):
+    path = write(entry())
+    expected = load_questions(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_questions(path) == expected
+
+
 def test_numeric_question_ids_are_converted_to_strings(write):
     assert [q.id for q in load_questions(write(entry(id=7), entry(id="8")))] == ["7", "8"]
     with pytest.raises(InputError, match="duplicate question id '7'"):
@@ -121,6 +199,14 @@ def test_answer_is_moved_to_its_text_near_the_given_position(text, start, found)
         assert moved is None
     else:
         assert moved == replace(asked, answers=(Answer(*found), Answer("Rollo", 0)))
+
+
+@pytest.mark.parametrize("text", ["Rollo", "Rollo \U0001f600", "to"])
+def test_offset_in_utf_16_is_converted(text):
+    context = 30 * "\U0001f600 " + "Oslo to Rollo \U0001f600 " + 30 * "from "
+    start = context.index(text)
+    asked = Question("a", "Who?", context, (Answer(text, start + 30),))
+    assert aligned(asked) == replace(asked, answers=(Answer(text, start),))
 
 
 def test_nearest_position_is_used_and_no_answer_stays_unchanged():
