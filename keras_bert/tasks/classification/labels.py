@@ -130,7 +130,7 @@ def _is_multi_hot(name: str, rows: Sequence[list[Any]], labels: Sequence[str]) -
     is_number = all(isinstance(value, int | float) and value in (0, 1) for value in values)
     if not values or not is_number or any(len(row) != len(labels) for row in rows):
         return False
-    names = {_label_name(type(value)(bit)) for value in values for bit in (0, 1)} & {*labels}
+    names = {_label_name(type(value)(bit), name) for value in values for bit in (0, 1)} & {*labels}
     if names:
         raise InputError(
             f"{name}: found a 0 or 1 for each label, but {' and '.join(sorted(names))} also name "

@@ -122,7 +122,7 @@ def test_evaluate_logs_the_number_of_truncated_texts(trained, caplog):
 def test_predictions_do_not_depend_on_the_batch(trained, monkeypatch):
     classifier = trained[0]
     alone = [classifier.predict([text])["logits"][0] for text in TEXTS[:5]]
-    monkeypatch.setattr(task, "prepare", lambda *given: prepare(*given, chunk_size=3))
+    monkeypatch.setattr(task, "prepare", lambda *a, **k: prepare(*a, **k, chunk_size=3))
     for batch_size in (1, 2, 32):
         answers = classifier.predict(np.array(TEXTS[:5]), batch_size=batch_size)
         np.testing.assert_allclose(answers["logits"], alone, atol=1e-5)
