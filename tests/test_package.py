@@ -56,6 +56,38 @@ embedder.export({str(tmp_path)!r} + "/export/1")
     assert not [line for line in done.stderr.splitlines() if "INFO" in line or "I0000" in line]
 
 
+@pytest.mark.slow
+def test_every_class_that_a_keras_file_may_contain_is_registered_by_importing_the_package(root):
+    code = """
+import importlib, pkgutil
+import keras_bert
+import keras
+
+def registered():
+    objects = keras.saving.get_custom_objects().values()
+    return {each for each in objects if each.__module__.startswith("keras_bert")}
+
+def subclasses(cls):
+    return {each for sub in cls.__subclasses__() for each in ({sub} | subclasses(sub))}
+
+before = registered()
+for module in pkgutil.walk_packages(keras_bert.__path__, "keras_bert."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+bases = (
+    keras.layers.Layer, keras.losses.Loss, keras.metrics.Metric, keras.initializers.Initializer,
+    keras.optimizers.Optimizer, keras.optimizers.schedules.LearningRateSchedule,
+    keras.constraints.Constraint, keras.regularizers.Regularizer,
+)
+ours = {each for base in bases for each in subclasses(base)
+        if each.__module__.startswith("keras_bert")}
+concrete = {each for each in ours if not subclasses(each) & ours}
+assert len(concrete) > 20
+print(sorted(each.__name__ for each in (concrete | registered()) - before))
+"""
+    assert python(root, code).splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize("name", keras_bert.__all__)
 def test_public_name_is_imported_at_first_use(name):
     module = keras_bert._MODULES.get(name, "keras_bert")

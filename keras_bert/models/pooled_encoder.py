@@ -78,13 +78,14 @@ class PooledEncoder(keras.Model):
 
     Args:
         encoder: the encoder.
-        pooling: `mean` or `cls`.
+        pooling: `mean` or `cls`; or several names, of these and `pooled` for the pooled output.
     """
 
     per_token = False
 
-    def __init__(self, encoder: BertEncoder, pooling: str = "mean", **kwargs: Any):
-        super().__init__(**kwargs)
+    def __init__(self, encoder: BertEncoder, pooling: str | Sequence[str] = "mean", **kwargs: Any):
+        # Keras scales the loss of a model, and JAX selects its kernels, by the model's own policy.
+        super().__init__(**{"dtype": encoder.dtype_policy, **kwargs})
         self.encoder = encoder
         self.pooling = pooling
         self.config = encoder.config
@@ -93,13 +94,33 @@ class PooledEncoder(keras.Model):
         """Does nothing; the encoder has created all variables."""
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"vectors": [B, H or width]}, float32; for the inputs, see `BertEncoder.call`."""
-        hidden = self.encoder(inputs, training=training)["sequence_output"]
-        return {"vectors": project(self.encoder, pool(hidden, inputs["input_mask"], self.pooling))}
+        """Returns {"vectors": float32 [B, H or width], or [B, k, H] for k names of poolings}.
+
+        The vectors of several poolings are those before the Dense layers of a `SentenceEncoder`.
+        For the inputs, see `BertEncoder.call`.
+        """
+        outputs = self.encoder(inputs, training=training)
+
+        def vectors(pooling: str) -> Any:
+            if pooling == "pooled":
+                return ops.cast(outputs["pooled_output"], "float32")
+            return pool(outputs["sequence_output"], inputs["input_mask"], pooling)
+
+        if isinstance(self.pooling, str):
+            return {"vectors": project(self.encoder, vectors(self.pooling))}
+        return {"vectors": ops.stack([vectors(name) for name in self.pooling], axis=1)}
+
+    @property
+    def required_inputs(self) -> tuple[str, ...]:
+        """The keys that every input dict must contain."""
+        return self.encoder.required_inputs
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
         """Returns the shape of the vectors."""
-        return {"vectors": (batch_and_length(input_shape)[0], vector_size(self.encoder))}
+        batch, _ = batch_and_length(input_shape)
+        if isinstance(self.pooling, str):
+            return {"vectors": (batch, vector_size(self.encoder))}
+        return {"vectors": (batch, len(self.pooling), self.config.hidden_size)}
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

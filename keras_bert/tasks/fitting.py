@@ -218,14 +218,16 @@ class FitData:
 
 @contextlib.contextmanager
 def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
-    trainable = [layer.trainable for layer in layers]
-    for layer in layers:
-        layer.trainable = False
+    # `layer.trainable = True` would also make the variables trainable that LoRA has frozen.
+    variables = [variable for layer in layers for variable in layer.variables]
+    trainable = [variable.trainable for variable in variables]
+    for variable in variables:
+        variable.trainable = False
     try:
         yield
     finally:
-        for layer, previous in zip(layers, trainable, strict=True):
-            layer.trainable = previous
+        for variable, previous in zip(variables, trainable, strict=True):
+            variable.trainable = previous
 
 
 @dataclass
@@ -262,7 +264,7 @@ def _compiled(model: keras.Model, **arguments: Any) -> Iterator[None]:
 
 
 def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], seed: int) -> None:
-    """Draws new initial values for the weights that the checkpoint lacks, from the seed of `fit`.
+    """Draws new initial values for the weights that the checkpoint lacks, from a training seed.
 
     `initial_values` maps the paths of these weights to their values after loading. Weights that
     have changed since then keep their values.

@@ -34,8 +34,9 @@ def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> A
 
 @_register
 def regression_loss(targets: Any, logits: Any) -> Any:
-    """Computes the squared error: targets [B], logits [B, 1] -> [B]."""
-    return ops.square(logits[:, 0] - targets)
+    """Computes the squared error: targets [B] or [B, 1], logits [B, 1] -> [B]."""
+    # `keras.Model.fit` expands the targets to the shape of the logits.
+    return ops.square(logits[:, 0] - ops.reshape(targets, [-1]))
 
 
 CLASSIFICATION_LOSSES = {

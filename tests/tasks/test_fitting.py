@@ -1,4 +1,7 @@
-"""Tests that `fit` initializes weights that no checkpoint contains from its seed."""
+"""Tests that `fit` learns with every loss, and initializes new weights from its seed."""
+
+import os
+import subprocess
 
 import keras
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.fitting import reinitialize
+from tests.tasks import memorize
 
 
 @pytest.fixture
@@ -38,3 +42,45 @@ def test_weights_that_were_set_after_initialization_are_kept(model):
     kernel.assign(np.full(kernel.shape, 0.25))
     reinitialize(model, initial_values, 0)
     assert (keras.ops.convert_to_numpy(kernel) == 0.25).all()
+
+
+@pytest.fixture(scope="module")
+def without_dropout(make_checkpoint, tmp_path_factory):
+    return make_checkpoint(
+        tmp_path_factory.mktemp("without_dropout") / "model",
+        memorize.WORDS,
+        initializer_range=0.2,
+        hidden_size=32,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "share"), memorize.SHARES)
+def test_fit_memorizes_labels_and_the_outputs_of_a_teacher(without_dropout, name, share):
+    memorize.check_case(without_dropout, name, share)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loss", "sizes", "steps"), memorize.EMBEDDING_LOSSES)
+def test_fit_memorizes_pairs_of_texts(without_dropout, loss, sizes, steps):
+    memorize.check_embedding(without_dropout, loss, sizes, steps)
+
+
+@pytest.mark.slow
+def test_fit_memorizes_masked_tokens(without_dropout):
+    memorize.check_masks(without_dropout)
+
+
+@pytest.mark.parametrize("name", ["regression", "tags", "spans", "cosine", "masks"])
+def test_fit_memorizes_on_jax(without_dropout, backend_python, root, name):
+    done = subprocess.run(
+        [backend_python("jax"), "-m", "tests.tasks.memorize", without_dropout, name],
+        cwd=root,
+        env={**os.environ, "KERAS_BACKEND": "jax"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -40,12 +40,9 @@ def takes_pairs(source: Source) -> bool:
     return bool(source.run.setting("text_pair_column", str, ""))
 
 
-def metric_names(source: Source | None, problem_type: str) -> Sequence[str]:
-    """Returns the metrics of the GLUE task that a model was trained on, or else the default ones.
-
-    `source` is None for a model that was not loaded from a checkpoint.
-    """
-    task = None if source is None else glue_task(source)
+def metric_names(source: Source, problem_type: str) -> Sequence[str]:
+    """Returns the metrics of the GLUE task that a model was trained on, or the default ones."""
+    task = glue_task(source)
     return DEFAULT_METRICS[problem_type] if task is None else task.metrics
 
 

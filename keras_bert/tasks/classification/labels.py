@@ -21,7 +21,7 @@ from keras_bert.tasks.classification.texts import Texts
 # Problem type -> the description of a valid label in error messages.
 _EXPECTED_LABEL = {
     "single_label": "a class name",
-    "multi_label": "a list of class names",
+    "multi_label": "a list of class names, or of a 0 or 1 for each class",
     "regression": "a number",
 }
 
@@ -98,18 +98,45 @@ def given_label_array(
 ) -> np.ndarray:
     """Converts labels given as Python or NumPy objects to numbers, as `label_array` does.
 
-    `name` is the name of the argument in error messages, and `items` are its n labels.
+    `name` is the name of the argument in error messages, and `items` are its n labels. For
+    multi_label, they may also be n rows of C numbers 0 and 1, in the order of `labels`.
 
     Raises:
-        InputError: a label has the wrong type for the problem, or `label_array` rejects it.
+        InputError: a label has the wrong type for the problem, the rows may be numbers or names, or
+            `label_array` rejects a label.
     """
+    is_multi_label = problem_type == "multi_label"
     items = [_to_python(item) for item in items]
     for index, item in enumerate(items):
-        if isinstance(item, list) != (problem_type == "multi_label"):
+        values = item if is_multi_label and isinstance(item, list) else [item]
+        if isinstance(item, list) != is_multi_label or not all(
+            value is None or isinstance(value, str | int | float) for value in values
+        ):
             expected = _EXPECTED_LABEL[problem_type]
             raise InputError(f"{name}[{index}] is {item!r:.60}; expected {expected}")
+    if is_multi_label and _is_multi_hot(name, items, labels):
+        return np.array(items, np.float32)
     texts = Texts(name, [], None, items, range(len(items)), [], unit="item")
     return label_array(texts, problem_type, labels)
+
+
+def _is_multi_hot(name: str, rows: Sequence[list[Any]], labels: Sequence[str]) -> bool:
+    """Returns whether rows have a number 0 or 1 for each label, and not the names of labels.
+
+    Raises:
+        InputError: 0 or 1, as written in the rows, is also the name of a label.
+    """
+    values = [value for row in rows for value in row]
+    is_number = all(isinstance(value, int | float) and value in (0, 1) for value in values)
+    if not values or not is_number or any(len(row) != len(labels) for row in rows):
+        return False
+    names = {_label_name(type(value)(bit), name) for value in values for bit in (0, 1)} & {*labels}
+    if names:
+        raise InputError(
+            f"{name}: found a 0 or 1 for each label, but {' and '.join(sorted(names))} also name "
+            "labels; expected names as strings, or a bool array with a column for each label"
+        )
+    return True
 
 
 def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]) -> None:
@@ -128,7 +155,7 @@ def class_weights(
     `setting` is `balanced`, C numbers such as "1,2.5", or empty for equal weights. `array` is the
     `label_array` of the n training examples. For single_label, the balanced weight of a class is
     n / (C x number of examples of the class). For multi_label, it is the number of examples without
-    the label, divided by the number of examples with the label.
+    the label, divided by the number of examples with the label; 1 for a label of all examples.
 
     Raises:
         InputError: the numbers do not match the classes, or a class to balance has no examples.
@@ -143,7 +170,8 @@ def class_weights(
         return _listed_weights(setting, labels)
     if problem_type == "multi_label":
         counts = array.sum(axis=0)
-        weights = (len(array) - counts) / np.maximum(counts, 1)
+        without = np.where(counts < len(array), len(array) - counts, counts)
+        weights = without / np.maximum(counts, 1)
     else:
         counts = np.bincount(array, minlength=len(labels))
         weights = len(array) / (len(labels) * np.maximum(counts, 1))
@@ -230,9 +258,11 @@ def _label_name(label: object, where: str) -> str:
 
 
 def _to_python(label: Any) -> Any:
-    """Converts NumPy labels to Python types, and sequences of labels to lists."""
+    """Converts NumPy labels to Python types, bytes to strings, and sequences to lists."""
     if isinstance(label, np.ndarray | np.generic):
-        return label.tolist()
+        label = label.tolist()
+    if isinstance(label, bytes):
+        return label.decode("utf-8", "replace")
     return [_to_python(one) for one in label] if isinstance(label, tuple | list) else label
 
 

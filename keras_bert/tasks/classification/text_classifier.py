@@ -28,6 +28,7 @@ from keras_bert.tasks.classification.head_settings import (
 )
 from keras_bert.tasks.classification.labeled_examples import labeled_examples
 from keras_bert.tasks.classification.labels import given_label_array
+from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.served import ServedClassifier
@@ -63,6 +64,9 @@ class TextClassifier(LongTextTask):
 
     settings: ClassifierSettings
     processor: ClassificationProcessor
+    _metrics: Sequence[
+        str
+    ] = ()  # Of the GLUE task of the loaded model; `source` is None after fit.
 
     @classmethod
     def from_pretrained(
@@ -127,7 +131,9 @@ class TextClassifier(LongTextTask):
         if settings.pair:
             source.checkpoint.check_segments()
         model = BertClassifier(source.checkpoint.config, settings.num_logits, dtype=options.dtype)
-        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+        loaded = cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+        loaded._metrics = metric_names(source, settings.problem_type)
+        return loaded
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
@@ -159,8 +165,8 @@ class TextClassifier(LongTextTask):
 
         Args:
             texts: n strings, or a tuple of two lists of n strings for pairs.
-            labels: n label names; for multi_label, n lists of label names; for regression, n
-                numbers.
+            labels: n label names; for multi_label, n lists of label names, or a multi-hot array
+                [n, C] of 0 and 1 in the order of the model's C labels; for regression, n numbers.
             validation_data: (texts, labels), evaluated after each epoch; the logs contain the
                 metrics as `val_accuracy` and so on.
             callbacks: Keras callbacks.
@@ -180,8 +186,8 @@ class TextClassifier(LongTextTask):
             held_out = check_validation_data(validation_data, "a tuple (texts, labels)")
             names = ("validation_data[0]", "validation_data[1]")
             self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
-        if len(columns) == 2:
-            self._replace_settings(pair=True)
+        if columns[0]:
+            self._replace_settings(pair=len(columns) == 2)
         prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
@@ -218,7 +224,7 @@ class TextClassifier(LongTextTask):
         limit = f"max_seq_length={self.settings.max_seq_length}"
         # Exports of earlier versions do not have this output.
         report_truncation(answers.get("truncated", np.zeros(len(array))), "texts", limit)
-        metrics = metric_names(self.source, self.settings.problem_type)
+        metrics = self._metrics or DEFAULT_METRICS[self.settings.problem_type]
         problem = Problem(self.settings.problem_type, self.labels, metrics)
         return score(problem, answers, array)
 

@@ -1,19 +1,21 @@
 """Trains an encoder with `keras.Model.fit` on batches that are computed in micro-batches.
 
-The gradients are those of the whole batch (training/cached_gradients.py). TensorFlow only.
+The gradients are those of the whole batch (training/cached_gradients.py). TensorFlow only; it is
+imported in `train_step`, because files of `model.save` are opened without it.
 
 R rows of a batch, r rows of a micro-batch, H hidden size.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
-import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.pooled_encoder import PooledEncoder, vector_size
-from keras_bert.training.cached_gradients import MicroBatches, in_micro_batches
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def network_for_training(encoder: BertEncoder, pooling: str, steps: Any) -> PooledEncoder:
@@ -27,11 +29,11 @@ def network_for_training(encoder: BertEncoder, pooling: str, steps: Any) -> Pool
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"{where}: expected a whole number of at least 1")
     if steps == 1:
-        return PooledEncoder(encoder, pooling, dtype="float32")
+        return PooledEncoder(encoder, pooling)
     backend = keras.config.backend()
     if backend != "tensorflow":
         raise InputError(f"{where}: found the Keras backend {backend}; expected tensorflow, or 1")
-    return CachedGradientEncoder(encoder, pooling, steps, dtype="float32")
+    return CachedGradientEncoder(encoder, pooling, steps)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -47,40 +49,65 @@ class CachedGradientEncoder(PooledEncoder):
     def __init__(self, encoder: BertEncoder, pooling: str, steps: int, **kwargs: Any):
         super().__init__(encoder, pooling, **kwargs)
         self._steps = steps
+        self._compiles_micro_batches = False
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""
         return {**super().get_config(), "steps": self._steps}
 
-    def train_step(self, data: tuple[dict[str, tf.Tensor], Any]) -> dict[str, Any]:
+    @property
+    def jit_compile(self) -> bool:
+        """False: `train_step` compiles only the micro-batches; XLA needs loops of fixed shapes."""
+        return False
+
+    @jit_compile.setter
+    def jit_compile(self, value: bool) -> None:
+        self._compiles_micro_batches = value
+
+    def train_step(self, data: "tuple[dict[str, tf.Tensor], Any]") -> dict[str, Any]:
         """Takes a training step on a batch (inputs, targets); returns the logs."""
+        import tensorflow as tf
+
+        from keras_bert.training.cached_gradients import MicroBatches, in_micro_batches
+        from keras_bert.training.fusion import compiled
+
         inputs, targets = data
         variables = self.trainable_variables
-        weights = [variable.value for variable in variables]
         rows = tf.shape(inputs["input_ids"])[0]
         size = -(-rows // self._steps)
 
-        def forward(i: tf.Tensor) -> tf.Tensor:
-            part = {name: value[i * size : (i + 1) * size] for name, value in inputs.items()}
-            return self(part, training=True)["vectors"]
+        def part(i: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {name: value[i * size : (i + 1) * size] for name, value in inputs.items()}
+
+        def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+            return self(batch, training=True)["vectors"]
 
         def loss_of(vectors: tf.Tensor) -> tuple[tuple[tf.Tensor, Any], tf.Tensor]:
             predicted = {"vectors": vectors}
             with tf.GradientTape() as tape:
                 tape.watch(vectors)
                 loss = self.compute_loss(inputs, targets, predicted, training=True)
-            return (loss, predicted), tape.gradient(loss, vectors)
+                scaled = self.optimizer.scale_loss(loss)
+            return (loss, predicted), tape.gradient(scaled, vectors)
 
-        def backward(i: tf.Tensor, upstream: tf.Tensor) -> list[tf.Tensor]:
+        def backward(batch: dict[str, tf.Tensor], upstream: tf.Tensor) -> list[tf.Tensor]:
+            weights = [variable.value for variable in variables]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(weights)
-                vectors = forward(i)
+                vectors = forward(batch)
             found = tape.gradient(vectors, weights, upstream, unconnected_gradients="zero")
             return [tf.convert_to_tensor(gradient) for gradient in found]
 
+        run_forward, run_backward = (
+            compiled(function, self._compiles_micro_batches) for function in (forward, backward)
+        )
         (loss, predicted), gradients = in_micro_batches(
             -(-rows // size),
-            MicroBatches(forward, loss_of, backward),
+            MicroBatches(
+                lambda i: run_forward(part(i)),
+                loss_of,
+                lambda i, upstream: run_backward(part(i), upstream),
+            ),
             [size, vector_size(self.encoder)],
             variables,
         )

@@ -34,11 +34,11 @@ from keras_bert.tasks.embedding.saved_settings import (
 )
 from keras_bert.tasks.embedding.scoring import score_embeddings, truncated_vectors
 from keras_bert.tasks.embedding.served import ServedEmbedding
-from keras_bert.tasks.fine_tuning.predict import check_finite
 from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.long_text import LongTextTask
 from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
+from keras_bert.tasks.running import ModelRunner
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -249,7 +249,7 @@ class TextEmbedder(LongTextTask):
     @property
     def prediction_model(self) -> PooledEncoder:
         """The encoder with the pooling of the model, or else the mean."""
-        return PooledEncoder(self.model, self.settings.pooling or "mean", dtype="float32")
+        return PooledEncoder(self.model, self.settings.pooling or "mean")
 
     @property
     def uses_pooler(self) -> bool:
@@ -291,6 +291,11 @@ class TextEmbedder(LongTextTask):
         """Returns {input name: string} for a warm-up request to a server."""
         return {"text": _TEXT}
 
+    @functools.cached_property
+    def _runner(self) -> ModelRunner:
+        # The hidden states of all tokens would need much memory outside the device.
+        return ModelRunner(PooledEncoder(self.model, self.settings.names), self.tokenizer)
+
     def _saved_settings(self) -> dict[str, Any]:
         saved = super()._saved_settings()
         for name in ("long_text", "dense", "prompts", "default_prompt_name", "truncate_dim"):
@@ -305,23 +310,7 @@ class TextEmbedder(LongTextTask):
         return lambda: self.evaluate(*held_out)
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Returns {"vectors": float32 [n, 2 or 3, H]} for n rows, which are windows or texts.
-
-        All hidden states would need too much memory.
-        """
-        examples, names = prepared.examples, self.settings.names
-        shape = [len(examples), len(names), self.model.config.hidden_size]
+        """Returns {"vectors": float32 [n, 2 or 3, H]} for n rows, which are windows or texts."""
+        shape = [len(prepared.examples), len(self.settings.names), self.model.config.hidden_size]
         check_memory(f"vectors of {shape[0]} texts or windows", 4 * math.prod(shape))
-        vectors = np.zeros(shape, np.float32)
-        for batch in self._runner.batches(examples, batch_size) if len(examples) else ():
-            outputs = self._runner.forward(batch)
-            mask = batch["input_mask"] == 1
-            hidden = outputs["sequence_output"].astype(np.float32)[mask]
-            splits = np.concatenate([[0], np.cumsum(mask.sum(axis=1))]).astype(np.int32)
-            parts = [self.processor.vectors(tf.constant(hidden), tf.constant(splits)).numpy()]
-            if self.settings.pooled:
-                parts.append(outputs["pooled_output"].astype(np.float32)[:, np.newaxis])
-            index = batch["example_index"]
-            vectors[index[index >= 0]] = np.concatenate(parts, axis=1)[index >= 0]
-        check_finite({"vectors": vectors}, examples, per_token=False)
-        return {"vectors": vectors}
+        return super()._outputs(prepared, batch_size)

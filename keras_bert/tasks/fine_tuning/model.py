@@ -5,6 +5,7 @@ from dataclasses import replace
 import keras
 from absl import logging
 
+from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.optimization.adamw import AdamWeightDecay
@@ -14,6 +15,7 @@ from keras_bert.tasks.fine_tuning.batches import BatchSettings
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.fitting import reinitialize
 from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import convert_lost_worker_errors, share_of
 from keras_bert.training.strategy import dtype_policy
@@ -39,6 +41,9 @@ def make_task_object(
         num_labels = getattr(model, "num_labels", None)
         _check_head(settings, start, task, num_labels, is_teacher)
         report = checkpoint.load_into(model)
+        weights = weights_of(model)
+        new_weights = {path: weights[path] for path in report.new}
+        reinitialize(model, new_weights, settings.random_seed)  # As in `fit`.
     if not task_object.uses_pooler:
         # The outputs do not depend on the pooler, and public models for such tasks have none.
         new = [path for path in report.new if not path.startswith("encoder/pooler/")]

@@ -88,6 +88,9 @@ def test_balanced_weights_are_n_over_classes_times_counts():
     array = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], np.float32)
     weights = class_weights("balanced", "multi_label", ("a", "b"), array)
     np.testing.assert_allclose(weights, [1 / 3, 3 / 1])
+    array[:, 0] = 1
+    weights = class_weights("balanced", "multi_label", ("a", "b"), array)
+    np.testing.assert_allclose(weights, [1, 3 / 1])  # A label of all examples is learned as well.
 
 
 def test_listed_weights_are_in_the_order_of_the_classes():

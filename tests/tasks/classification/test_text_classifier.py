@@ -122,7 +122,7 @@ def test_evaluate_logs_the_number_of_truncated_texts(trained, caplog):
 def test_predictions_do_not_depend_on_the_batch(trained, monkeypatch):
     classifier = trained[0]
     alone = [classifier.predict([text])["logits"][0] for text in TEXTS[:5]]
-    monkeypatch.setattr(task, "prepare", lambda *given: prepare(*given, chunk_size=3))
+    monkeypatch.setattr(task, "prepare", lambda *a, **k: prepare(*a, **k, chunk_size=3))
     for batch_size in (1, 2, 32):
         answers = classifier.predict(np.array(TEXTS[:5]), batch_size=batch_size)
         np.testing.assert_allclose(answers["logits"], alone, atol=1e-5)
@@ -418,6 +418,62 @@ def test_labels_of_any_type_convertible_to_a_name_are_accepted(pretrained):
     assert classifier.labels == ("0", "1")
     for labels in ([0, 1], np.array([0, 1]), [np.int64(0), "1"], ["0", "1"]):
         assert classifier.evaluate(["a", "b"], labels).keys() == {"loss", "accuracy", "f1_macro"}
+
+
+def test_multi_hot_arrays_are_read_as_a_column_for_each_label(pretrained):
+    classifier = open_new(pretrained, labels=["c", "a", "b"], problem_type="multi_label")
+    texts, names = ["good", "bad film", "very"], [["a", "b"], [], ["c"]]
+    expected = classifier.evaluate(texts, names)
+    rows = [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
+    for kind in (bool, np.int8, np.int64, np.float32):
+        assert classifier.evaluate(texts, np.array(rows, kind)) == expected
+    for given in (rows, [np.array(row) for row in rows], tuple(map(tuple, rows))):
+        assert classifier.evaluate(texts, given) == expected
+    assert classifier.evaluate(texts, [np.array(row, "S1") for row in names]) == expected
+    for wrong in (np.array(rows)[:, :2], np.array(rows) * 2, np.array(rows) / 2):
+        with pytest.raises(InputError, match=r"unknown label '.*'; expected some of c, a, b"):
+            classifier.evaluate(texts, wrong)
+
+
+def test_numbers_that_may_be_names_or_a_multi_hot_array_are_rejected(pretrained):
+    classifier = open_new(pretrained, labels=["0", "1", "2"], problem_type="multi_label")
+    texts, rows = ["good", "bad film"], [[0, 1, 1], [1, 0, 0]]
+    message = (
+        "labels: found a 0 or 1 for each label, but 0 and 1 also name labels; expected names as "
+        "strings, or a bool array with a column for each label"
+    )
+    for given in (np.array(rows), rows):
+        for call in (classifier.evaluate, classifier.fit):
+            with pytest.raises(InputError) as caught:
+                call(texts, given)
+            assert str(caught.value) == message
+    expected = classifier.evaluate(texts, [["1", "2"], ["0"]])
+    assert classifier.evaluate(texts, np.array(rows, bool)) == expected
+    assert classifier.evaluate(texts, [[1, 2], [0]]) == expected
+
+
+def test_labels_that_are_not_names_or_numbers_are_rejected(pretrained):
+    classifier = open_new(pretrained)
+    assert classifier.evaluate(["a"], np.array([b"pos"])) == classifier.evaluate(["a"], ["pos"])
+    with pytest.raises(InputError, match=r"labels\[0\] is <object .*; expected a class name"):
+        classifier.evaluate(["a"], [object()])
+
+
+@pytest.mark.slow
+def test_fit_keeps_the_metrics_of_the_task_and_forgets_pairs(pretrained, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "run" / "model")
+    (tmp_path / "run" / "run.json").write_text('{"settings": {"task_name": "QQP"}}')
+    classifier = open_new(tmp_path / "run", labels=["0", "1"])
+    data = (["good", "bad film"], ["1", "0"])
+    before = classifier.evaluate(*data)
+    assert before.keys() == {"loss", "accuracy", "f1"}
+    pairs = (data[0], data[0])
+    classifier.fit(pairs, data[1], **FAST, epochs=1)
+    assert classifier.settings.pair
+    classifier.fit(*data, **FAST, epochs=1)
+    assert not classifier.settings.pair  # An export takes single texts again.
+    assert classifier.example_request().keys() == {"text"}
+    assert classifier.evaluate(*data).keys() == before.keys()
 
 
 def test_untrained_model_is_not_exported(pretrained, tmp_path):

@@ -1,6 +1,8 @@
 """Tests training TextEmbedder with `fit`: it learns, saves its settings, and checks arguments."""
 
 import json
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -125,8 +127,11 @@ def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [3, 4])  # In micro-batches of 4 rows, or of 3 and the rest.
-def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps, tmp_path):
+@pytest.mark.parametrize(
+    ("steps", "jit_compile"),  # In micro-batches of 4 rows, or of 3 and the rest.
+    [(3, False), (4, False), (4, True)],
+)
+def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps, jit_compile, tmp_path):
     pairs = (FIRST[:11], [f"{text} {'very ' * i}" for i, text in enumerate(SECOND[:11])])
     whole, cached = open_new(pretrained), open_new(pretrained)
     first = whole.fit(pairs, epochs=2, **FAST).history
@@ -135,7 +140,7 @@ def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps, tmp_
         epochs=2,
         gradient_accumulation_steps=steps,
         callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "last.keras")],
-        **FAST,
+        **FAST | {"jit_compile": jit_compile},
     ).history
     assert first["loss"][-1] != first["loss"][0]
     np.testing.assert_allclose(second["loss"], first["loss"], rtol=1e-4)
@@ -146,6 +151,54 @@ def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps, tmp_
     inputs["segment_ids"] = np.zeros([1, 4], np.int32)
     vectors = [each(inputs)["vectors"].numpy() for each in (saved, cached.prediction_model)]
     np.testing.assert_allclose(*vectors, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2])
+def test_float16_training_moves_with_gradients_that_underflow_without_loss_scaling(
+    pretrained, steps
+):
+    embedder = open_new(pretrained, dtype="mixed_float16")
+    before = weights_of(embedder)
+    # The gradient of the hidden states is below 6e-8, the smallest number of float16.
+    loss = EmbeddingLoss("mnrl", scale=1e-6)
+    options = FAST | {"weight_decay": 0.0, "epochs": 2}
+    embedder.fit(PAIRS, loss=loss, gradient_accumulation_steps=steps, **options)
+    for path, value in weights_of(embedder).items():
+        if "pooler" not in path and not path.endswith("key/bias"):
+            assert np.abs(value - before[path]).max() > 1e-6, path
+
+
+@pytest.mark.slow
+def test_fit_restores_what_lora_has_frozen(pretrained):
+    embedder = open_new(pretrained)
+    embedder.model.enable_lora(2)
+    before, values = [v.path for v in embedder.model.trainable_variables], weights_of(embedder)
+    embedder.fit(PAIRS, epochs=2, **FAST)
+    assert [v.path for v in embedder.model.trainable_variables] == before
+    changed = [
+        path for path, value in weights_of(embedder).items() if (value != values[path]).any()
+    ]
+    assert {*changed} <= {*before}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2])
+def test_files_of_callbacks_are_loaded_in_a_new_process(pretrained, root, tmp_path, steps):
+    callbacks = [keras.callbacks.ModelCheckpoint(tmp_path / "last.keras")]
+    embedder = open_new(pretrained)
+    embedder.fit(PAIRS, callbacks=callbacks, gradient_accumulation_steps=steps, epochs=1, **FAST)
+    code = f"""
+import keras_bert
+import keras
+model = keras.models.load_model({str(tmp_path / "last.keras")!r})
+print(type(model.optimizer).__name__, model.weights[0].path)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == f"AdamWeightDecay {embedder.model.weights[0].path}\n"
 
 
 def test_rejected_fit_keeps_the_settings(pretrained):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -49,6 +50,20 @@ def test_vectors_do_not_depend_on_the_batch(embedder):
     for batch_size in (1, 4):
         for name, value in embedder.predict(texts, batch_size=batch_size).items():
             np.testing.assert_allclose(value, expected[name], atol=1e-5)
+
+
+def test_hidden_states_stay_on_the_device(make_checkpoint, tmp_path):
+    sizes = {"hidden_size": 64, "max_position_embeddings": 256}
+    wide = TextEmbedder.from_pretrained(make_checkpoint(tmp_path / "bert", ["a"], **sizes), 256)
+    texts = ["a " * 250] * 32
+    wide.predict(texts)  # Traces the model.
+    tracemalloc.start()
+    try:
+        wide.predict(texts)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 32 * 256 * 64 / 2  # Half of the hidden states, in bytes.
 
 
 def test_evaluation_of_symmetric_pairs_ignores_the_text_of_the_anchor(embedder):
