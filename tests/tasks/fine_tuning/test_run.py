@@ -562,9 +562,10 @@ def test_float16_and_bfloat16_moments_are_used_and_checkpointed(settings, make_t
     assert state["adam_weight_decay/good_steps"] == 1
 
 
-def test_vocabulary_of_another_size_is_rejected(settings, tmp_path):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    with pytest.raises(InputError, match=r"vocab\.txt.*5 tokens"):
+def test_vocabulary_with_more_tokens_than_embeddings_is_rejected(settings, tmp_path):
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(1000))]
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    with pytest.raises(InputError, match=r"vocab\.txt.*1005 tokens"):
         open_pretrained(replace(settings, vocab_file=str(tmp_path / "vocab.txt")))
 
 
