@@ -61,10 +61,10 @@ def _check_task(network: type[BertNetwork], checkpoint: Any, found: set[str]) ->
     from keras_bert.checkpoints.checkpoint import ARCHITECTURES
 
     expected, found_class = ARCHITECTURES[network.__name__], checkpoint.architecture
-    fine_tuned = [*ARCHITECTURES.values()][2:]
+    fine_tuned = {*ARCHITECTURES.values()} - {"BertModel", "BertForPreTraining"}
     if not network.heads or found_class == expected:
         return
-    if found_class in (*fine_tuned, "BertForMultipleChoice"):
+    if found_class in {*fine_tuned, "BertForMultipleChoice"}:
         problem = f"is a {found_class}"
     elif found & {*_FINE_TUNED} and not found & {*network.heads}:
         problem = f"has the head {', '.join(sorted(found & {*_FINE_TUNED}))}"

@@ -394,7 +394,7 @@ def test_undecodable_bytes_are_counted_and_logged(files, corpus, caplog):
     manifest = create_pretraining_data(**files, settings=SMALL)
     odd = manifest["inputs"][0]["odd"]["undecodable_bytes"]
     assert (odd["count"], odd["first"][0]["offset"]) == (1, 3)
-    assert "malformed or too long: 1 undecodable byte;" in caplog.text
+    assert "probably of another format: 1 undecodable byte;" in caplog.text
 
 
 def test_corpus_that_is_not_utf8_is_rejected(files, corpus):
@@ -409,10 +409,9 @@ def test_corpus_that_is_not_utf8_is_rejected(files, corpus):
     [
         (lambda tokens: [token for token in tokens if token != "[MASK]"], r"\[MASK\]"),
         (lambda tokens: [token.lower() for token in tokens], r"\[unk\]|lower case"),
-        (lambda tokens: [*tokens, "ba"], "'ba' is on line"),
         (lambda tokens: [], "got an empty file"),
     ],
-    ids=["without [MASK]", "lower-case specials", "repeated token", "empty"],
+    ids=["without [MASK]", "lower-case specials", "empty"],
 )
 def test_invalid_vocabulary_is_rejected(files, vocab, spoil, match):
     Path(files["vocab_file"]).write_text("".join(token + "\n" for token in spoil(vocab)))
