@@ -101,6 +101,13 @@ def read_tokenizer(
         or find_mismatch(path / TOKENIZER, slow, _RULES)
         or find_mismatch(path / FAST_TOKENIZER, steps, _FAST_RULES)
     )
+    if slow.get("truncation_side", "right") != "right":
+        logging.warning(
+            "%s: truncation_side is %s, which is ignored: long texts lose their last tokens, so "
+            "their results differ from those of transformers",
+            path / TOKENIZER,
+            json.dumps(slow["truncation_side"]),
+        )
     vocab = None
     if not mismatch and (path / VOCAB).is_file():
         vocab = load_vocab(path / VOCAB)

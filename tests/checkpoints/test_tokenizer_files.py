@@ -350,6 +350,16 @@ def test_longest_word_is_that_of_the_directory(directory, tiny, tmp_path, slow, 
     assert served["num_tokens"].tolist() == [16, 3]
 
 
+def test_truncation_of_the_first_tokens_is_reported_as_ignored(directory, tiny, caplog):
+    path, write = directory
+    write(SLOW | {"truncation_side": "right"}, tokenizer_json(FAST, tiny))
+    open_checkpoint(path)
+    assert "truncation_side" not in caplog.text
+    write(SLOW | {"truncation_side": "left"}, tokenizer_json(FAST, tiny))
+    open_checkpoint(path)
+    assert 'truncation_side is "left", which is ignored' in caplog.text
+
+
 def test_vocabulary_of_tokenizer_json_is_used_if_vocab_txt_differs(directory, tiny, caplog):
     path, write = directory
     vocab = [*tiny.vocab[:5], *reversed(tiny.vocab[5:])]

@@ -25,6 +25,8 @@ _EXPECTED_LABEL = {
     "regression": "a number",
 }
 
+# The names of a 0 and a 1, of which a row has one for each label.
+_BITS = {"0", "1", "0.0", "1.0", "false", "true", "False", "True"}
 _MISSING = ("nan", "NaN", "<NA>", "NaT")  # as pandas and NumPy write a missing value
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 # An item of a list as Python, NumPy or pandas writes it: 'a', "b's", np.str_('a') or 1, with a
@@ -46,9 +48,19 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
     if problem_type == "regression":
         return ()
     found: dict[str, int] = {}  # The index of the first example of each class.
+    num_labels = 0
     for index in range(len(texts)):
-        for name in _label_names(texts, index, problem_type, separator):
+        names = _label_names(texts, index, problem_type, separator)
+        num_labels += len(names)
+        for name in names:
             found.setdefault(name, index)
+    if (
+        len(found) == 2 and {*found} <= _BITS and num_labels == 2 * len(texts)
+    ):  # As [0, 1] and [1, 0] are read.
+        raise InputError(
+            f"{texts.source}: expected the names of the labels, got both {' and '.join(found)} in "
+            "all examples, as if they were a 0 or 1 for each label"
+        )
     if "None" in found:
         raise InputError(
             f"{texts.where(found['None'])}: expected a label, got 'None', which Python writes for "
@@ -219,7 +231,7 @@ def _label_names(texts: Texts, index: int, problem_type: str, separator: str) ->
             )
         items = text.split(separator)
     names = [name for item in items if (name := _label_name(item, where))]
-    if {*names} <= {"0", "1", "0.0", "1.0"} and len({*names}) < len(names):
+    if {*names} <= _BITS and len({*names}) < len(names):
         raise InputError(
             f"{where}: expected the names of the labels, got zeros and ones: {label!r:.80}"
         )

@@ -53,7 +53,7 @@ def read_rows(
     if form := FORMS.get(path.suffix.lower()):
         yield from _columnar(path, form, columns)
         return
-    reader = {".csv": _csv, ".jsonl": _jsonl, ".json": _jsonl}.get(path.suffix.lower(), _tsv)
+    reader = _READERS.get(path.suffix.lower(), _tsv)
     if reader is _jsonl:
         yield from _jsonl(path, columns)
         return
@@ -70,6 +70,11 @@ def read_rows(
                 f"{_quoted(cells)}"
             )
         yield Row(line, [cells[place] for place in places])
+
+
+def is_tsv(path: Path) -> bool:
+    """Returns whether `read_rows` reads a file as TSV."""
+    return path.suffix.lower() not in (*FORMS, *_READERS)
 
 
 def unit_of(path: Path) -> str:
@@ -178,3 +183,6 @@ def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 def _quoted(cells: Sequence[str]) -> str:
     return shorten(repr("\t".join(map(str, cells))), 100)
+
+
+_READERS = {".csv": _csv, ".jsonl": _jsonl, ".json": _jsonl}

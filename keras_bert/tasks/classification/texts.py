@@ -4,6 +4,7 @@ Labels remain as they are in the file; labels.py converts them to numbers.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import GlueTask
-from keras_bert.tasks.classification.tables import Row, read_rows, unit_of
+from keras_bert.tasks.classification.tables import Row, is_tsv, read_rows, unit_of
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class TableRules:
 
 
 _STRICT = TableRules()
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
 def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
@@ -156,6 +158,8 @@ def read_texts(
             short[0],
         )
     check_text_cells(path, rows, text_columns, empty_texts=rules.empty_texts)
+    if rules is _STRICT and is_tsv(path):
+        _check_quotes(path, rows, bool(label_column))
     return Texts(
         source=str(path),
         first=[row.cells[0] for row in rows],
@@ -165,6 +169,29 @@ def read_texts(
         indices=[str(index) for index in range(len(rows))],
         unit=unit_of(path),
     )
+
+
+def _check_quotes(path: Path, rows: Sequence[Row], has_labels: bool) -> None:
+    """Reports cells that are quoted as in CSV: rejects labels, and warns of texts."""
+    for row in rows if has_labels else ():
+        if _QUOTED.fullmatch(row.cells[-1]):
+            raise InputError(
+                f"{path}, line {row.line}: the label {row.cells[-1]!r:.80} has quotes; expected "
+                "cells without quotes in a TSV file, or a CSV file"
+            )
+    quoted = [
+        row.line
+        for row in rows
+        if any('""' in cell[1:-1] and _QUOTED.fullmatch(cell) for cell in row.cells)
+    ]
+    if quoted:
+        logging.warning(
+            "%s: %d rows have texts with the quotes of CSV, which are read as text; the first is "
+            "line %d. TSV files have no quotes; use a CSV file",
+            path,
+            len(quoted),
+            quoted[0],
+        )
 
 
 def check_text_cells(

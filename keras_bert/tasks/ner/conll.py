@@ -63,7 +63,7 @@ def read_conll(
     Raises:
         InputError: the file cannot be read or has no sentence; or a line has a NUL character, a
             different number of columns than the first one, too few columns, or an empty word or
-            tag.
+            tag; or the words are numbered, and `token_column` is the column of their numbers.
     """
     sentences: list[Sentence] = []
     words, tags, first_line, document, started = [], [], 0, 0, False
@@ -107,6 +107,11 @@ def read_conll(
     end_sentence()
     if not sentences:
         raise InputError(f"{path}: contains no sentences; expected a word and its tag on each line")
+    if width[0] > 2 and _are_numbered(sentences):
+        raise InputError(
+            f"{path}: column {token_column} has the number of each word; expected words, probably "
+            f"--token_column={token_column + 1}"
+        )
     return sentences
 
 
@@ -123,6 +128,16 @@ def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[s
             lines.append(" ".join("_".join(value.split()) or "_" for value in (word, *tags)))
         lines.append("")
     write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _are_numbered(sentences: Sequence[Sentence]) -> bool:
+    """Returns whether the words of all sentences are the numbers from 0 or from 1."""
+    first = sentences[0].words[0]
+    longest = max(len(sentence.words) for sentence in sentences)
+    if longest == 1 or first not in ("0", "1"):
+        return False
+    numbers = tuple(map(str, range(int(first), int(first) + longest)))
+    return all(sentence.words == numbers[: len(sentence.words)] for sentence in sentences)
 
 
 def _column(columns: Sequence[str], index: int, flag: str, where: str, hint: str) -> str:

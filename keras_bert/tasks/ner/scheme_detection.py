@@ -54,7 +54,9 @@ def check_tags(
         schemes = ["io"]
     if schemes != ["io"]:
         _check_prefixes(sentences, path, types, scheme)
-    tag_of = {name: f"I-{name}" if schemes == ["io"] else standard_tag(name) for name in types}
+    # Files in IO may have the prefix I, too.
+    is_bare = schemes == ["io"] and not all(name.startswith("I-") for name in types)
+    tag_of = {name: f"I-{name}" if is_bare else standard_tag(name) for name in types}
     tag_of |= {OUTSIDE: OUTSIDE, UNKNOWN: UNKNOWN}
     rows = [[tag_of[tag] for tag in sentence.tags] for sentence in sentences]
     pairs = [[split_tag(tag) for tag in row] for row in rows]

@@ -170,6 +170,21 @@ def test_lists_of_numbers_are_labels(tmp_path, cell):
 
 
 @pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        ([[0, 1], [1, 0]], "0 and 1"),
+        ([[1.0, 0.0], [0.0, 1.0]], "1.0 and 0.0"),
+        (["[1, 0]", "[0, 1]"], "1 and 0"),
+        ([[True, False], [False, True]], "true and false"),
+    ],
+)
+def test_a_zero_or_one_for_each_of_two_labels_is_rejected(tmp_path, cells, names):
+    ending = "csv" if isinstance(cells[0], str) else "jsonl"
+    with pytest.raises(InputError, match=f"expected the names of the labels, got both {names} in"):
+        read(tmp_path, ending, cells, "multi_label")
+
+
+@pytest.mark.parametrize(
     ("cell", "message"),
     [
         ("[a, b]", r"""expected labels separated by ',', or a list such as \["a", "b"\], got"""),
@@ -182,6 +197,7 @@ def test_lists_of_numbers_are_labels(tmp_path, cell):
         ([["a"]], r"expected a label, got \["),
         ([{"label": "a"}], r"expected a label, got \{"),
         ([0, 1, 1], r"expected the names of the labels, got zeros and ones: \[0, 1, 1\]"),
+        ([True, False, False], "expected the names of the labels, got zeros and ones"),
         ("[0 1 1]", "expected the names of the labels, got zeros and ones"),
     ],
 )

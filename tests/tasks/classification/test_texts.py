@@ -222,3 +222,15 @@ def test_too_deeply_nested_json_is_rejected(tmp_path):
     path.write_text('{"text": "a"}\n{"text": ' + "[" * 100_000 + "\n")
     with pytest.raises(InputError, match=r"a.jsonl, line 2: is nested too deeply"):
         read_texts(path, ["text"])
+
+
+def test_quotes_of_csv_in_a_tsv_file_are_reported(tmp_path, caplog):
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tlabel\n"She wrote ""hi"""\ta\n"Hi" and "ho"\tb\n')
+    assert read_texts(path, ["text"], "label").first == ['"She wrote ""hi"""', '"Hi" and "ho"']
+    assert "1 rows have texts with the quotes of CSV" in caplog.text
+    path.write_text('text\tlabel\nx\t"[""a"", ""b""]"\n')
+    with pytest.raises(
+        InputError, match=r"line 2: the label .* has quotes; expected cells without"
+    ):
+        read_texts(path, ["text"], "label")

@@ -50,6 +50,11 @@ def test_types_without_a_prefix_are_converted_to_iob2(read):
         check_types(file, labels, "x")
 
 
+def test_prefix_of_all_tags_in_io_is_no_part_of_the_types(read):
+    file = read("a I-PER\nb I-PER\nc I-LOC\nd O\n", tag_scheme="io")
+    assert file.tags == [["B-PER", "I-PER", "B-LOC", "O"]]
+
+
 def test_unknown_labels_are_not_trained_on(read, caplog):
     file = read("a B-PER\nb -\nc O\n")
     assert (file.tags, file.types) == ([["B-PER", "-", "O"]], {"PER"})
