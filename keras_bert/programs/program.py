@@ -36,8 +36,12 @@ _LOG_LINE = std_logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%
 # Errors of TensorFlow and JAX that a lost GPU or a lost connection between GPUs may raise.
 _DEVICE_ERRORS = {"InternalError", "UnavailableError", "AbortedError", "UnknownError"}
 _DEVICE_ERRORS |= {"JaxRuntimeError", "XlaRuntimeError"}
-_ABOUT_GPUS = re.compile("nccl|rccl|cuda|cudnn|cublas", re.IGNORECASE)
-_EXHAUSTED = re.compile("out.of.memory|ALLOC_FAILED", re.IGNORECASE)
+_ABOUT_GPUS = re.compile(
+    r"nccl|rccl|cuda|cudnn|cublas|\bhip|rocblas|miopen|gpu sync|synchronize gpu|launch failed|"
+    "already in an error state",  # of a stream of operations
+    re.IGNORECASE,
+)
+_EXHAUSTED = re.compile("out.?of.?memory|ALLOC_FAILED", re.IGNORECASE)
 # JAX's errors that are permanent begin with one of these status codes.
 _PERMANENT = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")
 # The values of KERAS_BACKEND that programs accept; each program may support only some of them.
