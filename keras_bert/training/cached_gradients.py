@@ -55,8 +55,7 @@ def make_cached_gradients(
         with tf.GradientTape() as tape:
             tape.watch(vectors)
             sums = rows.sums(vectors, batch)
-            losses = objective.losses.items()
-            scaled = tf.add_n([sums[name] / (totals[name] + e) for name, e in losses]) * scale
+            scaled = objective.loss(sums, totals) * scale
         return tf.stack([sums[name] for name in objective.metrics]), tape.gradient(scaled, vectors)
 
     def backward(batch: Batch, upstream: tf.Tensor) -> list[tf.Tensor]:

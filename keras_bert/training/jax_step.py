@@ -51,8 +51,7 @@ def make_train_steps(
             recompute or contextlib.nullcontext(),
         ):
             sums = objective.sums(model, batch, True)
-        loss = sum(sums[name] / (totals[name] + e) for name, e in objective.losses.items())
-        return loss * scale, jnp.stack([sums[name] for name in names])
+        return objective.loss(sums, totals) * scale, jnp.stack([sums[name] for name in names])
 
     def forward_backward(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         differentiated = jax.value_and_grad(loss_and_sums, has_aux=True)

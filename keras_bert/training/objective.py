@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 Batch = Mapping[str, Any]  # tensors of the backend by feature name
 AfterBatch = Callable[[], None]  # called after each evaluation batch; may raise to interrupt it
@@ -49,6 +50,16 @@ class Objective:
     sums: Callable[[keras.Model, Batch, bool], dict[str, Any]]
     rows: RowObjective | None = None
     rows_per_example: int = 1
+
+    def loss(self, sums: Mapping[str, Any], totals: Mapping[str, Any]) -> Any:
+        """Computes the loss of a batch from {metric: numerator} and {metric: denominator}.
+
+        A loss of weight 0, such as that of a batch without any labeled token, is 0.
+        """
+        return sum(
+            sums[name] / ops.maximum(totals[name] + epsilon, 1e-12)
+            for name, epsilon in self.losses.items()
+        )
 
     def divide(self, sums: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Returns {"loss": value} followed by {metric: value}; a metric of weight 0 is 0.

@@ -57,9 +57,7 @@ def make_train_steps(
                 recompute = recomputing(model, fully_compiled=fully_compiled)
             with recompute:
                 sums = objective.sums(model, batch, True)
-            losses = objective.losses.items()
-            loss = tf.add_n([sums[name] / (totals[name] + e) for name, e in losses])
-            scaled = loss * scale
+            scaled = objective.loss(sums, totals) * scale
         gradients = tape.gradient(scaled, variables, unconnected_gradients="zero")
         # Dense, because Keras optimizers would square the values of an IndexedSlices before they
         # sum the rows of a repeated token.

@@ -29,3 +29,19 @@ def test_only_tagged_tokens_of_real_examples_count():
     )
     hits = [logits[row, token].argmax() == tag for row, token, tag in counted]
     np.testing.assert_allclose(metrics["tag_accuracy"], np.mean(hits))
+
+
+def test_batch_without_tagged_tokens_has_the_loss_0_and_no_gradient():
+    logits = tf.random.normal([1, 4, 5])
+    batch = {
+        **{name: tf.zeros([1, 4], tf.int32) for name in ("input_ids", "input_mask")},
+        "tags": tf.fill([1, 4], -1),
+        "example_weights": tf.ones([1]),
+    }
+    task = tagging_objective()
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        sums = task.sums(lambda inputs, training: {"logits": logits}, batch, True)
+        loss = task.loss(sums, task.weights(batch))
+    assert float(loss) == 0
+    assert not tf.math.count_nonzero(tape.gradient(loss, logits))
