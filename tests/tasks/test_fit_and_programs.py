@@ -82,6 +82,17 @@ def write_rows(path, **columns):
     return path
 
 
+def with_teacher(create, folder, weight):
+    """Returns the arguments of `compare` for a teacher with a new head; {} if `weight` is None."""
+    if weight is None:
+        return {}
+    teacher = create()
+    teacher.untrained = ()
+    teacher.save_pretrained(folder)
+    both = {"distillation_weight": weight, "hidden_state_weight": 0.5, "temperature": 2.0}
+    return {"options": {"teacher": teacher}, "both": both, "teacher": folder}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("weight", [None, 0.5])
 @pytest.mark.parametrize("problem_type", ["single_label", "multi_label", "regression"])
@@ -96,42 +107,43 @@ def test_classifiers_with_and_without_a_teacher(
     names = None if problem_type == "regression" else ["a", "b", "c"]
     classifier = TextClassifier.from_pretrained(pretrained, names, 24, problem_type)
     file = write_rows(tmp_path / "train.jsonl", text=TEXTS, pair=PAIRED, label=labels)
-    options, both, flags = {}, {}, {}
-    if weight is not None:
-        teacher = TextClassifier.from_pretrained(pretrained, names, 24, problem_type)
-        teacher.untrained = ()
-        teacher.save_pretrained(tmp_path / "teacher")
-        options, flags = {"teacher": teacher}, {"teacher": tmp_path / "teacher"}
-        both = {"distillation_weight": weight, "hidden_state_weight": 0.5, "temperature": 2.0}
     compare(
         "run_classifier.py",
         classifier,
         ((TEXTS, PAIRED), labels),
-        options=options,
-        both=both,
         task_name="custom",
         train_file=file,
         text_pair_column="pair",
         problem_type=problem_type,
-        **flags,
+        **with_teacher(
+            lambda: TextClassifier.from_pretrained(pretrained, names, 24, problem_type),
+            tmp_path / "teacher",
+            weight,
+        ),
     )
 
 
 @pytest.mark.slow
-def test_taggers(compare, pretrained, tmp_path):
+@pytest.mark.parametrize("weight", [None, 0.5, 1])
+def test_taggers(compare, pretrained, tmp_path, weight):
     words = [text.split() for text in TEXTS]
-    tags = [["B-X" if word in ("good", "film") else "O" for word in row] for row in words]
+    # The last words are not labeled.
+    tags = [["B-X" if word in ("good", "film") else "O" for word in row[:-1]] for row in words]
+    tags = [[*row, "-"] for row in tags]
     sentences = [zip(*row, strict=True) for row in zip(words, tags, strict=True)]
     file = tmp_path / "train.conll"
     file.write_text(
         "\n".join("".join(f"{word}\t{tag}\n" for word, tag in row) for row in sentences)
     )
-    tagger = EntityTagger.from_pretrained(pretrained, ["X"], 8)  # Some texts have two windows.
-    compare("run_ner.py", tagger, (words, tags), train_file=file)
+    create = lambda: EntityTagger.from_pretrained(pretrained, ["X"], 8)  # noqa: E731
+    teacher = with_teacher(create, tmp_path / "teacher", weight)
+    # Some texts have two windows.
+    compare("run_ner.py", create(), (words, tags), train_file=file, **teacher)
 
 
 @pytest.mark.slow
-def test_question_answerers(compare, pretrained, tmp_path):
+@pytest.mark.parametrize("weight", [None, 0.5])
+def test_question_answerers(compare, pretrained, tmp_path, weight):
     sizes = {"max_query_length": 8, "doc_stride": 4}
     questions = [f"is it {'a ' * (i % 3)}book" for i in range(21)]
     answers = [{"text": text.split()[-1], "start": text.rindex(text.split()[-1])} for text in TEXTS]
@@ -150,8 +162,12 @@ def test_question_answerers(compare, pretrained, tmp_path):
     ]
     file = tmp_path / "train.json"
     file.write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
-    answerer = QuestionAnswerer.from_pretrained(pretrained, max_seq_length=16, **sizes)
-    compare("run_squad.py", answerer, (questions, TEXTS, answers), train_file=file, **sizes)
+    create = lambda: QuestionAnswerer.from_pretrained(  # noqa: E731
+        pretrained, max_seq_length=16, **sizes
+    )
+    teacher = with_teacher(create, tmp_path / "teacher", weight)
+    data = (questions, TEXTS, answers)
+    compare("run_squad.py", create(), data, train_file=file, **sizes, **teacher)
 
 
 @pytest.mark.slow
