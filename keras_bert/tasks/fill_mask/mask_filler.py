@@ -162,8 +162,10 @@ class MaskFiller(Task):
             "loss" and "masked_lm_loss", both in nats per masked token, and "masked_lm_accuracy".
 
         Raises:
-            InputError: an argument is invalid, or there are no texts.
+            InputError: an argument is invalid, there are no texts, or the model is an export, which
+                returns only the likeliest tokens.
         """
+        _ = self.model  # Raises an error for an exported model, which has no logits.
         (column,) = check_texts("texts", texts)
         if not column:
             raise InputError("evaluate() got no texts; expected at least one")

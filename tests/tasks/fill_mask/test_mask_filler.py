@@ -120,6 +120,8 @@ def test_exported_model_gives_the_same_predictions(filler, tmp_path):
     assert_same(exported.predict(TEXTS), expected)
     assert_same(exported.predict(TEXTS, batch_size=1), expected)  # Rows of different widths.
     assert_same(exported.predict([]), filler.predict([]))
+    with pytest.raises(InputError, match="an exported model has no Keras model"):
+        exported.evaluate(TEXTS)
 
 
 @pytest.fixture(scope="module")
