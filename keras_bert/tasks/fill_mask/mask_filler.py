@@ -162,8 +162,10 @@ class MaskFiller(Task):
             "loss" and "masked_lm_loss", both in nats per masked token, and "masked_lm_accuracy".
 
         Raises:
-            InputError: an argument is invalid, or there are no texts.
+            InputError: an argument is invalid, there are no texts, they have no tokens, or the
+                model is an export, which returns only the likeliest tokens.
         """
+        _ = self.model  # Raises an error for an exported model, which has no logits.
         (column,) = check_texts("texts", texts)
         if not column:
             raise InputError("evaluate() got no texts; expected at least one")
@@ -181,12 +183,10 @@ class MaskFiller(Task):
                 loss += float((np.log(np.exp(logits).sum(-1)) - of_ids).sum())
                 hits += float((logits.argmax(-1) == ids[part]).sum())
             count += len(ids)
-        mean = loss / max(count, 1.0)
-        return {
-            "loss": mean,
-            "masked_lm_loss": mean,
-            "masked_lm_accuracy": hits / max(count, 1.0),
-        }
+        if not count:
+            raise InputError("evaluate(): the texts have no tokens that can be masked")
+        mean = loss / count
+        return {"loss": mean, "masked_lm_loss": mean, "masked_lm_accuracy": hits / count}
 
     def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, Any]:
         """Predicts the tokens for each [MASK].

@@ -120,6 +120,8 @@ def test_exported_model_gives_the_same_predictions(filler, tmp_path):
     assert_same(exported.predict(TEXTS), expected)
     assert_same(exported.predict(TEXTS, batch_size=1), expected)  # Rows of different widths.
     assert_same(exported.predict([]), filler.predict([]))
+    with pytest.raises(InputError, match="an exported model has no Keras model"):
+        exported.evaluate(TEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +235,7 @@ def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
         (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
         (lambda it: it.predict(["a"], batch_size=0), "batch_size=0: expected a whole number"),
         (lambda it: it.evaluate([]), r"evaluate\(\) got no texts; expected at least one"),
+        (lambda it: it.evaluate(["", " "]), "the texts have no tokens that can be masked"),
         (lambda it: it.evaluate("a"), "texts is 'a', a str; expected a list of strings"),
         (lambda it: it.fit([]), r"fit\(\) got no examples; expected at least one"),
         (lambda it: it.fit("a"), "texts is 'a', a str; expected a list of strings"),
