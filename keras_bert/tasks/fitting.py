@@ -1,6 +1,7 @@
 """Trains the model of a task object with `keras.Model.fit`."""
 
 import contextlib
+import functools
 import itertools
 import math
 import numbers
@@ -251,6 +252,8 @@ def _compiled(model: keras.Model, **arguments: Any) -> Iterator[None]:
         lambda value: (type(value), value.get_config()) if hasattr(value, "get_config") else value,
         arguments,
     )
+    # A constant of the step that users can change.
+    configs["rates"] = [getattr(layer, "rate", None) for layer in model._flatten_layers()]
     model.compile(**arguments)
     if (
         previous
@@ -258,6 +261,12 @@ def _compiled(model: keras.Model, **arguments: Any) -> Iterator[None]:
         and [*map(id, previous.variables)] == [*map(id, variables)]
     ):
         model.train_function = previous.function
+    elif keras.config.backend() == "jax":
+        # For the method itself, which is equal in each `fit`, jax.jit would return the step of the
+        # last `fit`, with its optimizer.
+        model.train_step = functools.partial(type(model).train_step, model)
+        model.make_train_function()
+        del model.train_step
     yield
     if keras.config.backend() == "jax":
         model._fit_step = _Step(model.train_function, configs, variables)

@@ -78,7 +78,12 @@ def main(model_dir: str, output_dir: str) -> None:
     compilations.since_last_call()
     again = classifier.fit(TEXTS, LABELS, validation_data=(TEXTS, LABELS), **OPTIONS).history
     counts["second_fit"] = compilations.since_last_call()
+    kernel = classifier.model.classifier.kernel
+    before = keras.ops.convert_to_numpy(kernel).copy()
+    classifier.fit(TEXTS, LABELS, **{**OPTIONS, "learning_rate": 1e-6})
+    moved = np.abs(keras.ops.convert_to_numpy(kernel) - before).max()
     report = {
+        "moved_at_a_low_rate": float(moved),
         "history": history,
         "second_history": again,
         "compilations": counts,
