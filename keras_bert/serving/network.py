@@ -95,8 +95,8 @@ class Network(tf.Module):
         """
         splits = tf.cast(input_ids.row_splits, tf.int32)
         rows = tf.size(splits) - 1
-        # 0 on a CPU, 1 on a GPU: the device that runs the graph, not the one that exported it.
-        device = tf.raw_ops.DeviceIndex(device_names=["CPU", "GPU"])
+        # 0 on a CPU, else 1: the device that runs the graph, not the one that exported it.
+        device = tf.minimum(tf.raw_ops.DeviceIndex(device_names=["CPU"]), 1)
         rows_at_once = ROWS_AT_ONCE + device * (ROWS_AT_ONCE_ON_GPU - ROWS_AT_ONCE)
         return tf.cond(
             tf.logical_and(rows > 0, rows <= rows_at_once),

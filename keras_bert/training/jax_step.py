@@ -114,13 +114,16 @@ def make_train_steps(
         metrics = StepMetrics(sums, denominators, *counts, scale, norm, rate)
         return (new_weights, new_slots), metrics
 
+    places = tuple([v.value.sharding for v in part] for part in (trained, slots))
     if training.jit_compile:
         # Each variable keeps its sharding, and the memory of the previous state is reused.
-        places = tuple([v.value.sharding for v in part] for part in (trained, slots))
         step = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
 
     def train_steps(iterator: Iterator[Batch], count: int) -> StepMetrics:
         values = tuple([v.value for v in part] for part in (trained, slots))
+        # Newly created arrays are not committed to a device, the results of the step are: without
+        # this, the second step would be compiled again.
+        values = jax.device_put(values, places)
         fixed = [v.value for v in others]
         steps = []
         try:

@@ -9,6 +9,7 @@ case; `jax/`, the checkpoint as JAX read it; `facts.json`.
 """
 
 import json
+import logging
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
@@ -51,6 +52,20 @@ CASES = {
     # As on accelerators, chains run again in the backward pass.
     "chains": (JaxDevices(DEVICES[:1]), {}),
 }
+
+
+class StepCompilations(logging.Handler):
+    """Counts the compilations of training steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        jax.config.update("jax_log_compiles", True)
+        logging.getLogger("jax._src.dispatch").addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Counts the log line of a compilation."""
+        self.count += record.getMessage().startswith("Finished XLA compilation of jit(step)")
 
 
 def make(devices: JaxDevices, folder: Path) -> tuple[BertPretrainer, AdamWeightDecay]:
@@ -168,14 +183,17 @@ def main(folder: Path) -> None:
         {name.split("/")[1]: stored[name] for name in stored if name.startswith(f"{step}/")}
         for step in range(steps)
     ]
-    facts = {"devices": len(DEVICES)}
+    facts = {"devices": len(DEVICES), "compilations": {}}
+    compilations = StepCompilations()
     for case, (devices, how) in CASES.items():
         model, optimizer = make(devices, folder)
         state = TrainState(model, optimizer, pretraining_objective())
         train_steps = make_train_steps(devices, state, TrainingSettings(steps, 8, **how))
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
+        compilations.count = 0
         with as_on_accelerators() if case == "chains" else nullcontext():
             metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
+        facts["compilations"][case] = compilations.count
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
         np.savez(
             folder / f"{case}.npz",

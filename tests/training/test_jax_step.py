@@ -152,6 +152,11 @@ def test_step_has_no_scatter(facts, rows):
     assert facts["scatters"][rows] == 0
 
 
+def test_each_step_is_compiled_once(facts):
+    counts = facts["compilations"]
+    assert counts == dict.fromkeys(counts, 1)
+
+
 def test_model_parallel_splits_only_the_vocabulary_and_its_moments(facts):
     replicated, sharded = facts["data_parallel"], facts["model_parallel"]
     halved = {path for path in replicated if replicated[path] != sharded[path]}
