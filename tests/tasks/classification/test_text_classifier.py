@@ -562,8 +562,8 @@ def test_other_backends_train_and_predict_as_tensorflow(on_backend, untrained):
 def test_jax_compiles_few_programs_and_keeps_them_for_the_next_fit(on_backend):
     backend, report, _ = on_backend
     if backend == "jax":
-        # Training: batches of 32, 64 and 96 tokens, and partial ones. Evaluation: 96 and 32 tokens;
-        # prediction: 1, 2, 4 and 8 texts.
+        # Fit: training batches of 32, 64 and 96 tokens, partial ones, and one evaluation batch.
+        # Prediction: 1, 2, 4 and 8 texts.
         assert report["compilations"] == {"fit": 5, "predict": 4, "second_fit": 0}
 
 
