@@ -37,7 +37,9 @@ def tokenizer_settings(
     if model:
         declared[str(checkpoint.path)] = model
     flag, do_lower_case = "--do_lower_case", settings.do_lower_case
-    for name in TokenizerSettings().to_dict().keys() - {"max_input_chars_per_word"}:
+    for name in TokenizerSettings().to_dict():
+        if name == "max_input_chars_per_word":
+            continue
         values = {where: each.effective()[name] for where, each in declared.items()}
         if name == "do_lower_case" and do_lower_case is not None:
             values = {flag: do_lower_case, **values}

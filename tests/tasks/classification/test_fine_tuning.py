@@ -20,7 +20,7 @@ from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSetti
 from keras_bert.training.run import TrainingSettings
 
 
-def classify(output_dir, init_checkpoint, classification, batch_size=16, seeds=(1,), **settings):
+def classify(output_dir, init_checkpoint, classification, batch_size=16, seeds=(2,), **settings):
     values = {"max_seq_length": 16, "learning_rate": 1e-2, "num_train_epochs": 2.0} | settings
     record = {**classification, **values}
     run = FineTuningRun(
