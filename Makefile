@@ -54,11 +54,15 @@ TEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
 test: $(READY)
 	$(TEST) -m 'not slow'
 
-# In two parts, because XLA keeps each compiled program until the process ends: the two workers of a
-# single run would need 8 GB each.
+# In parts, because XLA keeps each compiled program until the process ends: the two workers of a
+# single run would need more than 24 GB.
+LARGE := tests/tasks/classification tests/tasks/embedding
 slow: $(READY)
-	$(TEST) -m slow tests/tasks
-	$(TEST) -m slow --ignore=tests/tasks
+	$(TEST) -m slow tests/tasks/test_*.py
+	$(TEST) -m slow $(LARGE)
+	$(TEST) -m slow tests/tasks $(addprefix --ignore=,$(LARGE) $(wildcard tests/tasks/test_*.py))
+	$(TEST) -m slow tests/programs
+	$(TEST) -m slow --ignore=tests/tasks --ignore=tests/programs
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

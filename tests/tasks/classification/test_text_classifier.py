@@ -26,7 +26,7 @@ from tests.tasks.classification import classify_on_backend
 TEXTS = [f"{('bad ', 'good ')[i % 2] * (1 + i * 7 % 28)}film" for i in range(32)]
 LABELS = [("neg", "pos")[i % 2] for i in range(32)]
 PAIRS = (TEXTS, [f"it is {'very ' * (i % 3)}a book" for i in range(32)])
-FAST = {"verbose": 0, "batch_size": 4, "learning_rate": 1e-2, "jit_compile": False}
+FAST = {"verbose": 0, "batch_size": 4, "seed": 0, "learning_rate": 1e-2, "jit_compile": False}
 
 
 def open_new(pretrained, **changes):
