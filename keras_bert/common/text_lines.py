@@ -4,9 +4,11 @@ Only "\n" ends a line (any "\r" before it is removed), because texts may contain
 characters. A byte order mark is skipped.
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from keras_bert.common.errors import InputError
 
@@ -35,3 +37,13 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     except UnicodeDecodeError as error:
         bad = error.object[error.start : error.start + 10]
         raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None
+
+
+def parse_json(content: str, where: str) -> Any:
+    """Parses JSON; `where` starts the message of the InputError for text that is not JSON."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise InputError(f"{where}: is nested too deeply; expected a JSON object") from None
+    except ValueError as error:
+        raise InputError(f"{where}: is not JSON: {error}") from None

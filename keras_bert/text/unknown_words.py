@@ -66,7 +66,7 @@ def describe_unknown_words(texts: Iterable[str | bytes], tokenizer: "BertTokeniz
     cause = "the vocabulary may be that of another language"
     if 2 * num_known > sum(map(counts.__getitem__, unknown)):
         cause = (
-            "most of them are in lower case, so the vocabulary is probably uncased; set "
+            "most of them are in the vocabulary in lower case, so it is probably uncased; set "
             "do_lower_case"
         )
     examples = ", ".join(repr(word.decode("utf-8", "replace")) for word in unknown[:3])

@@ -13,7 +13,9 @@ GERMAN = ["Das Buch ist good. Der film ist gut."] * 20
 ENGLISH = ["the film is very good."] * 10 + ["it is a bad book."] * 20
 CAPITALS = ["It Is A Good Film."] * 30
 OTHER = "such as 'ist', 'das', 'buch': the vocabulary may be that of another language"
-UNCASED = "most of them are in lower case, so the vocabulary is probably uncased; set do_lower_case"
+UNCASED = (
+    "most of them are in the vocabulary in lower case, so it is probably uncased; set do_lower_case"
+)
 
 
 @pytest.fixture(scope="module")

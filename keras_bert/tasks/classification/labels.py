@@ -224,6 +224,7 @@ def _label_names(texts: Texts, index: int, problem_type: str, separator: str) ->
         # Not "[a],[b]", which has two labels in brackets.
         is_list = _CLOSING.get(text[:1]) == text[-1:] and text[0] not in text[1:]
         is_list |= text.startswith("[[")
+        is_list |= bool(re.fullmatch(r"\w+\([^()]*\)", text))  # array(['a', 'b'], dtype=object)
         if is_list and any(x in text for x in ("'", '"', separator)):
             raise InputError(
                 f"{where}: expected labels separated by {separator!r}, or a list such as "

@@ -7,7 +7,6 @@ Parquet and Arrow files need the package pyarrow.
 """
 
 import csv
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from keras_bert.common.columnar_files import FORMS, read_batches
 from keras_bert.common.errors import InputError, shorten
-from keras_bert.common.text_lines import check_no_nul, read_lines
+from keras_bert.common.text_lines import check_no_nul, parse_json, read_lines
 
 
 @dataclass(frozen=True)
@@ -160,14 +159,7 @@ def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     for number, line in read_lines(path):
         if not line.strip():
             continue
-        try:
-            values = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}, line {number}: is not JSON: {error}") from None
-        except RecursionError:
-            raise InputError(
-                f"{path}, line {number}: is nested too deeply; expected a JSON object"
-            ) from None
+        values = parse_json(line, f"{path}, line {number}")
         if not isinstance(values, dict):
             raise InputError(
                 f"{path}, line {number}: expected a JSON object, got {line.strip()[:80]!r}"

@@ -156,7 +156,7 @@ class MaskFiller(Task):
         Args:
             texts: n strings.
             batch_size: number of texts per batch.
-            seed: seed of the choice of masked tokens.
+            seed: seed of the choice of masked tokens, which also depends on `batch_size`.
 
         Returns:
             "loss" and "masked_lm_loss", both in nats per masked token, and "masked_lm_accuracy".

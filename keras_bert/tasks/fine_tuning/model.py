@@ -5,7 +5,6 @@ from dataclasses import replace
 import keras
 from absl import logging
 
-from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.optimization.adamw import AdamWeightDecay
@@ -41,8 +40,11 @@ def make_task_object(
         num_labels = getattr(model, "num_labels", None)
         _check_head(settings, start, task, num_labels, is_teacher)
         report = checkpoint.load_into(model)
-        weights = weights_of(model)
-        new_weights = {path: weights[path] for path in report.new}
+        new_weights = {
+            variable.path: keras.ops.convert_to_numpy(variable.value)
+            for variable in model.weights
+            if variable.path in report.new
+        }
         reinitialize(model, new_weights, settings.random_seed)  # As in `fit`.
     if not task_object.uses_pooler:
         # The outputs do not depend on the pooler, and public models for such tasks have none.

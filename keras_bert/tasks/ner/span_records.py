@@ -34,7 +34,7 @@ from absl import logging
 
 from keras_bert.common.columnar_files import FORMS, read_schema
 from keras_bert.common.errors import InputError
-from keras_bert.common.text_lines import read_lines
+from keras_bert.common.text_lines import parse_json, read_lines
 from keras_bert.tasks.classification.tables import read_rows
 from keras_bert.tasks.ner.conll import DOCUMENT_START, Sentence
 from keras_bert.tasks.ner.tag_schemes import UNKNOWN, Entity
@@ -213,7 +213,7 @@ def _objects(path: Path) -> Iterator[tuple[str, int, Any]]:
                 yield "item", index, record
             return
         is_first = False
-        yield "line", number, _parsed(line, f"{path}, line {number}")
+        yield "line", number, parse_json(line, f"{path}, line {number}")
 
 
 def _rows(path: Path, form: str) -> Iterator[tuple[str, int, Any]]:
@@ -241,16 +241,7 @@ def _list_of(path: Path) -> list[Any]:
             f"{path}: is a JSON list of {path.stat().st_size} bytes; expected at most "
             f"{_MAX_LIST_BYTES}, or one JSON object per line"
         )
-    return _parsed("\n".join(line for _, line in read_lines(path)), str(path))
-
-
-def _parsed(content: str, where: str) -> Any:
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise InputError(f"{where}: is nested too deeply; expected a JSON object") from None
-    except ValueError as error:
-        raise InputError(f"{where}: is not JSON: {error}") from None
+    return parse_json("\n".join(line for _, line in read_lines(path)), str(path))
 
 
 def _text_of(record: Mapping[str, Any], where: str) -> str:

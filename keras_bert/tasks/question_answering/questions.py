@@ -14,7 +14,6 @@ of a Parquet or Arrow file:
 files may have no "answers".
 """
 
-import json
 import numbers
 import os
 import re
@@ -25,7 +24,7 @@ from typing import Any
 
 from keras_bert.common.columnar_files import FORMS, read_schema
 from keras_bert.common.errors import InputError
-from keras_bert.common.text_lines import read_lines
+from keras_bert.common.text_lines import parse_json, read_lines
 from keras_bert.tasks.checks import check_list, check_same_length
 from keras_bert.tasks.classification.tables import read_rows
 
@@ -84,9 +83,9 @@ def _items(path: Path) -> Iterator[tuple[str, Any]]:
     parts = [(number, line.strip()) for number, line in lines if line.strip()]
     if len(parts) > 1 and parts[0][1].endswith("}") and parts[1][1].startswith("{"):
         for number, line in parts:
-            yield f"{path}, line {number}", _parsed(line, f"{path}, line {number}")
+            yield f"{path}, line {number}", parse_json(line, f"{path}, line {number}")
         return
-    content = _parsed("\n".join(line for _, line in lines), f"{path}")
+    content = parse_json("\n".join(line for _, line in lines), f"{path}")
     if isinstance(content, dict) and "context" in content:
         content = [content]
     data = content if isinstance(content, list) else _field(content, "data", list, f"{path}")
@@ -99,15 +98,6 @@ def _table_rows(path: Path, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
     columns = ["id", "question", "context", *optional]
     for row in read_rows(path, columns):
         yield f"{path}, row {row.line}", dict(zip(columns, row.cells, strict=True))
-
-
-def _parsed(content: str, where: str) -> Any:
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise InputError(f"{where}: cannot be read as JSON: nested too deeply") from None
-    except ValueError as error:
-        raise InputError(f"{where}: is not JSON: {error}") from None
 
 
 def questions_of(

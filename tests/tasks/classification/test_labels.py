@@ -189,6 +189,8 @@ def test_a_zero_or_one_for_each_of_two_labels_is_rejected(tmp_path, cells, names
     [
         ("[a, b]", r"""expected labels separated by ',', or a list such as \["a", "b"\], got"""),
         ("['a' 'b]", "expected labels separated by"),
+        ("array(['a', 'b'], dtype=object)", "expected labels separated by"),
+        ("frozenset({'a'})", "expected labels separated by"),
         ("['a', nan]", "expected a label, got nan; remove examples without a label, or rename"),
         ("[nan]", "expected a label, got nan"),
         ("a,nan", "expected a label, got nan"),
