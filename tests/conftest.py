@@ -7,6 +7,7 @@ import io
 import os
 import random
 import secrets
+import signal
 import subprocess
 import sys
 import traceback
@@ -34,6 +35,8 @@ def pytest_configure() -> None:
     Turns graph optimization off in the test process, since it takes four fifths of the time of a
     tiny model's first step. Programs that run in a separate process keep it on.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in background jobs of a shell.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     from keras_bert.common.compilation_cache import use_compilation_cache
 
     use_compilation_cache()
