@@ -111,7 +111,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN, *long_text)
     no_data = "" if flags.train_file or flags.eval_file else "no --train_file"
     missing_flags.complete_flags(flags, no_data, "out/embed", HELP)
-    if not flags["max_seq_length"].present and flags.max_seq_length == 128:
+    length = flags["max_seq_length"]
+    if not length.present and length.value == length.default:  # Not that of an earlier run.
         missing_flags.use(flags, "max_seq_length", _saved_length(Path(flags.init_checkpoint)))
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.embedding.data import EmbeddingSettings

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
+from keras_bert.models.pooled_encoder import vector_size
 from keras_bert.training.fusion import compiled, compiles_entire_step
 from keras_bert.training.objective import Batch
 from keras_bert.training.recomputation import recomputing
@@ -77,8 +78,7 @@ def make_cached_gradients(
 
     def gradients(batch: Batch, totals: Totals, scale: tf.Tensor):
         micro = split_micro_batches(batch, steps)
-        width = getattr(model, "width", model.config.hidden_size)
-        shape = [batch["example_weights"].shape[0] // steps, width]
+        shape = [batch["example_weights"].shape[0] // steps, vector_size(model)]
 
         def part(i: tf.Tensor) -> Batch:
             return {name: value[:, i] for name, value in micro.items()}
