@@ -213,7 +213,9 @@ def read_texts(
         return
     longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
     sizes = {"max_line_bytes": longest} if longest else {}
-    lines = Lines(path, reading.max_bad_line_share, open_file, part=part, **sizes)
+    # The bad lines of all parts are checked together.
+    share = reading.max_bad_line_share if part == WHOLE else 1
+    lines = Lines(path, share, open_file, part=part, **sizes)
     if input_format == "sentences":
         texts = formats.sentence_texts(lines)
     elif input_format == "prose":
