@@ -95,9 +95,11 @@ def export_with_engines(tmp_path_factory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def requests_of() -> Callable[[dict], dict[str, dict[str, tf.Tensor]]]:
     """Returns a function: content of export.json -> {signature: a request of several rows}."""
-    texts = [b"The cat [MASK] on the mat. [MASK]", b"", b"Wh\xff o? " + b"the m\xc3\xa4t " * 40]
-    texts += [b"on the mat", b"who sat on [MASK]"]
     rng = np.random.default_rng(0)
+    # A periodic text would have equal answers in several windows.
+    words = " ".join(rng.choice(["the", "m\xe4t", "cat", "sat", "on"], 80)).encode()
+    texts = [b"The cat [MASK] on the mat. [MASK]", b"", b"Wh\xff o? " + words]
+    texts += [b"on the mat", b"who sat on [MASK]"]
     lengths = np.array([[7], [12], [1], [0], [20]])
     values = {
         "words": np.array([[b"The", b"cat", b"U.S."], [b"\xff", b"sat", b""], [b""] * 3], object),
