@@ -65,11 +65,13 @@ def create_pretraining_data(
     settings: Settings,
     num_workers: int = 0,
     runner: Runner = Runner(),
+    log_odd_input: bool = True,
 ) -> dict[str, Any]:
     """Creates a dataset, or resumes an unfinished one; returns its manifest.
 
     `input_file` is a comma-separated list of files, globs and directories; `num_workers` 0 uses one
-    local process per processor. The bytes of the dataset depend only on the text, the vocabulary
+    local process per processor. A local build logs input that is empty, malformed or too long, if
+    `log_odd_input` is true. The bytes of the dataset depend only on the text, the vocabulary
     and `settings`. Therefore, a dataset that was started on one runner can be finished on another.
 
     Raises:
@@ -96,7 +98,9 @@ def create_pretraining_data(
                 "an Apache Beam runner or no options"
             )
         input_files = find_input_files(input_file, settings.input_format)
-        manifest = build_locally(input_files, output_dir, vocab_file, settings, num_workers)
+        manifest = build_locally(
+            input_files, output_dir, vocab_file, settings, num_workers, log_odd_input
+        )
     else:
         if num_workers:
             raise InputError(
@@ -118,11 +122,11 @@ def create_pretraining_data(
         manifest = build_on_beam(
             input_file, output_dir, vocab_file, settings, runner.name, runner.options
         )
-    _report(output_dir, manifest)
+    _report(output_dir, manifest, log_odd_input)
     return manifest
 
 
-def _report(output_dir: str, manifest: dict[str, Any]) -> None:
+def _report(output_dir: str, manifest: dict[str, Any], log_odd_input: bool) -> None:
     """Logs the size of the dataset, and how much input was empty, malformed or too long."""
     odd = OddInput()
     for entry in manifest["inputs"]:
@@ -131,7 +135,7 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
         f"{entry['count']} {KINDS[kind][entry['count'] > 1]}"
         for kind, entry in odd.to_dict().items()
     ]
-    if totals:
+    if totals and log_odd_input:
         logging.warning(
             'input that is empty, malformed, too long or probably of another format: %s; "odd" in '
             "manifest.json lists the first places in each file",

@@ -31,6 +31,7 @@ def build_locally(
     vocab_file: str,
     settings: Settings,
     num_workers: int,
+    log_odd_input: bool = True,
 ) -> dict[str, Any]:
     """Creates a dataset with local processes, or resumes an unfinished one; returns its manifest.
 
@@ -46,7 +47,7 @@ def build_locally(
     with build.locked_folder(output_dir) as building:
         if manifest := _find_finished(output_dir, requested):  # finished by another build
             return manifest
-        plan = _plan(input_files, output_dir, requested, building, num_workers)
+        plan = _plan(input_files, output_dir, requested, building, num_workers, log_odd_input)
         with open(vocab_file, "rb") as file:
             files.write_bytes(os.path.join(building, build.VOCAB), file.read())
         notes = _make_shards(plan, building, output_dir, num_workers)
@@ -72,6 +73,7 @@ def _plan(
     requested: dict[str, Any],
     building: str,
     num_workers: int,
+    log_odd_input: bool,
 ) -> dict[str, Any]:
     """Reads the corpus into temporary files, or finds the files of an earlier build.
 
@@ -104,7 +106,7 @@ def _plan(
     settings = Settings(**requested["settings"])
     with Progress("reading", sum(entry["bytes"] for entry in requested["inputs"]), "B") as progress:
         target = spill.Spill(settings.reading(), settings.random_seed, num_buckets, building)
-        inputs = spill.spill_documents(input_files, target, num_workers, progress)
+        inputs = spill.spill_documents(input_files, target, num_workers, progress, log_odd_input)
     plan = plan or build.make_plan(requested, inputs, num_buckets)
     plan |= {"num_buckets": num_buckets, "spilled": spill.spilled_files(building)}
     files.write_json(plan_file, plan)

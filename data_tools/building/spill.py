@@ -51,7 +51,11 @@ class Spill:
 
 
 def spill_documents(
-    input_files: list[str], spill: Spill, num_workers: int, progress: Progress
+    input_files: list[str],
+    spill: Spill,
+    num_workers: int,
+    progress: Progress,
+    log_odd_input: bool = True,
 ) -> list[dict[str, Any]]:
     """Distributes the documents of a corpus over temporary files.
 
@@ -71,10 +75,11 @@ def spill_documents(
     for file in divided:
         of_file = [of_parts[file.path, part] for part in file.parts]
         entries[file.path] = file.entry(of_file, spill.reading)
-    odd = OddInput()
-    for path in input_files:
-        odd.merge(entries[path]["odd"])
-    odd.log()
+    if log_odd_input:
+        odd = OddInput()
+        for path in input_files:
+            odd.merge(entries[path]["odd"])
+        odd.log()
     return [entries[path] for path in input_files]
 
 

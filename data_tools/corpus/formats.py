@@ -55,7 +55,7 @@ def _is_hard_wrapped(text: str) -> bool:
         return False
     median, long = lengths[len(lengths) // 2], lengths[int(0.95 * len(lengths))]
     num_ends = sum(line.endswith(_SENTENCE_ENDS) for line in found)
-    return 30 <= median <= 110 and long <= 1.25 * median and num_ends < 0.5 * len(found)
+    return 30 <= median <= 160 and long <= 1.25 * median and num_ends < 0.5 * len(found)
 
 
 def sentence_texts(lines: Lines) -> Iterator[str]:

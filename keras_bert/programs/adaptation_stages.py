@@ -183,8 +183,12 @@ def _write_records(
         random_seed=adaptation.settings.random_seed,
     )
     return {
-        name: create_pretraining_data(
-            str(text / f"{name}.txt"), str(records / name), str(vocab_file), settings
+        name: create_pretraining_data(  # `split_documents` has logged the odd input.
+            str(text / f"{name}.txt"),
+            str(records / name),
+            str(vocab_file),
+            settings,
+            log_odd_input=False,
         )
         for name in (TRAIN, EVAL)
     }

@@ -1,10 +1,11 @@
 """Runs a program and returns its exit code.
 
 Exit code 0 means success. For other codes, one line is printed to stderr: 1 for an unknown flag, an
-invalid flag value, an `InputError`, an unusable path or too little memory; 75 for an `EndedEarly`
-(a run that was stopped, or lost a worker or a GPU) or an `InUse` (another process uses the run's
-folder or the worker's port); 130 for Ctrl-C. Code 141, without a line, means that the reader of
-stdout has ended, as in `--help | head -1`. Any other exception is a bug and keeps its traceback.
+invalid flag value, an `InputError`, an unusable path or cuDNN, or too little memory; 75 for an
+`EndedEarly` (a run that was stopped, or lost a worker or a GPU) or an `InUse` (another process uses
+the run's folder or the worker's port); 130 for Ctrl-C. Code 141, without a line, means that the
+reader of stdout has ended, as in `--help | head -1`. Any other exception is a bug and keeps its
+traceback.
 """
 
 import contextlib
@@ -38,10 +39,15 @@ _DEVICE_ERRORS = {"InternalError", "UnavailableError", "AbortedError", "UnknownE
 _DEVICE_ERRORS |= {"JaxRuntimeError", "XlaRuntimeError"}
 _ABOUT_GPUS = re.compile(
     r"nccl|rccl|cuda|cudnn|cublas|\bhip|rocblas|miopen|gpu sync|synchronize gpu|launch failed|"
-    "already in an error state",  # of a stream of operations
+    "synchronize device|enqueue async|synchronous memcpy|in an error state",  # of a stream
     re.IGNORECASE,
 )
-_EXHAUSTED = re.compile("out.?of.?memory|ALLOC_FAILED", re.IGNORECASE)
+_EXHAUSTED = re.compile("out.?of.?memory|ALLOC_FAILED|Dst tensor is not init", re.IGNORECASE)
+_NO_CUDNN = re.compile(
+    "DNN library initialization failed|No DNN in stream executor|cuDNN is not detected|"
+    "cuDNN could not be found",
+    re.IGNORECASE,
+)
 # JAX's errors that are permanent begin with one of these status codes.
 _PERMANENT = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")
 # The values of KERAS_BACKEND that programs accept; each program may support only some of them.
@@ -174,10 +180,11 @@ def _check_backend() -> None:
 
 @contextlib.contextmanager
 def _system_errors() -> Iterator[None]:
-    """Converts errors about an unusable path, exhausted memory or a damaged cache to an InputError.
+    """Converts errors of the system that users can resolve to an InputError in one line.
 
-    The memory may be that of the host or of a device. Errors of GPUs become an EndedEarly. Code
-    that expects such an error raises an InputError with a better message itself.
+    These are an unusable path, exhausted memory of the host or of a device, a damaged cache and an
+    unusable cuDNN. Errors of GPUs become an EndedEarly. Code that expects such an error raises an
+    InputError with a better message itself.
     """
     try:
         yield
@@ -201,6 +208,11 @@ def _system_errors() -> Iterator[None]:
         if is_exhausted or "RESOURCE_EXHAUSTED" in str(error):  # The latter is JAX's.
             raise InputError(
                 f"the memory is exhausted ({reason}); expected smaller batches, sequences or models"
+            ) from error
+        if _NO_CUDNN.search(str(error)):
+            raise InputError(
+                f"cuDNN cannot be used ({reason}); expected the version of cuDNN for which "
+                "TensorFlow or JAX was built, and free memory on the GPU"
             ) from error
         if is_of_device and _ABOUT_GPUS.search(str(error)):
             raise EndedEarly(f"a GPU or a connection between GPUs failed ({reason})") from error

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from unittest import mock
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert.common.errors import EndedEarly
 from keras_bert.programs import adapt, adaptation_stages
 from keras_bert.programs.program import call
 from keras_bert.tasks.pretraining import run as pretraining_run
@@ -163,6 +165,21 @@ def test_new_words_replace_unused_tokens_and_are_appended(finished, place):
     )
     subwords = [VOCAB.index("good"), VOCAB.index("##film")]
     np.testing.assert_allclose(start[vocab.index("goodfilm")], old[subwords].mean(0), atol=1e-7)
+
+
+@pytest.mark.slow
+def test_hard_wrapped_documents_are_reported_once(place, tmp_path, monkeypatch, capfd):
+    chance = random.Random(0)
+    paragraphs = [" ".join(chance.choices(KNOWN, k=80)) for _ in range(24)]
+    wrapped = "\n\n".join(map(textwrap.fill, paragraphs))
+    (tmp_path / "documents.txt").write_text(wrapped)
+    monkeypatch.setattr(adaptation_stages, "pretrain", mock.Mock(side_effect=EndedEarly("enough")))
+    path = str(tmp_path / "documents.txt")
+    assert run(place, tmp_path / "out", input=path, input_format="sentences") == 75
+    err = capfd.readouterr().err
+    assert err.count("hard-wrapped text") == 1
+    assert f"{path}: 1 file that looks like hard-wrapped text" in err
+    assert "records/train: " in err
 
 
 @pytest.mark.slow

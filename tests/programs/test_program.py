@@ -214,9 +214,13 @@ def test_exhausted_memory_is_reported_in_one_line(ends, error):
         ("JaxRuntimeError", "INTERNAL: Failed to synchronize GPU for autotuning", 75),
         ("JaxRuntimeError", "INTERNAL: hipStreamSynchronize failed: an illegal access", 75),
         ("InternalError", "GPU sync failed", 75),
+        ("InternalError", "Failed to enqueue async memset operation", 75),
+        ("InternalError", "failed to synchronous memcpy from device to host host dst: 0x7f", 75),
+        ("InternalError", "stream is uninitialized or in an error state", 75),
         ("JaxRuntimeError", "INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", 1),
         ("JaxRuntimeError", "INTERNAL: hipMalloc failed: hipErrorOutOfMemory", 1),
         ("InternalError", "CUBLAS_STATUS_ALLOC_FAILED", 1),
+        ("InternalError", "Dst tensor is not initialized.", 1),
         ("JaxRuntimeError", "UNIMPLEMENTED: cuDNN fused attention", None),
         ("InternalError", "node on device:GPU:0: a bug", None),
         ("ValueError", "CUDA", None),
@@ -240,6 +244,27 @@ def test_lost_gpu_ends_early_and_exhausted_memory_is_an_error(ends, kind, reason
         "models",
     }
     assert ends(program=program) == (code, "", f"count.py: {messages[code]}\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("FailedPreconditionError", "DNN library initialization failed. Look at the errors above"),
+        ("JaxRuntimeError", "FAILED_PRECONDITION: DNN library initialization failed."),
+        ("UnimplementedError", "No DNN in stream executor."),
+        ("RuntimeError", "cuDNN is not detected."),
+    ],
+)
+def test_unusable_cudnn_is_an_error_of_the_installation(ends, kind, reason):
+    def compute(values, arguments):
+        raise type(kind, (Exception,), {})(f"{reason}\nat")
+
+    assert ends(program=Program("count", "Counts.", define_flags, compute, resumable=True)) == (
+        1,
+        "",
+        f"count.py: error: cuDNN cannot be used ({reason}); expected the version of cuDNN for "
+        "which TensorFlow or JAX was built, and free memory on the GPU\n",
+    )
 
 
 def test_path_that_the_system_rejects_is_reported_in_one_line(ends):

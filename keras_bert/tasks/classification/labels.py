@@ -9,6 +9,7 @@ import ast
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
     The number of a class is its index in the result. The classes are sorted by value if all are
     integers, otherwise alphabetically. If all are integers, 1.0, as pandas writes the integers of a
     column with missing values, becomes 1. `separator` separates several labels of an example,
-    unless they are a list.
+    unless they are a list. A warning lists classes that differ only in case or Unicode form.
 
     Raises:
         InputError: a label is missing, or there are fewer than two classes (one for multi_label).
@@ -68,6 +69,16 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
         )
     if all(re.fullmatch(r"-?\d+(\.0)?", name) for name in found):
         found = {name.removesuffix(".0"): index for name, index in found.items()}
+    alike: dict[str, list[str]] = {}
+    for name in sorted(found):
+        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
+    if pairs := [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]:
+        logging.warning(
+            "%s: different classes have names that differ only in case or Unicode form: %s; "
+            "rename them if they are the same class",
+            texts.source,
+            "; ".join(pairs)[:200],
+        )
     minimum = 2 if problem_type == "single_label" else 1
     if len(found) < minimum:
         raise InputError(

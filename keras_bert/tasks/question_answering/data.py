@@ -110,7 +110,7 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
         InputError: no question is left; or, with `strict`, an answer is not found in its context.
     """
     questions = scorable(questions, squad, "training")
-    found = [aligned(question) for question in questions]
+    found = aligned(questions)
     absent = [q for q, kept in zip(questions, found, strict=True) if kept is None]
     if absent:
         first = absent[0]

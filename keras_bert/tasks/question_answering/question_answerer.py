@@ -25,7 +25,11 @@ from keras_bert.tasks.question_answering.labels import (
 from keras_bert.tasks.question_answering.objective import ENDS
 from keras_bert.tasks.question_answering.predictions import Predictions, texts_at
 from keras_bert.tasks.question_answering.processor import SpanProcessor
-from keras_bert.tasks.question_answering.questions import Question, questions_of, trainable_question
+from keras_bert.tasks.question_answering.questions import (
+    Question,
+    questions_of,
+    trainable_questions,
+)
 from keras_bert.tasks.question_answering.scoring import score
 from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
 from keras_bert.tasks.question_answering.settings import (
@@ -157,7 +161,7 @@ class QuestionAnswerer(Task):
             held_out = _triple_of(validation_data)
             self._questions(*held_out)
             evaluate = lambda: self.evaluate(*held_out)  # noqa: E731
-        trainable = [trainable_question(question) for question in checked]
+        trainable = trainable_questions(checked)
         prepared = prepare_questions(self.processor, trainable)
         self._report_truncation(prepared.truncated, "training questions")
         data = FitData(

@@ -157,28 +157,49 @@ def check_answered(questions: Iterable[Question], where: object) -> None:
             )
 
 
-def aligned(question: Question) -> Question | None:
-    """Corrects the position of a question's first answer, the one that training uses.
+def aligned(questions: Sequence[Question]) -> list[Question | None]:
+    """Corrects the positions of the first answers to a file's questions, those that training uses.
 
     If the context has the answer's words at `start`, the question is returned unchanged. If it has
-    them at `start` counted in UTF-16 code units, as JavaScript does, the answer is moved there.
+    them at `start` counted in UTF-16 code units, as JavaScript does, the answer is moved there. If
+    more answers are found only in UTF-16 than only in characters, UTF-16 comes first for all.
     Otherwise, the words are searched for, with any white space between them, in the part of the
     context that the answer should cover and one word on either side. The nearest match becomes the
-    answer. Returns None if there is no match.
+    answer. The result is None for a question without a match.
     """
+    readings = [(question, _from_utf16(question)) for question in questions]
+    if sum(_is_at_start(moved) - _is_at_start(same) for same, moved in readings) > 0:
+        readings = [(moved, same) for same, moved in readings]
+    return [
+        next(filter(_is_at_start, reading), None) or _nearest(reading[0]) for reading in readings
+    ]
+
+
+def _is_at_start(question: Question) -> bool:
+    """Returns whether the first answer is at its position; true without answers."""
     if not question.answers:
+        return True
+    text, start = question.answers[0].text, question.answers[0].start
+    found = question.context[start : start + len(text)] if start >= 0 else ""
+    return bool(text.split()) and found.split() == text.split()
+
+
+def _from_utf16(question: Question) -> Question:
+    """Converts the first answer's position from UTF-16 code units to characters."""
+    if not question.answers or question.answers[0].start < 0:
         return question
+    answer, *others = question.answers
+    units = question.context[: answer.start].encode("utf-16-le", "surrogatepass")
+    start = len(units[: 2 * answer.start].decode("utf-16-le", "replace"))
+    return replace(question, answers=(replace(answer, start=start), *others))
+
+
+def _nearest(question: Question) -> Question | None:
+    """Moves the first answer to the nearest match of its words; None if there is none near it."""
     answer, *others = question.answers
     context, words = question.context, answer.text.split()
     if answer.start < 0 or not words:
         return None
-    if context[answer.start : answer.start + len(answer.text)].split() == words:
-        return question
-    units = context.encode("utf-16-le", "surrogatepass")[: 2 * answer.start]
-    start = len(units.decode("utf-16-le", "replace"))
-    text = context[start : start + len(answer.text)]
-    if text.split() == words:
-        return replace(question, answers=(Answer(text, start), *others))
     spans = [match.span() for match in re.finditer(r"\S+", context)]
     end = answer.start + len(answer.text)
     touched = [i for i, (first, last) in enumerate(spans) if first < end and last >= answer.start]
@@ -193,15 +214,16 @@ def aligned(question: Question) -> Question | None:
     return replace(question, answers=(Answer(context[start:end], start), *others))
 
 
-def trainable_question(question: Question) -> Question:
-    """Corrects a question of `questions_of` with `aligned`; raises InputError without a match."""
-    found = aligned(question)
-    if found is None:
-        answer = question.answers[0]
-        raise InputError(
-            f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a text "
-            f"at this offset of contexts[{question.id}]"
-        )
+def trainable_questions(questions: Sequence[Question]) -> list[Question]:
+    """Corrects questions of `questions_of` with `aligned`; raises InputError without a match."""
+    found = aligned(questions)
+    for question, match in zip(questions, found, strict=True):
+        if match is None:
+            answer = question.answers[0]
+            raise InputError(
+                f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a "
+                f"text at this offset of contexts[{question.id}]"
+            )
     return found
 
 

@@ -386,10 +386,11 @@ def odd_kinds(path):
     return list(odd.to_dict())
 
 
-def test_hard_wrapped_text_is_reported_with_the_flag_to_use(write, caplog):
+@pytest.mark.parametrize("width", [70, 115, 132, 150])
+def test_hard_wrapped_text_is_reported_with_the_flag_to_use(write, caplog, width):
     sentence = "It was a bright cold day in April, and the clocks of the town were striking {}. "
     paragraphs_ = ["".join(sentence.format(n + m) for n in range(8)) for m in range(9)]
-    wrapped = "\n\n".join(map(textwrap.fill, paragraphs_))
+    wrapped = "\n\n".join(textwrap.fill(paragraph, width) for paragraph in paragraphs_)
     assert odd_kinds(write(wrapped)) == ["hard_wrapped_files"]
     assert odd_kinds(write(wrapped.replace("\n", "\r\n"))) == ["hard_wrapped_files"]
     assert odd_kinds(write("\n\n".join(paragraphs_).replace(". I", ".\nI"))) == []

@@ -32,6 +32,19 @@ def test_classes_are_sorted_by_value_or_alphabetically():
     assert find_labels(texts("1.5", "2"), "regression") == ()
 
 
+def test_classes_that_differ_only_in_case_or_unicode_form_are_reported(caplog):
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    labels = find_labels(texts("Pos", "pos", composed, decomposed, "neg"), "single_label")
+    assert labels == ("Pos", decomposed, composed, "neg", "pos")
+    (message,) = caplog.messages
+    assert "a.tsv: different classes have names that differ only in case" in message
+    assert "'Pos', 'pos'" in message
+    assert f"{decomposed!r}, {composed!r}" in message
+    caplog.clear()
+    find_labels(texts("Pos", "Neg"), "single_label")
+    assert not caplog.messages
+
+
 def test_single_label_of_several_classes():
     array = label_array(texts("b", "a", "b"), "single_label", ("a", "b"))
     assert array.dtype == np.int32
