@@ -1,0 +1,115 @@
+"""Counts lines, files, single-use files, dataclasses and import circles of the product.
+
+    .venv/bin/python benchmarks/size.py
+
+A file that only one other file imports could be a section of that file. `__init__` files count as
+files, and their imports do not count as uses. `--list` prints the single-use files with their
+lines.
+"""
+
+import argparse
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PRODUCT = ("keras_bert", "data_tools")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--list", action="store_true", help="list the single-use files")
+    arguments = parser.parse_args()
+    trees = {p: ast.parse(p.read_text()) for f in PRODUCT for p in (ROOT / f).rglob("*.py")}
+    for folder in (*PRODUCT, "tests", "benchmarks"):
+        files = sorted((ROOT / folder).rglob("*.py"))
+        print(f"{folder}: {sum(map(num_lines, files)):,} lines in {len(files)} files")
+    print(f"product: {sum(map(num_lines, trees)):,} lines in {len(trees)} files")
+    markdown = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")]
+    print(f"Markdown: {sum(map(num_lines, markdown)):,} lines in {len(markdown)} files")
+    print(f"dataclasses: {count_classes(trees.values(), is_dataclass)}")
+    print(f"Protocols: {count_classes(trees.values(), is_protocol)}")
+    imports = {path: imported_files(path, tree) for path, tree in trees.items()}
+    users = defaultdict(set)
+    for path, files in imports.items():
+        for file in files - {path} if path.name != "__init__.py" else ():
+            users[file].add(path)
+    single = sorted(path for path in trees if len(users[path]) == 1)
+    print(f"files that one other file imports: {len(single)}")
+    if arguments.list:
+        for path in single:
+            user = next(iter(users[path])).relative_to(ROOT)
+            print(f"  {num_lines(path):4} {path.relative_to(ROOT)} <- {user}")
+    for circle in circles(imports):
+        print("import circle:", " ".join(str(path.relative_to(ROOT)) for path in circle))
+
+
+def num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
+def count_classes(trees, is_kind) -> int:
+    classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return sum(map(is_kind, classes))
+
+
+def is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def is_protocol(node: ast.ClassDef) -> bool:
+    return any("Protocol" in ast.unparse(base) for base in node.bases)
+
+
+def imported_files(path: Path, tree: ast.Module) -> set[Path]:
+    """Returns the files of the product that a file imports when it is imported itself."""
+    files = set()
+    for node in module_statements(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            modules = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        else:
+            continue
+        for module in modules:
+            file = ROOT.joinpath(*module.split("."))
+            if file.with_suffix(".py").exists():
+                files.add(file.with_suffix(".py"))
+    return {file for file in files if file.relative_to(ROOT).parts[0] in PRODUCT}
+
+
+def module_statements(tree: ast.AST):
+    """Yields the statements that run when a module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield node
+            yield from module_statements(node)
+
+
+def circles(imports: dict[Path, set[Path]]) -> list[list[Path]]:
+    """Returns the strongly connected components with several files (Tarjan, 1972)."""
+    index, low, stack, found = {}, {}, [], []
+
+    def visit(node: Path) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in imports[node]:
+            if target not in index:
+                visit(target)
+            if target in stack:
+                low[node] = min(low[node], low[target])
+        if low[node] == index[node]:
+            component = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            found.extend([component] if len(component) > 1 else [])
+
+    for node in imports:
+        if node not in index:
+            visit(node)
+    return found
+
+
+if __name__ == "__main__":
+    main()
