@@ -17,6 +17,7 @@ PRODUCT = ("keras_bert", "data_tools")
 
 
 def main() -> None:
+    """Prints the counts."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--list", action="store_true", help="list the single-use files")
     arguments = parser.parse_args()
@@ -45,19 +46,23 @@ def main() -> None:
 
 
 def num_lines(path: Path) -> int:
+    """Returns the number of lines of a file."""
     return path.read_bytes().count(b"\n")
 
 
 def count_classes(trees, is_kind) -> int:
+    """Returns the number of classes of a kind."""
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return sum(map(is_kind, classes))
 
 
 def is_dataclass(node: ast.ClassDef) -> bool:
+    """Returns whether a class is a dataclass."""
     return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
 def is_protocol(node: ast.ClassDef) -> bool:
+    """Returns whether a class is a Protocol."""
     return any("Protocol" in ast.unparse(base) for base in node.bases)
 
 
