@@ -13,7 +13,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.data.masking import Masking, mask_examples
 from keras_bert.models import BertPretrainer
 from keras_bert.serving.network import Network
-from keras_bert.tasks.checks import check_texts
+from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
 from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.tasks.fine_tuning.examples import Examples
@@ -132,7 +132,7 @@ class MaskFiller(Task):
         self._check_fit(options, has_teacher=False)
         (column,) = check_texts("texts", texts)
         if validation_data is not None:
-            check_texts("validation_data", validation_data)
+            check_not_empty("validation_data", *check_texts("validation_data", validation_data))
         examples = self._examples(column, "training texts")
         data = FitData(
             examples=examples,

@@ -240,6 +240,7 @@ def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
         (lambda it: it.fit([]), r"fit\(\) got no examples; expected at least one"),
         (lambda it: it.fit("a"), "texts is 'a', a str; expected a list of strings"),
         (lambda it: it.fit(["a"], validation_data="a"), "validation_data is 'a', a str; expected"),
+        (lambda it: it.fit(["a"], validation_data=[]), "validation_data is empty; expected at"),
         (
             lambda it: it.fit(["a"], epoch=1),
             r"fit\(\) got unknown arguments epoch; expected any of",

@@ -308,3 +308,5 @@ def test_invalid_arguments_of_predict_are_named(learned):
         learned[0].predict(["a"], batch_size=0)
     with pytest.raises(InputError, match=r"validation_data is \[\]; expected a tuple"):
         learned[0].fit([["a"]], [["O"]], validation_data=[])
+    with pytest.raises(InputError, match="validation_data is empty; expected at least one item"):
+        learned[0].fit([["a"]], [["O"]], validation_data=([], []))
