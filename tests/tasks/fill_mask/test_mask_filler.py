@@ -175,6 +175,12 @@ def test_evaluation_draws_masks_from_its_seed(trained):
     assert first == again != other
 
 
+def test_masks_of_an_evaluation_do_not_depend_on_the_batches(filler):
+    expected = filler.evaluate(CORPUS)
+    for batch_size in (1, 5):
+        assert filler.evaluate(CORPUS, batch_size) == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.slow
 def test_same_seed_gives_the_same_weights(pretrained, trained):
     filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
