@@ -224,6 +224,7 @@ def test_own_labels_are_accepted_as_tags_of_words(learned, tmp_path):
     tagger = EntityTagger.from_pretrained(renamed(learned[0], tmp_path / "model", names))
     for tags in (["PER", "PER", "O", "LOC"], ["B-PER", "I-PER", "O", "S-LOC"]):
         assert tagger.evaluate([["a", "a", "d", "c"]], [tags])["f1"] == 1.0
+        tagger.fit([["a", "a", "d", "c"]], [tags], epochs=1, **OPTIONS)
     with pytest.raises(InputError, match="expected one of O, PER, MISC, LOC, ORG"):
         tagger.evaluate([["a"]], [["DATE"]])
 
