@@ -1,6 +1,7 @@
 """The package: public names imported at first use, data files, versions."""
 
 import ast
+import graphlib
 import importlib
 import subprocess
 import sys
@@ -86,6 +87,49 @@ assert len(concrete) > 20
 print(sorted(each.__name__ for each in (concrete | registered()) - before))
 """
     assert python(root, code).splitlines()[-1] == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_module_that_a_registered_class_needs_can_be_imported_first(root, monkeypatch, backend):
+    """Keras imports the modules of registered classes, which import this one."""
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    code = """
+from keras_bert.optimization.adamw import AdamWeightDecay
+import keras
+print(keras.saving.get_registered_object("keras_bert>Lamb").__base__ is AdamWeightDecay)
+"""
+    assert python(root, code) == "True\n"
+
+
+def test_no_import_circle(root):
+    files = [file for top in ("keras_bert", "data_tools") for file in (root / top).rglob("*.py")]
+    names = [".".join(file.relative_to(root).with_suffix("").parts) for file in files]
+    names = [name.removesuffix(".__init__") for name in names]
+    graph = {}
+    for name, file in zip(names, files, strict=True):
+        imports = [*_imports(ast.parse(file.read_text()).body)]
+        graph[name] = {
+            f"{each.module}.{alias.name}" if f"{each.module}.{alias.name}" in names else each.module
+            for each in imports
+            if isinstance(each, ast.ImportFrom)
+            for alias in each.names
+        }
+        graph[name] |= {
+            alias.name for each in imports if isinstance(each, ast.Import) for alias in each.names
+        }
+    graphlib.TopologicalSorter(graph).prepare()  # Raises an error that lists the circle.
+
+
+def _imports(nodes):
+    """Yields the import statements that run when a module with these statements is imported."""
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from _imports(node.orelse)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _imports(ast.iter_child_nodes(node))
 
 
 @pytest.mark.parametrize("name", keras_bert.__all__)

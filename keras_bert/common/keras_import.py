@@ -38,23 +38,34 @@ def _import_modules() -> None:
 
 
 class _KerasFinder:
-    """An import hook that imports the modules in `_MODULES` right after Keras."""
+    """An import hook that imports the modules in `_MODULES` right after Keras.
+
+    If a module of keras_bert imports Keras, they are imported after that module: they may need it.
+    """
+
+    def __init__(self):
+        self._unfinished: set[str] = set()  # The names of modules that are being imported.
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "keras":
+        if name != "keras" and not name.startswith("keras_bert."):
             return None
-        import importlib.util  # Imported only here, because it takes milliseconds.
-
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        finders = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in finders)
+        spec = next(filter(None, specs), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                load(module)
-                _import_modules()
+                self._unfinished.add(name)
+                try:
+                    load(module)
+                finally:
+                    self._unfinished.discard(name)
+                if "keras" in sys.modules and not self._unfinished and self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _import_modules()
 
             spec.loader.exec_module = exec_module
         return spec

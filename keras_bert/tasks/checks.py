@@ -1,6 +1,6 @@
 """Checks the arguments of the Python API, and raises InputError for invalid ones."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,12 @@ def check_same_length(**lists: Sequence[Any]) -> None:
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} has {length} items" for name, length in lengths.items())
         raise InputError(f"{found}; expected lists of the same length")
+
+
+def check_not_empty(name: str, items: Sized) -> None:
+    """Checks that an argument has at least one item."""
+    if not len(items):
+        raise InputError(f"{name} is empty; expected at least one item")
 
 
 def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[list[str], ...]:

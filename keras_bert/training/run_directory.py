@@ -20,6 +20,7 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_json
 from keras_bert.common.lock import locked
+from keras_bert.training.checkpoint import PREFIX
 from keras_bert.training.cluster import (
     all_sum,
     convert_lost_worker_errors,
@@ -92,8 +93,9 @@ def running(
         InUse: another process is using the directory.
         InputError: the directory cannot be written, contains a run with other settings, or is not
             shared by all workers.
+        KeyboardInterrupt: Ctrl-C ended the block; the message has the step of the last checkpoint.
     """
-    with convert_lost_worker_errors(strategy):
+    with convert_lost_worker_errors(strategy), _with_last_checkpoint(output_dir):
         if worker_index(strategy):
             with tempfile.TemporaryDirectory() as folder:
                 _check_one_folder(strategy, output_dir)
@@ -111,6 +113,22 @@ def running(
                 _check_one_folder(strategy, output_dir)
                 yield output_dir
         all_sum(strategy)(np.zeros([1]))  # Waits for the files of worker 0.
+
+
+@contextlib.contextmanager
+def _with_last_checkpoint(output_dir: Path) -> Iterator[None]:
+    """Adds the last checkpoint, also that of a part of the run, to a KeyboardInterrupt."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        checkpoints = [*output_dir.rglob(f"checkpoints/{PREFIX}*")]
+        if interrupt.args or not checkpoints:
+            raise
+        last = max(checkpoints, key=lambda path: (path.stat().st_mtime_ns, path.name))
+        step = int(last.name.removeprefix(PREFIX))
+        raise KeyboardInterrupt(
+            f"the checkpoint of step {step} is saved in {last.parent}"
+        ) from interrupt
 
 
 @contextlib.contextmanager

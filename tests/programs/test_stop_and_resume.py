@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+from keras_bert.tasks.fine_tuning import run as fine_tuning_run
 from keras_bert.training import loop
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.stopping import Stopping
@@ -128,6 +129,10 @@ def test_classifier_that_is_stopped_at_any_time_ends_with_the_same_bits(go, tmp_
             assert (code, line) == (75, f"{program}: ended early: stopped by SIGTERM {saved}")
         assert checkpoints(out) == [f"step-{step:08d}"]
         assert not (out / "results.json").exists()
+    with mock.patch.object(fine_tuning_run, "_last_and_best_step", side_effect=KeyboardInterrupt):
+        code, line = go(program, out)
+    saved = f"the checkpoint of step 16 is saved in {out / 'checkpoints'}"
+    assert (code, line) == (130, f"{program}: interrupted: {saved}: {AGAIN}")
     assert go(program, out)[0] == 0
     for name in ("model/model.safetensors", "results.json", "predictions.jsonl"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

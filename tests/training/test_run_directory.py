@@ -1,6 +1,7 @@
 """Run directories: start, resume, reject, and detect a finished run."""
 
 import json
+import os
 
 import pytest
 import tensorflow as tf
@@ -179,6 +180,18 @@ def test_failed_run_that_logged_or_saved_something_is_kept(tmp_path, name):
     fail(tmp_path, write)
     assert (tmp_path / name).exists()
     assert (tmp_path / "run.json").exists()
+
+
+def test_interrupt_names_the_last_checkpoint_of_the_run_or_of_its_parts(tmp_path):
+    for index, name in enumerate(("seed-1/checkpoints/step-00000009", "seed-2/checkpoints/step-7")):
+        (tmp_path / name).mkdir(parents=True)
+        os.utime(tmp_path / name, (index, index))
+    with pytest.raises(KeyboardInterrupt) as caught, running(tmp_path, SETTINGS, ONE):
+        raise KeyboardInterrupt
+    folder = tmp_path / "seed-2" / "checkpoints"
+    assert str(caught.value) == f"the checkpoint of step 7 is saved in {folder}"
+    with pytest.raises(KeyboardInterrupt, match="stopped"), running(tmp_path, SETTINGS, ONE):
+        raise KeyboardInterrupt("stopped after step 8")
 
 
 def test_interrupted_or_resumed_run_that_fails_is_kept(tmp_path):

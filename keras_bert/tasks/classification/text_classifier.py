@@ -14,6 +14,7 @@ from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import (
     check_list,
+    check_not_empty,
     check_same_length,
     check_texts,
     check_validation_data,
@@ -185,7 +186,8 @@ class TextClassifier(LongTextTask):
         if validation_data is not None:
             held_out = check_validation_data(validation_data, "a tuple (texts, labels)")
             names = ("validation_data[0]", "validation_data[1]")
-            self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
+            expected = self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
+            check_not_empty("validation_data", expected)
         if columns[0]:
             self._replace_settings(pair=len(columns) == 2)
         prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)

@@ -13,7 +13,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.data.masking import Masking, mask_examples
 from keras_bert.models import BertPretrainer
 from keras_bert.serving.network import Network
-from keras_bert.tasks.checks import check_texts
+from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
 from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.tasks.fine_tuning.examples import Examples
@@ -132,7 +132,7 @@ class MaskFiller(Task):
         self._check_fit(options, has_teacher=False)
         (column,) = check_texts("texts", texts)
         if validation_data is not None:
-            check_texts("validation_data", validation_data)
+            check_not_empty("validation_data", *check_texts("validation_data", validation_data))
         examples = self._examples(column, "training texts")
         data = FitData(
             examples=examples,
@@ -156,7 +156,7 @@ class MaskFiller(Task):
         Args:
             texts: n strings.
             batch_size: number of texts per batch.
-            seed: seed of the choice of masked tokens, which also depends on `batch_size`.
+            seed: seed of the masks, which depend only on it and on the index of each text.
 
         Returns:
             "loss" and "masked_lm_loss", both in nats per masked token, and "masked_lm_accuracy".
@@ -171,8 +171,18 @@ class MaskFiller(Task):
             raise InputError("evaluate() got no texts; expected at least one")
         examples = self._examples(column, "texts")
         loss = hits = count = 0.0
-        for number, batch in enumerate(self._runner.batches(examples, batch_size)):
-            masked = self._masked(batch, np.random.default_rng([seed, number]))
+        for batch in self._runner.batches(examples, batch_size):
+            masking = self._masking(batch)
+            rows = [
+                mask_examples(ids, mask, masking, np.random.default_rng([seed, max(0, index)]))
+                for ids, mask, index in zip(
+                    batch["input_ids"][:, np.newaxis],
+                    batch["input_mask"][:, np.newaxis],
+                    batch["example_index"].tolist(),  # -1 for filler rows
+                    strict=True,
+                )
+            ]
+            masked = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
             chosen = masked["masked_lm_weights"] * batch["example_weights"][:, np.newaxis] > 0
             ids = masked["masked_lm_ids"][chosen]
             places = np.nonzero(chosen)[0], masked["masked_lm_positions"][chosen]
@@ -280,17 +290,14 @@ class MaskFiller(Task):
         ends = np.cumsum(counts)
         return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
-    def _masked(
-        self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def _masking(self, batch: Mapping[str, np.ndarray]) -> Masking:
         predictions = max(1, round(batch["input_ids"].shape[1] * _MASKED_LM_PROB))
-        masking = Masking.from_vocab(self.tokenizer.vocab, _MASKED_LM_PROB, predictions)
-        return mask_examples(batch["input_ids"], batch["input_mask"], masking, rng)
+        return Masking.from_vocab(self.tokenizer.vocab, _MASKED_LM_PROB, predictions)
 
     def _targets(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Masks a training batch in place and returns {output name: targets}; -1 is ignored."""
         rng = np.random.default_rng([*batch["dropout_seed"].view(np.uint32)[:4]])
-        batch |= self._masked(batch, rng)
+        batch |= mask_examples(batch["input_ids"], batch["input_mask"], self._masking(batch), rng)
         weights = batch["masked_lm_weights"]
         return {
             "masked_lm_logits": np.where(weights > 0, batch["masked_lm_ids"], -1),

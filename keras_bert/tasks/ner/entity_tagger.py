@@ -13,6 +13,7 @@ from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import (
     check_batch_size,
     check_list,
+    check_not_empty,
     check_strings,
     check_validation_data,
 )
@@ -178,6 +179,7 @@ class EntityTagger(Task):
         if validation_data is not None:
             expected = "a tuple (inputs, targets), as for fit()"
             held_out = self._annotated(*check_validation_data(validation_data, expected))
+            check_not_empty("validation_data", held_out.tags)
         ids = tag_ids(annotated.tags, self.labels)
         data = FitData(
             examples=tagged_examples(annotated.prepared, ids),

@@ -15,6 +15,7 @@ from keras_bert.tasks.ner.data import TaggedSentences
 from keras_bert.tasks.ner.tag_schemes import (
     OUTSIDE,
     UNKNOWN,
+    continues_entity,
     iob2_tag,
     is_inside,
     is_tag,
@@ -120,16 +121,26 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
 def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
     """Converts the IOB2 tags of sentences with N words in total to indices of `labels`, int32 [N].
 
-    `tags` has a list of tags for each sentence. The index of the tag -, an unknown label, is -1.
+    `tags` has a list of tags for each sentence. The labels have any scheme: the index is that of S
+    or E at the end of an entity, if the type has such a label, and that of I if it has no B. The
+    index of the tag -, an unknown label, is -1.
     """
-    ids = {UNKNOWN: -1} | {label: index for index, label in enumerate(labels)}
-    try:
-        return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
-    except KeyError as error:
-        raise InputError(
-            f"the tag {error} is not one of the model's labels {', '.join(labels)}; expected "
-            "labels in IOB2: O, and B- and I- of each type"
-        ) from None
+    ids = {UNKNOWN: -1} | {tag: index for index, tag in enumerate(label_tags(labels))}
+    indices = []
+    for sentence in tags:
+        for tag, following in zip(sentence, [*sentence[1:], OUTSIDE], strict=True):
+            prefix, kind = split_tag(tag)
+            names = [tag, iob2_tag("I", kind)] if is_inside(tag) else [tag]
+            if is_inside(tag) and not continues_entity(following, tag):
+                names.insert(0, iob2_tag({"B": "S", "I": "E"}[prefix], kind))
+            name = next((name for name in names if name in ids), None)
+            if name is None:
+                raise InputError(
+                    f"the tag {tag!r} is not one of the model's labels {', '.join(labels)}; "
+                    "expected O, and labels of each type for all words of an entity"
+                )
+            indices.append(ids[name])
+    return np.array(indices, np.int32)
 
 
 def _default_names(checkpoint: Checkpoint, num_logits: int | None) -> list[str]:

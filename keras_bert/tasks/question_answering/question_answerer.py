@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertSpanLabeler
 from keras_bert.serving.network import Network
-from keras_bert.tasks.checks import check_same_length, check_strings
+from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import span_loss
@@ -159,7 +159,7 @@ class QuestionAnswerer(Task):
         evaluate = None
         if validation_data is not None:
             held_out = _triple_of(validation_data)
-            self._questions(*held_out)
+            check_not_empty("validation_data", self._questions(*held_out))
             evaluate = lambda: self.evaluate(*held_out)  # noqa: E731
         trainable = trainable_questions(checked)
         prepared = prepare_questions(self.processor, trainable)

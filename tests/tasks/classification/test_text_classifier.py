@@ -370,6 +370,7 @@ def test_pairs_need_a_model_with_two_segments(make_checkpoint, tmp_path):
         (["a"], ["neg"], {"seed": -1}, "seed=-1: expected a whole number from 0"),
         (["a"], ["neg"], {"lr": 1.0}, r"fit\(\) got unknown arguments lr; expected any of epochs"),
         (["a"], ["neg"], {"validation_data": ["a"]}, r"validation_data is \['a'\]; expected a tup"),
+        (["a"], ["neg"], {"validation_data": ([], [])}, "validation_data is empty; expected at l"),
         (
             ["a"],
             ["neg"],

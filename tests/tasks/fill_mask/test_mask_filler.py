@@ -175,6 +175,12 @@ def test_evaluation_draws_masks_from_its_seed(trained):
     assert first == again != other
 
 
+def test_masks_of_an_evaluation_do_not_depend_on_the_batches(filler):
+    expected = filler.evaluate(CORPUS)
+    for batch_size in (1, 5):
+        assert filler.evaluate(CORPUS, batch_size) == pytest.approx(expected, abs=1e-5)
+
+
 @pytest.mark.slow
 def test_same_seed_gives_the_same_weights(pretrained, trained):
     filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
@@ -240,6 +246,7 @@ def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
         (lambda it: it.fit([]), r"fit\(\) got no examples; expected at least one"),
         (lambda it: it.fit("a"), "texts is 'a', a str; expected a list of strings"),
         (lambda it: it.fit(["a"], validation_data="a"), "validation_data is 'a', a str; expected"),
+        (lambda it: it.fit(["a"], validation_data=[]), "validation_data is empty; expected at"),
         (
             lambda it: it.fit(["a"], epoch=1),
             r"fit\(\) got unknown arguments epoch; expected any of",

@@ -167,6 +167,22 @@ def test_labels_are_o_and_both_tags_of_every_type(read):
     assert tag_ids([["O"]], labels).dtype == np.int32
 
 
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("O B-X I-X", "B-X I-X I-X B-X O B-X I-X"),
+        ("O B-X I-X L-X U-X", "B-X I-X L-X U-X O B-X L-X"),
+        ("E-X S-X B-X I-X O", "B-X I-X E-X S-X O B-X E-X"),
+        ("B-X M-X E-X W-X O", "B-X M-X E-X W-X O B-X E-X"),
+        ("O X", "X X X X O X X"),
+    ],
+)
+def test_words_get_labels_of_the_scheme_of_the_model(labels, expected):
+    labels, expected = labels.split(), expected.split()
+    ids = tag_ids([["B-X", "I-X", "I-X", "B-X", "O"], ["B-X", "I-X"]], labels)
+    assert [labels[index] for index in ids] == expected
+
+
 def test_checkpoint_order_of_the_same_labels_is_kept(read):
     train = read("a B-PER\nb O\n")
     assert make_labels(train, ["I-PER", "O", "B-PER"]) == ["I-PER", "O", "B-PER"]

@@ -224,6 +224,7 @@ def test_own_labels_are_accepted_as_tags_of_words(learned, tmp_path):
     tagger = EntityTagger.from_pretrained(renamed(learned[0], tmp_path / "model", names))
     for tags in (["PER", "PER", "O", "LOC"], ["B-PER", "I-PER", "O", "S-LOC"]):
         assert tagger.evaluate([["a", "a", "d", "c"]], [tags])["f1"] == 1.0
+        tagger.fit([["a", "a", "d", "c"]], [tags], epochs=1, **OPTIONS)
     with pytest.raises(InputError, match="expected one of O, PER, MISC, LOC, ORG"):
         tagger.evaluate([["a"]], [["DATE"]])
 
@@ -308,3 +309,5 @@ def test_invalid_arguments_of_predict_are_named(learned):
         learned[0].predict(["a"], batch_size=0)
     with pytest.raises(InputError, match=r"validation_data is \[\]; expected a tuple"):
         learned[0].fit([["a"]], [["O"]], validation_data=[])
+    with pytest.raises(InputError, match="validation_data is empty; expected at least one item"):
+        learned[0].fit([["a"]], [["O"]], validation_data=([], []))

@@ -222,6 +222,8 @@ def test_misplaced_validation_set_is_rejected_before_training(answerer):
     for given in (([], [], []), ("ab", []), ([TEXT], [GOOD])):
         with pytest.raises(InputError, match=r"expected \(\(questions, contexts\), answers\)"):
             answerer.fit(["who ?"], [TEXT], [GOOD], validation_data=given)
+    with pytest.raises(InputError, match="validation_data is empty; expected at least one item"):
+        answerer.fit(["who ?"], [TEXT], [GOOD], validation_data=(([], []), []))
 
 
 def test_empty_data_for_training_or_scoring_is_rejected(answerer):
