@@ -120,7 +120,7 @@ def make_checkpoint():
     def make(folder: Path, tokens, **sizes) -> Path:
         import keras
 
-        from keras_bert.checkpoints.model_description import ModelDescription
+        from keras_bert.checkpoints.checkpoint import ModelDescription
         from keras_bert.checkpoints.model_directory import save_model_directory
         from keras_bert.config import BertConfig
         from keras_bert.models.encoder import BertEncoder
@@ -164,7 +164,7 @@ def pretrained(tmp_path_factory):
     """Returns the folder of a pre-trained model with its heads and 32 positions."""
     import keras
 
-    from keras_bert.checkpoints.model_description import ModelDescription
+    from keras_bert.checkpoints.checkpoint import ModelDescription
     from keras_bert.checkpoints.model_directory import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer

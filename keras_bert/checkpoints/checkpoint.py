@@ -1,15 +1,15 @@
-"""Defines `Checkpoint`, an open checkpoint of any format."""
+"""Defines `Checkpoint`, an open checkpoint of any format, and `ModelDescription`, for saving."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import keras
 from absl import logging
 
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -35,6 +35,55 @@ _ALWAYS_WRITTEN = frozenset(
     position_embedding_type problem_type torch_dtype transformers_version
     """.split()  # noqa: SIM905
 )
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """The contents of a model directory, except for the weights.
+
+    Attributes:
+        vocab: the V tokens in the order of their ids; None for a model without a vocabulary.
+        tokenizer_settings: the settings of the tokenizer.
+        labels: the names of a classifier's labels in the order of its logits; None means LABEL_0,
+            LABEL_1, ...
+        problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
+            `multi_label_classification` or `regression`.
+        extra: additional entries of config.json, {key: value}.
+        card: the model card (README.md) in Markdown; empty for none.
+        sentence_transformer: the settings for sentence-transformers, if it can open the model.
+    """
+
+    config: BertConfig
+    vocab: Sequence[str] | None = None
+    tokenizer_settings: TokenizerSettings = field(default_factory=TokenizerSettings)
+    labels: Sequence[str] | None = None
+    problem_type: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    card: str = ""
+    sentence_transformer: SentenceTransformer | None = None
+
+    def hugging_face_settings(self, architecture: str, num_labels: int | None) -> dict[str, Any]:
+        """Returns the content of a config.json that transformers can open.
+
+        `architecture` is the name of the transformers class with the model's heads. `num_labels` is
+        the number of a classifier's logits, and None for other models.
+        """
+        settings = {
+            "architectures": [architecture],
+            "model_type": "bert",
+            "pad_token_id": self.vocab.index("[PAD]") if self.vocab else 0,
+            "position_embedding_type": "absolute",
+            "dtype": "float32",
+        }
+        if num_labels is not None:
+            labels = self.labels or [f"LABEL_{index}" for index in range(num_labels)]
+            if len(labels) != num_labels:
+                raise ValueError(f"{len(labels)} label names for {num_labels} logits")
+            settings["id2label"] = {str(index): label for index, label in enumerate(labels)}
+            settings["label2id"] = {label: index for index, label in enumerate(labels)}
+        if self.problem_type is not None:
+            settings["problem_type"] = self.problem_type
+        return settings | self.config.to_dict() | dict(self.extra)
 
 
 @dataclass(frozen=True)
@@ -136,17 +185,3 @@ class Checkpoint:
             )
         with self.open_weights() as stored:
             return load_weights(model, stored)
-
-
-def guess_lower_case(vocab: Sequence[str] | None, path: Path) -> bool:
-    """Guesses whether the model of a checkpoint without a tokenizer config is uncased.
-
-    The model is cased if a token of `vocab` has a capital letter. Without a vocabulary, the folder
-    name in `path` decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
-    """
-    if vocab:
-        # Ignore tokens such as [CLS], and <S>, which even the Chinese vocabulary contains.
-        words = (token for token in vocab if token[0] not in "[<" or len(token) == 1)
-        return all(token == token.lower() for token in words)
-    name = path.name if path.is_dir() or path.suffix == ".zip" else path.parent.name
-    return "uncased" in name or "cased" not in name

@@ -1,10 +1,19 @@
-"""Converts a checkpoint to another format.
+"""Converts a checkpoint of any format to a Hugging Face directory.
 
-The weights stay the same, unless a change of the vocabulary, layers or positions is requested.
+The weights stay the same, unless a change of the vocabulary, layers or positions is requested:
+
+    vocabulary   the rows of added tokens start as means, those of removed ones are omitted
+    layers       0 1 2 3 4 5 -> the weights of 0, 2 and 4 as layers 0, 1 and 2
+    positions    512 rows -> 1024 rows, interpolated between the old rows or repeating them
+
+A change of layers or positions gives an initial model: it computes other outputs than its source,
+and needs training.
 """
 
+import itertools
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -12,24 +21,14 @@ import numpy as np
 from absl import logging
 from safetensors import SafetensorError
 
-from keras_bert.checkpoints import google, keras_hub
-from keras_bert.checkpoints.checkpoint import ARCHITECTURES, UNTRAINED, Checkpoint
-from keras_bert.checkpoints.google import write_google_checkpoint
-from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
-from keras_bert.checkpoints.model_description import ModelDescription
-from keras_bert.checkpoints.model_directory import (
-    MODEL_FILES,
-    check_replaceable,
-    write_model_directory,
+from keras_bert.checkpoints.checkpoint import (
+    ARCHITECTURES,
+    UNTRAINED,
+    Checkpoint,
+    ModelDescription,
 )
+from keras_bert.checkpoints.model_directory import check_replaceable, write_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.checkpoints.shape_change import (
-    POSITIONS,
-    extend_positions,
-    keep_layers,
-    new_positions,
-    select_layers,
-)
 from keras_bert.checkpoints.vocab_change import ChangedVocab, VocabChange, change_rows
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.common.errors import InputError
@@ -37,52 +36,39 @@ from keras_bert.common.files import atomic_path
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
 from keras_bert.models.encoder import BertEncoder
 
-# Format -> the function that writes it to an empty folder.
-WRITERS = {
-    "hugging_face": write_model_directory,
-    "tf1": write_google_checkpoint,
-    "keras_hub": write_keras_hub_preset,
-}
-_FILES = {
-    "hugging_face": MODEL_FILES,
-    "tf1": google.FILES,
-    "keras_hub": keras_hub.FILES,
-}
-
-
-@dataclass(frozen=True)
-class Changes:
-    """The changes of a model that a conversion makes.
-
-    Attributes:
-        heads: whether to keep the heads, or only the encoder.
-        tokenizer: {setting of the tokenizer: value}; None keeps the setting of the source.
-        vocab: the change of the vocabulary; None for none.
-        layers: the indices of the layers to keep, from 0; empty for all.
-        positions: the new number of positions; 0 to keep it.
-        positions_by: how the table of positions is extended, `interpolate` or `tile`.
-    """
-
-    heads: bool = True
-    tokenizer: Mapping[str, bool | None] = field(default_factory=dict)
-    vocab: VocabChange | None = None
-    layers: Sequence[int] = ()
-    positions: int = 0
-    positions_by: str = "interpolate"
-
-
-_NO_CHANGES = Changes()
+_POSITIONS = "encoder/embeddings/position_embeddings"
+_LAYER = re.compile(r"encoder/layer_(\d+)/")
 
 
 def convert(
-    source: Path, target: Path, to: str = "hugging_face", changes: Changes = _NO_CHANGES
+    source: Path,
+    target: Path,
+    *,
+    heads: bool = True,
+    tokenizer: Mapping[str, bool | None] | None = None,
+    change_vocab: VocabChange | None = None,
+    layers: Sequence[int] = (),
+    positions: int = 0,
+    positions_by: str = "interpolate",
 ) -> LoadReport:
-    """Converts a checkpoint to another format; the target directory is written atomically.
+    """Converts a checkpoint to a Hugging Face directory, which is written atomically.
 
-    The weights are loaded into the smallest model class with the checkpoint's heads, and written in
-    the format `to`: `hugging_face`, `tf1` or `keras_hub`. Weights that the checkpoint lacks are not
-    written. The target may be the result of an earlier conversion to the same format, which is
-    replaced. Returns the report of loading the source.
+    The weights are loaded into the smallest model class with the checkpoint's heads. Weights that
+    the checkpoint lacks are not written.
+
+    Args:
+        source: the path of a checkpoint of any format.
+        target: the directory to write; an earlier model directory is replaced.
+        heads: whether to keep the heads, or only the encoder.
+        tokenizer: {setting of the tokenizer: value}; None keeps the setting of the source.
+        change_vocab: makes the new vocabulary; None keeps the vocabulary.
+        layers: the indices of the layers to keep, from 0 (the layer after the embeddings), in
+            increasing order; empty for all.
+        positions: the new number of positions; 0 to keep it.
+        positions_by: how the table of positions is extended, as in `new_positions`.
+
+    Returns:
+        The report of loading the source.
 
     Raises:
         InputError: the source cannot be opened or is inconsistent, a change is not possible, or the
@@ -95,72 +81,84 @@ def convert(
         raise InputError(
             f"{target}: is inside the source; expected a directory outside of {source}"
         )
-    check_replaceable(target, _FILES[to])
+    check_replaceable(target)
     checkpoint = open_checkpoint(source)
-    description, vocab = _changed_description(checkpoint, changes)
-    model = _make_model(checkpoint) if changes.heads else BertEncoder(checkpoint.config)
+    values = {name: value for name, value in (tokenizer or {}).items() if value is not None}
+    description = replace(
+        checkpoint.description, tokenizer_settings=replace(checkpoint.tokenizer_settings, **values)
+    )
+    if layers:
+        description = _with_layers(description, layers)
+    if positions:
+        description = _with_positions(description, positions, positions_by)
+    if not heads:
+        description = replace(description, problem_type=None)
+    vocab = None
+    if change_vocab:
+        vocab = _changed_vocab(checkpoint, description, change_vocab)
+        description = _with_vocab(description, vocab)
+
+    model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
     report = checkpoint.load_into(model)
     weights = {path: value for path, value in weights_of(model).items() if path not in report.new}
-    weights = _changed_weights(weights, vocab, changes)
+    if vocab:
+        weights = change_rows(weights, vocab)
+    if layers:
+        weights = _select_layers(weights, layers)
+    if positions:
+        table = weights[_POSITIONS]
+        weights[_POSITIONS] = new_positions(table, positions, positions_by)
     settings = description.hugging_face_settings(
         _architecture(model, weights.keys()), getattr(model, "num_labels", None)
     )
-    if to != "hugging_face":
-        _warn(checkpoint, to)
-    with atomic_path(target, failures=(SafetensorError, RuntimeError)) as folder:
+    with atomic_path(target, failures=(SafetensorError,)) as folder:
         folder.mkdir()
-        WRITERS[to](folder, weights, settings, description.vocab, description.tokenizer_settings)
+        write_model_directory(
+            folder, weights, settings, description.vocab, description.tokenizer_settings
+        )
     return report
 
 
-def _changed_description(
-    checkpoint: Checkpoint, changes: Changes
-) -> tuple[ModelDescription, ChangedVocab | None]:
-    """Returns the description of the converted model, and its vocabulary if that changes."""
-    tokenizer = {name: value for name, value in changes.tokenizer.items() if value is not None}
-    settings = replace(checkpoint.tokenizer_settings, **tokenizer)
-    description = replace(checkpoint.description, tokenizer_settings=settings)
-    config = description.config
-    if changes.layers:
-        where = f"--keep_layers={','.join(map(str, changes.layers))}"
-        config = keep_layers(config, changes.layers, where)
-    if changes.positions:
-        where = f"--max_position_embeddings={changes.positions}"
-        old, config = config, extend_positions(config, changes.positions, where)
-        untrained = (
-            f"the table of positions was extended from {old.max_position_embeddings} to "
-            f"{changes.positions} ({changes.positions_by})"
+def _with_layers(description: ModelDescription, layers: Sequence[int]) -> ModelDescription:
+    count = description.config.num_hidden_layers
+    is_sorted = all(a < b for a, b in itertools.pairwise(layers))
+    if not is_sorted or layers[0] < 0 or layers[-1] >= count:
+        raise InputError(
+            f"--keep_layers={','.join(map(str, layers))}: the model has {count} layers; expected "
+            f"different layers from 0 to {count - 1} in increasing order"
         )
-        logging.warning("%s; train the model with texts of that length", untrained)
-        description = replace(description, extra={**description.extra, UNTRAINED: untrained})
-    description = replace(description, config=config)
-    if not changes.heads:
-        description = replace(description, problem_type=None)
-    if not changes.vocab:
-        return description, None
+    config = replace(description.config, num_hidden_layers=len(layers))
+    return replace(description, config=config)
+
+
+def _with_positions(description: ModelDescription, count: int, method: str) -> ModelDescription:
+    old = description.config.max_position_embeddings
+    if count <= old:
+        raise InputError(
+            f"--max_position_embeddings={count}: the model has {old} positions; expected more"
+        )
+    untrained = f"the table of positions was extended from {old} to {count} ({method})"
+    logging.warning("%s; train the model with texts of that length", untrained)
+    return replace(
+        description,
+        config=replace(description.config, max_position_embeddings=count),
+        extra={**description.extra, UNTRAINED: untrained},
+    )
+
+
+def _changed_vocab(
+    checkpoint: Checkpoint, description: ModelDescription, change_vocab: VocabChange
+) -> ChangedVocab:
     if checkpoint.vocab is None:
         raise InputError(f"{checkpoint.why_no_vocab}; the tokens cannot be changed")
-    changed = changes.vocab(checkpoint.vocab, settings)
+    changed = change_vocab(checkpoint.vocab, description.tokenizer_settings)
     logging.info(
         "the vocabulary has %d tokens, of which %d are new; that of the source has %d",
         len(changed.tokens),
         len({*changed.tokens} - {*checkpoint.vocab}),
         len(checkpoint.vocab),
     )
-    return _with_vocab(description, changed), changed
-
-
-def _changed_weights(
-    weights: Mapping[str, np.ndarray], vocab: ChangedVocab | None, changes: Changes
-) -> Mapping[str, np.ndarray]:
-    if vocab:
-        weights = change_rows(weights, vocab)
-    if changes.layers:
-        weights = select_layers(weights, changes.layers)
-    if changes.positions:
-        table = new_positions(weights[POSITIONS], changes.positions, changes.positions_by)
-        weights = {**weights, POSITIONS: table}
-    return weights
+    return changed
 
 
 def _with_vocab(description: ModelDescription, changed: ChangedVocab) -> ModelDescription:
@@ -204,29 +202,40 @@ def _architecture(model: keras.Model, paths: Collection[str]) -> str:
     return ARCHITECTURES[type(model).__name__]
 
 
-def _warn(checkpoint: Checkpoint, to: str) -> None:
-    """Warns about settings that the other library ignores; this library still reads them."""
-    other = {"tf1": "Google's code", "keras_hub": "KerasHub"}[to]
-    if checkpoint.config.hidden_act not in ("gelu_new", "gelu_tanh"):
-        act = checkpoint.config.hidden_act
-        if act == "gelu" or to == "keras_hub":
-            logging.warning(
-                "hidden_act is %s, but %s computes the tanh approximation of gelu, so its outputs "
-                "will differ",
-                act,
-                other,
-            )
-    if checkpoint.config.layer_norm_eps != 1e-12:
-        eps = checkpoint.config.layer_norm_eps
-        logging.warning(
-            "layer_norm_eps of the checkpoint is %g, but %s always computes with 1e-12, so the "
-            "converted model will give other outputs there",
-            eps,
-            other,
-        )
-    if checkpoint.config.is_decoder:
-        logging.warning(
-            "is_decoder is true, but %s attends to the tokens on both sides, so its outputs will "
-            "differ",
-            other,
-        )
+def _select_layers(
+    weights: Mapping[str, np.ndarray], layers: Sequence[int]
+) -> dict[str, np.ndarray]:
+    """Returns the weights {variable path: array} without those of the other layers.
+
+    The given layers get the indices 0, 1, and so on; other weights stay as they are.
+    """
+    new_index = {old: new for new, old in enumerate(layers)}
+    selected = {}
+    for path, value in weights.items():
+        match = _LAYER.match(path)
+        if match is None:
+            selected[path] = value
+        elif int(match[1]) in new_index:
+            rest = path[match.end() :]
+            selected[f"encoder/layer_{new_index[int(match[1])]}/{rest}"] = value
+    return selected
+
+
+def new_positions(table: np.ndarray, count: int, method: str) -> np.ndarray:
+    """Returns a table of position embeddings with more rows, [count, H].
+
+    Args:
+        table: the table of the model, [positions, H].
+        count: the number of rows of the new table.
+        method: `interpolate` stretches the table, so that its first and last row stay the first and
+            the last (linear, as Chen et al. 2023 do for rotary positions); `tile` repeats it, so
+            that the first rows stay the same (Beltagy et al. 2020, section 5).
+    """
+    old = len(table)
+    if method == "tile":
+        return table[np.arange(count) % old]
+    places = np.linspace(0.0, old - 1.0, count)
+    lower = np.minimum(places.astype(np.int64), old - 1)
+    upper = np.minimum(lower + 1, old - 1)
+    share = (places - lower)[:, np.newaxis]
+    return ((1.0 - share) * table[lower] + share * table[upper]).astype(table.dtype)

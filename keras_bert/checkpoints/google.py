@@ -1,32 +1,29 @@
-"""Reads and writes TF1 checkpoints in the format of Google's BERT release.
+"""Reads TF1 checkpoints in the format of Google's BERT release.
 
-The written checkpoints can be opened by Google's code. In Google's code, `gelu` means the tanh
-approximation, which is `gelu_new` in this library. `bert_config.json` also contains the settings
-that Google's code does not have (the exact gelu, the settings of the tokenizer, label names), under
-additional keys, which Google's code ignores.
+In Google's code, `gelu` means the tanh approximation, which is `gelu_new` in this library. In
+checkpoints that earlier versions of this library wrote, `bert_config.json` has additional keys for
+the settings that Google's code does not have: the exact gelu, the settings of the tokenizer, label
+names.
 """
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
-from keras_bert.checkpoints.google_zip import unpacked
-from keras_bert.checkpoints.model_directory import write_vocab
-from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.tokenizer_files import guess_lower_case
+from keras_bert.checkpoints.weights import Layout, StoredWeights
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_bytes, write_json
+from keras_bert.common.files import read_json
 from keras_bert.config import BertConfig
 from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
-FILES = (CONFIG, VOCAB, "checkpoint", f"{PREFIX}.index", f"{PREFIX}.data-00000-of-00001")
 
 # The additional key for the exact name of a gelu, because Google's code only knows `gelu`.
 _EXACT_ACT = "keras_bert_hidden_act"
@@ -69,92 +66,29 @@ LAYOUT = Layout(google_name, store=_transpose, restore=_transpose, encoder_prefi
 
 
 def is_google_checkpoint(path: Path) -> bool:
-    """Returns whether a path is a TF1 checkpoint: a prefix, a directory or a zip."""
+    """Returns whether a path is a TF1 checkpoint: a prefix or a directory."""
     if path.is_dir():
         # Some Hugging Face directories also contain Google's config.
         is_other = any(path.glob("model.safetensors*"))
         return not is_other and ((path / CONFIG).is_file() or any(path.glob("*.ckpt*.index")))
-    return path.suffix == ".zip" or path.with_name(f"{path.name}.index").is_file()
+    return path.with_name(f"{path.name}.index").is_file()
 
 
 def open_google_checkpoint(path: Path) -> Checkpoint:
     """Opens a TF1 checkpoint without reading its weights.
 
-    The path is a prefix such as `bert_model.ckpt`, a directory, or a zip file of Google's release.
-    `bert_config.json` and `vocab.txt` are read from the folder of the weights.
+    The path is a prefix such as `bert_model.ckpt`, or a directory. `bert_config.json` and
+    `vocab.txt` are read from the folder of the weights.
 
     Raises:
         InputError: the config or the weights are missing or cannot be read, or the vocabulary does
             not match the config.
     """
-    if path.suffix == ".zip":
-        with unpacked(path, f"{CONFIG}|{VOCAB}") as folder:
-            found = _read_config_and_tokenizer(folder, path)
-        open_weights = partial(_open_zip, path)
-    else:
-        prefix = _prefix(path) if path.is_dir() else path
-        found = _read_config_and_tokenizer(prefix.parent, prefix.parent)
-        open_weights = partial(_open_weights, prefix)
-    settings, config, vocab, tokenizer = found
-    return Checkpoint(
-        path=path,
-        kind="a TF1 checkpoint in Google's format",
-        config=config,
-        vocab=vocab,
-        tokenizer_settings=tokenizer,
-        settings=settings,
-        open_weights=open_weights,
-    )
-
-
-def write_google_checkpoint(
-    folder: Path,
-    weights: Mapping[str, np.ndarray],
-    settings: Mapping[str, Any],
-    vocab: Sequence[str] | None,
-    tokenizer: TokenizerSettings,
-) -> None:
-    """Writes the files of a TF1 checkpoint; the arguments are those of `write_model_directory`.
-
-    Raises:
-        OSError: the weights cannot be written.
-        InputError: another file cannot be written.
-    """
-    import tensorflow as tf
-
-    extra: dict[str, Any] = {
-        "do_lower_case": tokenizer.do_lower_case,
-        **tokenizer.non_default(),
-    }
-    if settings["hidden_act"].startswith("gelu"):
-        extra |= {"hidden_act": "gelu", _EXACT_ACT: settings["hidden_act"]}
-    write_json(folder / CONFIG, {**settings, **extra})
-    if vocab is not None:
-        write_vocab(folder / VOCAB, vocab)
-    arrays = dict(sorted(stored_arrays(weights, LAYOUT).items()))
-    tensors = [tf.constant(value) for value in arrays.values()]
-    try:
-        tf.raw_ops.SaveV2(
-            prefix=str(folder / PREFIX),
-            tensor_names=list(arrays),
-            shape_and_slices=[""] * len(arrays),
-            tensors=tensors,
-        )
-    except tf.errors.OpError as error:
-        # The message has the form "{{the operation}} FILE; REASON [Op:SaveV2]".
-        reason = error.message.rpartition("; ")[2].removesuffix(" [Op:SaveV2]")
-        raise OSError(reason) from error
-    state = f'model_checkpoint_path: "{PREFIX}"\nall_model_checkpoint_paths: "{PREFIX}"\n'
-    write_bytes(folder / "checkpoint", state.encode())
-
-
-def _read_config_and_tokenizer(
-    folder: Path, where: Path
-) -> tuple[dict[str, Any], BertConfig, list[str] | None, TokenizerSettings]:
-    """Returns a folder's settings, config, vocabulary and tokenizer; errors call it `where`."""
+    prefix = _prefix(path) if path.is_dir() else path
+    folder = prefix.parent
     if not (folder / CONFIG).is_file():
         raise InputError(
-            f"{where}: has no {CONFIG}; expected it next to the weights. Copy the one that was "
+            f"{folder}: has no {CONFIG}; expected it next to the weights. Copy the one that was "
             "used in training"
         )
     settings = read_json(folder / CONFIG)
@@ -166,12 +100,20 @@ def _read_config_and_tokenizer(
     try:
         config = BertConfig.from_dict(settings)
     except InputError as error:
-        raise InputError(f"{where / CONFIG}: {error}") from None
+        raise InputError(f"{folder / CONFIG}: {error}") from None
     vocab = load_vocab(folder / VOCAB) if (folder / VOCAB).is_file() else None
     if vocab:
-        vocab = fit_vocab(vocab, config.vocab_size, where / VOCAB)
-    casing = guess_lower_case(vocab, where)
-    return settings, config, vocab, TokenizerSettings.read(where / CONFIG, stated, casing)
+        vocab = fit_vocab(vocab, config.vocab_size, folder / VOCAB)
+    casing = guess_lower_case(vocab, folder)
+    return Checkpoint(
+        path=path,
+        kind="a TF1 checkpoint in Google's format",
+        config=config,
+        vocab=vocab,
+        tokenizer_settings=TokenizerSettings.read(folder / CONFIG, stated, casing),
+        settings=settings,
+        open_weights=partial(_open_weights, prefix),
+    )
 
 
 def _prefix(folder: Path) -> Path:
@@ -226,10 +168,3 @@ def _open_weights(prefix: Path) -> Iterator[StoredWeights]:
         read=read,
         skipped=len(slots),
     )
-
-
-@contextlib.contextmanager
-def _open_zip(path: Path) -> Iterator[StoredWeights]:
-    files = r"checkpoint|.*\.index|.*\.data-\d+-of-\d+"
-    with unpacked(path, files) as folder, _open_weights(_prefix(folder)) as stored:
-        yield StoredWeights(**{**vars(stored), "source": str(path)})

@@ -1,48 +1,41 @@
-"""Reads and writes KerasHub presets of a BertBackbone, without the KerasHub library.
+"""Reads KerasHub presets of a BertBackbone, without the KerasHub library.
 
-KerasHub's BertBackbone can open the written presets; BertMaskedLM and BertTextClassifier can open
-them if the model has their head.
+KerasHub always computes the tanh approximation of gelu. Presets that earlier versions of this
+library wrote contain further settings under `keras_bert` in `metadata.json`, and further heads
+under `keras_bert` in `task.weights.h5`.
 
-KerasHub always computes the tanh approximation of gelu. Settings and heads that it does not support
-are stored under `keras_bert`, which it ignores: settings in `metadata.json`, heads in
-`task.weights.h5`.
+HDF5 files can refer to other files of the machine; such weights are rejected.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
+import ml_dtypes
 import numpy as np
+from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.keras_hub_names import BACKBONE, keras_hub_name
-from keras_bert.checkpoints.keras_hub_tokenizer import (
-    METADATA,
-    METADATA_KEYS,
-    TOKENIZER,
-    keras_object,
-    metadata_of,
-    read_tokenizer,
-    tokenizer_object,
-)
-from keras_bert.checkpoints.keras_hub_weights import TASK_WEIGHTS, WEIGHTS, open_weights
-from keras_bert.checkpoints.model_directory import write_vocab
-from keras_bert.checkpoints.weights import Layout, stored_arrays
+from keras_bert.checkpoints.tokenizer_files import find_mismatch, guess_lower_case
+from keras_bert.checkpoints.weights import Layout, StoredWeights
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
+from keras_bert.common.files import read_json, value_of
 from keras_bert.config import BertConfig
-from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.vocabulary import fit_vocab, load_vocab
+from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
+from keras_bert.text.user_tokens import UserToken
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, fit_vocab, load_vocab
 
-CONFIG, VOCAB = "config.json", "assets/tokenizer/vocabulary.txt"
-TASK, PREPROCESSOR = "task.json", "preprocessor.json"
-FILES = (CONFIG, METADATA, TOKENIZER, "assets", WEIGHTS, TASK, TASK_WEIGHTS, PREPROCESSOR)
+CONFIG, METADATA = "config.json", "metadata.json"
+TOKENIZER, VOCAB = "tokenizer.json", "assets/tokenizer/vocabulary.txt"
+WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 
 # Config keys of this library -> the keys of a KerasHub backbone.
-_SIZES = {
+SIZES = {
     "vocab_size": "vocabulary_size",
     "num_hidden_layers": "num_layers",
     "num_attention_heads": "num_heads",
@@ -52,28 +45,52 @@ _SIZES = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-# Settings that are fixed in KerasHub; this library adds the model's values to metadata.json.
+# Settings that are fixed in KerasHub, except under `keras_bert` in metadata.json.
 _FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
 
+# Keys of tokenizer.json, each with the only value that matches BERT's tokenizer.
+_TOKENIZER_RULES = (
+    ("class_name", "BertTokenizer"),
+    ("split", True),
+    ("suffix_indicator", "##"),
+    ("oov_token", "[UNK]"),
+)
+# Keys of the tokenizer under `keras_bert` in metadata.json.
+_STRIP_ACCENTS, _MAX_CHARS = "strip_accents", "max_input_chars_per_word"
+_OF_TOKENIZER = (_STRIP_ACCENTS, _MAX_CHARS, USER_TOKENS)
+# KerasHub counts bytes, not characters.
+_KERAS_HUB_MAX_CHARS = 100
 
-def _layout(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
-    heads = config.num_attention_heads
+# Layer names of this library -> groups in model.weights.h5 and task.weights.h5. The variables of a
+# group are numbered, a kernel or scale before its bias.
+_BACKBONE = "backbone/layers/"
+_BLOCK = {
+    "attention/self/query": "_self_attention_layer/query_dense",
+    "attention/self/key": "_self_attention_layer/key_dense",
+    "attention/self/value": "_self_attention_layer/value_dense",
+    "attention/output/dense": "_self_attention_layer/output_dense",
+    "attention/output/LayerNorm": "_self_attention_layer_norm",
+    "intermediate/dense": "_feedforward_intermediate_dense",
+    "output/dense": "_feedforward_output_dense",
+    "output/LayerNorm": "_feedforward_layer_norm",
+}
+_SINGLE_VARIABLES = {
+    "encoder/embeddings/word_embeddings": _BACKBONE + "reversible_embedding/vars/0",
+    "encoder/embeddings/position_embeddings": _BACKBONE + "position_embedding/vars/0",
+    "encoder/embeddings/token_type_embeddings": _BACKBONE + "embedding/vars/0",
+    "masked_lm/output_bias": "task/layers/masked_lm_head/vars/0",
+}
+_LAYERS = {
+    "encoder/embeddings/LayerNorm": _BACKBONE + "layer_normalization",
+    "encoder/pooler/dense": _BACKBONE + "dense",
+    "masked_lm/dense": "task/layers/masked_lm_head/_intermediate_dense",
+    "masked_lm/LayerNorm": "task/layers/masked_lm_head/_intermediate_layer_norm",
+    "classifier": "task/layers/dense",
+}
+_VARIABLE_INDICES = {"kernel": 0, "gamma": 0, "bias": 1, "beta": 1}
 
-    def store(path: str, value: np.ndarray) -> np.ndarray:
-        """Splits the head axis: [H, H] -> [H, N, D], or [N, D, H] for the output projection."""
-        if re.search(r"/attention/self/(query|key|value)/", path):
-            return value.reshape(*value.shape[:-1], heads, -1)
-        if path.endswith("/attention/output/dense/kernel"):
-            return value.reshape(heads, -1, value.shape[-1])
-        return value
-
-    is_token_classifier = settings.get("architectures") == ["BertForTokenClassification"]
-    return Layout(
-        name=partial(keras_hub_name, is_token_classifier=is_token_classifier),
-        store=store,
-        restore=lambda path, value: value,
-        encoder_prefix=BACKBONE,
-    )
+# A damaged file raises any of these: names that are not UTF-8, types that NumPy does not have.
+_FAILURES = (OSError, RuntimeError, KeyError, TypeError, ValueError)
 
 
 def is_keras_hub_preset(path: Path) -> bool:
@@ -100,8 +117,11 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     metadata = read_json(path / METADATA) if (path / METADATA).is_file() else {}
     own = metadata.get("keras_bert")
     own = dict(own) if isinstance(own, dict) else {}
-    of_tokenizer = {key: own.pop(key) for key in METADATA_KEYS if key in own}
-    settings = _settings(written["config"], own)
+    of_tokenizer = {key: own.pop(key) for key in _OF_TOKENIZER if key in own}
+    backbone = written["config"]
+    sizes = {ours: backbone[theirs] for ours, theirs in SIZES.items() if theirs in backbone}
+    fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
+    settings = {**fixed, **own, **sizes}
     try:
         config = BertConfig.from_dict(settings)
     except InputError as error:
@@ -109,7 +129,7 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     vocab = load_vocab(path / VOCAB) if (path / VOCAB).is_file() else None
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
-    tokenizer, mismatch = read_tokenizer(path, of_tokenizer, vocab)
+    tokenizer, mismatch = _read_tokenizer(path, of_tokenizer, vocab)
     return Checkpoint(
         path=path,
         kind="a KerasHub preset",
@@ -117,92 +137,181 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
         vocab=None if mismatch else vocab,
         tokenizer_settings=tokenizer,
         settings=settings,
-        open_weights=partial(open_weights, path, _layout(config, settings)),
+        open_weights=partial(_open_weights, path, layout_of(config, settings)),
         tokenizer_mismatch=mismatch,
     )
 
 
-def _settings(backbone: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with Hugging Face's keys.
-
-    The sizes are from KerasHub's config `backbone`. The others are from `own`, which this library
-    writes to metadata.json, or default values.
-    """
-    sizes = {ours: backbone[theirs] for ours, theirs in _SIZES.items() if theirs in backbone}
-    fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
-    return {**fixed, **own, **sizes}
+# --- the tokenizer ---
 
 
-def write_keras_hub_preset(
-    folder: Path,
-    weights: Mapping[str, np.ndarray],
-    settings: Mapping[str, Any],
-    vocab: Sequence[str] | None,
-    tokenizer: TokenizerSettings,
-) -> None:
-    """Writes the files of a preset; the arguments are those of `write_model_directory`.
+def _read_tokenizer(
+    path: Path, metadata: Mapping[str, Any], vocab: Sequence[str] | None
+) -> tuple[TokenizerSettings, str | None]:
+    """Reads the settings of the tokenizer of the preset `path`.
+
+    `metadata` has those of _OF_TOKENIZER that are under `keras_bert` in metadata.json.
+
+    Returns:
+        The settings, and one line about a setting that is not supported; None if all are.
 
     Raises:
-        InputError: the weights contain no pooler, which KerasHub requires.
+        InputError: a setting has the wrong type.
     """
-    if "encoder/pooler/dense/kernel" not in weights:
-        raise InputError(
-            "the weights have no pooler; expected one, because a KerasHub preset must contain it"
+    file = path / TOKENIZER
+    tokenizer = read_json(file) if file.is_file() else {}
+    own = tokenizer.get("config")
+    content = {**(own if isinstance(own, dict) else {}), "class_name": tokenizer.get("class_name")}
+    mismatch = find_mismatch(file, content, _TOKENIZER_RULES)
+    keeps_accents = value_of(path / METADATA, metadata, _STRIP_ACCENTS, bool, None) is False
+    settings = replace(
+        _settings(file, content, guess_lower_case(vocab, path), keeps_accents),
+        max_input_chars_per_word=value_of(
+            path / METADATA, metadata, _MAX_CHARS, int, _KERAS_HUB_MAX_CHARS
+        ),
+    )
+    if USER_TOKENS in metadata:
+        of_metadata = TokenizerSettings.read(path / METADATA, {USER_TOKENS: metadata[USER_TOKENS]})
+        return replace(settings, user_tokens=of_metadata.user_tokens), mismatch
+    contents = _special_tokens(file, content, vocab or ())
+    try:
+        return replace(settings, user_tokens=tuple(map(UserToken, contents))), mismatch
+    except InputError as error:
+        return settings, mismatch or f"{file}: special_tokens: {error}"
+
+
+def _settings(
+    file: Path, content: Mapping[str, Any], casing: bool, keeps_accents: bool
+) -> TokenizerSettings:
+    """Returns the settings in a preset's tokenizer.json.
+
+    `casing` is the value of a missing `lowercase`; `keeps_accents` is whether metadata.json states
+    that accents are kept.
+    """
+    do_lower_case = value_of(file, content, "lowercase", bool, casing)
+    strip_accents = value_of(file, content, "strip_accents", bool, None)
+    if do_lower_case and strip_accents is False and not keeps_accents:
+        # KerasHub's default is false, even in presets of uncased models that it converted from
+        # Hugging Face. This is an error of KerasHub: these models were trained without accents.
+        logging.warning(
+            "%s: strip_accents is false; accents are stripped anyway, as in Google's BERT; for a "
+            "model that was trained with accents, convert the preset with --nostrip_accents",
+            file,
         )
-    config = BertConfig.from_dict(dict(settings))
-    arrays = stored_arrays(weights, _layout(config, settings))
-    for part, file in (("backbone", WEIGHTS), ("task", TASK_WEIGHTS)):
-        own = {name: value for name, value in arrays.items() if name.startswith(f"{part}/")}
-        if own:
-            with h5py.File(folder / file, "w") as opened:
-                for name, value in own.items():
-                    # The checksum detects damaged data; HDF5 has none for scalars.
-                    opened.create_dataset(
-                        name.removeprefix(f"{part}/"), data=value, fletcher32=value.ndim > 0 or None
-                    )
-    count = sum(value.size for path, value in weights.items() if path.startswith("encoder/"))
-    own = {**settings, **metadata_of(tokenizer)}
-    write_json(folder / METADATA, {"parameter_count": count, "keras_bert": own})
-    backbone = {theirs: settings[ours] for ours, theirs in _SIZES.items()}
-    backbone = keras_object("bert.bert_backbone", "BertBackbone", backbone, "float32")
-    write_json(folder / CONFIG, backbone)
-    written = None
-    if vocab is not None:
-        write_vocab(folder / VOCAB, vocab)
-        written = tokenizer_object(tokenizer)
-        write_json(folder / TOKENIZER, written)
-    _write_task(folder, weights, settings, backbone, written)
+        strip_accents = None
+    chinese = value_of(file, content, "split_on_cjk", bool, True)
+    return TokenizerSettings(do_lower_case, strip_accents, chinese)
 
 
-def _write_task(
-    folder: Path,
-    weights: Mapping[str, np.ndarray],
-    settings: Mapping[str, Any],
-    backbone: dict[str, Any],
-    tokenizer: dict[str, Any] | None,
-) -> None:
-    """Writes task.json and the preprocessor if KerasHub has a class for the head."""
-    own: dict[str, Any] = {}
-    if "masked_lm/output_bias" in weights:
-        kind, module = "BertMaskedLM", "bert.bert_masked_lm"
-    elif settings["architectures"] == ["BertForSequenceClassification"]:
-        kind, module = "BertTextClassifier", "bert.bert_text_classifier"
-        own = {
-            "num_classes": weights["classifier/bias"].size,
-            "activation": "linear",
-            "dropout": settings["hidden_dropout_prob"],
-        }
+def _special_tokens(file: Path, content: Mapping[str, Any], vocab: Sequence[str]) -> list[str]:
+    """Returns the tokens besides BERT's that KerasHub keeps whole, in the order of their ids."""
+    if not value_of(file, content, "special_tokens_in_strings", bool, False):
+        return []
+    tokens = content.get("special_tokens") or []
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise InputError(f"{file}: special_tokens is {tokens!r}; expected a list of strings")
+    own = {*tokens} - {*SPECIAL_TOKENS}
+    return [token for token in vocab if token in own]
+
+
+# --- the weights ---
+
+
+def layout_of(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
+    """Returns the names and array layout of the weights; `settings` are those of the checkpoint."""
+    heads = config.num_attention_heads
+
+    def store(path: str, value: np.ndarray) -> np.ndarray:
+        """Splits the head axis: [H, H] -> [H, N, D], or [N, D, H] for the output projection."""
+        if re.search(r"/attention/self/(query|key|value)/", path):
+            return value.reshape(*value.shape[:-1], heads, -1)
+        if path.endswith("/attention/output/dense/kernel"):
+            return value.reshape(heads, -1, value.shape[-1])
+        return value
+
+    is_token_classifier = settings.get("architectures") == ["BertForTokenClassification"]
+    return Layout(
+        name=partial(keras_hub_name, is_token_classifier=is_token_classifier),
+        store=store,
+        restore=lambda path, value: value,
+        encoder_prefix=_BACKBONE,
+    )
+
+
+def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
+    """Converts a variable path of this library to the file, group and index in KerasHub's files.
+
+    `encoder/layer_0/output/dense/kernel` becomes
+    `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`. Heads that KerasHub
+    does not have, such as a token classifier (with `is_token_classifier`), are stored under
+    `task/keras_bert/`, followed by the path.
+    """
+    if path in _SINGLE_VARIABLES:
+        return _SINGLE_VARIABLES[path]
+    layer, _, variable = path.rpartition("/")
+    block = re.match(r"encoder/layer_(\d+)/(.*)", layer)
+    if block:
+        number = f"_{block[1]}" * (block[1] != "0")
+        group = f"{_BACKBONE}transformer_encoder{number}/{_BLOCK[block[2]]}"
+    elif layer in _LAYERS and not (is_token_classifier and layer == "classifier"):
+        group = _LAYERS[layer]
     else:
-        return
-    preprocessor = None
-    if tokenizer:
-        length = {"sequence_length": settings["max_position_embeddings"]}
-        preprocessor = keras_object(
-            f"{module}_preprocessor",
-            f"{kind}Preprocessor",
-            {"tokenizer": tokenizer, "config_file": PREPROCESSOR, **length},
-            "float32",
+        return f"task/keras_bert/{path}"
+    return f"{group}/vars/{_VARIABLE_INDICES[variable]}"
+
+
+@contextlib.contextmanager
+def _open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
+    """Opens the weights of a preset; they can be read while the context is open.
+
+    Raises:
+        InputError: a file is damaged, or refers to other files.
+    """
+    files = {"backbone": path / WEIGHTS, "task": path / TASK_WEIGHTS}
+    values: dict[str, h5py.Dataset] = {}
+    with contextlib.ExitStack() as stack:
+        for part, file in files.items():
+            if not file.is_file():
+                continue
+            try:
+                opened = stack.enter_context(h5py.File(file, "r"))
+                opened.visititems(partial(_collect, values, part, file))
+            except InputError:
+                raise
+            except _FAILURES as error:
+                raise InputError(f"{file}: not a valid HDF5 file ({error})") from None
+        slots = [name for name in values if name.startswith("task/optimizer/")]
+        for name in slots:
+            del values[name]
+        yield StoredWeights(
+            source=str(path),
+            layout=layout,
+            shapes={name: tuple(value.shape) for name, value in values.items()},
+            read=lambda name: _array(path, values[name]),
+            skipped=len(slots),
         )
-        write_json(folder / PREPROCESSOR, preprocessor)
-    parts = {"backbone": backbone, "preprocessor": preprocessor, **own}
-    write_json(folder / TASK, keras_object(module, kind, parts))
+
+
+def _collect(values: dict[str, h5py.Dataset], part: str, file: Path, name: str, found: Any) -> None:
+    if isinstance(found, h5py.Dataset):
+        # The values of such a dataset are in other files. `visititems` skips links to other files.
+        if found.external or found.is_virtual:
+            kind = "has external storage" if found.external else "is a virtual dataset"
+            raise InputError(
+                f"{file}: {name} {kind}, which refers to other files; expected all weights in "
+                "this file"
+            )
+        if found.shape is None:
+            raise InputError(f"{file}: {name} is empty; expected an array of numbers")
+        # The first versions of Keras used another name for the group of a model's layers.
+        values[f"{part}/{name.replace('_layer_checkpoint_dependencies/', 'layers/', 1)}"] = found
+
+
+def _array(path: Path, value: h5py.Dataset) -> np.ndarray:
+    try:
+        array = value[()]
+        # HDF5 has no bfloat16: Keras stores the raw bytes, and the dtype as an attribute.
+        is_bfloat16 = value.attrs.get("dtype") == "bfloat16" and value.dtype.itemsize == 2
+    except _FAILURES as error:
+        raise InputError(f"{path}: {value.name} cannot be read ({error})") from None
+    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array

@@ -10,7 +10,7 @@ Pickle files are never read.
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,7 @@ import keras
 import numpy as np
 from safetensors import SafetensorError
 
-from keras_bert.checkpoints.added_tokens import added_tokens_decoder
-from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint, ModelDescription
 from keras_bert.checkpoints.safetensors_file import (
     INDEX,
     WEIGHTS,
@@ -40,8 +38,8 @@ from keras_bert.checkpoints.tokenizer_files import (
     TOKENIZER,
     VOCAB,
     read_tokenizer,
+    write_tokenizer,
 )
-from keras_bert.checkpoints.tokenizer_json import tokenizer_json
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, read_json, write_bytes, write_json
@@ -154,24 +152,17 @@ def write_model_directory(
     settings = {**settings, "hidden_act": _ACTIVATIONS_WRITTEN.get(act, act)}
     write_json(folder / CONFIG, settings)
     if vocab is not None:
-        write_vocab(folder / VOCAB, vocab)
-        write_json(folder / TOKENIZER, _tokenizer_config(settings, tokenizer, vocab))
-        write_json(folder / FAST_TOKENIZER, tokenizer_json(vocab, tokenizer))
+        write_tokenizer(folder, vocab, tokenizer, settings["max_position_embeddings"])
     write_safetensors(folder, weights)
 
 
-def write_vocab(path: Path, vocab: Sequence[str]) -> None:
-    r"""Writes a vocabulary, one token per line; each line ends with "\n"."""
-    write_bytes(path, "".join(f"{token}\n" for token in vocab).encode())
-
-
-def check_replaceable(path: Path, replaceable: Collection[str] = MODEL_FILES) -> None:
-    """Rejects an existing path, except for a directory with only files named in `replaceable`."""
+def check_replaceable(path: Path) -> None:
+    """Rejects an existing path, except for a directory with only the files of a model."""
     if not path.exists():
         return
     if not path.is_dir():
         raise InputError(f"{path}: is a file; expected a new path or an existing model directory")
-    unexpected = sorted({entry.name for entry in path.iterdir()} - set(replaceable))
+    unexpected = sorted({entry.name for entry in path.iterdir()} - {*MODEL_FILES})
     if unexpected:
         raise InputError(
             f"{path}: contains {', '.join(unexpected)}; expected a new path, or a directory with "
@@ -220,19 +211,3 @@ def _read_config(path: Path, settings: Mapping[str, Any]) -> BertConfig:
         return BertConfig.from_dict({"hidden_act": "gelu", **settings, **changes})
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def _tokenizer_config(
-    settings: Mapping[str, Any], tokenizer: TokenizerSettings, vocab: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "tokenizer_class": "BertTokenizer",
-        **tokenizer.for_characters().to_dict(),
-        "model_max_length": settings["max_position_embeddings"],
-        "unk_token": "[UNK]",
-        "sep_token": "[SEP]",
-        "pad_token": "[PAD]",
-        "cls_token": "[CLS]",
-        "mask_token": "[MASK]",
-        **added_tokens_decoder(tokenizer.user_tokens, vocab),
-    }

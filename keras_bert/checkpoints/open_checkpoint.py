@@ -1,9 +1,15 @@
-"""Opens checkpoints of all formats."""
+"""Opens checkpoints of all formats, also those that a run saves while it trains."""
 
+import contextlib
 import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 from absl import logging
+from safetensors import SafetensorError, safe_open
 
 from keras_bert.checkpoints import keras_hub
 from keras_bert.checkpoints.checkpoint import Checkpoint
@@ -11,19 +17,21 @@ from keras_bert.checkpoints.google import is_google_checkpoint, open_google_chec
 from keras_bert.checkpoints.keras_hub import is_keras_hub_preset, open_keras_hub_preset
 from keras_bert.checkpoints.model_directory import CONFIG, open_model_directory
 from keras_bert.checkpoints.safetensors_file import INDEX, WEIGHTS
-from keras_bert.checkpoints.training_checkpoint import (
-    is_training_checkpoint,
-    open_training_checkpoint,
-)
+from keras_bert.checkpoints.weights import Layout, StoredWeights
 from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, sha256
+
+STATE = "state.json"
+# Variables of a training model that are not weights.
+_SEED_STATE = "seed_generator_state"
 
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Opens a checkpoint of any format without reading its weights, and logs the format.
 
     The path may be a Hugging Face model directory, the folder of an earlier run or one of its
-    training checkpoints, a TF1 checkpoint in Google's format (prefix, directory or zip), or a
-    KerasHub preset.
+    training checkpoints, a TF1 checkpoint in Google's format (prefix or directory), or a KerasHub
+    preset.
 
     Raises:
         InputError: the path is not a checkpoint, or the checkpoint is inconsistent.
@@ -43,12 +51,12 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         problem = "is not a checkpoint" if path.exists() else "no such checkpoint"
         raise InputError(
             f"{path}: {problem}; expected a model directory, an earlier run's folder, a "
-            "TF1 checkpoint (prefix, directory or zip) or a KerasHub preset"
+            "TF1 checkpoint (prefix or directory) or a KerasHub preset"
         )
     elif is_keras_hub_preset(path):
         checkpoint = open_keras_hub_preset(path)
-    elif is_training_checkpoint(path):
-        checkpoint = open_training_checkpoint(path)
+    elif (path / STATE).is_file() and (path / WEIGHTS).is_file():
+        checkpoint = _open_training_checkpoint(path)
     else:
         checkpoint = open_model_directory(path)
     casing = "uncased" if checkpoint.do_lower_case else "cased"
@@ -64,3 +72,61 @@ def _contains_weights(path: Path) -> bool:
     """Returns whether a folder is itself a model directory or a preset."""
     weights = (WEIGHTS, INDEX, keras_hub.WEIGHTS)
     return (path / CONFIG).is_file() and any((path / name).is_file() for name in weights)
+
+
+def _unchanged(path: str, value: np.ndarray) -> np.ndarray:
+    return value
+
+
+_TRAINING_LAYOUT = Layout(
+    name=str,  # The files have this library's variable paths.
+    store=_unchanged,
+    restore=_unchanged,
+    encoder_prefix="encoder/",
+)
+
+
+def _open_training_checkpoint(path: Path) -> Checkpoint:
+    """Opens a training checkpoint, OUT/checkpoints/step-NNNNNNNN, without reading its weights.
+
+    Such a folder has only the weights and the optimizer's state. Config, vocabulary, casing and
+    labels are those of OUT/model, so the run must be finished.
+
+    Raises:
+        InputError: the folder is not in the folder of a finished run, or the model of the run
+            cannot be opened.
+    """
+    model = path.absolute().parent.parent / "model"
+    if not model.is_dir():
+        raise InputError(
+            f"{path}: found no {model}, which has the config and the vocabulary; expected a "
+            "checkpoint of a finished run in its folder checkpoints/"
+        )
+    return replace(
+        open_model_directory(model),
+        path=path,
+        kind="a training checkpoint",
+        open_weights=partial(_open_training_weights, path),
+    )
+
+
+@contextlib.contextmanager
+def _open_training_weights(folder: Path) -> Iterator[StoredWeights]:
+    path = folder / WEIGHTS
+    digests = read_json(folder / STATE).get("sha256")
+    if not isinstance(digests, dict) or sha256(path) != digests.get(WEIGHTS):
+        raise InputError(
+            f"{path}: does not have the checksum in {STATE}; expected an undamaged checkpoint"
+        )
+    try:
+        file = safe_open(path, framework="np")
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a valid safetensors file ({error})") from None
+    with file:
+        names = [name for name in file.keys() if not name.endswith(_SEED_STATE)]  # noqa: SIM118
+        yield StoredWeights(
+            source=str(path),
+            layout=_TRAINING_LAYOUT,
+            shapes={name: tuple(file.get_slice(name).get_shape()) for name in names},
+            read=file.get_tensor,
+        )

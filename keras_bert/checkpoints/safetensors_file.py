@@ -2,9 +2,13 @@
 
 A folder contains either `model.safetensors`, or `model.safetensors.index.json` and the shards that
 it lists. Weights are always written to a single `model.safetensors`.
+
+The variable paths of this library follow Google's checkpoints. Kernels are [in, out]; Hugging Face
+stores the transpose.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,21 +17,75 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from keras_bert.checkpoints.names import (
-    TIED_DECODER,
-    current_name,
-    hugging_face_name,
-    is_transposed,
-)
-from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
+from keras_bert.checkpoints.weights import Layout, StoredWeights
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
+# Layer names here and in Hugging Face; {} is the number of the block.
+_LAYERS = (
+    ("encoder/embeddings", "bert.embeddings"),
+    ("encoder/layer_{}", "bert.encoder.layer.{}"),
+    ("encoder/pooler", "bert.pooler"),
+    ("encoder/dense_{}", "dense.{}"),  # of sentence-transformers, in files of their own
+    ("masked_lm/dense", "cls.predictions.transform.dense"),
+    ("masked_lm/LayerNorm", "cls.predictions.transform.LayerNorm"),
+    ("masked_lm", "cls.predictions"),
+    ("next_sentence", "cls.seq_relationship"),
+    ("classifier", "classifier"),
+    ("span", "qa_outputs"),
+)
+
+# The last part of a path, here and in Hugging Face.
+_VARIABLES = {
+    "word_embeddings": "word_embeddings.weight",
+    "position_embeddings": "position_embeddings.weight",
+    "token_type_embeddings": "token_type_embeddings.weight",
+    "gamma": "weight",
+    "beta": "bias",
+    "kernel": "weight",
+    "bias": "bias",
+    "output_bias": "bias",
+}
+
+# Older names: files of 2018 and 2019 name the variables of LayerNorm as Google does, and some files
+# contain the masked-LM head's output bias only under the decoder's name.
+_OLDER_NAMES = (
+    (re.compile(r"LayerNorm\.gamma$"), "LayerNorm.weight"),
+    (re.compile(r"LayerNorm\.beta$"), "LayerNorm.bias"),
+    (re.compile(r"^cls\.predictions\.decoder\.bias$"), "cls.predictions.bias"),
+)
+
+# In a file of a model without heads, the encoder's names have no prefix.
+_WITHOUT_PREFIX = re.compile(r"^(embeddings|encoder|pooler)\.")
+
+
+def hugging_face_name(path: str) -> str:
+    """Converts a variable path of this library to Hugging Face's name.
+
+    `encoder/layer_0/output/dense/kernel` becomes `bert.encoder.layer.0.output.dense.weight`. Raises
+    a KeyError if no model of this library has such a variable.
+    """
+    layer, _, variable = path.rpartition("/")
+    for ours, theirs in _LAYERS:
+        pattern = re.escape(ours).replace(r"\{\}", r"(\d+)") + r"(?=/|$)"
+        match = re.match(pattern, layer)
+        if match:
+            parts = [theirs.format(*match.groups()), *layer[match.end() :].split("/")[1:]]
+            return ".".join([*parts, _VARIABLES[variable]])
+    raise KeyError(path)
+
+
+def current_name(name: str) -> str:
+    """Converts an older weight name, or one without the prefix "bert.", to the current name."""
+    for pattern, current in _OLDER_NAMES:
+        name = pattern.sub(current, name)
+    return "bert." + name if _WITHOUT_PREFIX.match(name) else name
+
 
 def _transpose(path: str, value: np.ndarray) -> np.ndarray:
-    return value.T if is_transposed(path) else value
+    return value.T if path.endswith("/kernel") else value
 
 
 LAYOUT = Layout(
@@ -36,18 +94,22 @@ LAYOUT = Layout(
     restore=_transpose,
     encoder_prefix="bert.",
     buffers=frozenset({"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}),
-    tied_decoder=TIED_DECODER,
+    tied_decoder="cls.predictions.decoder.weight",
 )
 
 
 def write_safetensors(folder: Path, weights: Mapping[str, np.ndarray]) -> None:
     """Writes weights, {variable path: array}, as float32 under Hugging Face's names."""
-    path = folder / WEIGHTS
-    path.touch()
-    mode = path.stat().st_mode
+    file = folder / WEIGHTS
+    file.touch()
+    mode = file.stat().st_mode
     # transformers rejects a file whose metadata do not name the framework.
-    save_file(stored_arrays(weights, LAYOUT), path, metadata={"format": "pt"})
-    path.chmod(mode)  # save_file makes the file readable only by its owner.
+    arrays = {
+        hugging_face_name(path): np.ascontiguousarray(_transpose(path, value))
+        for path, value in weights.items()
+    }
+    save_file(arrays, file, metadata={"format": "pt"})
+    file.chmod(mode)  # save_file makes the file readable only by its owner.
 
 
 @contextlib.contextmanager

@@ -1,24 +1,34 @@
-"""Reads the vocabulary and the settings of a Hugging Face tokenizer.
+"""Reads and writes the tokenizer files of a Hugging Face directory.
 
 A directory may specify a tokenizer that differs from this library's (docs/concepts/tokenizer.md),
 for example one that splits words with MeCab. The weights in such a directory can be used, but the
 vocabulary cannot, because this library's tokenizer would split texts into other tokens than in the
 model's training.
+
+Added tokens are in up to three files, which transformers combines:
+
+    tokenizer.json          added_tokens            [{"id": 30522, "content": "[URL]", ...}, ...]
+    tokenizer_config.json   added_tokens_decoder    {"30522": {"content": "[URL]", ...}, ...}
+                            additional_special_tokens, extra_special_tokens     ["[URL]", ...]
+    added_tokens.json                               {"[URL]": 30522}
+
+An added token is a user token (`keras_bert.text.user_tokens`). Its id is that of the same token in
+the vocabulary, or else it follows the vocabulary. BERT's special tokens may be listed too.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
-from keras_bert.checkpoints.added_tokens import ADDED_TOKENS, read_added_tokens
-from keras_bert.checkpoints.checkpoint import guess_lower_case
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, value_of
+from keras_bert.common.files import read_json, value_of, write_bytes, write_json
 from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.user_tokens import UserToken, ids_of, number_of_subwords
 from keras_bert.text.vocabulary import (
     SPECIAL_TOKENS,
     check_vocab,
@@ -29,6 +39,7 @@ from keras_bert.text.vocabulary import (
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 TOKENIZER, FAST_TOKENIZER = "tokenizer_config.json", "tokenizer.json"
+_ADDED_TOKENS = "added_tokens.json"
 
 # Classes of transformers, in all versions, that tokenize text as BERT does.
 _BERT_CLASSES = (
@@ -73,6 +84,8 @@ _FAST_KEYS = {
     _MAX_CHARS: f"model.{_MAX_CHARS}",
 }
 _DEFAULT_MAX_CHARS = 100  # In transformers, unlike in Google's code.
+# Settings of an added token that must be false, because they change which texts match.
+_UNSUPPORTED = ("lstrip", "rstrip", "single_word")
 
 
 def read_tokenizer(
@@ -93,7 +106,7 @@ def read_tokenizer(
     """
     slow, fast, added = (
         read_json(path / name) if (path / name).is_file() else {}
-        for name in (TOKENIZER, FAST_TOKENIZER, ADDED_TOKENS)
+        for name in (TOKENIZER, FAST_TOKENIZER, _ADDED_TOKENS)
     )
     steps = _steps(fast)
     mismatch = (
@@ -133,17 +146,25 @@ def read_tokenizer(
     settings = _read_settings(files, casing)
     if vocab is None:
         return None, settings, mismatch
-    found = read_added_tokens(
-        {
-            "fast": (path / FAST_TOKENIZER, fast),
-            "slow": (path / TOKENIZER, slow),
-            "added": (path / ADDED_TOKENS, added),
-        },
-        vocab,
-    )
-    if found.mismatch:
-        return None, settings, found.mismatch
-    return found.vocab, replace(settings, user_tokens=found.user_tokens), None
+    try:
+        vocab, user_tokens = _with_added_tokens(path, fast, slow, added, vocab)
+    except InputError as error:
+        return None, settings, str(error)
+    return vocab, replace(settings, user_tokens=user_tokens), None
+
+
+def guess_lower_case(vocab: Sequence[str] | None, path: Path) -> bool:
+    """Guesses whether the model of a checkpoint without a tokenizer config is uncased.
+
+    The model is cased if a token of `vocab` has a capital letter. Without a vocabulary, the folder
+    name in `path` decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
+    """
+    if vocab:
+        # Ignore tokens such as [CLS], and <S>, which even the Chinese vocabulary contains.
+        words = (token for token in vocab if token[0] not in "[<" or len(token) == 1)
+        return all(token == token.lower() for token in words)
+    name = path.name if path.is_dir() else path.parent.name
+    return "uncased" in name or "cased" not in name
 
 
 def _read_settings(
@@ -262,3 +283,240 @@ def _fast_vocab(file: Path, model: Any, config: Mapping[str, Any]) -> list[str]:
     vocab = named_tokens(tokens, str(file))
     check_vocab(vocab, where=str(file))
     return vocab
+
+
+# --- added tokens ---
+
+
+class _Entry(NamedTuple):
+    """An added token in a file; `place` names the file and the key in error messages."""
+
+    place: str
+    token_id: int | None
+    token: UserToken
+
+
+def _with_added_tokens(
+    path: Path,
+    fast: Mapping[str, Any],
+    slow: Mapping[str, Any],
+    added: Mapping[str, Any],
+    vocab: Sequence[str],
+) -> tuple[list[str], tuple[UserToken, ...]]:
+    """Combines the added tokens of a directory with its vocabulary.
+
+    Args:
+        path: the directory.
+        fast: the content of tokenizer.json.
+        slow: the content of tokenizer_config.json.
+        added: the content of added_tokens.json.
+        vocab: the tokens without the added tokens.
+
+    Returns:
+        The V tokens in the order of their ids, including the added tokens, and the added tokens
+        without BERT's special tokens.
+
+    Raises:
+        InputError: an added token is not supported.
+    """
+    first_entries: dict[str, _Entry] = {}
+    for entry in _entries(path, fast, slow, added):
+        first = first_entries.setdefault(entry.token.content, entry)
+        if first.token_id is None:
+            first = first_entries[entry.token.content] = first._replace(token_id=entry.token_id)
+        _check_agree(first, entry)
+    entries = [*first_entries.values()]
+    ids = {token: index for index, token in enumerate(vocab)}
+    new = [entry for entry in entries if entry.token.content not in ids]
+    # Tokens without an id get the next ones, as in transformers.
+    new.sort(key=lambda entry: float("inf") if entry.token_id is None else entry.token_id)
+    extended = [*vocab, *(entry.token.content for entry in new)]
+    ids = {token: index for index, token in enumerate(extended)}
+    for entry in entries:
+        index = ids[entry.token.content]
+        if entry.token_id not in (None, index):
+            raise InputError(
+                f"{entry.place}: {entry.token.content!r} has the id {entry.token_id}; expected "
+                f"{index}, as in the vocabulary or directly after it"
+            )
+    tokens = sorted((entry.token for entry in entries), key=lambda token: ids[token.content])
+    return extended, tuple(tokens)
+
+
+def _entries(
+    path: Path, fast: Mapping[str, Any], slow: Mapping[str, Any], added: Mapping[str, Any]
+) -> Iterator[_Entry]:
+    """Yields the entries of all files, except BERT's special tokens."""
+    for value in _list(path / FAST_TOKENIZER, fast, "added_tokens"):
+        token_id = _id_of(path / FAST_TOKENIZER, value)
+        yield from _entry(f"{path / FAST_TOKENIZER}: added_tokens", value, token_id)
+    decoder = slow.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, Mapping) or not all(
+        re.fullmatch(r"\d{1,9}", key) for key in decoder
+    ):
+        raise InputError(
+            f"{path / TOKENIZER}: added_tokens_decoder is {json.dumps(decoder)[:80]}; expected an "
+            "object from ids to tokens"
+        )
+    for key, value in decoder.items():
+        yield from _entry(f"{path / TOKENIZER}: added_tokens_decoder", value, int(key))
+    # If one of the two keys exists, it has all tokens of added_tokens.json.
+    is_complete = bool(fast.get("added_tokens") or decoder)
+    for content, index in added.items():
+        if content not in SPECIAL_TOKENS:
+            # As in transformers, which searches for these tokens in normalized text.
+            value = {"content": content, "normalized": True, "id": index}
+            token_id = _id_of(path / _ADDED_TOKENS, value)
+            yield from _entry(str(path / _ADDED_TOKENS), None if is_complete else value, token_id)
+    listed = [*(fast.get("added_tokens") or ()), *decoder.values()]
+    listed = [each.get("content") for each in listed if isinstance(each, Mapping)]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        value = slow.get(key)
+        value = [*value.values()] if isinstance(value, Mapping) else value
+        for each in _list(path / TOKENIZER, {key: value}, key):
+            content = each.get("content") if isinstance(each, Mapping) else each
+            if content not in listed:
+                each = {"content": each, "special": True} if isinstance(each, str) else each
+                yield from _entry(f"{path / TOKENIZER}: {key}", each, None)
+
+
+def _entry(place: str, value: Any, token_id: int | None) -> Iterator[_Entry]:
+    """Yields the entry of an object in a file, unless it is a special token of BERT."""
+    if value is None or (isinstance(value, Mapping) and value.get("content") in SPECIAL_TOKENS):
+        return
+    token = UserToken.read(place, value)
+    for name in _UNSUPPORTED:
+        if value.get(name):
+            raise InputError(
+                f"{place}: {token.content!r} has {name} {json.dumps(value[name])}; expected false"
+            )
+    yield _Entry(place, token_id, token)
+
+
+def _list(path: Path, content: Mapping[str, Any], key: str) -> Sequence[Any]:
+    value = content.get(key) or []
+    if not isinstance(value, list):
+        raise InputError(f"{path}: {key} is {json.dumps(value)[:80]}; expected a list")
+    return value
+
+
+def _id_of(path: Path, value: Any) -> int:
+    token_id = value.get("id") if isinstance(value, Mapping) else None
+    if not isinstance(token_id, int) or isinstance(token_id, bool):
+        raise InputError(
+            f"{path}: the added token {json.dumps(value)[:80]} has no id; expected a whole number"
+        )
+    return token_id
+
+
+def _check_agree(first: _Entry, other: _Entry) -> None:
+    ids = {first.token_id, other.token_id} - {None}
+    # `special` has no effect on ids.
+    tokens = {replace(entry.token, special=False) for entry in (first, other)}
+    if len(ids) > 1 or len(tokens) > 1:
+        raise InputError(
+            f"{other.place}: {other.token.content!r} has another id or `normalized` than in "
+            f"{first.place}; expected the same"
+        )
+
+
+# --- writing ---
+
+
+# BERT's special tokens, which are listed with the user tokens.
+_SPECIAL = tuple(UserToken(token, special=True) for token in SPECIAL_TOKENS)
+
+
+def write_tokenizer(
+    folder: Path, vocab: Sequence[str], tokenizer: TokenizerSettings, max_length: int
+) -> None:
+    """Writes vocab.txt, tokenizer_config.json and tokenizer.json into a folder.
+
+    `vocab` has the V tokens in the order of their ids. `max_length` is the largest number of tokens
+    of a text.
+    """
+    content = {
+        "tokenizer_class": "BertTokenizer",
+        **tokenizer.for_characters().to_dict(),
+        "model_max_length": max_length,
+        "unk_token": "[UNK]",
+        "sep_token": "[SEP]",
+        "pad_token": "[PAD]",
+        "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
+    }
+    if tokenizer.user_tokens:
+        tokens = [*_SPECIAL, *tokenizer.user_tokens]
+        by_id = sorted(zip(ids_of(tokens, vocab), tokens, strict=True), key=lambda pair: pair[0])
+        content["added_tokens_decoder"] = {
+            str(index): _added_token(token) for index, token in by_id
+        }
+    write_vocab(folder / VOCAB, vocab)
+    write_json(folder / TOKENIZER, content)
+    write_json(folder / FAST_TOKENIZER, tokenizer_json(vocab, tokenizer))
+
+
+def write_vocab(path: Path, vocab: Sequence[str]) -> None:
+    r"""Writes a vocabulary, one token per line; each line ends with "\n"."""
+    write_bytes(path, "".join(f"{token}\n" for token in vocab).encode())
+
+
+def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[str, Any]:
+    """Returns the content of tokenizer.json for the V tokens in the order of their ids."""
+    ids = {token: index for index, token in enumerate(vocab)}
+    # Added tokens are not subwords, except for those before the end of the vocabulary.
+    size = number_of_subwords(settings.user_tokens, vocab)
+    added = sorted([*_SPECIAL, *settings.user_tokens], key=lambda token: ids[token.content])
+    cls, sep = _special("[CLS]", 0), _special("[SEP]", 0)
+    single = [cls, _sequence("A", 0), sep]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": ids[token.content], **_added_token(token)} for token in added],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": settings.tokenize_chinese_chars,
+            "strip_accents": settings.strip_accents,  # None: the same as `lowercase`.
+            "lowercase": settings.do_lower_case,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [*single, _sequence("B", 1), _special("[SEP]", 1)],
+            "special_tokens": {
+                token: {"id": token, "ids": [ids[token]], "tokens": [token]}
+                for token in ("[CLS]", "[SEP]")
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": settings.max_input_chars_per_word,
+            "vocab": {token: index for token, index in ids.items() if index < size},
+        },
+    }
+
+
+def _special(token: str, segment_id: int) -> dict[str, Any]:
+    return {"SpecialToken": {"id": token, "type_id": segment_id}}
+
+
+def _sequence(name: str, segment_id: int) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": segment_id}}
+
+
+def _added_token(token: UserToken) -> dict[str, Any]:
+    """Returns the object that stands for a token in the files."""
+    return {
+        "content": token.content,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": token.normalized,
+        "special": token.special,
+    }

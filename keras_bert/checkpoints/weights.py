@@ -163,14 +163,6 @@ def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
     return {path: value.astype(np.float32) for path, value in weights.items()}
 
 
-def stored_arrays(weights: Mapping[str, np.ndarray], layout: Layout) -> dict[str, np.ndarray]:
-    """Converts {variable path: array} to {name: array} in the layout of a format."""
-    return {
-        layout.name(path): np.ascontiguousarray(layout.store(path, value))
-        for path, value in weights.items()
-    }
-
-
 def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
     """Loads the weights of an open file into a model; changes nothing if there is a mismatch.
 

@@ -28,7 +28,7 @@ from data_tools.settings import Settings
 from data_tools.vocabulary.vocab_extension import extend_vocab
 from data_tools.vocabulary.word_counts import count_words
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.conversion import Changes, convert
+from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.vocab_change import follow_extension
 from keras_bert.common.files import atomic_path, write_bytes
 from keras_bert.tasks.pretraining.run import pretrain
@@ -159,10 +159,8 @@ def _add_rows(adaptation: Adaptation, vocab: list[str], start: Path) -> Path:
         convert(
             Path(adaptation.settings.init_checkpoint),
             start,
-            changes=Changes(
-                vocab=lambda old, tokenizer: follow_extension(
-                    old, tokenizer, vocab, str(start.with_name("vocab.txt"))
-                )
+            change_vocab=lambda old, tokenizer: follow_extension(
+                old, tokenizer, vocab, str(start.with_name("vocab.txt"))
             ),
         )
     return start

@@ -1,13 +1,14 @@
-"""Converts a checkpoint to another format, or changes its vocabulary, layers or positions.
+"""Converts a checkpoint to a Hugging Face directory; changes its vocabulary, layers or positions.
 
-    keras-bert convert SRC DST --to=tf1
+    keras-bert convert SRC DST
     keras-bert convert SRC DST --add_tokens=words.txt
     keras-bert convert SRC DST --keep_corpus='corpus/*.txt'
     keras-bert convert SRC DST --keep_layers=0,2,4
     keras-bert convert SRC DST --max_position_embeddings=1024
 
-SRC is any checkpoint that `--init_checkpoint` accepts; DST is a directory, written atomically. The
-weights stay the same, except for the rows of added and removed tokens and of new positions.
+SRC is any checkpoint that `--init_checkpoint` accepts; DST is a Hugging Face directory, written
+atomically. The weights stay the same, except for the rows of added and removed tokens and of new
+positions.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,6 @@ from keras_bert.text.settings import TokenizerSettings
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.enum("to", "hugging_face", ["hugging_face", "tf1", "keras_hub"], "Format to write.")
     define.boolean("heads", True, "Whether to convert the heads too, or only the encoder.")
     define.boolean(
         "do_lower_case", None, "Whether the model is uncased. Default: as stored in SRC."
@@ -79,21 +79,23 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         )
     change = vocab_flags.vocab_change(flags)
     start_tensorflow()  # Imported after the checks, so that invalid arguments fail fast.
-    from keras_bert.checkpoints.conversion import Changes, convert
+    from keras_bert.checkpoints.conversion import convert
 
     source, target = arguments
-    changes = Changes(
+    report = convert(
+        Path(source),
+        Path(target),
         heads=flags.heads,
         tokenizer={
             name: flags[name].value for name in TokenizerSettings().to_dict() if name in flags
         },
-        vocab=change,
+        change_vocab=change,
         layers=layers,
         positions=flags.max_position_embeddings,
         positions_by=flags.positions_by,
     )
-    print(convert(Path(source), Path(target), flags.to, changes))
-    print(f"{target}: written in format {flags.to}")
+    print(report)
+    print(f"{target}: written")
 
 
 def _layers(values: Sequence[str]) -> list[int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bert.checkpoints.model_directory import VOCAB, write_vocab
+from keras_bert.checkpoints.tokenizer_files import VOCAB, write_vocab
 from keras_bert.common.files import atomic_path, write_json
 from keras_bert.serving.saved_model import CARD, INFO
 

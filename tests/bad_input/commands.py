@@ -136,9 +136,9 @@ COMMANDS = {
         ),
     ),
     "export": ("keras_bert.programs.export", ("--model_dir=run", "--export_dir=out/1")),
-    "convert": ("keras_bert.programs.convert", ("bert", "out", "--to=hugging_face")),
-    "convert tf1 zip": ("keras_bert.programs.convert", ("tf1.zip", "out", "--to=hugging_face")),
-    "convert keras_hub": ("keras_bert.programs.convert", ("preset", "out", "--to=hugging_face")),
+    "convert": ("keras_bert.programs.convert", ("bert", "out")),
+    "convert tf1": ("keras_bert.programs.convert", ("tf1", "out")),
+    "convert keras_hub": ("keras_bert.programs.convert", ("preset", "out")),
     "convert add": ("keras_bert.programs.convert", ("bert", "out", "--add_tokens=words.txt")),
     "convert own": ("keras_bert.programs.convert", ("bert", "out", "--user_tokens=own.txt")),
     "convert keep": ("keras_bert.programs.convert", ("bert", "out", "--keep_corpus=corpus.txt")),
@@ -219,19 +219,18 @@ def write_models(folder: Path, run_command) -> None:
     """
     import keras
 
-    from keras_bert.checkpoints.conversion import convert
-    from keras_bert.checkpoints.model_description import ModelDescription
+    from keras_bert.checkpoints.checkpoint import ModelDescription
     from keras_bert.checkpoints.model_directory import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models.encoder import BertEncoder
+    from tests.other_formats import write_keras_hub, write_tf1
 
     config = BertConfig.from_dict(SIZES)
     keras.utils.set_random_seed(0)
-    save_model_directory(folder / "bert", BertEncoder(config), ModelDescription(config, VOCAB))
-    convert(folder / "bert", folder / "preset", "keras_hub")
-    convert(folder / "bert", folder / "tf1", "tf1")
-    shutil.make_archive(str(folder / "tf1"), "zip", folder / "tf1")
-    shutil.rmtree(folder / "tf1")
+    model, description = BertEncoder(config), ModelDescription(config, VOCAB)
+    save_model_directory(folder / "bert", model, description)
+    write_keras_hub(folder / "preset", model, description)
+    write_tf1(folder / "tf1", model, description)
     for name, place in (("create-pretraining-data", "dataset"), ("pretrain", "run")):
         run_command(name)
         shutil.move(folder / "out", folder / place)

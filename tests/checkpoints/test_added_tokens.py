@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.conversion import WRITERS, convert
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.text.offsets import byte_to_char_offsets
@@ -17,23 +16,24 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.user_tokens import UserToken
 from keras_bert.text.vocabulary import load_vocab
+from tests.other_formats import WRITERS
 
 OWN = (UserToken("[URL]"), UserToken("<ent>", normalized=True, special=True), UserToken("xxbos"))
 TABLE = "bert.embeddings.word_embeddings.weight"
 
 
-def save(tiny, path, added=(), settings=TokenizerSettings()):  # noqa: B008 (frozen)
+def save(tiny, path, added=(), settings=TokenizerSettings(), write=save_model_directory):  # noqa: B008 (frozen)
     """Saves a model whose vocabulary has additional tokens at its end."""
     vocab = [*tiny.vocab, *added]
     config = dataclasses.replace(tiny.config, vocab_size=len(vocab))
     description = ModelDescription(config, vocab, settings)
-    save_model_directory(path, tiny.make("pretrainer", config), description)
+    write(path, tiny.make("pretrainer", config), description)
     return path
 
 
-def with_tokens(tiny, path, tokens=OWN):
+def with_tokens(tiny, path, tokens=OWN, write=save_model_directory):
     contents = [token.content for token in tokens]
-    return save(tiny, path, contents, TokenizerSettings(user_tokens=tokens))
+    return save(tiny, path, contents, TokenizerSettings(user_tokens=tokens), write)
 
 
 def edit(path, **changes):
@@ -50,29 +50,19 @@ def tokenize(path, texts):
     return [[checkpoint.vocab[index] for index in row] for row in ids]
 
 
-@pytest.mark.slow
-def test_user_tokens_round_trip_between_all_formats(tiny, tmp_path):
-    path = source = with_tokens(tiny, tmp_path / "a")
-    for step, to in enumerate(("tf1", "keras_hub", "hugging_face", "keras_hub", "hugging_face")):
-        convert(path, tmp_path / str(step), to)
-        path = tmp_path / str(step)
-        opened = open_checkpoint(path)
-        assert opened.tokenizer_settings.user_tokens == OWN
-        assert tokenize(path, ["all[URL]xxbos <ENT>"]) == [["all", "[URL]", "xxbos", "<ent>"]]
-    for file in source.iterdir():
-        if file.name != "config.json":  # The order of its keys may differ.
-            assert (path / file.name).read_bytes() == file.read_bytes(), file.name
+@pytest.mark.parametrize("form", WRITERS)
+def test_user_tokens_are_read_from_every_format(tiny, tmp_path, form):
+    path = with_tokens(tiny, tmp_path / "a", write=WRITERS[form])
+    assert open_checkpoint(path).tokenizer_settings.user_tokens == OWN
+    assert tokenize(path, ["all[URL]xxbos <ENT>"]) == [["all", "[URL]", "xxbos", "<ent>"]]
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_files_without_user_tokens_do_not_mention_them(tiny, tmp_path, to):
+def test_files_without_user_tokens_do_not_mention_them(tiny, tmp_path):
     save(tiny, tmp_path / "a")
-    convert(tmp_path / "a", tmp_path / "b", to)
-    for file in (path for path in (tmp_path / "b").rglob("*") if path.suffix in (".json", ".txt")):
+    for file in (path for path in (tmp_path / "a").rglob("*") if path.suffix in (".json", ".txt")):
         content = file.read_text()
         assert "user_tokens" not in content
         assert "added_tokens_decoder" not in content
-        assert "special_tokens_in_strings" not in content
 
 
 def test_tokens_at_the_end_are_added_tokens_and_not_subwords(tiny, tmp_path):
@@ -193,8 +183,7 @@ def test_unsupported_added_tokens_give_a_reason(tiny, tmp_path, name, changes, r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_convert_adds_user_tokens(tiny, tmp_path, run_program, to):
+def test_convert_adds_user_tokens(tiny, tmp_path, run_program):
     source = save(tiny, tmp_path / "a")
     (tmp_path / "own.txt").write_text("<work>\njack\n")
     done = run_program(
@@ -203,12 +192,10 @@ def test_convert_adds_user_tokens(tiny, tmp_path, run_program, to):
         str(tmp_path / "b"),
         user_tokens=tmp_path / "own.txt",
         do_lower_case="true",
-        to=to,
     )
     assert done.returncode == 0, done.stderr
-    convert(tmp_path / "b", tmp_path / "c")
-    assert tokenize(tmp_path / "c", ["a<work>jacks"])[0][:3] == ["a", "<work>", "jack"]
-    old, new = (load_file(path / "model.safetensors")[TABLE] for path in (source, tmp_path / "c"))
+    assert tokenize(tmp_path / "b", ["a<work>jacks"])[0][:3] == ["a", "<work>", "jack"]
+    old, new = (load_file(path / "model.safetensors")[TABLE] for path in (source, tmp_path / "b"))
     assert np.array_equal(new[:17], old)
     # "<" and ">" are not in the vocabulary.
     rows = old[[tiny.vocab.index(token) for token in ("[UNK]", "work", "[UNK]")]]

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shutil
-import zipfile
 from pathlib import Path
 
 import keras
@@ -11,13 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.checkpoints.conversion import convert
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.google import google_name
-from keras_bert.checkpoints.model_description import ModelDescription
-from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler
+from tests.other_formats import write_tf1
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
@@ -34,8 +32,7 @@ def released(shared_data, tmp_path):
 def written(tiny, tmp_path):
     """Writes a checkpoint; returns its path and its model."""
     model = tiny.make("pretrainer")
-    save_model_directory(tmp_path / "model", model, ModelDescription(tiny.config, tiny.vocab))
-    convert(tmp_path / "model", tmp_path / "tf1", "tf1")
+    write_tf1(tmp_path / "tf1", model, ModelDescription(tiny.config, tiny.vocab))
     return tmp_path / "tf1", model
 
 
@@ -85,45 +82,15 @@ def test_public_checkpoint_matches_outputs_of_googles_code(released):
     assert sorted(map(google_name, report.loaded)) == golden["names"].tolist()
 
 
-def test_googles_code_loads_our_checkpoint_with_the_same_outputs(written, run_in_peers, tmp_path):
-    path, model = written
-    run_in_peers("make_checkpoint_google.py", path, tmp_path / "theirs.npz")
-    theirs = np.load(tmp_path / "theirs.npz")
-    assert len(theirs["names"]) == len(model.weights) == 46
-    assert_same_outputs(model, theirs)
-
-
-def test_prefix_directory_and_zip_load_the_same_model(released, tmp_path):
-    with zipfile.ZipFile(tmp_path / "uncased_L-2_H-4_A-4.zip", "w") as archive:
-        archive.mkdir(released.name)
-        for file in released.iterdir():
-            archive.write(file, f"{released.name}/{file.name}")
+def test_prefix_and_directory_load_the_same_model(released):
     models = []
-    for path in (released, released / "bert_model.ckpt", f"{released}.zip"):
+    for path in (released, released / "bert_model.ckpt"):
         checkpoint = open_checkpoint(path)
         assert len(checkpoint.vocab) == 15
         models.append(BertPretrainer(checkpoint.config))
         checkpoint.load_into(models[-1])
     for weights in zip(*(model.weights for model in models), strict=True):
         assert np.array_equal(weights[0], weights[1])
-        assert np.array_equal(weights[0], weights[2])
-
-
-def test_written_checkpoint_has_the_released_layout(written):
-    path, _ = written
-    assert sorted(file.name for file in path.iterdir()) == [
-        "bert_config.json",
-        "bert_model.ckpt.data-00000-of-00001",
-        "bert_model.ckpt.index",
-        "checkpoint",
-        "vocab.txt",
-    ]
-    assert tf.train.latest_checkpoint(path) == str(path / "bert_model.ckpt")
-    assert json.loads((path / "bert_config.json").read_text())["hidden_act"] == "gelu"
-    shapes = dict(tf.train.list_variables(str(path)))
-    assert shapes["bert/encoder/layer_1/intermediate/dense/kernel"] == [8, 12]
-    assert shapes["cls/seq_relationship/output_weights"] == [2, 8]
-    assert shapes["cls/predictions/transform/LayerNorm/gamma"] == [8]
 
 
 @pytest.mark.parametrize(
@@ -170,12 +137,9 @@ def test_newest_checkpoint_of_a_training_directory_is_opened(written):
 
 def test_exact_gelu_is_restored(tiny, tmp_path):
     config = dataclasses.replace(tiny.config, hidden_act="gelu", layer_norm_eps=1e-7)
-    save_model_directory(
-        tmp_path / "a", tiny.make("encoder", config), ModelDescription(config, tiny.vocab)
-    )
-    convert(tmp_path / "a", tmp_path / "b", "tf1")
-    assert json.loads((tmp_path / "b" / "bert_config.json").read_text())["hidden_act"] == "gelu"
-    assert open_checkpoint(tmp_path / "b").config == config
+    write_tf1(tmp_path / "a", tiny.make("encoder", config), ModelDescription(config, tiny.vocab))
+    assert json.loads((tmp_path / "a" / "bert_config.json").read_text())["hidden_act"] == "gelu"
+    assert open_checkpoint(tmp_path / "a").config == config
 
 
 def test_missing_config_is_rejected_with_the_remedy(written):
@@ -212,7 +176,7 @@ def test_all_weight_mismatches_are_listed(written):
         assert problem in str(error.value)
 
 
-def test_damaged_and_other_checkpoints_are_rejected(written, tmp_path):
+def test_damaged_and_other_checkpoints_are_rejected(written):
     path, _ = written
     config = open_checkpoint(path).config
     (path / "bert_model.ckpt.data-00000-of-00001").write_bytes(b"truncated")
@@ -224,9 +188,6 @@ def test_damaged_and_other_checkpoints_are_rejected(written, tmp_path):
     tf.train.Checkpoint(a=tf.Variable(1.0)).write(str(path / "bert_model.ckpt"))
     with pytest.raises(InputError, match="a TF2 object checkpoint; expected a TF1 checkpoint"):
         open_checkpoint(path).load_into(BertPretrainer(config))
-    (tmp_path / "a.zip").write_bytes(b"no zip")
-    with pytest.raises(InputError, match=r"a\.zip: cannot be extracted"):
-        open_checkpoint(tmp_path / "a.zip")
     vocab = (path / "vocab.txt").read_text()
     (path / "vocab.txt").write_text(f"{vocab}one\n")
     with pytest.raises(InputError, match=r"vocab\.txt: has 18 tokens.* 17"):

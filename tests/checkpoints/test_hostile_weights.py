@@ -3,7 +3,6 @@
 import json
 import shutil
 import struct
-import zipfile
 
 import h5py
 import ml_dtypes
@@ -11,12 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.conversion import convert
-from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertPretrainer
+from tests.other_formats import WRITERS, write_keras_hub, write_tf1
 
 KERNEL = "bert.encoder.layer.1.output.dense.weight"
 KERNEL_H5 = "layers/transformer_encoder/_feedforward_intermediate_dense/vars/0"
@@ -31,9 +31,10 @@ def saved(tiny, tmp_path):
 
 
 @pytest.fixture
-def preset(saved, tmp_path):
-    """Converts the model directory to a KerasHub preset; returns the preset and its weights."""
-    convert(saved, tmp_path / "preset", "keras_hub")
+def preset(tiny, tmp_path):
+    """Writes a KerasHub preset; returns it and its weights."""
+    description = ModelDescription(tiny.config, tiny.vocab)
+    write_keras_hub(tmp_path / "preset", tiny.make("pretrainer"), description)
     return tmp_path / "preset", tmp_path / "preset" / "model.weights.h5"
 
 
@@ -118,14 +119,15 @@ def test_settings_of_a_wrong_type_are_rejected(saved, key, value, expected):
         open_checkpoint(saved)
 
 
-@pytest.mark.parametrize("form", ["hugging_face", "tf1", "keras_hub"])
-def test_casing_that_is_not_a_boolean_is_rejected(saved, tmp_path, form):
+@pytest.mark.parametrize("form", WRITERS)
+def test_casing_that_is_not_a_boolean_is_rejected(tiny, tmp_path, form):
     file, key = {
         "hugging_face": ("tokenizer_config.json", "do_lower_case"),
         "tf1": ("bert_config.json", "do_lower_case"),
         "keras_hub": ("tokenizer.json", "lowercase"),
     }[form]
-    convert(saved, tmp_path / "c", form)
+    description = ModelDescription(tiny.config, tiny.vocab)
+    WRITERS[form](tmp_path / "c", tiny.make("encoder"), description)
     settings = json.loads((tmp_path / "c" / file).read_text())
     settings.get("config", settings)[key] = "yes"
     (tmp_path / "c" / file).write_text(json.dumps(settings))
@@ -135,7 +137,7 @@ def test_casing_that_is_not_a_boolean_is_rejected(saved, tmp_path, form):
 
 def test_target_inside_of_the_source_is_rejected(saved):
     with pytest.raises(InputError, match="is inside the source"):
-        convert(saved, saved / "new", "tf1")
+        convert(saved, saved / "new")
     assert not (saved / "new").exists()
 
 
@@ -232,76 +234,12 @@ class TestHdf5:
         assert not any("\n" in message for message in messages)
 
 
-class TestZip:
-    """Archives that are bombs, ambiguous, damaged or in unsupported formats."""
-
-    @pytest.fixture
-    def folder(self, saved, tmp_path):
-        convert(saved, tmp_path / "tf1", "tf1")
-        return tmp_path / "tf1"
-
-    def pack(self, folder, **options):
-        """Writes the zip of a checkpoint."""
-        path = folder.with_suffix(".zip")
-        with zipfile.ZipFile(path, "w", **options) as archive:
-            for file in sorted(folder.iterdir()):
-                archive.write(file, f"bert/{file.name}")
-        return path
-
-    @pytest.mark.slow
-    def test_bomb(self, folder):
-        with open(folder / "bert_model.ckpt.data-00000-of-00001", "wb") as file:
-            file.truncate(200 << 20)
-        path = self.pack(folder, compression=zipfile.ZIP_DEFLATED)
-        assert path.stat().st_size < 1 << 20
-        check_rejected(path, "would be extracted to 209,7.* bytes; expected at most 67,108,864")
-
-    @pytest.mark.slow
-    def test_other_files_are_not_extracted(self, folder):
-        (folder / "other").write_bytes(bytes(200 << 20))
-        path = self.pack(folder, compression=zipfile.ZIP_DEFLATED)
-        checkpoint = open_checkpoint(path)
-        assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
-
-    def test_two_members_of_one_name(self, folder):
-        path = self.pack(folder)
-        with zipfile.ZipFile(path, "a") as archive:
-            archive.write(folder / "bert_config.json", "other/bert_config.json")
-        with pytest.raises(InputError, match=r"contains bert_config\.json twice \(bert/"):
-            open_checkpoint(path)
-
-    @pytest.mark.parametrize(
-        ("offset", "value", "expected"),
-        [
-            (6, 1, "encrypted"),  # The flag of encryption.
-            (8, 9, "compression method"),  # The method deflate64.
-            (14, 99, "Bad CRC-32"),  # The checksum.
-        ],
-    )
-    def test_unsupported_or_damaged(self, folder, offset, value, expected):
-        path = self.pack(folder)
-        content = bytearray(path.read_bytes())
-        # The same fields are 2 bytes further on in the central directory.
-        for start, shift in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 2)):
-            place = content.index(start)
-            while place >= 0:
-                content[place + offset + shift] = value
-                place = content.find(start, place + 1)
-        path.write_bytes(content)
-        with pytest.raises(InputError, match=f"cannot be extracted.*{expected}"):
-            open_checkpoint(path)
-
-    def test_name_that_is_not_utf8(self, folder):
-        (folder / "ä").touch()
-        path = self.pack(folder)
-        path.write_bytes(path.read_bytes().replace("ä".encode(), b"\xff\xfe"))
-        with pytest.raises(InputError, match=r"cannot be extracted \('utf-8' codec can't"):
-            open_checkpoint(path)
-
-    def test_binary_checkpoint_file(self, folder):
-        (folder / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")
-        checkpoint = open_checkpoint(folder)
-        assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
+def test_binary_checkpoint_file_of_a_tf1_checkpoint_is_ignored(tiny, tmp_path):
+    description = ModelDescription(tiny.config, tiny.vocab)
+    write_tf1(tmp_path / "tf1", tiny.make("pretrainer"), description)
+    (tmp_path / "tf1" / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")
+    checkpoint = open_checkpoint(tmp_path / "tf1")
+    assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
 
 
 def test_half_precision_still_loads(saved):

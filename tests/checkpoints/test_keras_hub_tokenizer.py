@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.conversion import Changes, convert
-from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.text.settings import TokenizerSettings

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints import model_directory
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert.checkpoints.names import current_name, hugging_face_name, is_transposed
+from keras_bert.checkpoints.safetensors_file import current_name, hugging_face_name
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,6 @@ from keras_bert.checkpoints.names import current_name, hugging_face_name, is_tra
 )
 def test_hugging_face_names(ours, theirs):
     assert hugging_face_name(ours) == theirs
-    assert is_transposed(ours) == ours.endswith("kernel")
 
 
 def test_unknown_variable_raises_key_error():

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.checkpoints.checkpoint import guess_lower_case
-from keras_bert.checkpoints.conversion import WRITERS, convert
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.tokenizer_files import guess_lower_case
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
+from tests.other_formats import WRITERS
 
 
 @pytest.fixture
@@ -44,16 +45,16 @@ def shard(path, parts=2):
 
 
 @pytest.mark.parametrize(
-    ("to", "kind"),
+    ("form", "kind"),
     [
         ("hugging_face", "a Hugging Face model directory"),
         ("tf1", "a TF1 checkpoint in Google's format"),
         ("keras_hub", "a KerasHub preset"),
     ],
 )
-def test_format_is_detected(saved, tiny, tmp_path, to, kind):
-    path, model = saved
-    convert(path, tmp_path / "other", to)
+def test_format_is_detected(tiny, tmp_path, form, kind):
+    model = tiny.make("pretrainer")
+    WRITERS[form](tmp_path / "other", model, ModelDescription(tiny.config, tiny.vocab))
     checkpoint = open_checkpoint(str(tmp_path / "other"))
     assert checkpoint.kind == kind
     assert checkpoint.config == tiny.config
@@ -70,9 +71,10 @@ def test_run_folder_opens_the_model_of_the_run(saved):
     assert open_checkpoint(path.parent).path == path
 
 
-@pytest.mark.parametrize("to", ["hugging_face", "keras_hub"])
-def test_model_folder_that_also_has_a_run_opens_the_model(saved, tmp_path, to):
-    convert(saved[0], tmp_path / "other", to)
+@pytest.mark.parametrize("form", ["hugging_face", "keras_hub"])
+def test_model_folder_that_also_has_a_run_opens_the_model(tiny, tmp_path, form):
+    description = ModelDescription(tiny.config, tiny.vocab)
+    WRITERS[form](tmp_path / "other", tiny.make("pretrainer"), description)
     (tmp_path / "other" / "run.json").write_text("{}")
     assert open_checkpoint(tmp_path / "other").path == tmp_path / "other"
 
@@ -92,10 +94,10 @@ def test_other_architecture_is_rejected(saved, model_type):
         open_checkpoint(path)
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_vocabulary_of_wrong_size_is_rejected(saved, tmp_path, to):
-    path, _ = saved
-    convert(path, tmp_path / "other", to)
+@pytest.mark.parametrize("form", WRITERS)
+def test_vocabulary_of_wrong_size_is_rejected(tiny, tmp_path, form):
+    description = ModelDescription(tiny.config, tiny.vocab)
+    WRITERS[form](tmp_path / "other", tiny.make("encoder"), description)
     vocab = next((tmp_path / "other").rglob("vocab*.txt"))
     vocab.write_text(vocab.read_text() + "extra\n")
     expected = rf"{vocab.name}: has 18 tokens, but vocab_size in the config is 17"
@@ -103,16 +105,13 @@ def test_vocabulary_of_wrong_size_is_rejected(saved, tmp_path, to):
         open_checkpoint(tmp_path / "other")
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_short_vocabulary_is_padded_to_the_embedding_table(tiny, tmp_path, to, caplog):
+@pytest.mark.parametrize("form", WRITERS)
+def test_short_vocabulary_is_padded_to_the_embedding_table(tiny, tmp_path, form, caplog):
     config = replace(tiny.config, vocab_size=24)
     padded = [*tiny.vocab, *(f"more{index}" for index in range(7))]
-    save_model_directory(
-        tmp_path / "model", BertPretrainer(config), ModelDescription(config, padded)
-    )
-    convert(tmp_path / "model", tmp_path / "other", to)
+    WRITERS[form](tmp_path / "other", BertPretrainer(config), ModelDescription(config, padded))
     file = next((tmp_path / "other").rglob("vocab*.txt"))
-    if to == "hugging_face":
+    if form == "hugging_face":
         (tmp_path / "other" / "tokenizer.json").unlink()
     file.write_text("".join(f"{token}\n" for token in [*tiny.vocab, "[unused1]"]))
     checkpoint = open_checkpoint(tmp_path / "other")
@@ -178,19 +177,15 @@ def test_casing_is_inferred_from_googles_names_without_vocabulary(tmp_path):
         (tmp_path / name).mkdir()
         assert guess_lower_case(None, tmp_path / name) is is_lower
         assert guess_lower_case(None, tmp_path / name / "bert_model.ckpt") is is_lower
-        assert guess_lower_case(None, tmp_path / f"{name}.zip") is is_lower
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_every_format_keeps_the_casing(tiny, tmp_path, to):
+@pytest.mark.parametrize("form", WRITERS)
+def test_casing_is_read_from_every_format(tiny, tmp_path, form):
     model = tiny.make("encoder")
     for casing in (True, False):
-        source = tmp_path / f"{casing}"
-        save_model_directory(
-            source, model, ModelDescription(tiny.config, tiny.vocab, TokenizerSettings(casing))
-        )
-        convert(source, tmp_path / f"{casing}-{to}", to)
-        assert open_checkpoint(tmp_path / f"{casing}-{to}").do_lower_case is casing
+        description = ModelDescription(tiny.config, tiny.vocab, TokenizerSettings(casing))
+        WRITERS[form](tmp_path / f"{casing}", model, description)
+        assert open_checkpoint(tmp_path / f"{casing}").do_lower_case is casing
 
 
 def test_shards_load_like_one_file(saved):

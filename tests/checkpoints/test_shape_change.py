@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.conversion import Changes, convert
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.conversion import convert, new_positions
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.checkpoints.shape_change import new_positions
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
@@ -37,11 +36,9 @@ def weights(path):
     return load_file(path / "model.safetensors")
 
 
-@pytest.mark.parametrize("to", ["hugging_face", "tf1", "keras_hub"])
-def test_the_chosen_layers_are_kept_in_their_order(source, tmp_path, to):
-    convert(source, tmp_path / "small", to, Changes(layers=[1, 3]))
-    convert(tmp_path / "small", tmp_path / "again")
-    old, new = weights(source), weights(tmp_path / "again")
+def test_the_chosen_layers_are_kept_in_their_order(source, tmp_path):
+    convert(source, tmp_path / "small", layers=[1, 3])
+    old, new = weights(source), weights(tmp_path / "small")
     for name, value in new.items():
         for small, large in ((0, 1), (1, 3)):
             name = name.replace(f"layer.{small}.", f"layer.<{large}>.")
@@ -51,7 +48,7 @@ def test_the_chosen_layers_are_kept_in_their_order(source, tmp_path, to):
 
 
 def test_the_first_layers_alone_compute_the_hidden_states_of_the_whole_model(source, tmp_path):
-    convert(source, tmp_path / "small", changes=Changes(layers=[0, 1], heads=False))
+    convert(source, tmp_path / "small", layers=[0, 1], heads=False)
     large, small = (BertEncoder.from_pretrained(p) for p in (source, tmp_path / "small"))
     inputs = inputs_of(4)
     expected = large.layer_outputs(inputs, attention_probabilities=False)["hidden_states"][2]
@@ -65,11 +62,9 @@ def test_interpolated_positions_keep_the_ends_and_lie_between_their_neighbors():
     assert extended.tolist() == [[0, 5], [1, 4], [2, 3], [3, 6], [4, 9]]
 
 
-@pytest.mark.parametrize("to", ["hugging_face", "tf1", "keras_hub"])
-def test_tiled_positions_give_the_same_outputs_for_short_texts(source, tmp_path, to):
-    convert(source, tmp_path / "long", to, Changes(positions=25, positions_by="tile"))
-    convert(tmp_path / "long", tmp_path / "again")
-    old, new = weights(source), weights(tmp_path / "again")
+def test_tiled_positions_give_the_same_outputs_for_short_texts(source, tmp_path):
+    convert(source, tmp_path / "long", positions=25, positions_by="tile")
+    old, new = weights(source), weights(tmp_path / "long")
     assert np.array_equal(new[TABLE], np.concatenate([old[TABLE]] * 3)[:25])
     assert all(np.array_equal(new[name], old[name]) for name in old if name != TABLE)
     short, long = (BertEncoder.from_pretrained(p) for p in (source, tmp_path / "long"))
@@ -80,10 +75,9 @@ def test_tiled_positions_give_the_same_outputs_for_short_texts(source, tmp_path,
         short(inputs_of(25))
 
 
-@pytest.mark.parametrize("to", ["hugging_face", "tf1", "keras_hub"])
-def test_extended_positions_are_marked_until_the_model_is_trained(source, tmp_path, caplog, to):
+def test_extended_positions_are_marked_until_the_model_is_trained(source, tmp_path, caplog):
     with caplog.at_level("WARNING", "absl"):
-        convert(source, tmp_path / "long", to, Changes(positions=25))
+        convert(source, tmp_path / "long", positions=25)
         TextEmbedder.from_pretrained(tmp_path / "long", 25)
     extended = "the table of positions was extended from 10 to 25 (interpolate)"
     warnings = [message for message in caplog.messages if extended in message]
@@ -96,7 +90,7 @@ def test_extended_positions_are_marked_until_the_model_is_trained(source, tmp_pa
 
 @pytest.mark.slow
 def test_training_removes_the_mark_of_extended_positions(source, tmp_path, caplog):
-    convert(source, tmp_path / "long", changes=Changes(positions=25))
+    convert(source, tmp_path / "long", positions=25)
     embedder = TextEmbedder.from_pretrained(tmp_path / "long", 25)
     pairs = (["a", "b"], ["c", "d"])
     embedder.fit(pairs, batch_size=2, epochs=1, verbose=0, jit_compile=False)
@@ -120,7 +114,7 @@ def test_training_removes_the_mark_of_extended_positions(source, tmp_path, caplo
 )
 def test_impossible_changes_are_rejected_and_nothing_is_written(source, tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        convert(source, tmp_path / "new", changes=Changes(**changes))
+        convert(source, tmp_path / "new", **changes)
     assert not (tmp_path / "new").exists()
 
 

@@ -9,8 +9,8 @@ import pytest
 import tokenizers
 
 import keras_bert
-from keras_bert.checkpoints.conversion import WRITERS, Changes, convert
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
@@ -19,6 +19,7 @@ from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
 from keras_bert.tasks.loading import Source
 from keras_bert.text.settings import TokenizerSettings
+from tests.other_formats import WRITERS
 
 # Tokenizer files that transformers 5.23 saves with the weights of a BERT model.
 SLOW = {
@@ -181,7 +182,7 @@ def test_setting_of_a_wrong_type_is_rejected(directory, tiny, key):
         open_checkpoint(path)
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
+@pytest.mark.parametrize("form", WRITERS)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -189,22 +190,20 @@ def test_setting_of_a_wrong_type_is_rejected(directory, tiny, key):
         for values in itertools.product([True, False], [None, True, False], [True, False])
     ],
 )
-def test_every_format_stores_the_settings(tiny, tmp_path, caplog, to, settings):
+def test_settings_are_read_from_every_format(tiny, tmp_path, caplog, form, settings):
     description = ModelDescription(tiny.config, tiny.vocab, settings, extra={"other": 1})
-    save_model_directory(tmp_path / "source", tiny.make("encoder"), description)
-    convert(tmp_path / "source", tmp_path / "target", to)
-    checkpoint = open_checkpoint(tmp_path / "target")
+    WRITERS[form](tmp_path / "model", tiny.make("encoder"), description)
+    checkpoint = open_checkpoint(tmp_path / "model")
     assert checkpoint.tokenizer_settings == settings
     assert checkpoint.extra == {"other": 1}
     assert "accents" not in caplog.text
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_settings_can_be_corrected(tiny, tmp_path, to):
+def test_settings_can_be_corrected(tiny, tmp_path):
     description = ModelDescription(tiny.config, tiny.vocab)
     save_model_directory(tmp_path / "source", tiny.make("encoder"), description)
     changes = {"do_lower_case": None, "strip_accents": False, "tokenize_chinese_chars": False}
-    convert(tmp_path / "source", tmp_path / "target", to, Changes(tokenizer=changes))
+    convert(tmp_path / "source", tmp_path / "target", tokenizer=changes)
     opened = open_checkpoint(tmp_path / "target")
     assert opened.tokenizer_settings == TokenizerSettings(True, False, False)
 
@@ -298,11 +297,10 @@ def test_tokenizer_class_falls_back_to_config_json(directory):
     assert open_checkpoint(path).tokenizer_mismatch.startswith(line)
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_weights_convert_without_an_incompatible_tokenizer(directory, tmp_path, to):
+def test_weights_convert_without_an_incompatible_tokenizer(directory, tmp_path):
     path, write = directory
     write(SLOW | {"tokenizer_class": "BertJapaneseTokenizer"})
-    convert(path, tmp_path / "other", to)
+    convert(path, tmp_path / "other")
     assert not [*(tmp_path / "other").rglob("vocab*.txt")]
     converted, models = open_checkpoint(tmp_path / "other"), []
     assert converted.vocab is None

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tokenizers import Tokenizer, normalizers
 
 from keras_bert.checkpoints.model_directory import write_model_directory
-from keras_bert.checkpoints.tokenizer_json import tokenizer_json
+from keras_bert.checkpoints.tokenizer_files import tokenizer_json
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unicode_14 import assigned_characters

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.conversion import WRITERS, Changes, convert
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.vocab_change import (
@@ -122,15 +122,13 @@ def change(run_program, source, target, **flags):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_new_rows_are_the_means_of_their_subwords(source, tmp_path, run_program, to):
+def test_new_rows_are_the_means_of_their_subwords(source, tmp_path, run_program):
     (tmp_path / "new.txt").write_text("jacks\n##cks\nworkful\nxyz\n", newline="\r\n")
-    done = change(run_program, source, tmp_path / "first", add_tokens=tmp_path / "new.txt", to=to)
+    done = change(run_program, source, tmp_path / "grown", add_tokens=tmp_path / "new.txt")
     assert done.returncode == 0, done.stderr
     assert (
         "the vocabulary has 24 tokens, of which 4 are new; that of the source has 20" in done.stderr
     )
-    convert(tmp_path / "first", tmp_path / "grown")
     assert load_vocab(tmp_path / "grown" / "vocab.txt") == [
         *VOCAB,
         *["jacks", "##cks", "workful", "xyz"],
@@ -228,12 +226,10 @@ def test_model_follows_an_extended_vocabulary_and_trains_on_its_records(
     assert remedy in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("to", list(WRITERS))
-def test_kept_tokens_keep_their_rows(source, tmp_path, run_program, to):
+def test_kept_tokens_keep_their_rows(source, tmp_path, run_program):
     (tmp_path / "kept.txt").write_text("play\n##s\n[MASK]\njack\n.\n")
-    done = change(run_program, source, tmp_path / "first", keep_tokens=tmp_path / "kept.txt", to=to)
+    done = change(run_program, source, tmp_path / "small", keep_tokens=tmp_path / "kept.txt")
     assert done.returncode == 0, done.stderr
-    convert(tmp_path / "first", tmp_path / "small")
     kept = [*SPECIAL_TOKENS, "play", "jack", "##s", "."]
     assert load_vocab(tmp_path / "small" / "vocab.txt") == kept
     ids = [VOCAB.index(token) for token in kept]
@@ -250,9 +246,7 @@ def test_ids_in_other_settings_follow_their_tokens(tmp_path):
     convert(
         tmp_path / "a",
         tmp_path / "b",
-        changes=Changes(
-            vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["play"], "here")
-        ),
+        change_vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["play"], "here"),
     )
     written = json.loads((tmp_path / "b" / "config.json").read_text())
     names = ("pad_token_id", "sep_token_id", "bos_token_id", "eos_token_id", "vocab_size")
@@ -417,15 +411,15 @@ def test_transformers_opens_changed_models_with_the_same_outputs(
     convert(
         source,
         tmp_path / "grown",
-        changes=Changes(
-            vocab=lambda vocab, settings: add_tokens(vocab, settings, ["jacks", "##cks"], "here")
+        change_vocab=lambda vocab, settings: add_tokens(
+            vocab, settings, ["jacks", "##cks"], "here"
         ),
     )
     convert(
         tmp_path / "grown",
         tmp_path / "small",
-        changes=Changes(
-            vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["jacks", "work"], "here")
+        change_vocab=lambda vocab, settings: keep_tokens(
+            vocab, settings, ["jacks", "work"], "here"
         ),
     )
     text = ["Jacks work all", "no jacks work", "ja cks jack"]

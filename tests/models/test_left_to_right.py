@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import save_file
 
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
-from keras_bert.checkpoints.names import hugging_face_name, is_transposed
+from keras_bert.checkpoints.safetensors_file import LAYOUT
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining.left_to_right import next_tokens
 from keras_bert.tasks.pretraining.objective import pretraining_objective
@@ -94,8 +94,8 @@ def test_task_loss_and_all_gradients_equal_transformers(model, golden):
     assert float(loss) == pytest.approx(float(golden["loss"]), abs=1e-5)
     assert len(gradients) == 42  # The pooler and the next-sentence head have no gradient.
     for variable, gradient in zip(trained, gradients, strict=True):
-        theirs = golden[f"gradient/{hugging_face_name(variable.path)}"]
-        theirs = theirs.T if is_transposed(variable.path) else theirs
+        theirs = golden[f"gradient/{LAYOUT.name(variable.path)}"]
+        theirs = LAYOUT.restore(variable.path, theirs)
         np.testing.assert_allclose(gradient, theirs, atol=1e-5, err_msg=variable.path)
 
 

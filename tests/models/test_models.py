@@ -17,7 +17,7 @@ import tensorflow as tf
 from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.model_directory import open_model_directory
-from keras_bert.checkpoints.names import hugging_face_name, is_transposed
+from keras_bert.checkpoints.safetensors_file import LAYOUT
 from keras_bert.config import BertConfig
 from keras_bert.models import (
     BertClassifier,
@@ -128,8 +128,8 @@ def test_task_loss_and_all_gradients_equal_transformers(golden, jit_compile):
     assert metrics["loss"] == pytest.approx(float(expected["loss"]), abs=1e-5)
     assert len(gradients) == 46
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
-        theirs = expected[f"gradient/{hugging_face_name(variable.path)}"]
-        theirs = theirs.T if is_transposed(variable.path) else theirs
+        theirs = expected[f"gradient/{LAYOUT.name(variable.path)}"]
+        theirs = LAYOUT.restore(variable.path, theirs)
         np.testing.assert_allclose(gradient, theirs, atol=1e-5, err_msg=variable.path)
 
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.model_directory import open_model_directory
-from keras_bert.checkpoints.names import hugging_face_name, is_transposed
+from keras_bert.checkpoints.safetensors_file import LAYOUT
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.fusion import compiled
@@ -121,8 +121,8 @@ def check_gradients(loss, gradients, golden):
     assert float(loss) == pytest.approx(float(golden["loss"]), abs=1e-5)
     assert len(gradients) == 46
     for path, gradient in gradients.items():
-        theirs = golden[f"gradient/{hugging_face_name(path)}"]
-        theirs = theirs.T if is_transposed(path) else theirs
+        theirs = golden[f"gradient/{LAYOUT.name(path)}"]
+        theirs = LAYOUT.restore(path, theirs)
         np.testing.assert_allclose(gradient, theirs, atol=1e-5, err_msg=path)
 
 

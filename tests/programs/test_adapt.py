@@ -51,7 +51,7 @@ def save(folder: Path, kind: str = "BertPretrainer", vocab: list[str] | None = V
     import keras
 
     from keras_bert import models
-    from keras_bert.checkpoints.model_description import ModelDescription
+    from keras_bert.checkpoints.checkpoint import ModelDescription
     from keras_bert.checkpoints.model_directory import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models.encoder import BertEncoder

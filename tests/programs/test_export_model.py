@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  Registers the ops of the loaded models.
 
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.models import BertSpanLabeler

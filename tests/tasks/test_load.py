@@ -5,12 +5,14 @@ import shutil
 
 import pytest
 
-from keras_bert.checkpoints.conversion import convert
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
+from keras_bert.models import BertPretrainer
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.load import load, task_class
+from tests.other_formats import write_tf1
 
 
 def edited(pretrained, folder, **settings):
@@ -72,7 +74,8 @@ def test_checkpoint_without_head_names_needs_its_class(pretrained, tmp_path):
 
 
 def test_class_of_a_google_checkpoint_is_determined_by_its_weights(pretrained, tmp_path):
-    convert(pretrained, tmp_path / "tf1", "tf1")
+    model = BertPretrainer.from_pretrained(pretrained)
+    write_tf1(tmp_path / "tf1", model, open_checkpoint(pretrained).description)
     assert type(load(tmp_path / "tf1")) is MaskFiller
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from keras_bert.checkpoints.tokenizer_json import tokenizer_json
+from keras_bert.checkpoints.tokenizer_files import tokenizer_json
 from keras_bert.common.errors import InputError
 from keras_bert.text.offsets import byte_to_char_offsets
 from keras_bert.text.settings import TokenizerSettings

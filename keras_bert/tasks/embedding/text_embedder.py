@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.common.errors import InputError
 from keras_bert.models.pooled_encoder import PooledEncoder, vector_size

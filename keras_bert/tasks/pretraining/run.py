@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import Checkpoint, ModelDescription
 from keras_bert.checkpoints.model_directory import check_replaceable, save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json

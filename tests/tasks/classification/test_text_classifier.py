@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
+from keras_bert.models import BertPretrainer
 from keras_bert.tasks import task
 from keras_bert.tasks.classification.head_settings import takes_pairs
 from keras_bert.tasks.classification.text_classifier import TextClassifier
@@ -20,6 +20,7 @@ from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.load import load
 from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import prepare
+from tests.other_formats import WRITERS
 from tests.tasks.classification import classify_on_backend
 
 # From 4 to 31 tokens.
@@ -205,7 +206,8 @@ def test_checkpoint_of_every_format_opens(pretrained, format, tmp_path):
         shutil.copytree(pretrained, path / "model")
         (path / "run.json").write_text('{"settings": {"max_seq_length": 24}}')
     else:
-        convert(pretrained, path, format)
+        model = BertPretrainer.from_pretrained(pretrained)
+        WRITERS[format](path, model, open_checkpoint(pretrained).description)
     classifier = TextClassifier.from_pretrained(path, labels=["0", "1"])
     assert classifier.settings.max_seq_length == (24 if format == "run" else 32)
     expected = open_new(pretrained).model.encoder

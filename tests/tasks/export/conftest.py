@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import pytest
 
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.models import (

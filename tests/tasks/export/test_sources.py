@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.checkpoints.conversion import convert
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
@@ -21,6 +20,7 @@ from keras_bert.tasks.export import ExportSettings, export
 from keras_bert.tasks.load import open_task
 from keras_bert.tasks.loading import Source
 from keras_bert.tasks.task import Task
+from tests.other_formats import write_tf1
 
 
 def opened(task: str, path: Path, **settings) -> Task:
@@ -64,9 +64,10 @@ def test_single_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path
 
 
 def test_google_classifier_is_served(runs: dict, tmp_path: Path):
-    convert(runs["classification"], tmp_path / "tf1", "tf1")
+    model = BertClassifier.from_pretrained(runs["classification"])
+    write_tf1(tmp_path / "tf1", model, open_checkpoint(runs["classification"]).description)
     settings = tmp_path / "tf1" / "bert_config.json"
-    config = open_checkpoint(tmp_path / "tf1").config.to_dict()
+    config = model.config.to_dict()
     settings.write_text(json.dumps({**config, "hidden_act": "gelu"}))  # Google writes no more.
     assert labels_of(tmp_path / "tf1")[1] == ["LABEL_0", "LABEL_1"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
