@@ -1,4 +1,4 @@
-"""KerasHub presets: KerasHub's outputs, our presets in KerasHub, and settings it lacks."""
+"""KerasHub presets: KerasHub's outputs, and settings it lacks; our directories in KerasHub."""
 
 import json
 import shutil
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.keras_hub import keras_hub_name
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
@@ -19,6 +18,9 @@ from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.layers.heads import MaskedLMHead
 from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.tokenizer import BertTokenizer
+from tests.checkpoints.test_tokenizer_json import vocab_of
+from tests.other_formats import write_keras_hub
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CLASSIFIER, MASKED_LM = GOLDEN / "keras_hub_classifier", GOLDEN / "keras_hub_masked_lm"
@@ -68,48 +70,46 @@ def test_masked_lm_matches_kerashub_outputs():
     assert_same({"masked_lm_logits": logits}, golden, ["masked_lm_logits"])
 
 
-def test_kerashub_loads_our_presets_with_the_same_outputs(tiny, run_in_peers, tmp_path):
-    theirs = {
-        "encoder": "BertBackbone",
-        "pretrainer": "BertMaskedLM",
-        "classifier": "BertTextClassifier",
-        "token_classifier": "BertBackbone",  # KerasHub has no token classifier.
-    }
-    written = {kind: tiny.make(kind) for kind in theirs}
-    for kind, model in written.items():
-        save_model_directory(
-            tmp_path / "models" / kind, model, ModelDescription(tiny.config, tiny.vocab)
-        )
-        convert(tmp_path / "models" / kind, tmp_path / kind, "keras_hub")
-    run_in_peers("make_checkpoint_keras_hub.py", *(tmp_path / kind for kind in theirs))
-    for kind, model in written.items():
-        golden = np.load(tmp_path / f"{kind}.npz")
-        assert golden["kind"] == theirs[kind]
-        inputs = {name: golden[name] for name in INPUTS}
-        found = dict(getattr(model, "encoder", model)(inputs))
-        if kind == "classifier":
-            found |= model(inputs)
-        if kind == "pretrainer":
-            found["masked_lm_logits"] = kerashub_masked_lm_logits(
-                model, found["sequence_output"], golden["masked_lm_positions"]
-            )
-        assert_same(found, golden, found)
-        if kind in ("classifier", "pretrainer"):
-            # "All Work CAFÉ boy", tokenized as in BERT: lower-cased and without accents.
-            assert golden["pieces"].tolist() == [5, 6, 15, 16, 14]
+# Texts whose ids differ: the tokens in KerasHub, and those here and in Google's code.
+DIFFERENCES = {
+    "a\u00a0b": (["[UNK]"], ["a", "b"]),
+    "a\u200bb": (["a", "b"], ["a", "##b"]),
+    "c" * 101: (["[UNK]"], ["c", *["##c"] * 100]),
+    "aß": (["a", "##s", "##s"], ["a", "##ß"]),
+    "½": (["1", "##⁄", "##2"], ["½"]),
+    "…": ([".", "##.", "##."], ["…"]),
+    "中，": (["中", ","], ["中", "，"]),
+    "ΑΣ": (["α", "##σ"], ["α", "##ς"]),
+}
+
+
+def test_kerashub_opens_our_directories(tiny, run_in_peers, tmp_path):
+    vocab = vocab_of([*DIFFERENCES, "all work café s1⁄2.,ς"])
+    config = replace(tiny.config, vocab_size=len(vocab))
+    model = tiny.make("pretrainer", config)
+    save_model_directory(tmp_path / "model", model, ModelDescription(config, vocab))
+    texts = ["All Work CAFÉ", *DIFFERENCES]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    run_in_peers("make_checkpoint_keras_hub.py", tmp_path / "model", tmp_path / "texts.json")
+    golden = np.load(tmp_path / "model.npz")
+    found = model.encoder({name: golden[name] for name in INPUTS})
+    assert_same(found, golden, found)
+    theirs, *different = [[vocab[index] for index in row] for row in json.loads(str(golden["ids"]))]
+    tokenizer = BertTokenizer(vocab)
+    ours = [[vocab[index] for index in row] for row in tokenizer.tokenize(texts).to_list()]
+    assert theirs == ours[0]
+    assert dict(zip(DIFFERENCES, zip(different, ours[1:], strict=True), strict=True)) == DIFFERENCES
 
 
 def test_settings_unknown_to_kerashub_are_restored(tiny, tmp_path):
     model = tiny.make("token_classifier")
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    save_model_directory(
-        tmp_path / "a", model, ModelDescription(tiny.config, tiny.vocab, labels=labels)
-    )
-    convert(tmp_path / "a", tmp_path / "b", "keras_hub")
-    opened = open_checkpoint(tmp_path / "b")
+    description = ModelDescription(tiny.config, tiny.vocab, labels=labels)
+    write_keras_hub(tmp_path / "preset", model, description)
+    opened = open_checkpoint(tmp_path / "preset")
     assert opened.labels == labels
     assert opened.architecture == "BertForTokenClassification"
-    with h5py.File(tmp_path / "b" / "task.weights.h5") as file:
+    with h5py.File(tmp_path / "preset" / "task.weights.h5") as file:
         assert file["keras_bert/classifier/kernel"].shape == (8, 5)
 
 

@@ -1,12 +1,12 @@
 """Makes random tiny KerasHub presets and stores KerasHub's outputs for them.
 
     .peers/bin/python tests/golden/make_checkpoint_keras_hub.py             makes the golden files
-    .peers/bin/python tests/golden/make_checkpoint_keras_hub.py PRESET ...
+    .peers/bin/python tests/golden/make_checkpoint_keras_hub.py DIRECTORY TEXTS.json
 
 Without arguments, it writes the directories keras_hub_classifier/ and keras_hub_masked_lm/ next to
 this script, in the format in which KerasHub saves tasks, each with outputs.npz: a batch and its
-outputs. With arguments, KerasHub opens presets written by keras_bert and writes the same for each
-to PRESET.npz, with the token ids of a sentence if the preset has a task with a tokenizer.
+outputs. With arguments, KerasHub opens a Hugging Face directory of keras_bert. The outputs of the
+encoder, and the token ids of a list of texts, are written to DIRECTORY.npz.
 """
 
 import json
@@ -22,7 +22,6 @@ from keras_hub import models
 HERE = Path(__file__).resolve().parent
 PIECES = "[PAD] [UNK] [CLS] [SEP] [MASK] all work and no play makes jack a dull boy caf ##e"
 VOCAB = PIECES.split()
-SENTENCE = "All Work CAFÉ boy"
 
 
 def backbone() -> models.BertBackbone:
@@ -72,8 +71,6 @@ def outputs(model) -> dict[str, np.ndarray]:
     if isinstance(model, models.BertMaskedLM):
         scores = model({**inputs, "mask_positions": given["masked_lm_positions"]})
         results["masked_lm_logits"] = scores.numpy(force=True)
-    if model is not encoder and model.preprocessor:
-        results["pieces"] = np.asarray(model.preprocessor.tokenizer(SENTENCE))
     return results
 
 
@@ -91,16 +88,17 @@ def make() -> None:
         np.savez_compressed(folder / "outputs.npz", **outputs(model))
 
 
-def open_preset(preset: str) -> None:
-    """Opens a preset as its task, or as a backbone if it has none, and saves its outputs."""
-    task = Path(preset, "task.json")
-    kind = json.loads(task.read_text())["class_name"] if task.exists() else "BertBackbone"
-    model = getattr(models, kind).from_preset(preset)
-    np.savez_compressed(f"{preset}.npz", kind=type(model).__name__, **outputs(model))
+def open_directory(folder: str, texts_file: str) -> None:
+    """Opens the encoder and the tokenizer of a directory, and saves their outputs."""
+    encoder = models.BertBackbone.from_preset(folder)
+    tokenizer = models.BertTokenizer.from_preset(folder, strip_accents=True)
+    texts = json.loads(Path(texts_file).read_text(encoding="utf-8"))
+    ids = [[int(index) for index in row] for row in tokenizer(texts)]
+    np.savez_compressed(f"{folder}.npz", ids=json.dumps(ids), **outputs(encoder))
 
 
 if __name__ == "__main__":
-    for folder in sys.argv[1:]:
-        open_preset(folder)
-    if not sys.argv[1:]:
+    if sys.argv[1:]:
+        open_directory(*sys.argv[1:])
+    else:
         make()
