@@ -32,9 +32,8 @@ Classify = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
 
 def export(model_dir: str, folder: Path, length: int) -> None:
-    """Writes the files of the contenders: SavedModels, ONNX files and a KerasHub preset."""
+    """Writes the files of the contenders: SavedModels and ONNX files."""
     sys.path.insert(0, str(ROOT))
-    from keras_bert.checkpoints.conversion import convert
     from keras_bert.tasks.export import ExportSettings
     from keras_bert.tasks.export import export as write
 
@@ -51,7 +50,6 @@ def export(model_dir: str, folder: Path, length: int) -> None:
         )
     for int8, path in ((False, "1"), (True, "2")):
         write(ExportSettings(model_dir, str(folder / "onnx" / path), format="onnx", int8=int8))
-    convert(Path(model_dir), folder / "keras_hub", "keras_hub")
 
 
 def make(contender: str, folder: Path, length: int) -> Classify:
@@ -63,7 +61,7 @@ def make(contender: str, folder: Path, length: int) -> Classify:
     if library == "torch":
         return make_torch(Path((folder / "model_dir").read_text()), precision, length)
     if library == "keras":
-        return make_keras_hub(folder, length)
+        return make_keras_hub((folder / "model_dir").read_text(), length)
     run = {"onnxruntime": onnxruntime_call, "openvino": openvino_call}[library]
     path = folder / "onnx" / ("2" if precision == "int8" else "1")
     return make_tokenized(run(path / "model.onnx", precision), path / "vocab.txt", length)
@@ -159,16 +157,20 @@ def openvino_call(path: Path, precision: str) -> Callable[[dict], Any]:
     return lambda inputs: request.infer(inputs)["logits"]
 
 
-def make_keras_hub(folder: Path, length: int) -> Classify:
+def make_keras_hub(model_dir: str, length: int) -> Classify:
     """Returns a function that calls KerasHub's predict."""
     import keras_hub
+    from safetensors.numpy import load_file
 
-    preprocessor = keras_hub.models.BertTextClassifierPreprocessor.from_preset(
-        str(folder / "keras_hub"), sequence_length=length
+    weights = load_file(Path(model_dir, "model.safetensors"))
+    kernel, bias = weights["classifier.weight"].T, weights["classifier.bias"]
+    tokenizer = keras_hub.models.BertTokenizer.from_preset(model_dir, strip_accents=True)
+    model = keras_hub.models.BertTextClassifier(
+        keras_hub.models.BertBackbone.from_preset(model_dir),
+        num_classes=len(bias),
+        preprocessor=keras_hub.models.BertTextClassifierPreprocessor(tokenizer, length),
     )
-    model = keras_hub.models.BertTextClassifier.from_preset(
-        str(folder / "keras_hub"), preprocessor=preprocessor
-    )
+    model.output_dense.set_weights([kernel, bias])  # KerasHub opens the encoder without heads.
 
     def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
         sides = np.array(first), np.array(second)

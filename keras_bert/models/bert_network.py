@@ -49,7 +49,7 @@ class BertNetwork(keras.Model):
 
         Args:
             path: a model directory of keras_bert or Hugging Face, the directory of an earlier run,
-                a TF1 checkpoint of Google (prefix, directory or zip), or a KerasHub preset.
+                a TF1 checkpoint of Google (prefix or directory), or a KerasHub preset.
             dtype: dtype policy; defaults to the global policy.
             **kwargs: further arguments of the constructor.
 
