@@ -104,7 +104,7 @@ def open_google_checkpoint(path: Path) -> Checkpoint:
     vocab = load_vocab(folder / VOCAB) if (folder / VOCAB).is_file() else None
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, folder / VOCAB)
-    casing = guess_lower_case(vocab, folder)
+    casing = guess_lower_case(vocab, folder.name)
     return Checkpoint(
         path=path,
         kind="a TF1 checkpoint in Google's format",

@@ -165,7 +165,7 @@ def _read_tokenizer(
     mismatch = find_mismatch(file, content, _TOKENIZER_RULES)
     keeps_accents = value_of(path / METADATA, metadata, _STRIP_ACCENTS, bool, None) is False
     settings = replace(
-        _settings(file, content, guess_lower_case(vocab, path), keeps_accents),
+        _settings(file, content, guess_lower_case(vocab, path.name), keeps_accents),
         max_input_chars_per_word=value_of(
             path / METADATA, metadata, _MAX_CHARS, int, _KERAS_HUB_MAX_CHARS
         ),

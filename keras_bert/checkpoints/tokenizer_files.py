@@ -142,7 +142,7 @@ def read_tokenizer(
     # As in transformers: BERT's classes follow tokenizer_config.json, and generic ones the other.
     if _declared_class(slow, config)[1] in _GENERIC_CLASSES:
         files.reverse()
-    casing = guess_lower_case(vocab, path)
+    casing = guess_lower_case(vocab, path.name)
     settings = _read_settings(files, casing)
     if vocab is None:
         return None, settings, mismatch
@@ -153,18 +153,17 @@ def read_tokenizer(
     return vocab, replace(settings, user_tokens=user_tokens), None
 
 
-def guess_lower_case(vocab: Sequence[str] | None, path: Path) -> bool:
+def guess_lower_case(vocab: Sequence[str] | None, folder: str = "") -> bool:
     """Guesses whether the model of a checkpoint without a tokenizer config is uncased.
 
-    The model is cased if a token of `vocab` has a capital letter. Without a vocabulary, the folder
-    name in `path` decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
+    The model is cased if a token of `vocab` has a capital letter. Without a vocabulary, the name of
+    the folder decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
     """
     if vocab:
         # Ignore tokens such as [CLS], and <S>, which even the Chinese vocabulary contains.
         words = (token for token in vocab if token[0] not in "[<" or len(token) == 1)
         return all(token == token.lower() for token in words)
-    name = path.name if path.is_dir() else path.parent.name
-    return "uncased" in name or "cased" not in name
+    return "uncased" in folder or "cased" not in folder
 
 
 def _read_settings(

@@ -18,7 +18,7 @@ from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
-from tests.other_formats import WRITERS
+from tests.other_formats import WRITERS, write_tf1
 
 
 @pytest.fixture
@@ -162,21 +162,24 @@ def test_labels_and_problem_type_are_restored(tiny, tmp_path):
         ("bert-base-multilingual-cased", False),
     ],
 )
-def test_casing_is_inferred_from_the_vocabulary(shared_data, tmp_path, name, is_lower):
+def test_casing_is_inferred_from_the_vocabulary(shared_data, name, is_lower):
     vocab = load_vocab(shared_data / "vocab" / name / "vocab.txt")
-    assert guess_lower_case(vocab, tmp_path) is is_lower
+    assert guess_lower_case(vocab) is is_lower
 
 
-def test_casing_is_inferred_from_googles_names_without_vocabulary(tmp_path):
+def test_casing_is_inferred_from_googles_names_without_vocabulary(tiny, tmp_path):
+    model, description = tiny.make("encoder"), ModelDescription(tiny.config)
     for name, is_lower in (
         ("cased_L-12_H-768_A-12", False),
         ("uncased_L-12_H-768_A-12", True),
         ("multi_cased_L-12_H-768_A-12", False),
         ("chinese_L-12_H-768_A-12", True),
     ):
-        (tmp_path / name).mkdir()
-        assert guess_lower_case(None, tmp_path / name) is is_lower
-        assert guess_lower_case(None, tmp_path / name / "bert_model.ckpt") is is_lower
+        write_tf1(tmp_path / name, model, description)
+        config = tmp_path / name / "bert_config.json"
+        config.write_text(config.read_text().replace('"do_lower_case"', '"other"'))
+        assert open_checkpoint(tmp_path / name).do_lower_case is is_lower
+        assert open_checkpoint(tmp_path / name / "bert_model.ckpt").do_lower_case is is_lower
 
 
 @pytest.mark.parametrize("form", WRITERS)

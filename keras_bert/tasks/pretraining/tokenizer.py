@@ -56,7 +56,7 @@ def tokenizer_settings(
         limit = [*declared.values()][-1].max_input_chars_per_word
         return replace(next(iter(declared.values())), max_input_chars_per_word=limit)
     if do_lower_case is None and vocab is not None:  # Without a vocabulary no casing is saved.
-        do_lower_case = guess_lower_case(vocab, vocab_file)
+        do_lower_case = guess_lower_case(vocab)
         logging.info(
             "--do_lower_case is not set; inferred from the tokens of %s: --do_lower_case=%s",
             vocab_file,
