@@ -6,8 +6,7 @@ The input is a directory with bert_config.json and a checkpoint with the prefix 
 The output is a batch and the results of `bert-tensorflow` 1.0.4 for it: sequence_output,
 pooled_output, the log probabilities of the masked LM and of the next sentence, and the names of the
 weights that were read. tests/golden/checkpoint_google.npz was made from
-../shared/data/checkpoints/keras_bert_test_checkpoint. The tests run the script on other directories
-to check that Google's code opens the checkpoints that keras_bert writes.
+../shared/data/checkpoints/keras_bert_test_checkpoint.
 
 The package was written for TensorFlow 1. Its two layers that TensorFlow 2 lacks, dense and
 layer_norm, are reimplemented here with the same variable names and arithmetic.
