@@ -2,16 +2,14 @@
 # make test   the fast tests    make slow   those that train, export, or start servers and programs
 # make lint   ruff, format and rules
 # make docs   the documentation site, in build/site; a broken link or a warning is an error
-# make beam   .beam, an environment with Apache Beam and Dask for the tests of --runner
 # make peers  .peers, one with the libraries that open what we write, and that we are measured against
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
-BEAM := .beam/ready
 PEERS := .peers/ready
 DOCS := .docs/ready
 
-.PHONY: setup beam peers docs demo test slow lint format clean
+.PHONY: setup peers docs demo test slow lint format clean
 
 setup: $(READY)
 
@@ -21,15 +19,6 @@ $(READY): requirements.lock setup.py setup.cfg
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet --require-hashes -r requirements.lock
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet --no-deps --no-build-isolation --use-pep517 -e .
 	touch $(READY)
-
-# Apart from .venv: Apache Beam wants an older protobuf.
-beam: $(BEAM)
-
-$(BEAM): requirements-beam.lock setup.py setup.cfg
-	$(PYTHON) -m venv --without-pip .beam
-	$(PYTHON) -m pip --python .beam/bin/python install --quiet --require-hashes -r requirements-beam.lock
-	$(PYTHON) -m pip --python .beam/bin/python install --quiet --no-deps --no-build-isolation --use-pep517 -e .
-	touch $(BEAM)
 
 peers: $(PEERS)
 
@@ -74,4 +63,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .beam .peers .docs demo build *.egg-info
+	rm -rf .venv .peers .docs demo build *.egg-info

@@ -8,15 +8,10 @@ manifest.json, which lists the settings, the inputs, the counts and a checksum f
 the dataset is complete, all files are in the subdirectory .building; manifest.json is written last.
 An interrupted run is resumed with the same command, which creates only the missing shards.
 
-To run on Apache Beam (install the extra [beam]), pass the runner's own options after --:
+To use the workers of a Dask cluster (extra [dask]), with input and output in folders that all of
+them share:
 
-    keras-bert create-pretraining-data ... --runner=DirectRunner -- \
-        --direct_running_mode=multi_processing --direct_num_workers=2
-
-On a Dask cluster (extra [dask]), with input and output on a file system that all workers share:
-
-    keras-bert create-pretraining-data ... --runner=DaskRunner -- \
-        --dask_client_address=tcp://HOST:8786
+    keras-bert create-pretraining-data ... --executor=dask --dask_scheduler=tcp://HOST:8786
 """
 
 if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
@@ -24,19 +19,18 @@ if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with 
 
     start("data_tools.create_pretraining_data")
 
-import dataclasses
-import importlib.util
-import logging as std_logging
+import os
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 from absl import logging
 from absl.flags import FlagValues
 
 from data_tools import reading_flags, tokenizer_flags
-from data_tools.building.local_build import build_locally
+from data_tools.building.build import build_dataset
+from data_tools.building.executors import dask_executor, default_num_workers
 from data_tools.corpus.documents import find_input_files
-from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
 from keras_bert.data.record_files import NEXT_SENTENCE
@@ -44,18 +38,7 @@ from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import check_not_input_folder
 
-LOCAL = "local"
-
-
-@dataclasses.dataclass(frozen=True)
-class Runner:
-    """The engine that creates a dataset: `local`, or an Apache Beam runner.
-
-    `options` are the options of an Apache Beam runner, as `--name=value`.
-    """
-
-    name: str = LOCAL
-    options: Sequence[str] = ()
+LOCAL, DASK = "local", "dask"
 
 
 def create_pretraining_data(
@@ -64,15 +47,24 @@ def create_pretraining_data(
     vocab_file: str,
     settings: Settings,
     num_workers: int = 0,
-    runner: Runner = Runner(),
+    executor: Executor | None = None,
     log_odd_input: bool = True,
 ) -> dict[str, Any]:
     """Creates a dataset, or resumes an unfinished one; returns its manifest.
 
-    `input_file` is a comma-separated list of files, globs and directories; `num_workers` 0 uses one
-    local process per processor. A local build logs input that is empty, malformed or too long, if
-    `log_odd_input` is true. The bytes of the dataset depend only on the text, the vocabulary
-    and `settings`. Therefore, a dataset that was started on one runner can be finished on another.
+    The bytes of the dataset depend only on the text, the vocabulary and `settings`. Therefore, a
+    dataset that was started with other workers can be finished with these.
+
+    Args:
+        input_file: comma-separated list of files, globs and folders.
+        output_dir: folder of the dataset.
+        vocab_file: vocabulary file with one token per line.
+        settings: settings of the dataset.
+        num_workers: number of local processes, or of the executor's workers; 0 is the number of
+            processors of this machine.
+        executor: runs the work instead of local processes, for example that of a Dask client. Its
+            workers must share a file system with this machine.
+        log_odd_input: whether input that is empty, malformed or too long is logged.
 
     Raises:
         InputError: if the input is invalid or in `output_dir`, or if `output_dir` holds a dataset
@@ -91,66 +83,15 @@ def create_pretraining_data(
             settings.max_predictions_per_seq,
             predictions,
         )
-    if runner.name == LOCAL:
-        if runner.options:
-            raise InputError(
-                f"options after --: {' '.join(runner.options)!r} with --runner={LOCAL}; expected "
-                "an Apache Beam runner or no options"
-            )
-        input_files = find_input_files(input_file, settings.input_format)
-        manifest = build_locally(
-            input_files, output_dir, vocab_file, settings, num_workers, log_odd_input
+    input_files = find_input_files(input_file, settings.input_format)
+    if executor is not None:  # The workers may run in other folders.
+        input_files, output_dir = (
+            list(map(os.path.abspath, input_files)),
+            os.path.abspath(output_dir),
         )
-    else:
-        if num_workers:
-            raise InputError(
-                f"--num_workers={num_workers} with --runner={runner.name}: expected an option of "
-                "the runner after --, such as --direct_num_workers"
-            )
-        if importlib.util.find_spec("apache_beam") is None:
-            raise InputError(
-                f"--runner={runner.name}: Apache Beam is not installed; expected the extra beam: "
-                "pip install 'keras-bert-pipeline[beam]'"
-            )
-        # Silences Beam's own log lines, and its warnings about optional packages during import.
-        std_logging.getLogger("apache_beam").setLevel(std_logging.WARNING)
-        std_logging.disable(std_logging.WARNING)
-        try:
-            from data_tools.building.beam_build import build_on_beam
-        finally:
-            std_logging.disable(std_logging.NOTSET)
-        manifest = build_on_beam(
-            input_file, output_dir, vocab_file, settings, runner.name, runner.options
-        )
-    _report(output_dir, manifest, log_odd_input)
-    return manifest
-
-
-def _report(output_dir: str, manifest: dict[str, Any], log_odd_input: bool) -> None:
-    """Logs the size of the dataset, and how much input was empty, malformed or too long."""
-    odd = OddInput()
-    for entry in manifest["inputs"]:
-        odd.merge(entry["odd"])
-    totals = [
-        f"{entry['count']} {KINDS[kind][entry['count'] > 1]}"
-        for kind, entry in odd.to_dict().items()
-    ]
-    if totals and log_odd_input:
-        logging.warning(
-            'input that is empty, malformed, too long or probably of another format: %s; "odd" in '
-            "manifest.json lists the first places in each file",
-            ", ".join(totals),
-        )
-    counts, num_shards = manifest["counts"], len(manifest["shards"])
-    rows = f" in {counts['rows']} rows" if manifest["settings"]["pack"] else ""
-    logging.info(
-        "%s: %d examples%s from %d documents, in %d %s",
-        output_dir,
-        counts["examples"],
-        rows,
-        counts["documents"],
-        num_shards,
-        "shard" if num_shards == 1 else "shards",
+    num_workers = num_workers or default_num_workers()
+    return build_dataset(
+        input_files, output_dir, vocab_file, settings, num_workers, executor, log_odd_input
     )
 
 
@@ -209,29 +150,42 @@ def define_flags(define: Definitions) -> None:
     )
     define.integer("num_shards", 0, "Number of output files; 0 derives it from the corpus size.")
     define.integer("num_workers", 0, "Number of local processes; 0 uses one per processor.")
-    define.string(
-        "runner",
+    define.enum(
+        "executor",
         LOCAL,
-        "local, or an Apache Beam runner: DirectRunner, DaskRunner, DataflowRunner, FlinkRunner, "
-        "SparkRunner, ... The options of the runner follow after --.",
+        (LOCAL, DASK),
+        "What runs the work: local processes, or the workers of a Dask cluster.",
     )
-    define.require("input_file", "output_dir", "vocab_file", "runner")
+    define.string(
+        "dask_scheduler",
+        None,
+        "Address of the scheduler for --executor=dask, such as tcp://HOST:8786.",
+    )
+    define.require("input_file", "output_dir", "vocab_file")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Creates the dataset that the flags describe."""
-    # The arguments are the options of a runner, which follow "--". absl removes the "--" itself.
-    if arguments and not arguments[0].startswith("--"):
-        reject_arguments(arguments)
+    reject_arguments(arguments)
     settings = tokenizer_flags.settings_of(Settings, flags)
-    create_pretraining_data(
-        flags.input_file,
-        flags.output_dir,
-        flags.vocab_file,
-        settings,
-        flags.num_workers,
-        Runner(flags.runner, arguments),
-    )
+    paths = flags.input_file, flags.output_dir, flags.vocab_file
+    if flags.executor == LOCAL:
+        if flags.dask_scheduler:
+            raise InputError(
+                f"--dask_scheduler={flags.dask_scheduler} with --executor={LOCAL}: expected "
+                f"--executor={DASK}"
+            )
+        create_pretraining_data(*paths, settings, flags.num_workers)
+        return
+    if not flags.dask_scheduler:
+        raise InputError(f"--executor={DASK}: expected --dask_scheduler=tcp://HOST:8786")
+    if flags.num_workers:
+        raise InputError(
+            f"--num_workers={flags.num_workers} with --executor={DASK}: expected 0, because the "
+            "cluster determines the number of workers"
+        )
+    with dask_executor(flags.dask_scheduler) as (executor, num_threads):
+        create_pretraining_data(*paths, settings, num_threads, executor)
 
 
 PROGRAM = Program("create-pretraining-data", __doc__, define_flags, main, resumable=True)

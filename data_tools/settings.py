@@ -142,7 +142,7 @@ def reject_other_settings(
         {**TokenizerSettings().to_dict(), **each["settings"]} for each in (existing, requested)
     )
     if new["num_shards"] == 0:  # With 0, any existing number matches.
-        new["num_shards"] = old.get("num_shards")
+        new["num_shards"] = old["num_shards"]
     differences = [
         f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
         for name in sorted(old.keys() | new.keys())

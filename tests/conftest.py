@@ -48,9 +48,9 @@ def pytest_configure() -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
-# Fixtures of tests that start Keras on another backend, Apache Beam or the libraries of .peers in
+# Fixtures of tests that start Keras on another backend or the libraries of .peers in
 # separate processes. Each process takes ten seconds to import its libraries.
-SLOW_FIXTURES = {"backend_python", "beam_python", "peers_python"}
+SLOW_FIXTURES = {"backend_python", "peers_python"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,13 +12,15 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from data_tools.building import spill
+from data_tools.building.executors import check_worker
 from data_tools.examples import instances, tfrecord_writing
 from data_tools.examples.full_sentences import make_full_sentences
 from data_tools.examples.packed import pack_examples
@@ -38,21 +40,24 @@ if TYPE_CHECKING:
 _SENTENCES_PER_BATCH, _BYTES_PER_BATCH = 4096, 1 << 20
 _ROWS_PER_BATCH = 1024
 
+# Limits a worker to one shard in memory, even if an executor runs several jobs in its threads.
+_one_shard = threading.Lock()
+
 
 @dataclass(frozen=True)
 class ShardJob:
     """The index, the input and the output folder of one shard.
 
-    `directory` contains the temporary files of `spill`, and the shard when it is complete.
-    `num_buckets` is the number of temporary files per process, a multiple or a divisor of
-    settings.num_shards.
+    `documents` are the paths of the temporary files of `spill` that have documents of the shard,
+    and `made_with` the package versions that all workers must have.
     """
 
     index: int
-    num_buckets: int
+    documents: list[str]
     directory: str
     vocab_file: str
     settings: Settings
+    made_with: Mapping[str, str]
 
 
 def make_shard(job: ShardJob) -> dict[str, Any]:
@@ -60,15 +65,17 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
 
     The note is a JSON file next to the shard, with the content that `write_shard_of` returns.
     """
+    check_worker(job.made_with, job.settings.input_format)
     num_shards = job.settings.num_shards
     path = os.path.join(job.directory, tfrecord_writing.shard_name(job.index, num_shards))
-    note = write_shard_of(
-        spill.read_spilled(job.directory, job.num_buckets, job.index, num_shards),
-        job.index,
-        job.vocab_file,
-        job.settings,
-        path,
-    )
+    with _one_shard:
+        note = write_shard_of(
+            spill.read_spilled(job.documents, job.index, num_shards),
+            job.index,
+            job.vocab_file,
+            job.settings,
+            path,
+        )
     files.write_json(path + ".json", note)
     return note
 
@@ -79,7 +86,7 @@ def write_shard_of(
     """Creates the TFRecord file of a shard at `path`, and returns its note.
 
     Each of the `documents` is a list of sentences in UTF-8. They must be in the order of their
-    digests (`partition.document_digest`). `settings` must have the actual number of shards, not 0.
+    digests (`spill.document_digest`). `settings` must have the actual number of shards, not 0.
 
     Returns:
         index; file, rows, bytes and sha256 of the TFRecord file; and the counts documents,

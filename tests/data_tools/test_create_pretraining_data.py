@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_tools.building import partition, spill
-from data_tools.corpus.documents import Reading
+from data_tools.building import build
 from data_tools.create_pretraining_data import create_pretraining_data
-from data_tools.progress import Progress
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json
@@ -293,56 +291,40 @@ def test_changed_settings_are_rejected_with_the_difference(files, contents):
 
 def test_number_of_shards_depends_on_the_corpus():
     inputs = [{"file": "a.txt", "bytes": 100 << 20}]
-    assert partition.default_num_buckets(inputs) == 16  # 8 MiB of text each, a power of two
+    assert build.default_num_buckets(inputs) == 16  # 8 MiB of text each, a power of two
     corpus = {"text_bytes": 20 << 20, "num_sentences": 200_000}
-    assert partition.default_num_shards(16, 10_000, **corpus) == 16
+    assert build.default_num_shards(16, 10_000, **corpus) == 16
     # A shard needs 32 documents to draw a random B from.
-    assert partition.default_num_shards(16, 150, **corpus) == 4
-    assert partition.default_num_shards(16, 1, **corpus) == 1
+    assert build.default_num_shards(16, 150, **corpus) == 4
+    assert build.default_num_shards(16, 1, **corpus) == 1
     for without_random in ("order", "none"):
-        assert partition.default_num_shards(16, 1, **corpus, next_sentence=without_random) == 16
+        assert build.default_num_shards(16, 1, **corpus, next_sentence=without_random) == 16
 
 
 @pytest.mark.parametrize("num_documents", [12, 10_000])
 def test_shard_size_is_limited_for_any_number_of_documents(num_documents):
     """Covers 384 MiB of text, 6.4 million short lines, and an archive with a high compression."""
     long = {"text_bytes": 384 << 20, "num_sentences": 3_000_000}
-    assert partition.default_num_shards(64, num_documents, **long) == (
-        16 if num_documents < 32 else 64
-    )
+    assert build.default_num_shards(64, num_documents, **long) == (16 if num_documents < 32 else 64)
     short = {"text_bytes": 31 << 20, "num_sentences": 6_400_000}
-    assert partition.default_num_shards(4, num_documents, **short) == 16
+    assert build.default_num_shards(4, num_documents, **short) == 16
     packed = {"text_bytes": 300 << 20, "num_sentences": 1_000_000}
-    assert partition.default_num_shards(1, num_documents, **packed) == 16
+    assert build.default_num_shards(1, num_documents, **packed) == 16
 
 
 def test_number_of_shards_is_limited_for_a_huge_corpus():
     inputs = [{"file": "a.txt", "bytes": 1 << 50}]
-    assert partition.default_num_buckets(inputs) == 65536
-    assert partition.default_num_shards(65536, 10**9, 1 << 50, 10**13) == 65536
+    assert build.default_num_buckets(inputs) == 65536
+    assert build.default_num_shards(65536, 10**9, 1 << 50, 10**13) == 65536
 
 
 def test_more_shards_than_temporary_files_give_the_same_dataset(files, monkeypatch):
     in_four = replace(SMALL, num_shards=4)
     manifest = create_pretraining_data(**files, settings=in_four, num_workers=1)
     shutil.rmtree(files["output_dir"])
-    monkeypatch.setattr(partition, "_MAX_SENTENCES_PER_SHARD", 200)  # of 600, in one temporary file
+    monkeypatch.setattr(build, "_MAX_SENTENCES_PER_SHARD", 200)  # of 600, in one temporary file
     again = create_pretraining_data(**files, settings=SMALL, num_workers=1)
     assert again["shards"] == manifest["shards"]
-
-
-def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
-    """Checks that 2 shards read from 4 files hold the same documents as those from 2 files."""
-    for num_buckets in (2, 4):
-        directory = tmp_path / str(num_buckets)
-        directory.mkdir()
-        with Progress("reading", None, "B") as progress:
-            target = spill.Spill(Reading(), 7, num_buckets, str(directory))
-            spill.spill_documents([files["input_file"]], target, 1, progress)
-    for index in range(2):
-        two, four = (spill.read_spilled(str(tmp_path / str(n)), n, index, 2) for n in (2, 4))
-        assert two == four
-        assert two
 
 
 def test_one_document_logs_a_warning(files, caplog, corpus):
@@ -394,6 +376,7 @@ def test_undecodable_bytes_are_counted_and_logged(files, corpus, caplog):
     manifest = create_pretraining_data(**files, settings=SMALL)
     odd = manifest["inputs"][0]["odd"]["undecodable_bytes"]
     assert (odd["count"], odd["first"][0]["offset"]) == (1, 3)
+    assert "corpus.txt: 1 undecodable byte, the first at line 1, byte offset 3" in caplog.text
     assert "probably of another format: 1 undecodable byte;" in caplog.text
 
 
@@ -452,6 +435,15 @@ def test_program_reports_errors_in_one_line(run_program, files, tmp_path):
         ([*common, "--dupe_factor=many"], "dupe_factor"),
         ([*common, "--input_format=xml"], "input_format"),
         ([*common, "stray"], "expected flags only, got 'stray'"),
+        ([*common, "--executor=dask"], "--executor=dask: expected --dask_scheduler="),
+        (
+            [*common, "--dask_scheduler=tcp://a:1"],
+            "with --executor=local: expected --executor=dask",
+        ),
+        (
+            [*common, "--executor=dask", "--dask_scheduler=tcp://a:1", "--num_workers=2"],
+            "--num_workers=2 with --executor=dask: expected 0",
+        ),
         (common[1:], "input_file"),
     ):
         done = run_program("create_pretraining_data.py", *flags)

@@ -1,20 +1,6 @@
-"""Fixtures of the build tests: a corpus in several files, and the environment with Apache Beam."""
-
-import importlib.util
-import sys
+"""Fixture of the build tests: a corpus in several files."""
 
 import pytest
-
-
-@pytest.fixture(scope="session")
-def beam_python(root) -> str:
-    """Path of a Python interpreter that has Apache Beam."""
-    if importlib.util.find_spec("apache_beam") is not None:
-        return sys.executable
-    python = root / ".beam" / "bin" / "python"
-    if not python.exists():
-        pytest.skip("apache_beam is not installed, nor is .beam, its environment (make beam)")
-    return str(python)
 
 
 @pytest.fixture

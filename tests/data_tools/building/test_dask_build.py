@@ -1,20 +1,22 @@
-"""Tests builds on a Dask cluster: a scheduler and workers in processes of their own.
-
-Dask is in the environment of Apache Beam (`make beam`).
-"""
+"""Tests builds on a Dask cluster: a scheduler and workers in processes of their own."""
 
 import os
 import random
 import re
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
+
+pytest.importorskip("distributed", reason="not installed: pip install 'keras-bert-pipeline[dask]'")
 
 SETTINGS = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=16)
 SECONDS = 900
@@ -28,24 +30,25 @@ importlib.metadata.version = lambda name: "2.20.0" if name == "tensorflow-text" 
 
 
 class Cluster:
-    """A Dask scheduler and its workers on the loopback interface."""
+    """A Dask scheduler and its workers, processes that communicate by TCP."""
 
-    def __init__(self, python: str, folder: Path, root: Path):
-        self._python, self._folder, self._root = python, folder, root
+    def __init__(self, folder: Path, root: Path):
+        self._folder = folder
+        self._path = os.pathsep.join([str(root), *filter(None, sys.path)])
         self._processes: list[subprocess.Popen] = []
         self._log = folder / "cluster.log"
-        self.scheduler_file = folder / "scheduler.json"
+        self._scheduler_file = folder / "scheduler.json"
 
     def start_scheduler(self) -> None:
         self._start("scheduler", "--host=127.0.0.1", "--port=0")
-        self._wait_for(self.scheduler_file.exists)
+        self._wait_for(self._scheduler_file.exists)
 
     def address(self) -> str:
-        return re.search(r'"address": "([^"]*)"', self.scheduler_file.read_text())[1]
+        return re.search(r'"address": "(tcp://[^"]*)"', self._scheduler_file.read_text())[1]
 
-    def start_worker(self, **environment: str) -> subprocess.Popen:
+    def start_worker(self, first_path: str = "") -> subprocess.Popen:
         already = self._log.read_text().count("Registered to")
-        process = self._start("worker", "--nthreads=1", "--no-nanny", **environment)
+        process = self._start("worker", "--nthreads=1", "--no-nanny", first_path=first_path)
         self._wait_for(lambda: self._log.read_text().count("Registered to") > already)
         return process
 
@@ -54,15 +57,15 @@ class Cluster:
             process.kill()
             process.wait()
 
-    def _start(self, *words: str, **environment: str) -> subprocess.Popen:
-        words += (f"--scheduler-file={self.scheduler_file}", "--no-dashboard")
+    def _start(self, *words: str, first_path: str = "") -> subprocess.Popen:
+        words += (f"--scheduler-file={self._scheduler_file}", "--no-dashboard")
         with open(self._log, "a") as log:
             process = subprocess.Popen(
-                [self._python, "-m", "dask", *words],
+                [sys.executable, "-m", "dask", *words],
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
-                env=os.environ | {"PYTHONPATH": str(self._root)} | environment,
+                env=os.environ | {"PYTHONPATH": f"{first_path}:{self._path}"},
             )
         self._processes.append(process)
         return process
@@ -76,11 +79,9 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(beam_python, root, tmp_path) -> Iterator[Cluster]:
+def cluster(root, tmp_path) -> Iterator[Cluster]:
     """Starts a scheduler without workers."""
-    if subprocess.run([beam_python, "-c", "import distributed"], capture_output=True).returncode:
-        pytest.skip("Dask is not installed in the environment of Apache Beam (make beam)")
-    cluster = Cluster(beam_python, tmp_path, root)
+    cluster = Cluster(tmp_path, root)
     try:
         cluster.start_scheduler()
         yield cluster
@@ -89,21 +90,18 @@ def cluster(beam_python, root, tmp_path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def start_build(beam_python, root, tmp_path):
+def start_build(root):
     """Returns a function that starts a build on Dask; the process is killed after the test."""
     started = []
 
-    def start(files: dict, *options: str, settings: Settings = SETTINGS) -> subprocess.Popen:
-        flags = files | settings.to_dict()
+    def start(files: dict, address: str, settings: Settings = SETTINGS) -> subprocess.Popen:
+        flags = files | settings.to_dict() | {"executor": "dask", "dask_scheduler": address}
         process = subprocess.Popen(
             [
-                beam_python,
+                sys.executable,
                 "-m",
                 "data_tools.create_pretraining_data",
                 *(f"--{name}={value}" for name, value in flags.items()),
-                "--runner=DaskRunner",
-                "--",
-                *options,
             ],
             stderr=subprocess.PIPE,
             text=True,
@@ -140,9 +138,7 @@ def test_build_with_a_killed_worker_equals_a_local_build(
 
     victim, _ = cluster.start_worker(), cluster.start_worker()
     output_dir = tmp_path / "dask"
-    build = start_build(
-        folder | {"output_dir": str(output_dir)}, f"--dask_client_address={cluster.address()}"
-    )
+    build = start_build(folder | {"output_dir": str(output_dir)}, cluster.address())
     building = output_dir / ".building"
 
     def is_time_to_kill() -> bool:
@@ -158,24 +154,22 @@ def test_build_with_a_killed_worker_equals_a_local_build(
     victim.kill()
     _, log = build.communicate(timeout=SECONDS)
     assert build.returncode == 0, log
-    assert re.search(r": [12] workers?\n", log)  # The second one may register a little later.
+    assert "number of workers: 2" in log
     assert contents(output_dir) == complete
 
 
 @pytest.mark.slow
-def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, tmp_path, root):
+def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, tmp_path):
     """Starts builds without a scheduler, without workers, and with a worker of other versions."""
-    short = "--dask_connection_timeout=1"
-    by_file = f"--dask_scheduler_file={cluster.scheduler_file}"
-    assert "no scheduler; expected --dask_client_address" in error_of(start_build(folder))
-    nowhere = "--dask_client_address=tcp://127.0.0.1:9"
-    error = error_of(start_build(folder, nowhere, short))
-    assert f"{nowhere}: no scheduler answers within 1 s" in error
-    error = error_of(start_build(folder, by_file, short))
-    assert f"{by_file}: the scheduler has no workers after 1 s" in error
+    nowhere = "tcp://127.0.0.1:9"
+    error = error_of(start_build(folder, nowhere))
+    assert f"--dask_scheduler={nowhere}: no scheduler answers within 10 s" in error
+    address = cluster.address()
+    error = error_of(start_build(folder, address))
+    assert f"--dask_scheduler={address}: the scheduler has no workers after 10 s" in error
     (tmp_path / "sitecustomize.py").write_text(OTHER_VERSION)
-    cluster.start_worker(PYTHONPATH=f"{tmp_path}:{root}")
-    error = error_of(start_build(folder, by_file))
+    cluster.start_worker(first_path=str(tmp_path))
+    error = error_of(start_build(folder, address))
     assert re.search(
         r"worker on .*: has tensorflow-text 2.20.0; expected tensorflow-text 2\.21\.\d", error
     )
@@ -183,22 +177,23 @@ def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, t
 
 
 @pytest.mark.slow
-def test_killed_scheduler_is_an_error(folder, cluster, start_build):
+def test_killed_scheduler_is_an_error_and_local_workers_resume_the_build(
+    folder, cluster, start_build, contents
+):
     cluster.start_worker()
-    build = start_build(folder, f"--dask_client_address={cluster.address()}")
-    while not Path(folder["output_dir"], ".building").exists():
+    settings = replace(SETTINGS, dupe_factor=200)
+    build = start_build(folder, cluster.address(), settings)
+    building = Path(folder["output_dir"], ".building")
+    while not list(building.glob("*.tfrecord.json")):
         assert build.poll() is None, build.communicate()[1]
         time.sleep(0.01)
-    time.sleep(3)  # The first pipeline runs.
     cluster.stop()
-    # The message depends on what connects or works when the scheduler is lost.
-    lost = (
-        "the connection to the scheduler was lost|Timed out trying to connect|no scheduler answers"
-    )
-    _, log = build.communicate(timeout=SECONDS)
-    assert build.returncode == 1
-    # Libraries may log the lost connection before.
-    assert re.search(lost, log.splitlines()[-1])
+    assert "the connection to the scheduler was lost" in error_of(build).splitlines()[-1]
+    create_pretraining_data(**folder, settings=settings, num_workers=1)
+    resumed = contents(folder["output_dir"])
+    shutil.rmtree(folder["output_dir"])
+    create_pretraining_data(**folder, settings=settings, num_workers=1)
+    assert contents(folder["output_dir"]) == resumed
 
 
 @pytest.mark.slow
@@ -206,5 +201,5 @@ def test_invalid_input_prints_an_error(folder, cluster, start_build):
     Path(folder["input_file"], "odd.txt").write_bytes(b"ba da\n\xff\xfe\n")
     cluster.start_worker()
     settings = Settings(max_bad_line_share=0)
-    build = start_build(folder, f"--dask_client_address={cluster.address()}", settings=settings)
+    build = start_build(folder, cluster.address(), settings=settings)
     assert "odd.txt line 2: not UTF-8" in error_of(build)

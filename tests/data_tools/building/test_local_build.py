@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from data_tools.building import build, local_build, shards
+from data_tools.building import build, shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
@@ -46,11 +47,28 @@ def test_shards_do_not_depend_on_the_order_of_work(files, contents, monkeypatch,
     create_pretraining_data(**files, settings=settings, num_workers=1)
     one = contents(files["output_dir"])
     shutil.rmtree(files["output_dir"])
-    monkeypatch.setattr(
-        local_build, "run_local", lambda function, jobs, _: map(function, reversed(jobs))
-    )
+    monkeypatch.setattr(build, "run_jobs", lambda function, jobs, *_: map(function, reversed(jobs)))
     create_pretraining_data(**files, settings=settings, num_workers=1)
     assert contents(files["output_dir"]) == one
+
+
+class RepeatingExecutor(ThreadPoolExecutor):
+    """Runs every job twice, as a cluster that has lost the connection to a worker does."""
+
+    def submit(self, function, job):
+        super().submit(function, job)
+        return super().submit(function, job)
+
+
+def test_any_executor_writes_the_same_bytes(files, contents, monkeypatch, tmp_path):
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    complete = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    monkeypatch.chdir(tmp_path)
+    relative = {name: os.path.relpath(path) for name, path in files.items()}
+    with RepeatingExecutor(1) as executor:
+        create_pretraining_data(**relative, settings=SMALL, num_workers=2, executor=executor)
+    assert contents(files["output_dir"]) == complete
 
 
 @pytest.mark.slow
@@ -219,14 +237,14 @@ def test_long_lines_long_documents_and_nul_bytes_are_accepted(files, corpus):
 
 
 def test_kill_while_the_dataset_is_moved_is_repaired_by_the_next_run(files, monkeypatch, contents):
-    write_json = local_build.files.write_json
+    write_json = build.files.write_json
 
     def killed(path, content):
         if path.endswith("manifest.json"):
             raise KeyboardInterrupt
         write_json(path, content)
 
-    monkeypatch.setattr(local_build.files, "write_json", killed)
+    monkeypatch.setattr(build.files, "write_json", killed)
     with pytest.raises(KeyboardInterrupt):
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
     monkeypatch.undo()
@@ -335,11 +353,11 @@ def test_files_left_by_a_kill_during_cleanup_are_removed_later(files, monkeypatc
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
     monkeypatch.undo()
     building = Path(files["output_dir"], ".building")
-    assert list(building.glob("documents-*"))
+    assert list(building.glob("documents-*/*"))
 
     with build.locked_folder(files["output_dir"]):  # locked by a build that is still running
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
-    assert list(building.glob("documents-*"))
+    assert list(building.glob("documents-*/*"))
 
     manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
     assert not building.exists()
@@ -370,7 +388,7 @@ def test_dataset_finished_by_another_build_is_not_rebuilt(files, monkeypatch):
 
 def kill_before(monkeypatch, files, moment, settings=SMALL):
     """Ends a build, as a kill would, before its second shard or its manifest is written."""
-    make_shard, write_json = shards.make_shard, local_build.files.write_json
+    make_shard, write_json = shards.make_shard, build.files.write_json
 
     def dies_at_the_second(job):
         if job.index == 1:
@@ -385,7 +403,7 @@ def kill_before(monkeypatch, files, moment, settings=SMALL):
     if moment == "shard":
         monkeypatch.setattr(shards, "make_shard", dies_at_the_second)
     else:
-        monkeypatch.setattr(local_build.files, "write_json", dies_at_the_manifest)
+        monkeypatch.setattr(build.files, "write_json", dies_at_the_manifest)
     with pytest.raises(KeyboardInterrupt):
         create_pretraining_data(**files, settings=settings, num_workers=1)
     monkeypatch.undo()
@@ -405,7 +423,7 @@ def test_damaged_temporary_files_are_rebuilt(
     files, monkeypatch, contents, complete, caplog, damage
 ):
     kill_before(monkeypatch, files, "shard")
-    victim = sorted(Path(files["output_dir"]).glob(".building/documents-*"))[-1]
+    victim = sorted(Path(files["output_dir"]).glob(".building/documents-*/*"))[-1]
     if damage == "lost":
         victim.unlink()
     else:

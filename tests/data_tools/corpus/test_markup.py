@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from data_tools.building.input_file import InputFile
+from data_tools.building.spill import InputFile
 from data_tools.corpus import markup
 from data_tools.corpus.documents import Reading, find_input_files, read_documents
 from data_tools.corpus.odd_input import OddInput

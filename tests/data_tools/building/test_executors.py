@@ -8,34 +8,34 @@ import time
 
 import pytest
 
-from data_tools.building.runners import run_local
+from data_tools.building.executors import run_jobs
 from keras_bert.common.errors import InputError
 
 
 def test_one_worker_runs_in_this_process():
-    assert list(run_local(lambda job: (os.getpid(), job), [3, 4], num_workers=1)) == [
+    assert list(run_jobs(lambda job: (os.getpid(), job), [3, 4], num_workers=1)) == [
         (os.getpid(), 3),
         (os.getpid(), 4),
     ]
 
 
 def test_every_job_returns_its_result():
-    assert sorted(run_local(abs, range(-7, 0), num_workers=2)) == list(range(1, 8))
+    assert sorted(run_jobs(abs, range(-7, 0), num_workers=2)) == list(range(1, 8))
 
 
 def test_error_of_one_job_is_raised():
     with pytest.raises(ValueError, match="invalid literal"):
-        list(run_local(int, ["1", "x", "2"], num_workers=2))
+        list(run_jobs(int, ["1", "x", "2"], num_workers=2))
 
 
 def test_death_of_a_worker_raises_an_error():
     with pytest.raises(InputError, match="a worker process died"):
-        list(run_local(os._exit, [9, 9], num_workers=2))
+        list(run_jobs(os._exit, [9, 9], num_workers=2))
 
 
 def test_worker_ended_by_ctrl_c_raises_keyboard_interrupt():
     with pytest.raises(KeyboardInterrupt):
-        list(run_local(signal.raise_signal, [signal.SIGINT] * 2, 2))
+        list(run_jobs(signal.raise_signal, [signal.SIGINT] * 2, 2))
 
 
 @pytest.mark.slow
@@ -43,9 +43,9 @@ def test_workers_end_when_their_parent_is_killed(root):
     """Kills the parent process while two workers have half a minute of work left."""
     code = """
 import os, time
-from data_tools.building.runners import run_local
+from data_tools.building.executors import run_jobs
 if __name__ == "__main__":
-    for _ in run_local(time.sleep, [0, *[30] * 4], 2):
+    for _ in run_jobs(time.sleep, [0, *[30] * 4], 2):
         children = open(f"/proc/self/task/{os.getpid()}/children").read()
         print(children, flush=True)
 """
