@@ -83,9 +83,8 @@ def build_dataset(
         _remove_leftovers(output_dir)
         return manifest
     with locked_folder(output_dir) as building:
-        if manifest := _find_finished(
-            output_dir, requested, log_odd_input
-        ):  # finished by another build
+        # Another build may have finished it.
+        if manifest := _find_finished(output_dir, requested, log_odd_input):
             return manifest
         plan = _find_plan(output_dir, building, requested)
         if not plan or "spilled" not in plan:

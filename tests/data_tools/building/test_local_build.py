@@ -475,7 +475,7 @@ def test_ctrl_c_prints_no_traceback_and_the_build_resumes(
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert stderr.endswith(
-        "create_pretraining_data.py: interrupted: run the same command again to resume\n"
+        ": interrupted: work that is not saved yet is lost: run the same command again to resume\n"
     )
     assert "Traceback" not in stderr
     there = len(notes_of(files))
