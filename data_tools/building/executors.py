@@ -15,9 +15,9 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from absl import logging
 
@@ -63,7 +63,12 @@ def run_jobs(
     jobs = list(jobs)
     num_workers = min(num_workers, len(jobs))
     if executor is not None:
-        yield from _results(executor, function, jobs)
+        futures = [executor.submit(function, job) for job in jobs]
+        try:
+            yield from _results(futures)
+        finally:
+            for future in futures:
+                future.cancel()
     elif num_workers <= 1:
         yield from map(function, jobs)
     else:
@@ -72,13 +77,13 @@ def run_jobs(
         with ProcessPoolExecutor(
             num_workers, mp_context=context, initializer=_start_worker
         ) as pool:
-            yield from _results(pool, function, jobs)
+            try:
+                yield from _results([pool.submit(function, job) for job in jobs])
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
-def _results(
-    executor: Executor, function: Callable[[Job], Result], jobs: list[Job]
-) -> Iterator[Result]:
-    futures = [executor.submit(function, job) for job in jobs]
+def _results(futures: list[Future]) -> Iterator[Any]:
     workers = multiprocessing.active_children()
     try:
         for future in as_completed(futures):
@@ -93,9 +98,6 @@ def _results(
             "a worker process died, possibly because it ran out of memory; run the same "
             "command again to resume, with a smaller --num_workers if a worker dies again"
         ) from None
-    finally:
-        for future in futures:
-            future.cancel()
 
 
 def _start_worker() -> None:
