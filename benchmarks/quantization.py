@@ -1,8 +1,8 @@
-"""Measures the accuracy and speed of ONNX and LiteRT files of a classifier, in float32 and in int8.
+"""Measures the accuracy and speed of ONNX files of a classifier, in float32 and in int8.
 
     .venv/bin/python benchmarks/quantization.py --model_dir=OUT/model [--task=MRPC] [--rounds=3]
 
-Each of the four files and the TensorFlow model are scored on the development set of the task, one
+The two files and the TensorFlow model are scored on the development set of the task, one
 example at a time and in batches of 32 with similar lengths. The batch size matters, because ONNX
 computes the scales of int8 activations over the whole batch, including padding.
 
@@ -63,16 +63,6 @@ def onnx_run(path: Path) -> Run:
     return run
 
 
-def litert_run(path: Path) -> Run:
-    """Returns a function that runs a LiteRT file in its runtime, on one thread."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    # The signature runner does not keep the interpreter alive, so the lambda below does.
-    interpreter = Interpreter(str(path), num_threads=1)
-    run = interpreter.get_signature_runner()
-    return lambda batch, _=interpreter: run(**batch)["logits"]
-
-
 def batches(examples, size: int, pad_token_id: int) -> Iterator[tuple[np.ndarray, Batch]]:
     """Yields (indices of examples, padded inputs), from the longest examples to the shortest."""
     order = np.argsort(-examples.lengths, kind="stable")
@@ -102,7 +92,6 @@ def main(_) -> None:
     """Writes the files, measures their accuracy and speed, and prints a table."""
     from keras_bert.checkpoints.model_directory import open_model_directory
     from keras_bert.models import BertClassifier
-    from keras_bert.serving.litert_format import write_litert
     from keras_bert.serving.onnx_format import write_onnx
     from keras_bert.tasks.classification.glue import find_task
     from keras_bert.tasks.classification.labels import label_array
@@ -132,14 +121,10 @@ def main(_) -> None:
     runs, sizes = {"TensorFlow float32": tensorflow_run(model)}, {}
     folder = Path(FLAGS.work_dir)
     for kind, int8 in (("float32", False), ("int8", True)):
-        for name, suffix, write, open_run in (
-            ("ONNX", "onnx", write_onnx, onnx_run),
-            ("LiteRT", "tflite", write_litert, litert_run),
-        ):
-            path = folder / f"{task.name}-{kind}.{suffix}"
-            write(model, path, int8=int8)
-            runs[f"{name} {kind}"] = open_run(path)
-            sizes[f"{name} {kind}"] = path.stat().st_size / 1e6
+        path = folder / f"{task.name}-{kind}.onnx"
+        write_onnx(model, path, int8=int8)
+        runs[f"ONNX {kind}"] = onnx_run(path)
+        sizes[f"ONNX {kind}"] = path.stat().st_size / 1e6
 
     logits = {name: (logits_of(run, one), logits_of(run, many)) for name, run in runs.items()}
     seconds: dict[str, list[float]] = {name: [] for name in sizes}

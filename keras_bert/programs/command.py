@@ -34,7 +34,7 @@ PROGRAMS = {
         "keras_bert.programs.extract_features",
         "write the hidden states for texts",
     ),
-    "export": ("keras_bert.programs.export", "export a SavedModel, ONNX or LiteRT"),
+    "export": ("keras_bert.programs.export", "export a SavedModel or ONNX"),
     "serve": ("keras_bert.programs.serve", "serve an exported model over HTTP"),
     "convert": ("keras_bert.programs.convert", "convert a checkpoint to a Hugging Face directory"),
     "supervise": ("keras_bert.programs.supervise", "restart a training command after a failure"),

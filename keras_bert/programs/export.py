@@ -1,4 +1,4 @@
-"""Exports a trained model for serving: a SavedModel from raw text to answers, ONNX or LiteRT.
+"""Exports a trained model for serving: a SavedModel from raw text to answers, or ONNX.
 
     keras-bert export --model_dir=out/mrpc --export_dir=serving/mrpc/1
 
@@ -35,12 +35,12 @@ def define_flags(define: Definitions) -> None:
         ["", "classification", "question_answering", "ner", "fill_mask", "embedding"],
         "Task to export the model for. Default: the task of the model's head.",
     )
-    define.enum("format", "saved_model", ["saved_model", "onnx", "litert"], "Format of the export.")
+    define.enum("format", "saved_model", ["saved_model", "onnx"], "Format of the export.")
     define.boolean(
         "int8",
         None,
-        "Quantize the weights to int8 (dynamic quantization): those of the file for onnx and "
-        "litert; with --engines=onnxruntime, those of a second file beside the SavedModel.",
+        "Quantize the weights to int8 (dynamic quantization): those of the file for onnx; with "
+        "--engines=onnxruntime, those of a second file beside the SavedModel.",
     )
     define.strings(
         "engines",

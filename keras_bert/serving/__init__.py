@@ -1,1 +1,1 @@
-"""Writes models as SavedModels, ONNX files and LiteRT files, and serves SavedModels over HTTP."""
+"""Writes models as SavedModels and ONNX files, and serves SavedModels over HTTP."""

@@ -1,6 +1,10 @@
 """Writes a model as an ONNX file of standard operators, which onnxruntime 1.17 and later can run.
 
-Inputs and outputs have the names and shapes of those in litert_format.py, but inputs are int64.
+    inputs   input_ids, input_mask, segment_ids, int64 [B, S]; any B, any S up to
+             max_position_embeddings; for the pre-trainer also masked_lm_positions, int64 [B, P]
+    outputs  float32, depending on the model: logits [B, C] or [B, S, C]; start_logits and
+             end_logits [B, S]; sequence_output [B, S, H] and pooled_output [B, H];
+             masked_lm_logits [B, P, V] and next_sentence_logits [B, 2]
 
 B batch, S length, P predictions, H hidden size, N heads, D = H / N, C labels, V vocabulary size.
 """
@@ -39,8 +43,14 @@ def write_onnx(
 ) -> dict[str, dict[str, dict[str, list]]]:
     """Writes a model as an ONNX file, completely or not at all.
 
-    Arguments, return value and errors are those of `litert_format.write_litert`. With `int8`,
-    kernels have one scale per column, and the word embeddings have a single scale.
+    With `int8`, weights are stored as int8: kernels have one scale per column, and the word
+    embeddings have a single scale. `omitted_outputs` are the names of outputs that the file does
+    not contain: `pooled_output`, `next_sentence_logits`.
+
+    Returns the inputs and outputs of `serving_default`, in the format of `saved_model.describe`.
+
+    Raises:
+        InputError: the weights are too large, or the file cannot be written.
     """
     proto = onnx_model(model, tied=not int8, omitted_outputs=omitted_outputs)
     save_onnx(proto, path, int8)

@@ -192,12 +192,12 @@ class Task:
 
         Args:
             export_dir: DIR/<version>, such as serving/mrpc/1; it must not exist.
-            format: `saved_model` maps strings to answers; `onnx` and `litert` map token ids to the
-                model's outputs.
+            format: `saved_model` maps strings to answers; `onnx` maps token ids to the model's
+                outputs.
             compute_type: the dtype of matrix products in a SavedModel, `float32` (the default) or
                 `bfloat16`.
-            int8: whether `onnx` and `litert` store weights as int8, or a SavedModel also gets an
-                int8 file for onnxruntime; None for False.
+            int8: whether `onnx` stores weights as int8, or a SavedModel also gets an int8 file for
+                onnxruntime; None for False.
             engines: the engines besides TensorFlow that can run the network of the SavedModel, from
                 `onnxruntime` and `openvino`.
 

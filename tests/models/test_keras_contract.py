@@ -232,6 +232,26 @@ def test_export_needs_no_signature(name, tmp_path):
         assert difference(outputs, model(part)) < 1e-5
 
 
+@pytest.mark.slow
+@every_network
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+def test_litert_files_need_only_built_in_operators(name, tmp_path):
+    model = NETWORKS[name](CONFIG)
+    inputs = inputs_of(model)
+    model.export(tmp_path / "model.tflite", format="litert", verbose=False)
+    interpreter = tf.lite.Interpreter(
+        str(tmp_path / "model.tflite"),
+        experimental_op_resolver_type=tf.lite.experimental.OpResolverType.BUILTIN,
+    )
+    run = interpreter.get_signature_runner()
+    for rows, length in ((4, 10), (2, 7)):
+        part = {key: inputs[key][:rows, :length] for key in run.get_input_details()}
+        outputs = run(**{key: value.astype(np.int32) for key, value in part.items()})
+        assert difference(outputs, model(part)) < 1e-5
+    operators = {op["op_name"] for op in interpreter._get_ops_details()}
+    assert not [name for name in operators if name.startswith("Flex")]
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_fit_lora_int8_files_and_exports_work_on_every_backend(
     backend, backend_python, root, tmp_path

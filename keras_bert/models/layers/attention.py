@@ -50,7 +50,9 @@ def key_mask(input_mask: Any) -> Any:
 
     The masks in this file are float32, and are added to the attention scores [B, N, S, S].
     """
-    return (1.0 - ops.cast(input_mask, "float32"))[:, None, None, :] * _MASKED_SCORE
+    # LiteRT, in which a model can be exported, has no built-in operator for x[:, None].
+    padding = ops.expand_dims(1.0 - ops.cast(input_mask, "float32"), (1, 2))
+    return padding * _MASKED_SCORE
 
 
 def example_mask(example_ids: Any) -> Any:

@@ -7,8 +7,8 @@ from keras_bert.common.errors import InputError
 from keras_bert.serving.engines.spec import INT8_ENGINES
 from keras_bert.tasks.loading import TASK_OF, Source
 
-# Task -> the settings that its SavedModel uses. The other formats convert token ids to logits and
-# use none of them.
+# Task -> the settings that its SavedModel uses. An ONNX file converts token ids to logits and uses
+# none of them.
 _USED_SETTINGS = {
     "classification": ("max_seq_length", "pair"),
     "question_answering": (
@@ -39,9 +39,9 @@ class ExportSettings:
         model_dir: a run's model/, the run's folder, or any checkpoint that `open_checkpoint` opens.
         export_dir: DIR/<version>, for TensorFlow Serving; must not exist.
         task: one of TASKS; if empty, the task of the model's heads.
-        format: `saved_model`, `onnx` or `litert`.
-        int8: whether `onnx` and `litert` store weights as int8, or a SavedModel gets an int8 file
-            for onnxruntime; None means False.
+        format: `saved_model` or `onnx`.
+        int8: whether `onnx` stores weights as int8, or a SavedModel gets an int8 file for
+            onnxruntime; None means False.
         engines: the engines besides TensorFlow that can run a SavedModel's network, from
             `onnxruntime` and `openvino`.
         compute_type: dtype of a SavedModel's matrix products, `float32` or `bfloat16`; None means
@@ -99,10 +99,10 @@ class ExportSettings:
     def given(self, task: str, source: Source) -> dict[str, Any]:
         """Returns the keyword arguments for `from_source` of the task's class.
 
-        For a SavedModel, these are the settings that are not None. For the other formats,
-        they set `max_seq_length` to the model's number of positions.
+        For a SavedModel, these are the settings that are not None. For an ONNX file, they set
+        `max_seq_length` to the model's number of positions.
         """
-        if self.format != "saved_model":  # Other formats take token ids instead of texts.
+        if self.format != "saved_model":  # An ONNX file takes token ids instead of texts.
             longest = {"max_seq_length": source.checkpoint.config.max_position_embeddings}
             return longest | ({"max_query_length": 1} if task == "question_answering" else {})
         values = {name: getattr(self, name) for name in _USED_SETTINGS[task]}
@@ -114,7 +114,7 @@ class ExportSettings:
         if is_saved_model and self.int8 and not self.engines:
             raise InputError(
                 "--int8 has no effect with --format=saved_model without --engines; expected "
-                f"--engines={','.join(INT8_ENGINES)}, or --format=onnx or litert"
+                f"--engines={','.join(INT8_ENGINES)}, or --format=onnx"
             )
         used = ("int8",)
         if is_saved_model:

@@ -1,4 +1,4 @@
-"""Writes a task object to a version folder, as a SavedModel, an ONNX file or a LiteRT file."""
+"""Writes a task object to a version folder, as a SavedModel or an ONNX file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from keras_bert.common.files import sha256
 from keras_bert.serving.engines.spec import COMPUTE_TYPES, INT8_ENGINES, PRECISIONS
 from keras_bert.serving.extras import require_packages
 from keras_bert.serving.model_card import model_card, public_name
-from keras_bert.serving.model_file import ModelFile, write_model_file
 from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import write_saved_model
 from keras_bert.serving.served_task import ServedTask
@@ -22,8 +21,7 @@ from keras_bert.serving.version_folders import check_version
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
 
-# Format -> the file with the model.
-FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}
+FORMATS = ("saved_model", "onnx")
 # Start of the paths of weights that a checkpoint may lack -> the output that is then not exported.
 _OUTPUT_OF = {"encoder/pooler": "pooled_output", "next_sentence": "next_sentence_logits"}
 
@@ -114,14 +112,18 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
         write_saved_model(served, export_dir, info, card, task.example_request(), engines)
     else:
         info["max_seq_length"] = config.max_position_embeddings  # No text is truncated to less.
-        file = ModelFile(
+        # Imported here, because only exports to ONNX need the package onnx.
+        from keras_bert.serving.model_file import write_onnx_folder
+
+        write_onnx_folder(
             task.model,
-            FORMATS[export_format.format],
             task.tokenizer.vocab,
-            export_format.int8,
-            _omitted_outputs(task),
+            export_dir,
+            info,
+            card,
+            int8=export_format.int8,
+            omitted_outputs=_omitted_outputs(task),
         )
-        write_model_file(file, export_dir, info, card)
     source = task.source.checkpoint.path if task.source else info["model"]
     logging.info("Exported %s to %s (task: %s)", source, export_dir, task.task)
     return export_dir

@@ -490,7 +490,7 @@ def test_untrained_model_is_not_exported(pretrained, tmp_path):
     ("arguments", "message"),
     [
         (("a/first",), "is not a version number"),
-        (("1", "tflite"), "format='tflite': expected one of saved_model, onnx, litert"),
+        (("1", "tflite"), "format='tflite': expected one of saved_model, onnx"),
         (("1", "onnx", "bfloat16"), "compute_type has no effect with format='onnx'"),
         (("1", "saved_model", "float16"), "compute_type='float16': expected one of float32, bfl"),
         (("1", "saved_model", None, True), "int8 has no effect with format='saved_model'"),

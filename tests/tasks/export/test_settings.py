@@ -19,7 +19,7 @@ from keras_bert.tasks.export.task_export import FORMATS
         ("fill_mask", "saved_model", {"top_k": 9}),
         ("embedding", "saved_model", {"normalize": False}),
         ("embedding", "onnx", {"int8": True}),
-        ("ner", "litert", {}),
+        ("ner", "onnx", {}),
     ],
 )
 def test_used_settings_are_accepted(task: str, kind: str, given: dict):
@@ -41,7 +41,7 @@ def test_used_settings_are_accepted(task: str, kind: str, given: dict):
             "--compute_type, --max_seq_length, --pair",
         ),
         ("classification", "onnx", "compute_type", "bfloat16", "--int8"),
-        ("embedding", "litert", "normalize", True, "--int8"),
+        ("embedding", "onnx", "normalize", True, "--int8"),
         ("question_answering", "onnx", "max_seq_length", 9, "--int8"),
     ],
 )
