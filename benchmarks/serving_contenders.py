@@ -80,12 +80,12 @@ def make_signature(engine: str, precision: str, version: Path) -> Classify:
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  Registers the ops.
 
-    from keras_bert.serving.engines.choice import EngineRequest, open_engine
+    from keras_bert.serving.engines.opening import EngineRequest, open_engine
 
     info = json.loads((version / "export.json").read_text("utf-8"))
     loaded = tf.saved_model.load(str(version))
     opened = open_engine(version, loaded, info, EngineRequest(engine, precision))
-    print(f"{opened}", file=sys.stderr, flush=True)
+    print(opened.name, opened.precision, file=sys.stderr, flush=True)
     serve = opened.functions["serving_default"]
 
     def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:

@@ -46,7 +46,7 @@ def define_flags(define: Definitions) -> None:
         "engines",
         None,
         "saved_model: engines besides TensorFlow that can run the network, from onnxruntime and "
-        "openvino. Their files are written beside the SavedModel.",
+        "openvino. Their files are written beside the SavedModel; the server uses the first one.",
     )
     define.enum(
         "compute_type",

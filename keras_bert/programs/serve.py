@@ -17,8 +17,8 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
-from keras_bert.serving.engines.choice import EngineRequest
-from keras_bert.serving.server.folder import require_version
+from keras_bert.serving.engines.opening import EngineRequest
+from keras_bert.serving.version_folders import require_version
 
 
 def define_flags(define: Definitions) -> None:
@@ -30,10 +30,10 @@ def define_flags(define: Definitions) -> None:
     )
     define.enum(
         "engine",
-        "auto",
-        ["auto", "tensorflow", "onnxruntime", "openvino"],
-        "Engine that runs the network. auto: the fastest installed one that gives the answers of "
-        "the SavedModel. Engines besides tensorflow need a model exported with --engines.",
+        "",
+        ["", "tensorflow", "onnxruntime", "openvino"],
+        "Engine that runs the network. Default: the first engine that the model was exported for "
+        "(--engines) and that has the precision; otherwise tensorflow.",
     )
     define.enum(
         "engine_precision",

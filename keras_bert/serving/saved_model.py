@@ -1,4 +1,10 @@
-"""Writes a task as a version folder for TensorFlow Serving.
+"""Defines the signatures of a task, and writes them as a version folder for TensorFlow Serving.
+
+    request -> preprocess -> rows of token ids -> network -> outputs -> decode -> answers
+
+A signature of the SavedModel runs all steps. An engine such as OpenVINO runs only the network; the
+SavedModel then also contains `preprocess` and `decode` of each signature as functions, so that
+there is one implementation of them.
 
     saved_model.pb, variables/     the graph from text to answers, and its weights
     assets.extra/                  warm-up requests, if tensorflow-serving-api is installed
@@ -7,11 +13,14 @@
     README.md                      the model card
 
 The folder is written completely or not at all, so that a server never loads a partial version.
+B rows, S length of a row, T tokens of all rows.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -19,12 +28,88 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, write_json
-from keras_bert.serving.engines.saved_functions import add_functions
-from keras_bert.serving.served_task import ServedTask
-from keras_bert.serving.warmup import write_warmup_requests
+from keras_bert.serving.engines.functions import ATTRIBUTE
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.version_folders import CARD, INFO
 
-INFO = "export.json"
-CARD = "README.md"
+WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
+_NETWORK_SPECS = (
+    tf.TensorSpec([None], tf.int32, name="input_ids"),
+    tf.TensorSpec([None], tf.int32, name="segment_ids"),
+    tf.TensorSpec([None], tf.int64, name="row_splits"),
+)
+
+Outputs = Mapping[str, tf.Tensor]
+
+
+class Inputs(Protocol):
+    """The result of `preprocess`: the inputs of the network, and anything that `decode` needs.
+
+    It is a nested structure that `tf.nest` can flatten. `input_ids` and `segment_ids` are ragged
+    int32 [B, (S)].
+    """
+
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+
+
+class NetworkInputs(NamedTuple):
+    """The inputs of the network alone."""
+
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+
+
+class Steps(NamedTuple):
+    """The steps of a signature around the network.
+
+    Attributes:
+        specs: the inputs of the signature, with their names.
+        preprocess: converts the inputs of the signature into the inputs of the network.
+        decode: converts the outputs of the network and the result of `preprocess` into answers.
+    """
+
+    specs: Sequence[tf.TensorSpec]
+    preprocess: Callable[..., Inputs]
+    decode: Callable[[Outputs, Any], dict[str, tf.Tensor]]
+
+
+class ServedTask(tf.Module):
+    """The SavedModel signatures of a task."""
+
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
+        raise NotImplementedError
+
+    def outputs(self, inputs: Inputs) -> dict[str, tf.Tensor]:
+        """Runs the network, and returns the outputs that `spec` describes."""
+        return self.network(inputs.input_ids, inputs.segment_ids)
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec({"logits": "row"})
+
+    def run(self, signature: str, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Runs all steps of a signature."""
+        steps = self.steps()[signature]
+        prepared = steps.preprocess(
+            *(tf.convert_to_tensor(x, s.dtype) for x, s in zip(inputs, steps.specs, strict=True))
+        )
+        return steps.decode(self.outputs(prepared), prepared)
+
+    def signatures(self) -> dict[str, Callable]:
+        """Returns the signatures by name."""
+        return {name: self._function(name, steps.specs) for name, steps in self.steps().items()}
+
+    def _function(self, name: str, specs: Sequence[tf.TensorSpec]) -> Callable:
+        def signature(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self.run(name, *inputs)
+
+        # Named arguments, so that the function can be called as the loaded signature is.
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [inspect.Parameter(spec.name, kind) for spec in specs]
+        signature.__signature__ = inspect.Signature(names)
+        return tf.function(signature, input_signature=list(specs), autograph=False)
 
 
 def write_saved_model(
@@ -55,13 +140,12 @@ def write_saved_model(
     for name, function in signatures.items():
         _check_answer(export_dir, name, function, requests[name])
     if write_engines is not None:
-        add_functions(served)
+        _add_functions(served)
     with atomic_path(export_dir, failures=(tf.errors.OpError,)) as folder:
         with _quiet():
             tf.saved_model.save(served, str(folder), signatures=signatures)
         if write_engines is not None:
             write_engines(folder)
-            info = {**info, "engines": {"network": served.spec().to_json()}}
         write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
         info = {**info, "signatures": describe(signatures)}
         write_json(folder / INFO, info)
@@ -148,3 +232,109 @@ def _check_answer(
             f"{export_dir}: the signature `{name}` returns values that are not finite in "
             f"{', '.join(not_finite)}; expected finite values, so nothing was exported"
         )
+
+
+def _add_functions(served: ServedTask) -> None:
+    """Adds the steps of the signatures to a task's module, so that the SavedModel stores them.
+
+        preprocess_NAME   inputs of the signature NAME -> token ids [T], segment ids [T], row splits
+                          [B + 1], and the tensors that `decode_NAME` needs
+        decode_NAME       outputs of the network, and these tensors -> the outputs of the signature
+        network           token ids, segment ids, row splits -> outputs of the network
+
+    They are not signatures: TensorFlow Serving ignores them.
+    """
+    functions = tf.Module()
+    functions.network = network = _network_function(served)
+    outputs = network.get_concrete_function().structured_outputs
+    specs = [tf.TensorSpec(outputs[name].shape, outputs[name].dtype) for name in served.spec().per]
+    for name, steps in served.steps().items():
+        preprocess, decode = _step_functions(steps, list(served.spec().per), specs)
+        setattr(functions, f"preprocess_{name}", preprocess)
+        setattr(functions, f"decode_{name}", decode)
+    setattr(served, ATTRIBUTE, functions)
+
+
+def _network_function(served: ServedTask) -> Callable:
+    def network(ids: tf.Tensor, segments: tf.Tensor, splits: tf.Tensor) -> dict[str, tf.Tensor]:
+        rows = (
+            tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+            for values in (ids, segments)
+        )
+        return served.outputs(NetworkInputs(*rows))
+
+    return tf.function(network, input_signature=_NETWORK_SPECS, autograph=False)
+
+
+def _step_functions(
+    steps: Steps, names: Sequence[str], specs: Sequence[tf.TensorSpec]
+) -> tuple[Callable, Callable]:
+    """Returns the functions `preprocess` and `decode` of a signature.
+
+    `names` and `specs` describe the outputs of the network.
+    """
+    structure: list[Any] = []
+
+    def preprocess(*inputs: tf.Tensor) -> list[tf.Tensor]:
+        prepared = steps.preprocess(*inputs)
+        structure[:] = [tf.nest.map_structure(tf.type_spec_from_value, prepared)]
+        ids, segments = prepared.input_ids, prepared.segment_ids
+        parts = tf.nest.flatten(prepared, expand_composites=True)
+        return [ids.values, segments.values, tf.cast(ids.row_splits, tf.int64), *parts]
+
+    def decode(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = dict(zip(names, tensors[: len(names)], strict=True))
+        prepared = tf.nest.pack_sequence_as(
+            structure[0], tensors[len(names) :], expand_composites=True
+        )
+        return steps.decode(outputs, prepared)
+
+    before = tf.function(preprocess, input_signature=list(steps.specs), autograph=False)
+    parts = before.get_concrete_function().outputs[len(_NETWORK_SPECS) :]
+    parts = [tf.TensorSpec(part.shape, part.dtype) for part in parts]
+    return before, tf.function(decode, input_signature=[*specs, *parts], autograph=False)
+
+
+def write_warmup_requests(
+    export_dir: Path, model_name: str, requests: Mapping[str, Mapping[str, np.ndarray]]
+) -> None:
+    """Writes the requests that TensorFlow Serving runs before it serves a model.
+
+    The first call of a signature is many times slower than the next ones. With warm-up requests,
+    that call happens before any client waits for an answer.
+
+    They are stored in WARMUP_FILE, a TFRecord file with a PredictionLog for each signature. If
+    tensorflow-serving-api (extra `serving`) is not installed, a warning is logged and no file is
+    written.
+
+    Args:
+        export_dir: the version folder.
+        model_name: the name under which the model will be served.
+        requests: {signature: {input name: array of the input's dtype}}, with texts as str or bytes.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+    except ImportError:
+        logging.warning(
+            "Skipping the warm-up requests: tensorflow-serving-api is not installed; they need it: "
+            "pip install 'keras-bert-pipeline[serving]'"
+        )
+        return
+
+    logs = []
+    for signature, inputs in requests.items():
+        log = PredictionLog()
+        log.predict_log.request.model_spec.name = model_name
+        log.predict_log.request.model_spec.signature_name = signature
+        for name, value in inputs.items():
+            log.predict_log.request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
+        logs.append(log.SerializeToString(deterministic=True))
+    with (
+        atomic_path(export_dir / WARMUP_FILE, failures=(tf.errors.OpError,)) as partial,
+        tf.io.TFRecordWriter(str(partial)) as writer,
+    ):
+        for log in logs:
+            writer.write(log)

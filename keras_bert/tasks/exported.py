@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.serving.graph_errors import failed_check
+from keras_bert.serving.inputs import failed_check
 from keras_bert.tasks.prepared import as_tensor
 
 Serve = Callable[..., Mapping[str, tf.Tensor]]

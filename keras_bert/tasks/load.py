@@ -11,9 +11,8 @@ import tensorflow as tf
 from keras_bert.checkpoints.sentence_transformers import MODULES
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json
-from keras_bert.serving.engines.choice import ANY_ENGINE, EngineRequest, open_engine
-from keras_bert.serving.engines.spec import TENSORFLOW
-from keras_bert.serving.saved_model import INFO
+from keras_bert.serving.engines.opening import ANY_ENGINE, TENSORFLOW, EngineRequest, open_engine
+from keras_bert.serving.version_folders import INFO
 from keras_bert.tasks.loading import TASK_OF, Source
 from keras_bert.tasks.task import Task
 
@@ -38,9 +37,8 @@ def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "
 
     Args:
         path: any path that `from_pretrained` accepts, or the directory of an exported version.
-        engine: the engine that runs the network of an export: `tensorflow`; `onnxruntime` or
-            `openvino`, for exports that were made with them; or `auto`, the fastest installed one
-            that gives the answers of the SavedModel.
+        engine: the engine that runs the network of an export: `tensorflow`; or `onnxruntime` or
+            `openvino`, for exports that were made with them.
         precision: the precision of the engine, `float32`, `bfloat16` or `int8`; empty for the
             compute type of the export.
 

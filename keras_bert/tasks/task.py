@@ -22,7 +22,7 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
-from keras_bert.serving.engines.choice import Engine
+from keras_bert.serving.engines.opening import Engine
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.distilled_fit import check_options, check_teacher, with_teacher
@@ -199,16 +199,22 @@ class Task:
             int8: whether `onnx` stores weights as int8, or a SavedModel also gets an int8 file for
                 onnxruntime; None for False.
             engines: the engines besides TensorFlow that can run the network of the SavedModel, from
-                `onnxruntime` and `openvino`.
+                `onnxruntime` and `openvino`; the server uses the first by default.
 
         Raises:
             InputError: some weights are untrained, an argument does not apply to the format, or
                 `export_dir` exists or cannot be written.
         """
-        from keras_bert.tasks.export.task_export import ExportFormat, export_task
+        from keras_bert.tasks.export import export_task
 
-        export_format = ExportFormat(format, compute_type, bool(int8), tuple(engines))
-        return export_task(self, Path(export_dir), export_format)
+        return export_task(
+            self,
+            Path(export_dir),
+            format,
+            compute_type=compute_type,
+            int8=bool(int8),
+            engines=engines,
+        )
 
     @classmethod
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":

@@ -4,10 +4,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from keras_bert.serving import token_ids
-from keras_bert.serving.inputs import same_shape
+from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows, same_shape
 from keras_bert.serving.network import Network
-from keras_bert.serving.served_task import ServedTask, Steps
+from keras_bert.serving.saved_model import ServedTask, Steps
 from keras_bert.text.padding import Segments, combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -57,13 +56,11 @@ class ServedTexts(ServedTask):
         decode = self.processor.decode
         return {
             "serving_default": Steps(texts, self.processor.preprocess, decode),
-            "token_ids": Steps(token_ids.SPECS, self._of_token_ids, decode),
+            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, decode),
         }
 
     def _of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> Segments:
-        rows = token_ids.UnpaddedRows.of_request(
-            input_ids, input_mask, segment_ids, self.network.config
-        )
+        rows = UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
         return Segments(rows.input_ids, rows.segment_ids, rows.truncated)

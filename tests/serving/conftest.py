@@ -20,8 +20,7 @@ from keras_bert.models import (
     BertTokenClassifier,
 )
 from keras_bert.serving.network import Network
-from keras_bert.serving.saved_model import write_saved_model
-from keras_bert.serving.warmup import WARMUP_FILE
+from keras_bert.serving.saved_model import WARMUP_FILE, write_saved_model
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.served import ServedClassifier
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor

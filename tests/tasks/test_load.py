@@ -84,7 +84,7 @@ def test_class_of_a_google_checkpoint_is_determined_by_its_weights(pretrained, t
     [
         ({"engine": "onnxruntime"}, r"engine='onnxruntime', .* found a model directory"),
         ({"precision": "bfloat16"}, "precision='bfloat16': found a model directory"),
-        ({"engine": "pytorch"}, "engine='pytorch': expected one of auto, tensorflow"),
+        ({"engine": "pytorch"}, "engine='pytorch': expected one of tensorflow"),
     ],
 )
 def test_engine_of_a_model_directory_is_rejected(pretrained, arguments, message):

@@ -20,14 +20,18 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_bert.common.errors import InputError
-from keras_bert.serving.engines.choice import ANY_ENGINE, Engine, EngineRequest, open_engine
-from keras_bert.serving.graph_errors import failed_check
-from keras_bert.serving.saved_model import INFO
+from keras_bert.serving.engines.opening import ANY_ENGINE, Engine, EngineRequest, open_engine
+from keras_bert.serving.inputs import failed_check
+from keras_bert.serving.saved_model import WARMUP_FILE
 from keras_bert.serving.server.errors import RestError
-from keras_bert.serving.server.folder import MODEL_FILE, describe_files, require_version
 from keras_bert.serving.server.protocol import DEFAULT_SIGNATURE, Arrays, Input
-from keras_bert.serving.version_folders import find_versions
-from keras_bert.serving.warmup import WARMUP_FILE
+from keras_bert.serving.version_folders import (
+    INFO,
+    MODEL_FILE,
+    describe_files,
+    find_versions,
+    require_version,
+)
 
 # TensorFlow's messages contain local paths, which clients must not see.
 _LOAD_ERROR = "The version cannot be loaded; the log of the server has the details"
@@ -212,7 +216,9 @@ class Versions:
         self._states[number] = ("AVAILABLE", "")
         if before is not None and not is_served:
             self._states[before.number] = ("END", "")
-        logging.info("Serving version %d of %s on %s", number, self.folder, version.engine)
+        engine = version.engine
+        where = (number, self.folder, engine.name, engine.precision)
+        logging.info("Serving version %d of %s on %s, %s", *where)
         return True
 
     def _report(self, numbers: Collection[int]) -> None:

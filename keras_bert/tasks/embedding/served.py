@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from keras_bert.serving.engines.spec import NetworkSpec
-from keras_bert.serving.served_task import Inputs
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.saved_model import Inputs
 from keras_bert.tasks.embedding.processor import EmbeddingProcessor
 from keras_bert.tasks.text_tasks import ServedTexts
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_bert.serving import token_ids
-from keras_bert.serving.engines.spec import NetworkSpec
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows
 from keras_bert.serving.network import Network
-from keras_bert.serving.served_task import Outputs, ServedTask, Steps
+from keras_bert.serving.saved_model import Outputs, ServedTask, Steps
 from keras_bert.tasks.ner.processor import TaggingProcessor, TextWindows
 from keras_bert.tasks.ner.word_windows import WordWindows
 
@@ -50,7 +50,7 @@ class ServedTagger(ServedTask):
         return {
             "serving_default": Steps([text], self.processor.preprocess, self._entities),
             "words": Steps([words], self._sentences, self._tags),
-            "token_ids": Steps(token_ids.SPECS, self._of_token_ids, self._token_tags),
+            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._token_tags),
         }
 
     def _entities(self, outputs: Outputs, inputs: TextWindows) -> dict[str, tf.Tensor]:
@@ -82,13 +82,11 @@ class ServedTagger(ServedTask):
 
     def _of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> token_ids.UnpaddedRows:
+    ) -> UnpaddedRows:
         """Removes the padding of rows that the client has tokenized, int32 [B, S] each."""
-        return token_ids.UnpaddedRows.of_request(
-            input_ids, input_mask, segment_ids, self.network.config
-        )
+        return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
 
-    def _token_tags(self, outputs: Outputs, rows: token_ids.UnpaddedRows) -> dict[str, tf.Tensor]:
+    def _token_tags(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
         """Labels the tokens of rows.
 
         Returns:

@@ -3,10 +3,10 @@
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.serving import token_ids
-from keras_bert.serving.engines.spec import NetworkSpec
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows
 from keras_bert.serving.network import Network
-from keras_bert.serving.served_task import Outputs, ServedTask, Steps
+from keras_bert.serving.saved_model import Outputs, ServedTask, Steps
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.span_windows import SpanWindows
 
@@ -39,7 +39,7 @@ class ServedQuestionAnswering(ServedTask):
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
         return {
             "serving_default": Steps(texts, self.processor.preprocess, self._answers),
-            "token_ids": Steps(token_ids.SPECS, self._of_token_ids, self._logits),
+            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._logits),
         }
 
     def _answers(self, outputs: Outputs, inputs: SpanWindows) -> dict[str, tf.Tensor]:
@@ -51,13 +51,11 @@ class ServedQuestionAnswering(ServedTask):
 
     def _of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> token_ids.UnpaddedRows:
+    ) -> UnpaddedRows:
         """Removes the padding of windows that the client has tokenized, int32 [B, S] each."""
-        return token_ids.UnpaddedRows.of_request(
-            input_ids, input_mask, segment_ids, self.network.config
-        )
+        return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
 
-    def _logits(self, outputs: Outputs, rows: token_ids.UnpaddedRows) -> dict[str, tf.Tensor]:
+    def _logits(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
         """Returns the logits of the tokens of each window.
 
         Returns:

@@ -17,7 +17,7 @@ from keras_bert.models import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from keras_bert.serving.engines.spec import PRECISIONS
+from keras_bert.serving.engines.opening import PRECISIONS
 from keras_bert.tasks.classification.processor import ClassifierSettings
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.embedding.processor import EmbedderSettings

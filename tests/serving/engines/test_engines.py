@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_bert
-from keras_bert.serving.engines.choice import EngineRequest, open_engine
-from keras_bert.serving.engines.spec import PRECISIONS
+from keras_bert.serving.engines.opening import PRECISIONS, EngineRequest, open_engine
 from tests.serving.engines.conftest import INSTALLED, TASKS
 
 CASES = [(engine, precision) for engine in INSTALLED for precision in PRECISIONS[engine]]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import requests
 
-from keras_bert.serving.warmup import write_warmup_requests
+from keras_bert.serving.saved_model import write_warmup_requests
 
 pytestmark = pytest.mark.slow  # Starts servers.
 

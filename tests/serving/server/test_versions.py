@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.serving.server.folder import describe_files
 from keras_bert.serving.server.protocol import Input
 from keras_bert.serving.server.versions import Versions, load_version
+from keras_bert.serving.version_folders import describe_files
 
 pytestmark = pytest.mark.slow  # Starts servers.
 

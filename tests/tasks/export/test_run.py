@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.export import ExportSettings, export, export_run
-from keras_bert.tasks.export.settings import TASKS
+from keras_bert.tasks.export import TASKS, ExportSettings, export, export_run
 
 
 def read_info(folder: Path) -> dict:
@@ -127,7 +126,7 @@ def test_bfloat16_is_close_to_float32(runs: dict, exports: dict, tmp_path: Path)
     [
         ("classification", {"task": "ner"}, "is a BertForSequenceClassification; expected"),
         ("ner", {"task": "classification"}, "is a BertForTokenClassification; expected"),
-        ("classification", {"int8": True}, "--int8 has no effect with"),
+        ("classification", {"int8": True}, "int8 has no effect with"),
         ("ner", {"format": "onnx", "max_seq_length": 9}, "--max_seq_length has no effect with"),
         ("classification", {"export_dir": "first"}, "is not a version number"),
         ("classification", {"export_dir": "²"}, "is not a version number"),

@@ -6,8 +6,7 @@ from dataclasses import fields
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.export.settings import TASKS, ExportSettings
-from keras_bert.tasks.export.task_export import FORMATS
+from keras_bert.tasks.export import FORMATS, TASKS, ExportSettings
 
 
 @pytest.mark.parametrize(
@@ -33,13 +32,6 @@ def test_used_settings_are_accepted(task: str, kind: str, given: dict):
         ("classification", "saved_model", "normalize", True, "--compute_type, --max_seq_length"),
         ("embedding", "saved_model", "top_k", 5, "--compute_type, --max_seq_length, --normalize"),
         ("fill_mask", "saved_model", "doc_stride", 9, "--compute_type, --max_seq_length, --top_k"),
-        (
-            "classification",
-            "saved_model",
-            "int8",
-            False,
-            "--compute_type, --max_seq_length, --pair",
-        ),
         ("classification", "onnx", "compute_type", "bfloat16", "--int8"),
         ("embedding", "onnx", "normalize", True, "--int8"),
         ("question_answering", "onnx", "max_seq_length", 9, "--int8"),
@@ -49,13 +41,6 @@ def test_unused_settings_are_rejected(task: str, kind: str, name: str, value, ex
     message = f"--{name} has no effect with --task={task} --format={kind}; expected only {expected}"
     with pytest.raises(InputError, match=re.escape(message)):
         ExportSettings("model", "1", format=kind, **{name: value}).check_unused(task)
-
-
-def test_int8_of_a_saved_model_needs_engines():
-    message = "--int8 has no effect with --format=saved_model without --engines; expected --engines"
-    with pytest.raises(InputError, match=re.escape(message)):
-        ExportSettings("model", "1", int8=True).check_unused("ner")
-    ExportSettings("model", "1", int8=True, engines=("onnxruntime",)).check_unused("ner")
 
 
 def test_program_has_only_these_tasks_formats_and_flags(run_program):

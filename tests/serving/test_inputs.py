@@ -1,11 +1,17 @@
-"""Token ids padded by a client: which tokens are read or rejected, and where outputs go."""
+"""Checks of a signature's inputs in the graph, padding, and the messages of failed checks."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
-from keras_bert.serving import token_ids
+from keras_bert.serving.inputs import (
+    TOKEN_ID_SPECS,
+    UnpaddedRows,
+    failed_check,
+    in_range,
+    same_shape,
+)
 
 NAMES = ("input_ids", "input_mask", "segment_ids")
 CONFIG = BertConfig(vocab_size=13, max_position_embeddings=8)
@@ -15,12 +21,12 @@ def read(input_ids, input_mask, segment_ids):
     """Returns tokens, segments, both padded, and `truncated`, from a graph of unknown shapes."""
 
     def run(input_ids, input_mask, segment_ids):
-        rows = token_ids.UnpaddedRows.of_request(input_ids, input_mask, segment_ids, CONFIG)
+        rows = UnpaddedRows.of_request(input_ids, input_mask, segment_ids, CONFIG)
         values = tf.stack([rows.input_ids.values, rows.segment_ids.values], axis=1)
         return rows.input_ids, rows.segment_ids, rows.padded(values), rows.truncated
 
     arrays = [np.array(x, np.int32) for x in (input_ids, input_mask, segment_ids)]
-    return tf.function(run, input_signature=token_ids.SPECS)(*arrays)
+    return tf.function(run, input_signature=TOKEN_ID_SPECS)(*arrays)
 
 
 def call(input_ids, input_mask, segment_ids):
@@ -100,3 +106,29 @@ def test_arrays_of_different_shapes_are_rejected(wrong, shape):
     message = rf"{wrong} and input_ids: expected equal shapes, got.*{shape[0]} {shape[1]}.*2 4"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         call(**arrays)
+
+
+@tf.function
+def check(x, y):
+    x, y = same_shape(x=x, y=y)
+    tf.debugging.assert_less_equal(x, 5, "x: expected at most 5")
+    return in_range(4, x=x)[0] + y
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([1, 2], [1], "y and x: expected equal shapes, got [1] [2]"),
+        ([4], [1], "x: expected values from 0 to 3, got [4]"),
+        ([1, 7], [1, 1], "x: expected at most 5"),
+    ],
+)
+def test_text_and_values_of_a_check_are_extracted(x, y, message):
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        check(tf.constant(x), tf.constant(y))
+    assert failed_check(caught.value.message) == message
+
+
+@pytest.mark.parametrize("message", ["", "Incompatible shapes: [2] vs. [3] [Op:AddV2]"])
+def test_other_errors_have_no_check(message):
+    assert failed_check(message) == ""

@@ -5,16 +5,17 @@ import json
 import re
 import shutil
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import keras_bert
 from keras_bert.common.errors import InputError
-from keras_bert.serving.engines import choice, opening, parity
-from keras_bert.serving.engines.choice import EngineRequest, open_engine
-from keras_bert.serving.engines.opening import Engine
-from keras_bert.serving.engines.spec import PRECISIONS
+from keras_bert.serving.engines import functions, network
+from keras_bert.serving.engines.opening import (
+    EngineRequest,
+    NetworkSpec,
+    open_engine,
+)
 from tests.serving.engines.conftest import INSTALLED
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
@@ -37,33 +38,28 @@ def copy(export_with_engines, tmp_path):
     return shutil.copytree(export_with_engines("pair"), tmp_path / "1")
 
 
-@pytest.mark.slow
-def test_auto_takes_the_fastest_engine(loaded, monkeypatch, caplog):
-    folder, model, info = loaded
-    for fastest in ("tensorflow", *INSTALLED):
-        seconds = {"tensorflow": 2.0, "onnxruntime": 2.0, "openvino": 2.0, fastest: 1.0}
-        monkeypatch.setattr(choice, "_seconds", lambda engine, _, s=seconds: s[engine.name])
-        with caplog.at_level("INFO", "absl"):
-            assert open_engine(folder, model, info, EngineRequest()).name == fastest
-        assert f"Engine {fastest}: 1000.0 ms" in caplog.text
-
-
-def test_auto_skips_engines_with_other_answers(loaded, monkeypatch, caplog):
-    folder, model, info = loaded
-    monkeypatch.setitem(parity.TOLERANCE, "float32", 0.0)
-    monkeypatch.setattr(choice, "_seconds", lambda engine, _: engine.name == "tensorflow")
-    with caplog.at_level("WARNING", "absl"):
-        assert open_engine(folder, model, info, EngineRequest()).name == "tensorflow"
-    for name in INSTALLED:
-        assert f"Skipping the engine {name}: " in caplog.text
-    assert "logits differs by" in caplog.text
-
-
 def test_given_engine_with_other_answers_is_rejected(loaded, monkeypatch):
     folder, model, info = loaded
-    monkeypatch.setitem(parity.TOLERANCE, "float32", 0.0)
+    monkeypatch.setitem(functions.TOLERANCE, "float32", 0.0)
     with pytest.raises(InputError, match=r"the answers of .* are not those of the SavedModel: log"):
         open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
+
+
+@pytest.mark.slow
+def test_engine_is_the_first_of_the_export_that_has_the_precision(loaded):
+    folder, model, info = loaded
+
+    def opened(precision, *names):
+        changed = {**info, "engines": {**info["engines"], "names": names}}
+        return open_engine(folder, model, changed, EngineRequest(precision=precision)).name
+
+    assert opened("", *INSTALLED) == INSTALLED[0]
+    assert opened("", *reversed(INSTALLED)) == INSTALLED[-1]
+    assert opened("") == "tensorflow"
+    with pytest.raises(InputError, match=r"a SavedModel in float32; expected int8 .* tensorflow"):
+        opened("int8", "openvino")
+    if "onnxruntime" in INSTALLED:
+        assert opened("int8", "openvino", "onnxruntime") == "onnxruntime"
 
 
 @pytest.mark.slow
@@ -106,14 +102,11 @@ def test_missing_file(copy):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", INSTALLED)
 @pytest.mark.parametrize("content", [b"", b"not ONNX", None])
-def test_damaged_file(copy, engine, content, caplog):
+def test_damaged_file(copy, engine, content):
     path = copy / "engines" / "network.onnx"
     path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
     with pytest.raises(InputError, match=r"network\.onnx: \w+ cannot load the file: .*; expected"):
         keras_bert.load(copy, engine=engine)
-    with caplog.at_level("WARNING", "absl"):
-        assert keras_bert.load(copy, engine="auto").engine.name == "tensorflow"
-    assert f"Skipping the engine {engine}: {path}" in caplog.text
 
 
 @pytest.mark.parametrize(("engine", "extra"), [("onnxruntime", "onnx"), ("openvino", "openvino")])
@@ -123,7 +116,7 @@ def test_missing_package_names_the_extra(loaded, monkeypatch, engine, extra):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == engine else find(name, *a)
     )
-    message = rf"engine={engine}: .* not installed; .* 'keras-bert-pipeline\[{extra}\]'"
+    message = rf"engine={engine}: .* not installed; .*-pipeline\[{extra}\]', or use --engine=tensor"
     with pytest.raises(InputError, match=message):
         open_engine(folder, model, info, EngineRequest(engine))
 
@@ -131,8 +124,8 @@ def test_missing_package_names_the_extra(loaded, monkeypatch, engine, extra):
 @pytest.mark.parametrize(
     ("engine", "precision", "message"),
     [
-        ("torch", "", r"engine='torch': expected one of auto, tensorflow, onnxruntime, openvino"),
-        ("auto", "float16", r"precision='float16': expected one of float32, bfloat16, int8"),
+        ("torch", "", r"engine='torch': expected one of tensorflow, onnxruntime, openvino"),
+        ("", "float16", r"precision='float16': expected one of float32, bfloat16, int8"),
         ("onnxruntime", "bfloat16", r"found precision bfloat16; .*needs the engine openvino"),
         ("openvino", "int8", r"found precision int8; .*needs the engine onnxruntime"),
         ("tensorflow", "int8", r"found precision int8; expected one of float32, bfloat16; .*onnxr"),
@@ -147,13 +140,6 @@ def test_tensorflow_has_the_precision_of_the_export(loaded):
     folder, model, info = loaded
     with pytest.raises(InputError, match=r"a SavedModel in float32; expected bfloat16 .*--compute"):
         open_engine(folder, model, info, EngineRequest("tensorflow", "bfloat16"))
-
-
-def test_no_engine_for_a_precision(loaded):
-    folder, model, info = loaded
-    info = {key: value for key, value in info.items() if key != "engines"}
-    with pytest.raises(InputError, match=r"found no engine for int8; expected .*--engines="):
-        open_engine(folder, model, info, EngineRequest("auto", "int8"))
 
 
 def test_model_directory_has_no_engines(pretrained):
@@ -179,64 +165,43 @@ def fail(error: Exception):
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no\nmemory"), ImportError("lib"), KeyError("a")])
-def test_any_failure_names_the_file_and_the_remedy_and_auto_skips_the_engine(
-    loaded, monkeypatch, caplog, error
-):
+def test_any_failure_names_the_file_and_the_remedy(loaded, monkeypatch, error):
     folder, model, info = loaded
-    monkeypatch.setattr(opening, "_compiler", fail(error))
+    monkeypatch.setattr(network, "open_network", fail(error))
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     message = f"network.onnx: {INSTALLED[0]} in float32 failed with {reason}; expected a network"
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
     assert "use --engine=tensorflow, or export the model again" in str(caught.value)
     assert "\n" not in str(caught.value)
-    with caplog.at_level("WARNING", "absl"):
-        assert open_engine(folder, model, info, EngineRequest()).name == "tensorflow"
-    for name in INSTALLED:
-        assert f"Skipping the engine {name}: " in caplog.text
 
 
-@pytest.mark.parametrize("entries", [{"engines": None}, {"engines": {}}, {"max_seq_length": None}])
-def test_auto_skips_engines_that_export_json_does_not_describe(loaded, caplog, entries):
-    folder, model, info = loaded
-    with caplog.at_level("WARNING", "absl"):
-        opened = open_engine(folder, model, {**info, **entries}, EngineRequest())
-    assert opened.name == "tensorflow"
-    assert f"Skipping the engine {INSTALLED[0]}: " in caplog.text
+def test_json_keeps_the_order_of_the_outputs():
+    spec = NetworkSpec({"scores": "mask", "b": "row", "a": "token"}, 5, 103, True)
+    content = json.loads(json.dumps(spec.to_json(), sort_keys=True))
+    found = NetworkSpec.from_json(content, "export.json")
+    assert found == spec
+    assert list(found.per) == ["scores", "b", "a"]
 
 
-def test_auto_skips_an_engine_that_fails_while_it_is_timed(loaded, monkeypatch, caplog):
-    folder, model, info = loaded
-
-    def open_failing(export, name, precision):
-        functions = {"serving_default": fail(RuntimeError("out of memory"))}
-        return Engine(name, precision, functions, export.loaded)
-
-    monkeypatch.setattr(choice, "open_network_engine", open_failing)
-    with caplog.at_level("WARNING", "absl"):
-        assert open_engine(folder, model, info, EngineRequest()).name == "tensorflow"
-    assert f"Skipping the engine {INSTALLED[0]}: out of memory" in caplog.text
-
-
-def test_log_reports_measurements_and_engines_that_are_not_installed(loaded, monkeypatch, caplog):
-    folder, model, info = loaded
-    monkeypatch.setattr(choice, "is_installed", lambda name: name == INSTALLED[0])
-    with caplog.at_level("INFO", "absl"):
-        open_engine(folder, model, info, EngineRequest())
-    assert f"Measuring {INSTALLED[0]} in float32 for {folder}: " in caplog.text
-    [missing] = set(PRECISIONS) - {INSTALLED[0]}
-    assert f"on engines that are not installed: {missing} (pip install 'keras-bert" in caplog.text
-    caplog.clear()
-    with caplog.at_level("INFO", "absl"):
-        open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
-    assert "not installed" not in caplog.text
-
-
-@pytest.mark.slow
-def test_predictions_of_auto_are_those_of_the_saved_model(loaded):
-    folder, *_ = loaded
-    texts = ["the cat", "on the mat", ""], ["sat", "who?", "the"]
-    expected = keras_bert.load(folder).predict(texts)
-    found = keras_bert.load(folder, engine="auto").predict(texts)
-    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-4)
-    assert list(found["label"]) == list(expected["label"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        [],
+        {},
+        {"per": {}},
+        {"per": []},
+        {"per": [["logits", "column"]]},
+        {"per": [["logits", ["row"]]]},
+        {"per": ["logits"]},
+        {"per": [["logits", "row"]], "unknown": 1},
+        {"per": [["scores", "mask"]]},
+        {"per": [["scores", "mask"]], "top_k": 5},
+        {"per": [["scores", "mask"]], "mask_token_id": 103},
+        {"per": [["scores", "mask"]], "top_k": 5, "mask_token_id": "103"},
+    ],
+)
+def test_invalid_content_is_rejected(content):
+    with pytest.raises(InputError, match=r"^export\.json: found .* as the description of the net"):
+        NetworkSpec.from_json(content, "export.json")

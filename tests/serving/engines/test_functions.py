@@ -1,4 +1,4 @@
-"""The check notices every kind of difference between an engine and the SavedModel."""
+"""The check notices every difference between an engine and the SavedModel."""
 
 import json
 import types
@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.serving.engines import parity
-from keras_bert.serving.engines.compiled import CompiledNetwork
-from keras_bert.serving.engines.grouping import Rows
-from keras_bert.serving.engines.network import EngineNetwork, Plan
-from keras_bert.serving.engines.parity import (
+from keras_bert.serving.engines import functions
+from keras_bert.serving.engines.functions import (
+    ATTRIBUTE,
     SIGNATURE,
     Check,
+    SavedFunction,
+    _flat_call,
     difference,
     different_answers,
     different_outputs,
     example_inputs,
 )
-from keras_bert.serving.engines.saved_functions import ATTRIBUTE
-from keras_bert.serving.engines.spec import NetworkSpec
+from keras_bert.serving.engines.network import CompiledNetwork, EngineNetwork, Rows
+from keras_bert.serving.engines.opening import NetworkSpec
 
 
 class Saved(CompiledNetwork):
@@ -64,26 +64,26 @@ def opened(export_with_engines):
 @pytest.mark.parametrize("task", ["pair", "question_answering", "ner", "fill_mask", "embedding"])
 def test_the_network_of_the_saved_model_passes(opened, task):
     loaded, spec, check = opened(task)
-    plan = Plan(Saved(loaded, spec), Saved(loaded, spec, 3), 4)
-    assert difference(loaded, EngineNetwork(plan, spec), check) is None
-    assert plan.single.calls
-    assert plan.several.calls
+    single, several = Saved(loaded, spec), Saved(loaded, spec, 3)
+    assert difference(loaded, EngineNetwork(single, several, spec), check) is None
+    assert single.calls
+    assert several.calls
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factors", [(1.01, 1.0), (1.0, 1.01)])
-def test_both_networks_of_a_plan_are_compared(opened, factors):
+def test_both_networks_of_an_engine_are_compared(opened, factors):
     loaded, spec, check = opened("pair")
     # More groups at a time than the check has texts.
-    plan = Plan(Saved(loaded, spec, 1, factors[0]), Saved(loaded, spec, 20, factors[1]), 4)
-    found = difference(loaded, EngineNetwork(plan, spec), check)
+    networks = Saved(loaded, spec, 1, factors[0]), Saved(loaded, spec, 20, factors[1])
+    found = difference(loaded, EngineNetwork(*networks, spec), check)
     assert found == "logits differs by 0.01; expected at most 0.001 in float32"
 
 
 @pytest.mark.slow
 def test_signature_that_is_not_that_of_the_functions_is_noticed(opened):
     loaded, spec, check = opened("pair")
-    network = EngineNetwork(Plan(Saved(loaded, spec), Saved(loaded, spec), 4), spec)
+    network = EngineNetwork(Saved(loaded, spec), Saved(loaded, spec), spec)
     signature = loaded.signatures[SIGNATURE]
 
     def changed(**inputs):
@@ -101,7 +101,7 @@ def test_signature_that_is_not_that_of_the_functions_is_noticed(opened):
 def test_an_engine_may_differ_from_a_bfloat16_export_as_much_as_bfloat16_does(opened):
     loaded, spec, check = opened("embedding")
     engine = Saved(loaded, spec, 1, 1.05)
-    network = EngineNetwork(Plan(engine, engine, 4), spec)
+    network = EngineNetwork(engine, engine, spec)
     assert "expected at most 0.001 in float32" in difference(loaded, network, check)
     assert difference(loaded, network, check._replace(compute_type="bfloat16")) is None
     assert check._replace(precision="int8", compute_type="bfloat16").lower == "int8"
@@ -140,6 +140,44 @@ def test_not_a_number_is_a_difference():
 
 def test_repeated_rows():
     rows = Rows(np.array([5, 6, 7]), np.array([0, 1, 1]), np.array([0, 1, 3]))
-    repeated = parity._repeated(rows, 2)
+    repeated = functions._repeated(rows, 2)
     np.testing.assert_array_equal(repeated.splits, [0, 1, 3, 4, 6])
     np.testing.assert_array_equal(repeated.input_ids, [5, 6, 7] * 2)
+
+
+@pytest.fixture(scope="module")
+def function(tmp_path_factory):
+    module = tf.Module()
+    module.scale = tf.Variable(2.0)
+    specs = [tf.TensorSpec([None], tf.float32, name=name) for name in ("a", "b")]
+    module.run = tf.function(lambda a, b: {"sum": a * module.scale + b}, input_signature=specs)
+    folder = str(tmp_path_factory.mktemp("saved"))
+    tf.saved_model.save(module, folder)
+    return tf.saved_model.load(folder)
+
+
+def test_installed_tensorflow_has_the_expected_method(function):
+    assert SavedFunction(function.run)._call_flat is not None
+
+
+@pytest.mark.parametrize("is_flat", [True, False])
+def test_both_calls_give_the_same_result(function, is_flat):
+    saved = SavedFunction(function.run)
+    if not is_flat:
+        saved._call_flat = None
+    assert saved.input_names == ["a", "b"]
+    assert saved(tf.constant([1.0]), tf.constant([3.0]))["sum"].numpy() == [5.0]
+
+
+@pytest.mark.parametrize(
+    "concrete",
+    [
+        types.SimpleNamespace(),
+        types.SimpleNamespace(_call_flat=1),
+        types.SimpleNamespace(_call_flat=lambda tensor_inputs: None),
+        types.SimpleNamespace(_call_flat=lambda captured_inputs, tensor_inputs: None),
+        types.SimpleNamespace(_call_flat=lambda tensor_inputs, captured_inputs, more: None),
+    ],
+)
+def test_method_of_another_form_is_not_used(concrete):
+    assert _flat_call(concrete) is None
