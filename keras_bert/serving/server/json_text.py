@@ -15,7 +15,6 @@ import numpy as np
 
 from keras_bert.common.errors import shorten
 from keras_bert.serving.server.errors import RestError, bad_request
-from keras_bert.serving.server.number_lists import NumberList, parse_numbers
 
 MAX_VALUES = 1 << 18
 _MAX_DEPTH = 64
@@ -164,7 +163,7 @@ class _Parser:
             position = self._skip_space(position + 1)
 
     def _list(self, position: int, depth: int) -> tuple[list | np.ndarray, int]:
-        numbers: NumberList | None = None  # The elements, while all are numbers.
+        numbers: _NumberList | None = None  # The elements, while all are numbers.
         values: list = []  # The elements, once one is not a number.
         position = self._skip_space(position)
         if self._at(position) == b"]":
@@ -172,7 +171,7 @@ class _Parser:
         while True:
             run, position = self._numbers(position)
             if isinstance(run, np.ndarray) and not values:
-                numbers = numbers or NumberList()
+                numbers = numbers or _NumberList()
                 numbers.append(run)
             else:
                 if numbers:
@@ -204,7 +203,7 @@ class _Parser:
         if match is None:
             return None, position
         try:
-            return parse_numbers(match[0].decode()), match.end()
+            return _parse_numbers(match[0].decode()), match.end()
         except (ValueError, OverflowError):  # Some numbers are invalid or large.
             return self._separate_numbers(position, match.end())
 
@@ -263,3 +262,61 @@ class _Parser:
 
 def _error(message: str, position: int) -> RestError:
     return bad_request(f"JSON Parse error: {message} at offset: {position}")
+
+
+_INTEGERS = tuple(map(np.iinfo, (np.int8, np.int16, np.int32, np.int64)))
+
+
+def _parse_numbers(text: str) -> np.ndarray:
+    """Converts a text of numbers separated by commas to an array [N] of integers or float64.
+
+    Integers have the smallest signed dtype that fits.
+
+    Raises:
+        ValueError, OverflowError: a number is invalid or large.
+    """
+    numbers = json.loads(f"[{text}]")
+    if set(map(type, numbers)) == {int}:
+        low, high = min(numbers), max(numbers)
+        for limits in _INTEGERS:
+            if limits.min <= low and high <= limits.max:
+                return np.array(numbers, limits.dtype)
+        raise OverflowError
+    array = np.array(numbers, np.float64)
+    if np.isinf(array).sum() != text.count("I"):  # The "I" of "Infinity".
+        raise OverflowError
+    return array
+
+
+class _NumberList:
+    """A list of numbers, to which arrays are appended, in little memory.
+
+    A number needs at least two bytes of JSON, and at most eight in an array. A list of any length
+    is therefore kept in one buffer that grows in place, with the smallest dtype for its integers.
+    """
+
+    def __init__(self) -> None:
+        self._first: np.ndarray | None = None  # The only array so far.
+        self._data = bytearray()  # All arrays, if there are several.
+        self._dtype = np.dtype(np.int8)
+
+    def append(self, numbers: np.ndarray) -> None:
+        """Appends an array [N] of integers or float64."""
+        if self._first is None:
+            self._first, self._dtype = numbers, numbers.dtype
+            return
+        if not self._data:
+            self._data += memoryview(self._first).cast("B")
+        dtype = np.result_type(self._dtype, numbers.dtype)
+        if dtype != self._dtype:
+            narrow = self.array()
+            self._data = bytearray(len(narrow) * dtype.itemsize)
+            self._dtype = dtype
+            self.array()[:] = narrow
+        self._data += memoryview(numbers.astype(dtype, copy=False)).cast("B")
+
+    def array(self) -> np.ndarray:
+        """Returns all numbers as an array [N]; nothing may be appended while it is in use."""
+        if self._data:
+            return np.frombuffer(self._data, self._dtype)
+        return np.empty(0, self._dtype) if self._first is None else self._first

@@ -6,16 +6,17 @@ GET /, /export.json, /openapi.json, /healthz and /metrics.
 """
 
 import asyncio
+import ipaddress
 import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from absl import logging
 from aiohttp import web
@@ -27,17 +28,10 @@ from keras_bert.serving.server.bodies import Answers, Bodies, HeldAnswer
 from keras_bert.serving.server.connections import Connections
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import CONTENT_TYPE, Metrics
-from keras_bert.serving.server.openapi import describe_routes
-from keras_bert.serving.server.origins import check_origin
-from keras_bert.serving.server.paths import (
-    CALL_PATH,
-    EMBEDDINGS_PATH,
-    INFO_PATH,
-    route_name,
-)
 from keras_bert.serving.server.responses import (
     PAGE_FILES,
     Handler,
+    describe_routes,
     error_response,
     json_response,
     metadata_response,
@@ -58,6 +52,10 @@ _held_answer: ContextVar[HeldAnswer] = ContextVar("held_answer")  # that of the 
 _Call = protocol.Call | embeddings.EmbeddingCall
 _Decode = Callable[[bytes], _Call]
 _Encode = Callable[[Any, protocol.Arrays], Iterator[bytes]]
+_VERSION_PATH = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
+_CALL_PATH = re.compile(_VERSION_PATH + ":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
+_INFO_PATH = re.compile(_VERSION_PATH + "(/metadata)?", re.IGNORECASE | re.ASCII)
+_EMBEDDINGS_PATH = "/v1/embeddings"
 
 
 class Routes:
@@ -115,7 +113,7 @@ class Routes:
     async def _observe(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Counts and times a request, converts errors to responses, and writes the response."""
         started = time.perf_counter()
-        route = route_name(request.path)
+        route = _route_name(request.path)
         self._change_in_flight(1)
         try:
             with self._connections.in_use(request), self._answers.hold() as held:
@@ -180,7 +178,7 @@ class Routes:
 
     async def _handle_rest(self, request: web.Request) -> web.Response:
         path = request.rel_url.raw_path
-        if request.method == "POST" and (match := CALL_PATH.fullmatch(path)):
+        if request.method == "POST" and (match := _CALL_PATH.fullmatch(path)):
             version = self._version(match)
             method = match[4].lower()
             if method != "predict":
@@ -196,7 +194,7 @@ class Routes:
                 max_rows=self._settings.max_request_rows,
             )
             return await self._answer(request, version, decode, protocol.encode_call)
-        if request.method == "POST" and path == EMBEDDINGS_PATH:
+        if request.method == "POST" and path == _EMBEDDINGS_PATH:
             version = self._versions.current
             decode = partial(
                 embeddings.decode_request,
@@ -206,7 +204,7 @@ class Routes:
             )
             encode = partial(embeddings.encode_response, name=self._name)
             return await self._answer(request, version, decode, encode)
-        if request.method in ("GET", "HEAD") and (match := INFO_PATH.fullmatch(path)):
+        if request.method in ("GET", "HEAD") and (match := _INFO_PATH.fullmatch(path)):
             if match[4]:
                 return metadata_response(self._name, self._version(match))
             return self._status(match)
@@ -304,3 +302,68 @@ def _number(text: str | None) -> int | None:
 
 def _join_parts(parts: Iterator[bytes], is_cancelled: threading.Event) -> bytes:
     return b"".join(itertools.takewhile(lambda _: not is_cancelled.is_set(), parts))
+
+
+def _route_name(path: str) -> str:
+    """Returns the value of the label `route` in the metrics for a URL path, one of a few."""
+    if path == _EMBEDDINGS_PATH:
+        return "embeddings"
+    if path.startswith("/v1/"):
+        if _CALL_PATH.fullmatch(path):
+            return "predict"
+        return "metadata" if path.endswith("/metadata") else "status"
+    known = {"/healthz": "health", "/metrics": "metrics", "/export.json": "export"}
+    return known.get(path, "page" if path in PAGE_FILES else "other")
+
+
+def check_origin(request: web.Request, allowed_hosts: Collection[str]) -> None:
+    """Rejects requests that a web page of another site makes through the user's browser.
+
+    A page can send requests to a server on the user's own machine in two ways: its domain name
+    resolves to 127.0.0.1 (DNS rebinding), which the Host header shows, or it sends a form or plain
+    text, for which the browser does not ask the server first (no CORS preflight request).
+
+    A name in the Host header must be in `allowed_hosts`, unless `allowed_hosts` contains "*".
+    IP addresses, `localhost` and `*.localhost` are always allowed, because no other site can have
+    these names.
+
+    Raises:
+        RestError: status 403 for a host that is not allowed; 415 for a POST request from another
+            site whose content type is not JSON.
+    """
+    host = _host_name(request.headers.get("Host", ""))
+    if host is None or not ("*" in allowed_hosts or host in allowed_hosts or _is_local(host)):
+        raise RestError(
+            403,
+            f"The Host header is {request.headers.get('Host', '')!r:.200}; expected an IP address, "
+            "localhost, or a name in the server's --allowed_hosts",
+        )
+    origin = request.headers.get("Origin")
+    is_same = origin is None or origin.partition("://")[2] == request.headers.get("Host")
+    if not is_same and request.method == "POST" and request.content_type != "application/json":
+        raise RestError(
+            415,
+            f"The request comes from the site {origin!r:.200} with Content-Type: "
+            f"{request.content_type!r:.200}; expected application/json",
+        )
+
+
+def _host_name(header: str) -> str | None:
+    """Returns the host in a Host header, in lower case without the port; None if invalid."""
+    try:
+        parts = urlsplit(f"//{header}")
+        parts.port  # noqa: B018  Raises a ValueError if the port is invalid.
+    except ValueError:
+        return None
+    is_host = parts.netloc == header and "@" not in header and parts.hostname
+    return parts.hostname.removesuffix(".") if is_host else None
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

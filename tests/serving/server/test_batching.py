@@ -6,11 +6,10 @@ import threading
 import numpy as np
 import pytest
 
-from keras_bert.serving.server.batching import Batcher
+from keras_bert.serving.server.batching import Batcher, row_lengths
 from keras_bert.serving.server.bodies import Answers, HeldAnswer
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import Metrics
-from keras_bert.serving.server.rows import row_lengths
 from keras_bert.serving.server.settings import Settings
 
 UNLIMITED = HeldAnswer(Answers(2**40))

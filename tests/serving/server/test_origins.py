@@ -4,7 +4,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from keras_bert.serving.server.errors import RestError
-from keras_bert.serving.server.origins import check_origin
+from keras_bert.serving.server.routes import check_origin
 
 
 def check(host: str | None, method: str = "GET", allowed=(), **headers: str) -> None:
