@@ -20,7 +20,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -42,35 +42,19 @@ _NETWORK_SPECS = (
 Outputs = Mapping[str, tf.Tensor]
 
 
-class Inputs(Protocol):
-    """The result of `preprocess`: the inputs of the network, and anything that `decode` needs.
-
-    It is a nested structure that `tf.nest` can flatten. `input_ids` and `segment_ids` are ragged
-    int32 [B, (S)].
-    """
-
-    input_ids: tf.RaggedTensor
-    segment_ids: tf.RaggedTensor
-
-
-class NetworkInputs(NamedTuple):
-    """The inputs of the network alone."""
-
-    input_ids: tf.RaggedTensor
-    segment_ids: tf.RaggedTensor
-
-
 class Steps(NamedTuple):
     """The steps of a signature around the network.
 
     Attributes:
         specs: the inputs of the signature, with their names.
-        preprocess: converts the inputs of the signature into the inputs of the network.
+        preprocess: converts the inputs of the signature into those of the network, `input_ids` and
+            `segment_ids`, ragged int32 [B, (S)], and anything that `decode` needs: a nested
+            structure that `tf.nest` can flatten.
         decode: converts the outputs of the network and the result of `preprocess` into answers.
     """
 
     specs: Sequence[tf.TensorSpec]
-    preprocess: Callable[..., Inputs]
+    preprocess: Callable[..., Any]
     decode: Callable[[Outputs, Any], dict[str, tf.Tensor]]
 
 
@@ -81,9 +65,11 @@ class ServedTask(tf.Module):
         """Returns the steps of each signature."""
         raise NotImplementedError
 
-    def outputs(self, inputs: Inputs) -> dict[str, tf.Tensor]:
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
         """Runs the network, and returns the outputs that `spec` describes."""
-        return self.network(inputs.input_ids, inputs.segment_ids)
+        return self.network(input_ids, segment_ids)
 
     def spec(self) -> NetworkSpec:
         """Describes the outputs of the network."""
@@ -95,7 +81,8 @@ class ServedTask(tf.Module):
         prepared = steps.preprocess(
             *(tf.convert_to_tensor(x, s.dtype) for x, s in zip(inputs, steps.specs, strict=True))
         )
-        return steps.decode(self.outputs(prepared), prepared)
+        outputs = self.outputs(prepared.input_ids, prepared.segment_ids)
+        return steps.decode(outputs, prepared)
 
     def signatures(self) -> dict[str, Callable]:
         """Returns the signatures by name."""
@@ -261,7 +248,7 @@ def _network_function(served: ServedTask) -> Callable:
             tf.RaggedTensor.from_row_splits(values, splits, validate=False)
             for values in (ids, segments)
         )
-        return served.outputs(NetworkInputs(*rows))
+        return served.outputs(*rows)
 
     return tf.function(network, input_signature=_NETWORK_SPECS, autograph=False)
 

@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from keras_bert.serving.engines.opening import NetworkSpec
-from keras_bert.serving.saved_model import Inputs
 from keras_bert.tasks.embedding.processor import EmbeddingProcessor
 from keras_bert.tasks.text_tasks import ServedTexts
 
@@ -17,11 +16,13 @@ class ServedEmbedding(ServedTexts):
         """Describes the outputs of the network."""
         return NetworkSpec({"vectors": "row"}, pooled=self.processor.settings.pooled)
 
-    def outputs(self, inputs: Inputs) -> dict[str, tf.Tensor]:
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
         """Computes the vectors of each row, float32 [n, 2 or 3, H]."""
         # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
         shape = [len(self.processor.settings.names), self.network.config.hidden_size]
-        vectors = self.network.reduced(inputs.input_ids, inputs.segment_ids, self._vectors, shape)
+        vectors = self.network.reduced(input_ids, segment_ids, self._vectors, shape)
         return {"vectors": vectors}
 
     def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:

@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from keras_bert.serving.engines.opening import NetworkSpec
-from keras_bert.serving.saved_model import Inputs
 from keras_bert.tasks.fill_mask.processor import MaskFillingProcessor
 from keras_bert.tasks.text_tasks import ServedTexts
 
@@ -25,13 +24,13 @@ class ServedFillMask(ServedTexts):
             mask_token_id=processor.tokenizer.mask_token_id,
         )
 
-    def outputs(self, inputs: Inputs) -> dict[str, tf.Tensor]:
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
         """Computes the probabilities and ids of the best tokens of each mask, [P, K] each."""
-        counts = self.processor.mask_counts(inputs.input_ids)
+        counts = self.processor.mask_counts(input_ids)
         shape = [self.network.config.hidden_size]
-        hidden = self.network.reduced(
-            inputs.input_ids, inputs.segment_ids, self._of_masks, shape, counts
-        )
+        hidden = self.network.reduced(input_ids, segment_ids, self._of_masks, shape, counts)
         scores, ids = self._best(hidden)
         return {"scores": scores, "token_ids": ids}
 
