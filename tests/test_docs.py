@@ -67,7 +67,7 @@ def test_commands_have_known_flags(root: Path, flags_by_command: dict[str, set[s
                     wrong.append(f"{page.name}: {command}")
                 continue
             known = flags_by_command[command]
-            # The options of a Beam runner, or the command of a supervisor, follow " -- ".
+            # The options of a Beam runner follow " -- ".
             given = _FLAG.findall(re.split(r" -- | \| |# ", arguments)[0])
             count += len(given)
             wrong += [
