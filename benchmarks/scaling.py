@@ -13,6 +13,7 @@ framework.
 import contextlib
 import json
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -157,10 +158,10 @@ def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
 
     The processes end when `stack` is closed. `folder` contains the records and the runs.
     """
-    from keras_bert.training.rendezvous import reserved_address
-
     cores = sorted(os.sched_getaffinity(0))
-    addresses = [stack.enter_context(reserved_address()) for _ in range(count)]
+    with contextlib.ExitStack() as probes:
+        ports = [probes.enter_context(socket.create_server(("", 0))) for _ in range(count)]
+        addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
     names = ("bert_config", "train_batch_sizes", "micro_batch_size", "rounds", "steps")
     settings = [FLAGS[name].serialize() for name in names]
     processes = []

@@ -67,8 +67,7 @@ def test_commands_have_known_flags(root: Path, flags_by_command: dict[str, set[s
                     wrong.append(f"{page.name}: {command}")
                 continue
             known = flags_by_command[command]
-            # The command of a supervisor follows " -- ".
-            given = _FLAG.findall(re.split(r" -- | \| |# ", arguments)[0])
+            given = _FLAG.findall(re.split(r" \| |# ", arguments)[0])
             count += len(given)
             wrong += [
                 f"{page.name}: {command} --{flag}"

@@ -18,7 +18,7 @@ class InUse(InputError):
     """Raised when another process uses the run's folder, or this worker's port in TF_CONFIG.
 
     The same command works once that other process has ended. Programs print the message as for an
-    `InputError`, but exit with `EndedEarly.EXIT_CODE`, so supervisors restart them.
+    `InputError`, but exit with `EndedEarly.EXIT_CODE`.
     """
 
 
@@ -26,7 +26,8 @@ class EndedEarly(Exception):
     """Raised when a run stops for a reason outside its settings; the same command resumes it.
 
     For example, the run received SIGTERM, or another worker process was lost. Programs print the
-    one-line message and exit with EXIT_CODE, so `keras_bert.training.supervise` restarts them.
+    one-line message and exit with EXIT_CODE, after which Slurm or Kubernetes starts them again
+    (docs/cluster).
     """
 
     EXIT_CODE = 75  # EX_TEMPFAIL in sysexits.h: a temporary failure, try again

@@ -37,7 +37,6 @@ PROGRAMS = {
     "export": ("keras_bert.programs.export", "export a SavedModel or ONNX"),
     "serve": ("keras_bert.programs.serve", "serve an exported model over HTTP"),
     "convert": ("keras_bert.programs.convert", "convert a checkpoint to a Hugging Face directory"),
-    "supervise": ("keras_bert.programs.supervise", "restart a training command after a failure"),
     "plot": ("keras_bert.programs.plot", "plot the learning curves of runs"),
     "python-corpus": (
         "data_tools.python_corpus",

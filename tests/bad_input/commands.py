@@ -1,7 +1,7 @@
 """Valid inputs and a valid command line for each program, which the cases then damage.
 
 Paths are relative to the folder of a case. Not covered are the programs that run until they are
-stopped (serve), that start other programs (supervise, demo), that do the work of several covered
+stopped (serve), that start other programs (demo), that do the work of several covered
 programs (adapt) and that have no input (python-corpus).
 """
 

@@ -32,20 +32,6 @@ class Network:
         """Drops all packets from and to a worker."""
         _ip("-n", self.name, "link", "set", f"port{index}", "nomaster")
 
-    def separate(self, first: int, second: int) -> None:
-        """Drops all packets between two workers, which still reach the other workers."""
-        for index, other in ((first, second), (second, first)):
-            self._send_to(index, other, _hardware_address(self.size))  # No worker has this address.
-
-    def unite(self, first: int, second: int) -> None:
-        """Ends the separation of two workers."""
-        for index, other in ((first, second), (second, first)):
-            self._send_to(index, other, _hardware_address(other))
-
-    def _send_to(self, index: int, other: int, hardware_address: str) -> None:
-        known = [self.hosts()[other], "lladdr", hardware_address, "dev", "eth0"]
-        _ip("-n", f"{self.name}-{index}", "neighbour", "replace", *known)
-
     def plug(self, index: int) -> None:
         """Connects a worker to the switch."""
         _ip("-n", self.name, "link", "set", f"port{index}", "master", "switch")

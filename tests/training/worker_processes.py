@@ -4,32 +4,36 @@ TensorFlow takes long to import, so a server imports it once, and workers are fo
 server. Each worker has its own TF_CONFIG and its own file for its output.
 """
 
-import contextlib
 import json
 import multiprocessing
 import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-from keras_bert.training.rendezvous import reserved_address
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.training.worker_tasks"])
 
 
+def free_address() -> str:
+    """Returns the address of a port of this machine that no process uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 def start(folder: Path, count: int, task: Callable[..., None], *arguments: object) -> list:
     """Starts workers; `task` is called with each worker's index and the arguments."""
     folder.mkdir(parents=True, exist_ok=True)
-    ports = [contextlib.ExitStack() for _ in range(count)]
-    addresses = [port.enter_context(reserved_address()) for port in ports]
+    addresses = [free_address() for _ in range(count)]
     processes = []
-    for index, port in enumerate(ports):
+    for index in range(count):
         log = folder / f"log-{index}.txt"
         given = (index, addresses, log, task, arguments)
         process = CONTEXT.Process(target=_enter, args=given, daemon=True)
         process.start()
-        process.log, process.port = log, port
+        process.log = log
         processes.append(process)
     return processes
 
@@ -40,7 +44,6 @@ def ended(process, seconds: float = 900) -> int:
     if process.exitcode is None:
         process.kill()
         raise AssertionError(f"still running after {seconds} s: {process.log.read_text()}")
-    process.port.close()
     return process.exitcode
 
 

@@ -245,14 +245,6 @@ def first_alone(index, path, flags):
         program(index, path, flags)
 
 
-def killed_once(path, mark, step, *flags):
-    """Runs a program; kills worker 1 the first time, when the file `mark` does not exist yet."""
-    is_first = _own_index() == 1 and not Path(mark).exists()
-    if is_first:
-        Path(mark).touch()
-    program(_own_index(), path, flags, 1 if is_first else None, int(step))
-
-
 def paused_once(path, folder, step, *flags):
     """Runs a program; worker 1 pauses after a step the first time, until the file `go` exists.
 
