@@ -5,9 +5,8 @@
 The teacher of each task is MiniLM (6 layers, hidden size 384), fine-tuned with seed 0 in float32.
 The students start from its layers 1, 3 and 5 before fine-tuning (`convert --keep_layers`), and
 train for `--epochs` epochs with a peak of `--learning_rate`, once for each seed: `plain` on the
-labels, `distilled` with --teacher and its default settings, `hidden` with --hidden_state_weight=1
-too. All are scored on the whole development set with the weights after the last epoch, so the
-scored set selects no weights.
+labels, and `distilled` with --teacher and its default settings. All are scored on the whole
+development set with the weights after the last epoch, so the scored set selects no weights.
 
 Each finished run is a line of runs.jsonl in `--work_dir`: the same command runs only the missing
 runs. With --speed_task, the teacher and a distilled student of a task of GLUE are exported at the
@@ -28,7 +27,6 @@ from workers import MODEL, ROOT
 
 flags.DEFINE_list("tasks", ["STS-B", "CoLA", "SST-2", "WNUT-17"], "tasks")
 flags.DEFINE_string("speed_task", "", "the task of GLUE whose models are timed; empty for none")
-flags.DEFINE_list("students", ["plain", "distilled", "hidden"], "kinds of students")
 flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run of each kind")
 flags.DEFINE_integer("epochs", 5, "passes of a student over the examples", lower_bound=1)
 flags.DEFINE_integer("teacher_epochs", 3, "passes of a teacher over the examples", lower_bound=1)
@@ -41,8 +39,7 @@ flags.DEFINE_string("work_dir", "/tmp/keras_bert_distillation", "folder of the r
 FLAGS = flags.FLAGS
 
 LAYERS = "1,3,5"
-# The flags of each kind of student besides --teacher, which plain students do not have.
-STUDENTS = {"plain": {}, "distilled": {}, "hidden": {"hidden_state_weight": 1.0}}
+STUDENTS = ("plain", "distilled")
 
 
 def folder_of(job: Mapping) -> Path:
@@ -65,9 +62,8 @@ def run(job: Mapping) -> dict:
     if kind != "teacher":
         own = {"init_checkpoint": student_start()}
         own |= {name: job[name] for name in ("learning_rate", "mixed_precision")}
-    if kind not in ("teacher", "plain"):
+    if kind == "distilled":
         own["teacher"] = folder_of(job_of(job["task"], "teacher", 0))
-        own |= STUDENTS[kind]
     return run_task(job["task"], folder_of(job), job["seed"], job["epochs"], **own)
 
 
@@ -84,7 +80,7 @@ def student_start() -> Path:
 def report(runs: list[dict]) -> None:
     """Prints the scores of the teacher and the students of each task."""
     print("\nscores in points, mean ± standard deviation over the seeds\n")
-    columns = ("task", "teacher", *FLAGS.students, "distilled - plain", "each seed")
+    columns = ("task", "teacher", *STUDENTS, "distilled - plain", "each seed")
     print(f"| {' | '.join(columns)} |")
     print("| " + " | ".join("---" for _ in columns) + " |")
     for task in FLAGS.tasks:
@@ -92,10 +88,10 @@ def report(runs: list[dict]) -> None:
             kind: np.array(
                 [100 * r["score"] for r in runs if (r["task"], r["kind"]) == (task, kind)]
             )
-            for kind in ("teacher", *FLAGS.students)
+            for kind in ("teacher", *STUDENTS)
         }
         cells = [f"{scores['teacher'][0]:.1f}"]
-        cells += [mean_and_spread(scores[kind]) for kind in FLAGS.students]
+        cells += [mean_and_spread(scores[kind]) for kind in STUDENTS]
         gains = scores["distilled"] - scores["plain"]
         cells += [f"{gains.mean():+.1f}", ", ".join(f"{gain:+.1f}" for gain in gains)]
         print(f"| {task} | {' | '.join(cells)} |")
@@ -137,7 +133,7 @@ def main(_: list[str]) -> None:
     jobs = [
         job_of(task, kind, int(seed))
         for task in FLAGS.tasks
-        for kind in ("teacher", *FLAGS.students)
+        for kind in ("teacher", *STUDENTS)
         for seed in (FLAGS.seeds if kind != "teacher" else ["0"])
     ]
     report(do_runs(FLAGS.work_dir, jobs, run))

@@ -12,7 +12,6 @@ from types import ModuleType
 
 _MODULES = (
     "keras_bert.models",
-    "keras_bert.models.head_inputs",
     "keras_bert.models.pooled_encoder",
     "keras_bert.optimization.adamw",
     "keras_bert.optimization.lamb",

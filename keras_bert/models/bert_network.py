@@ -115,16 +115,6 @@ class BertNetwork(keras.Model):
         """
         self.encoder.enable_lora(rank, lora_alpha)
 
-    def call_with_head_inputs(
-        self, inputs: dict[str, Any], training: bool | None = False
-    ) -> tuple[dict[str, Any], Any]:
-        """Returns the outputs of a call, and the vectors that the head reads.
-
-        The vectors are [B, H] or, for networks with one output per token, [B, S, H], before
-        dropout.
-        """
-        raise NotImplementedError
-
     def input_signature(self) -> list[dict[str, keras.InputSpec]]:
         """Returns the signature for export: the required inputs, int32 matrices of any size."""
         return [

@@ -55,17 +55,11 @@ class LinearClassifier(BertNetwork):
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
         """Returns {"logits": [B, C] or [B, S, C]}, float32; for inputs, see `BertEncoder.call`."""
-        return self.call_with_head_inputs(inputs, training)[0]
-
-    def call_with_head_inputs(
-        self, inputs: dict[str, Any], training: bool | None = False
-    ) -> tuple[dict[str, Any], Any]:
-        """Returns the outputs of `call`, and the encoder's output that the head reads."""
         seed = self.encoder.dropout_seed(inputs, training)
         # The head and the encoder must use the same dropout seeds.
         seeded = inputs if seed is None else {**inputs, "dropout_seed": seed}
         hidden = self.encoder(seeded, training=training)[self.head_input]
-        return {"logits": self.classifier(self.dropout(hidden, seed))}, hidden
+        return {"logits": self.classifier(self.dropout(hidden, seed))}
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

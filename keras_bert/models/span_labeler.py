@@ -36,15 +36,8 @@ class BertSpanLabeler(BertNetwork):
 
         For the inputs, see `BertEncoder.call`.
         """
-        return self.call_with_head_inputs(inputs, training)[0]
-
-    def call_with_head_inputs(
-        self, inputs: dict[str, Any], training: bool | None = False
-    ) -> tuple[dict[str, Any], Any]:
-        """Returns the outputs of `call`, and the hidden states [B, S, H] that the head reads."""
-        hidden = self.encoder(inputs, training=training)["sequence_output"]
-        logits = self.span(hidden)
-        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}, hidden
+        logits = self.span(self.encoder(inputs, training=training)["sequence_output"])
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
         """Returns the shapes of the outputs."""

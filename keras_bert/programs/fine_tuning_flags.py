@@ -44,7 +44,7 @@ FLAGS_THAT_MAY_CHANGE = (
     "worker_timeout",
 )
 
-_TEACHER_FLAGS = ("teacher", "distillation_weight", "temperature", "hidden_state_weight")
+_TEACHER_FLAGS = ("teacher", "distillation_weight", "temperature")
 # Flags of later versions. So that runs of earlier versions can be resumed, run.json lacks them if
 # they have their default; the flags of a teacher are there if --teacher is given.
 _NEW_FLAGS = (*_TEACHER_FLAGS, "long_text", "window_stride", "window_pooling")
@@ -202,13 +202,6 @@ def define_teacher(define: Definitions) -> None:
     )
     define.number(
         "temperature", 1.0, "Divides the logits in the loss of the teacher's outputs.", 0.01, 50.0
-    )
-    define.number(
-        "hidden_state_weight",
-        0.0,
-        "Weight of the loss that compares the vectors that the heads of the two models read; 0: "
-        "none.",
-        0.0,
     )
 
 

@@ -1,6 +1,6 @@
 """Adds the losses of a teacher to the training of a task object with `keras.Model.fit`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -8,19 +8,62 @@ import keras
 import numpy as np
 
 from keras_bert.common.errors import InputError
-from keras_bert.models.head_inputs import HEAD_INPUTS, SOFT, StudentNetwork, TeacherNetwork
+from keras_bert.models.bert_network import BertNetwork
 from keras_bert.tasks.fine_tuning.distillation import (
     TEACHER,
     Distillation,
     add_teacher_outputs,
     check_same_tokenizer,
+    check_sizes,
 )
 from keras_bert.tasks.fitting import FitData, FitSettings
 from keras_bert.tasks.running import ModelRunner
-from keras_bert.tasks.soft_losses import SoftLoss, head_input_loss
+from keras_bert.tasks.soft_losses import SoftLoss
 
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
+
+SOFT = "soft_"  # Prefix of the outputs that are compared with those of a teacher.
+
+
+class StudentNetwork(keras.Model):
+    """A network with additional outputs, so that `keras.Model.fit` can have one more loss on each.
+
+    They are "soft_NAME", the same as the output NAME. The weights are those of the network.
+
+    Args:
+        network: a network with a head.
+        additional: the names of the additional outputs to return.
+    """
+
+    def __init__(self, network: BertNetwork, additional: Sequence[str]):
+        # Keras scales the loss of a model, and JAX selects its kernels, by the model's own policy.
+        super().__init__(dtype=network.dtype_policy)
+        self.network = network
+        self.additional = [*additional]
+        self.build((None, None))
+
+    def build(self, input_shape: Any = None) -> None:
+        """Does nothing; the network has created all variables."""
+
+    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
+        """Returns all outputs; for the inputs, see `BertEncoder.call`."""
+        outputs = self.network(inputs, training=training)
+        return outputs | {name: outputs[name.removeprefix(SOFT)] for name in self.additional}
+
+    # Callbacks save and load the network itself.
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the network without the additional outputs, as `keras.Model.save` does."""
+        self.network.save(*args, **kwargs)
+
+    def save_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Saves the weights of the network, as `keras.Model.save_weights` does."""
+        self.network.save_weights(*args, **kwargs)
+
+    def load_weights(self, *args: Any, **kwargs: Any) -> None:
+        """Loads the weights of the network, as `keras.Model.load_weights` does."""
+        self.network.load_weights(*args, **kwargs)
 
 
 def with_teacher(
@@ -33,24 +76,15 @@ def with_teacher(
     distillation = settings.distillation
     if not distillation.is_used:
         return student.prediction_model, data
-    network, uses_states = teacher.prediction_model, distillation.hidden_state_weight > 0
-    per_token = network.per_token
-    if uses_states:
-        distillation.check_memory(data.examples, network.config, per_token)
-        network = TeacherNetwork(network)
+    network, per_token = teacher.prediction_model, teacher.prediction_model.per_token
     runner = ModelRunner(network, teacher.tokenizer)
     outputs = runner.run(data.examples, settings.batch_size, per_token)
     # The losses of the outputs of the student, and from which output of the teacher they are.
     losses = {
-        SOFT + name: SoftLoss(data.soft_kind, distillation.temperature)
-        for name in data.losses
-        if distillation.distillation_weight
+        SOFT + name: SoftLoss(data.soft_kind, distillation.temperature) for name in data.losses
     }
     weights = dict.fromkeys(data.losses, 1.0 - distillation.distillation_weight)
     weights |= dict.fromkeys(losses, distillation.distillation_weight)
-    if uses_states:
-        losses[HEAD_INPUTS] = head_input_loss
-        weights[HEAD_INPUTS] = distillation.hidden_state_weight
 
     def targets(batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
         added = {name: batch[TEACHER + name.removeprefix(SOFT)] for name in losses}
@@ -77,7 +111,7 @@ def check_options(options: Mapping[str, Any], teacher: "Task | None", has_teache
         raise InputError(f"{given[0]}: has no effect without teacher; {remedy}")
 
 
-def check_teacher(student: "Task", teacher: "Task", distillation: Distillation) -> None:
+def check_teacher(student: "Task", teacher: "Task") -> None:
     """Checks that a task object can be the teacher of another one.
 
     Raises:
@@ -111,4 +145,4 @@ def check_teacher(student: "Task", teacher: "Task", distillation: Distillation) 
             f"teacher has {config.max_position_embeddings} positions; expected at least the "
             f"student's max_seq_length={length}"
         )
-    distillation.check_sizes(student.model.config, config, "teacher")
+    check_sizes(student.model.config, config, "teacher")

@@ -34,7 +34,6 @@ _NUMBERS = (
     "weight_decay",
     "distillation_weight",
     "temperature",
-    "hidden_state_weight",
 )
 
 
@@ -52,7 +51,6 @@ class FitOptions(TypedDict, total=False):
     jit_compile: bool
     distillation_weight: float
     temperature: float
-    hidden_state_weight: float
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,6 @@ class FitSettings:
             the JAX backend.
         distillation_weight: with a teacher, the share of its outputs in the loss, from 0 to 1.
         temperature: with a teacher, divides the logits of both models.
-        hidden_state_weight: with a teacher, the weight of the loss that compares the last hidden
-            states.
 
     Raises:
         InputError: a value is out of range.
@@ -101,7 +97,6 @@ class FitSettings:
     jit_compile: bool | None = None
     distillation_weight: float = Distillation.distillation_weight
     temperature: float = Distillation.temperature
-    hidden_state_weight: float = Distillation.hidden_state_weight
 
     def __post_init__(self):
         for name in ("epochs", "batch_size", "length_pool"):
@@ -127,7 +122,7 @@ class FitSettings:
     @property
     def distillation(self) -> Distillation:
         """How the model learns from a teacher."""
-        return Distillation(self.distillation_weight, self.temperature, self.hidden_state_weight)
+        return Distillation(self.distillation_weight, self.temperature)
 
     @classmethod
     def of(cls, options: Mapping[str, Any], task: str) -> "FitSettings":

@@ -1,10 +1,9 @@
 """Computes the losses of a student model against the outputs of its teacher (distillation).
 
 The loss of soft targets is the Kullback-Leibler divergence of the two distributions at a
-temperature T, multiplied by T² (Hinton et al. 2015, section 2). That of the head's inputs is one
-minus their cosine (as for the hidden states in Sanh et al. 2019). Outputs of the teacher that do
-not exist, such as those at padding, are NO_OUTPUT. This module imports only Keras. Shapes: B
-examples, S tokens, C classes or tags, H hidden size.
+temperature T, multiplied by T² (Hinton et al. 2015, section 2). Outputs of the teacher that do not
+exist, such as those at padding, are NO_OUTPUT. This module imports only Keras. Shapes: B examples,
+S tokens, C classes or tags.
 """
 
 from typing import Any
@@ -55,15 +54,6 @@ def soft_position_losses(teacher: Any, logits: Any, temperature: float) -> Any:
     return soft_label_losses(teacher, logits, temperature)
 
 
-def head_input_losses(teacher: Any, vectors: Any) -> Any:
-    """Computes one minus the cosine of the inputs of the heads: [..., H] -> [...]."""
-    products = [
-        ops.sum(ops.cast(a, "float32") * ops.cast(b, "float32"), axis=-1)
-        for a, b in ((teacher, vectors), (teacher, teacher), (vectors, vectors))
-    ]
-    return 1.0 - products[0] * ops.rsqrt(ops.maximum(products[1] * products[2], 1e-24))
-
-
 def mean_of_given(teacher: Any, losses: Any) -> Any:
     """Averages losses [...] over the places where the teacher [..., K] has an output."""
     weights = is_given(teacher[..., 0])
@@ -96,9 +86,3 @@ class SoftLoss(keras.losses.Loss):
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""
         return {"kind": self.kind, "temperature": self.temperature, "name": self.name}
-
-
-@keras.saving.register_keras_serializable("keras_bert")
-def head_input_loss(teacher: Any, vectors: Any) -> Any:
-    """Averages `head_input_losses` over the inputs that the teacher has, for `keras.Model.fit`."""
-    return mean_of_given(teacher, head_input_losses(teacher, vectors))

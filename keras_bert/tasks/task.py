@@ -281,11 +281,11 @@ class Task:
         self, options: Mapping[str, Any], teacher: "Task | None" = None, has_teacher: bool = True
     ) -> None:
         """Raises InputError for an exported model, invalid `fit` options, or an invalid teacher."""
-        settings = FitSettings.of(options, self.task)
+        FitSettings.of(options, self.task)
         _ = self.model
         check_options(options, teacher, has_teacher)
         if teacher is not None:
-            check_teacher(self, teacher, settings.distillation)
+            check_teacher(self, teacher)
 
     def _fit(
         self,

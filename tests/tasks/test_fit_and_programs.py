@@ -89,7 +89,7 @@ def with_teacher(create, folder, weight):
     teacher = create()
     teacher.untrained = ()
     teacher.save_pretrained(folder)
-    both = {"distillation_weight": weight, "hidden_state_weight": 0.5, "temperature": 2.0}
+    both = {"distillation_weight": weight, "temperature": 2.0}
     return {"options": {"teacher": teacher}, "both": both, "teacher": folder}
 
 

@@ -6,8 +6,6 @@ import pytest
 from keras_bert.tasks.soft_losses import (
     NO_OUTPUT,
     SoftLoss,
-    head_input_loss,
-    head_input_losses,
     soft_label_losses,
     soft_multi_label_losses,
     soft_position_losses,
@@ -58,21 +56,11 @@ def test_positions_without_output_do_not_count(temperature):
     assert np.allclose(found, expected, rtol=1e-5)
 
 
-def test_head_input_loss_is_one_minus_the_cosine_also_in_half_precision():
-    norms = np.linalg.norm(TEACHER, axis=-1) * np.linalg.norm(LOGITS, axis=-1)
-    expected = 1 - (TEACHER * LOGITS).sum(-1) / norms
-    assert np.allclose(head_input_losses(TEACHER, LOGITS), expected, atol=1e-6)
-    assert np.allclose(head_input_losses(TEACHER.astype(np.float16), LOGITS), expected, atol=1e-3)
-    assert np.isfinite(head_input_losses(TEACHER * 0, LOGITS)).all()
-
-
 def test_losses_for_fit_are_means_over_the_outputs_of_the_teacher():
     teacher = TEACHER.copy()
     teacher[2:] = NO_OUTPUT
     expected = np.mean(soft_label_losses(TEACHER, LOGITS, T)[:2])
     assert np.allclose(SoftLoss("tags", T)(teacher, LOGITS), expected, rtol=1e-5)
-    expected = np.mean(head_input_losses(TEACHER, LOGITS)[:2])
-    assert np.allclose(head_input_loss(teacher.astype(np.float16), LOGITS), expected, atol=1e-3)
     half = 0.5 * np.mean(soft_position_losses(TEACHER, LOGITS, T))
     assert np.allclose(SoftLoss("positions", T)(TEACHER, LOGITS), half)
 

@@ -59,9 +59,6 @@ def classification_objective(
 
     soft_losses_of = SOFT_CLASSIFICATION_LOSSES[problem_type]
 
-    def example_weights(batch: Batch) -> Any:
-        return batch["example_weights"]
-
     return OutputObjective(
         metrics=metrics,
         weights=weights_of,
@@ -69,6 +66,5 @@ def classification_objective(
         soft_losses=lambda teacher, outputs, temperature: soft_losses_of(
             teacher["logits"], outputs["logits"], temperature
         ),
-        soft_weights=example_weights,
-        vector_weights=example_weights,
+        soft_weights=lambda batch: batch["example_weights"],
     ).objective(distillation)

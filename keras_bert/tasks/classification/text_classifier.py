@@ -172,8 +172,8 @@ class TextClassifier(LongTextTask):
                 metrics as `val_accuracy` and so on.
             callbacks: Keras callbacks.
             teacher: a trained TextClassifier with the same labels and vocabulary, whose outputs the
-                model learns in addition (distillation). The options distillation_weight,
-                temperature and hidden_state_weight belong to it.
+                model learns in addition (distillation). The options distillation_weight
+                and temperature belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
         Raises:

@@ -5,22 +5,18 @@ examples, so that a step of training costs no more than without a teacher.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bert.common import host_memory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.models.head_inputs import HEAD_INPUTS
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.soft_losses import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_OUTPUT
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
 
 TEACHER = "teacher_"  # Prefix of the labels that are outputs of the teacher.
-_BYTES = 4  # A float16 value, and as much again while the values are collected and checked.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,16 +27,13 @@ class Distillation:
         distillation_weight: the share of the soft targets in the loss, from 0 to 1; the labels have
             the rest.
         temperature: divides the logits of both models in the loss of the soft targets.
-        hidden_state_weight: the weight of the loss that makes the vectors that the heads read point
-            in the same direction; 0 for none.
     """
 
     distillation_weight: float = 0.9
     temperature: float = 1.0
-    hidden_state_weight: float = 0.0
 
     def __post_init__(self):
-        weight, temperature, hidden = dataclasses.astuple(self)
+        weight, temperature = dataclasses.astuple(self)
         if not 0 <= weight <= 1:
             raise InputError(f"distillation_weight={weight}: expected a number from 0 to 1")
         if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
@@ -48,44 +41,20 @@ class Distillation:
                 f"temperature={temperature}: expected a number from {MIN_TEMPERATURE:g} to "
                 f"{MAX_TEMPERATURE:g}"
             )
-        if not 0 <= hidden < math.inf:
-            raise InputError(f"hidden_state_weight={hidden}: expected at least 0 and finite")
 
     @property
     def is_used(self) -> bool:
-        """Whether any loss depends on the teacher."""
-        return self.distillation_weight > 0 or self.hidden_state_weight > 0
+        """Whether the loss depends on the teacher."""
+        return self.distillation_weight > 0
 
-    def check_sizes(self, student: BertConfig, teacher: BertConfig, where: str) -> None:
-        """Checks the sizes of the two models; the error message starts with `where`.
 
-        Raises:
-            InputError: the student is wider than the teacher, or the hidden states have different
-                sizes although a loss compares them.
-        """
-        own, other = student.hidden_size, teacher.hidden_size
-        if own > other:
-            raise InputError(
-                f"{where}: has hidden_size {other}, and the student {own}; expected a teacher that "
-                "is at least as wide as its student"
-            )
-        if own != other and self.hidden_state_weight:
-            raise InputError(
-                f"{where}: has hidden_size {other}, and the student {own}; expected the same size "
-                f"with hidden_state_weight={self.hidden_state_weight:g}, or a weight of 0"
-            )
-
-    def check_memory(self, examples: Examples, config: BertConfig, per_token: bool) -> None:
-        """Raises InputError if the teacher's hidden states do not fit in memory."""
-        rows = len(examples.input_ids) if per_token else len(examples)
-        needed, available = _BYTES * rows * config.hidden_size, host_memory.available()
-        if self.hidden_state_weight and available is not None and needed > available:
-            raise InputError(
-                f"hidden_state_weight={self.hidden_state_weight:g}: the hidden states of the "
-                f"teacher for {rows:,} {'tokens' if per_token else 'examples'} need "
-                f"{needed / 1e9:,.1f} GB, but {available / 1e9:,.1f} GB of memory are available; "
-                "expected fewer training examples, or a weight of 0"
-            )
+def check_sizes(student: BertConfig, teacher: BertConfig, where: str) -> None:
+    """Rejects a student that is wider than its teacher; the error message starts with `where`."""
+    if student.hidden_size > teacher.hidden_size:
+        raise InputError(
+            f"{where}: has hidden_size {teacher.hidden_size}, and the student "
+            f"{student.hidden_size}; expected a teacher that is at least as wide as its student"
+        )
 
 
 def check_same_tokenizer(
@@ -112,7 +81,7 @@ def add_teacher_outputs(
     """Adds the teacher's outputs for the examples to their labels, as "teacher_NAME".
 
     `outputs` is {NAME: [n, ...]} for n examples or, if `per_token`, {NAME: [T, ...]} for their T
-    tokens. Tokens that are not labeled get NO_OUTPUT, except for the head's inputs.
+    tokens. Tokens that are not labeled get NO_OUTPUT.
     """
     named = {TEACHER + name: values for name, values in outputs.items()}
     if not per_token:
@@ -120,10 +89,8 @@ def add_teacher_outputs(
     tags = examples.token_labels.get("tags")
     if tags is not None:
         for name, values in named.items():
-            if name != TEACHER + HEAD_INPUTS:
-                named[name] = np.where(
-                    (tags >= 0).reshape(-1, *[1] * (values.ndim - 1)), values, NO_OUTPUT
-                ).astype(values.dtype)
+            is_labeled = (tags >= 0).reshape(-1, *[1] * (values.ndim - 1))
+            named[name] = np.where(is_labeled, values, NO_OUTPUT).astype(values.dtype)
     return dataclasses.replace(examples, token_labels={**examples.token_labels, **named})
 
 

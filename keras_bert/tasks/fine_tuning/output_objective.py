@@ -8,9 +8,7 @@ import keras
 from keras import ops
 
 from keras_bert.models.bert_network import select_inputs
-from keras_bert.models.head_inputs import HEAD_INPUTS
 from keras_bert.tasks.fine_tuning.distillation import Distillation, teacher_outputs
-from keras_bert.tasks.soft_losses import head_input_losses
 from keras_bert.training.objective import Batch, Objective
 
 Outputs = Mapping[str, Any]
@@ -27,7 +25,6 @@ class OutputObjective:
         soft_losses: a function (the teacher's outputs, outputs, temperature) -> the loss of the
             soft targets, [B] or [B, S].
         soft_weights: a function batch -> their weights, of the same shape.
-        vector_weights: a function batch -> the weights of the head's inputs, [B] or [B, S].
     """
 
     metrics: Sequence[str]
@@ -35,7 +32,6 @@ class OutputObjective:
     sums: Callable[[Outputs, Batch], dict[str, Any]]
     soft_losses: Callable[[Outputs, Outputs, float], Any]
     soft_weights: Callable[[Batch], Any]
-    vector_weights: Callable[[Batch], Any]
 
     def objective(self, distillation: Distillation | None = None) -> Objective:
         """Creates the objective; with a teacher, batches contain its outputs."""
@@ -50,13 +46,12 @@ class OutputObjective:
     def _distilled(self, distillation: Distillation) -> Objective:
         """Creates the objective with a teacher.
 
-        Its losses are "label_loss", "soft_loss" and "hidden_state_loss" without those of weight 0.
-        They include their weights, so that the loss is their sum.
+        Its losses are "label_loss" and "soft_loss", without that of weight 0. They include their
+        weights, so that the loss is their sum.
         """
         shares = {
             "label_loss": 1.0 - distillation.distillation_weight,
             "soft_loss": distillation.distillation_weight,
-            "hidden_state_loss": distillation.hidden_state_weight,
         }
         losses = {name: 0.0 for name, share in shares.items() if share > 0}
 
@@ -65,26 +60,18 @@ class OutputObjective:
             totals = {
                 "label_loss": weights.pop("loss"),
                 "soft_loss": ops.sum(self.soft_weights(batch)),
-                "hidden_state_loss": ops.sum(self.vector_weights(batch)),
             }
             return {name: totals[name] for name in losses} | weights
 
         def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
-            outputs, vectors = model.call_with_head_inputs(select_inputs(batch), training)
-            sums, teacher = self.sums(outputs, batch), teacher_outputs(batch)
-            totals = {"label_loss": sums.pop("loss")}
-            if "soft_loss" in losses:
-                soft = self.soft_losses(teacher, outputs, distillation.temperature)
-                totals["soft_loss"] = ops.sum(self.soft_weights(batch) * soft)
-            if "hidden_state_loss" in losses:
-                distances = head_input_losses(teacher[HEAD_INPUTS], vectors)
-                totals["hidden_state_loss"] = ops.sum(self.vector_weights(batch) * distances)
+            outputs = model(select_inputs(batch), training=training)
+            sums = self.sums(outputs, batch)
+            soft = self.soft_losses(teacher_outputs(batch), outputs, distillation.temperature)
+            totals = {
+                "label_loss": sums.pop("loss"),
+                "soft_loss": ops.sum(self.soft_weights(batch) * soft),
+            }
             return {name: shares[name] * totals[name] for name in losses} | sums
 
         metrics = (*losses, *(name for name in self.metrics if name != "loss"))
         return Objective(metrics, losses, weights_of, sums_of)
-
-
-def token_weights(batch: Batch) -> Any:
-    """Returns the weight of each token, [B, S]: 0 for padding, otherwise that of its example."""
-    return ops.cast(batch["input_mask"], "float32") * batch["example_weights"][:, None]

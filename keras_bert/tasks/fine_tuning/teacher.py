@@ -4,8 +4,11 @@ from dataclasses import replace
 
 from absl import logging
 
-from keras_bert.models.head_inputs import TeacherNetwork
-from keras_bert.tasks.fine_tuning.distillation import add_teacher_outputs, check_same_tokenizer
+from keras_bert.tasks.fine_tuning.distillation import (
+    add_teacher_outputs,
+    check_same_tokenizer,
+    check_sizes,
+)
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.model import batch_settings, make_task_object
 from keras_bert.tasks.fine_tuning.predict import make_predict_examples
@@ -44,7 +47,7 @@ class Teacher:
             (student.vocab, student.tokenizer_settings, str(student.checkpoint.path)),
             (start.vocab, start.tokenizer_settings, where),
         )
-        run.distillation.check_sizes(student.config, start.config, where)
+        check_sizes(student.config, start.config, where)
         self._labeled: Examples | None = None
 
     @property
@@ -67,18 +70,12 @@ class Teacher:
         return self._labeled
 
     def _label(self, run: FineTuningRun, task: FineTuningTask) -> Examples:
-        distillation = run.distillation
         task_object = make_task_object(run, self._start, task, is_teacher=True)
         network = task_object.prediction_model
-        per_token = network.per_token
-        if distillation.hidden_state_weight:
-            distillation.check_memory(task.train, network.config, per_token)
-            with run.strategy.scope():
-                network = TeacherNetwork(network)
         predict = make_predict_examples(
             run.strategy,
             network,
             batch_settings(run, task_object.tokenizer.pad_token_id, self._settings.eval_batch_size),
             jit_compile=run.training.jit_compile,
         )
-        return add_teacher_outputs(task.train, predict(task.train), per_token)
+        return add_teacher_outputs(task.train, predict(task.train), network.per_token)

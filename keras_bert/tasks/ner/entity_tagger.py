@@ -169,8 +169,8 @@ class EntityTagger(Task):
                 scores as `val_f1` and so on.
             callbacks: Keras callbacks.
             teacher: a trained EntityTagger with the same labels and vocabulary, whose outputs the
-                model learns in addition (distillation). The options distillation_weight,
-                temperature and hidden_state_weight belong to it.
+                model learns in addition (distillation). The options distillation_weight
+                and temperature belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
         self._check_fit(options, teacher)

@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_bert.tasks.fine_tuning.distillation import Distillation
-from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs, token_weights
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
 from keras_bert.tasks.losses import token_hits, token_losses
 from keras_bert.tasks.soft_losses import soft_label_losses
 from keras_bert.training.objective import Batch, Objective
@@ -39,5 +39,4 @@ def tagging_objective(distillation: Distillation | None = None) -> Objective:
             teacher["logits"], outputs["logits"], temperature
         ),
         soft_weights=tagged,
-        vector_weights=token_weights,
     ).objective(distillation)

@@ -10,7 +10,7 @@ from typing import Any
 from keras import ops
 
 from keras_bert.tasks.fine_tuning.distillation import Distillation
-from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs, token_weights
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
 from keras_bert.tasks.losses import position_loss
 from keras_bert.tasks.soft_losses import soft_position_losses
 from keras_bert.training.objective import Batch, Objective
@@ -54,5 +54,4 @@ def span_objective(distillation: Distillation | None = None) -> Objective:
         sums=sums_of,
         soft_losses=soft_losses,
         soft_weights=lambda batch: batch["example_weights"],
-        vector_weights=token_weights,
     ).objective(distillation)

@@ -147,8 +147,8 @@ class QuestionAnswerer(Task):
                 contain the scores as `val_exact`, `val_f1` and so on.
             callbacks: Keras callbacks.
             teacher: a trained QuestionAnswerer with the same vocabulary, whose outputs the model
-                learns in addition (distillation). The options distillation_weight, temperature and
-                hidden_state_weight belong to it.
+                learns in addition (distillation). The options distillation_weight and temperature
+                belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
         Raises:

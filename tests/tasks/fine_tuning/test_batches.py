@@ -65,7 +65,6 @@ def test_outputs_of_a_teacher_are_padded_so_that_they_do_not_count(make_examples
     outputs = {
         "teacher_start_logits": np.arange(count, dtype=np.float32),
         "teacher_logits": np.ones([count, 3], np.float32),
-        "teacher_head_inputs": np.ones([count, 4], np.float16),
     }
     examples = replace(examples, token_labels={**examples.token_labels, **outputs})
     (batch,) = arrays(training_batches(examples, eights(1)), 1)

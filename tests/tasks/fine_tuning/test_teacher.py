@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.common import host_memory
 from keras_bert.common.errors import InputError
-from keras_bert.config import BertConfig
-from keras_bert.models.head_inputs import StudentNetwork, TeacherNetwork
 from keras_bert.tasks.classification.objective import classification_objective
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs
@@ -101,7 +98,7 @@ def test_weight_0_gives_the_bits_of_a_run_without_teacher(tiny_checkpoint, teach
 def test_a_student_of_soft_targets_alone_learns_the_answers_of_its_teacher(
     tiny_checkpoint, teacher, tmp_path
 ):
-    only = Distillation(distillation_weight=1.0, hidden_state_weight=0.5)
+    only = Distillation(distillation_weight=1.0)
     run = run_of(tiny_checkpoint, tmp_path / "run", teacher, only)
     run = replace(run, settings=replace(run.settings, learning_rate=2e-2))
     run = replace(run, training=replace(TRAINING, num_train_steps=60, log_steps=20))
@@ -116,7 +113,7 @@ def test_a_student_of_soft_targets_alone_learns_the_answers_of_its_teacher(
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     first, last = json.loads(lines[0]), json.loads(lines[-1])
     assert "label_loss" not in first  # Its share is 0.
-    assert first["loss"] == pytest.approx(first["soft_loss"] + first["hidden_state_loss"])
+    assert first["loss"] == first["soft_loss"]
     assert last["soft_loss"] < first["soft_loss"] / 2
 
 
@@ -124,8 +121,7 @@ def test_a_student_of_soft_targets_alone_learns_the_answers_of_its_teacher(
 def test_two_devices_and_micro_batches_train_like_one_device(
     tiny_checkpoint, teacher, tmp_path, mirrored
 ):
-    states = Distillation(0.5, 2.0, 0.5)
-    run = run_of(tiny_checkpoint, tmp_path / "one", teacher, states)
+    run = run_of(tiny_checkpoint, tmp_path / "one", teacher, Distillation(0.5, 2.0))
     training = replace(TRAINING, num_train_steps=3)
     changes = {
         "one": {"training": training},
@@ -186,15 +182,14 @@ def test_each_loss_includes_its_weight_and_skips_examples_that_pad_the_batch(tea
         "labels": np.array([0, 1, 1]),
         "example_weights": np.array([1.0, 1.0, 0.0], np.float32),
         "teacher_logits": np.array([[1.0, -1.0], [2.0, 0.0], [9.0, 0.0]], np.float32),
-        "teacher_head_inputs": np.ones([3, 16], np.float16),
     }
     plain = classification_objective("single_label")
-    distillation = Distillation(0.25, temperature, 0.1)
+    distillation = Distillation(0.25, temperature)
     objective = classification_objective("single_label", None, distillation)
-    assert objective.metrics == ("label_loss", "soft_loss", "hidden_state_loss", "accuracy")
+    assert objective.metrics == ("label_loss", "soft_loss", "accuracy")
     sums, counts = objective.sums(model, batch, False), objective.weights(batch)
     assert {name: float(count) for name, count in counts.items()} == dict.fromkeys(sums, 2.0)
-    outputs, vectors = model.call_with_head_inputs(inputs_of(batch))
+    outputs = model(inputs_of(batch))
     expected, found = (
         np.exp(np.asarray(logits, np.float64)[:2] / temperature)
         for logits in (batch["teacher_logits"], outputs["logits"])
@@ -202,9 +197,6 @@ def test_each_loss_includes_its_weight_and_skips_examples_that_pad_the_batch(tea
     expected, found = (each / each.sum(-1, keepdims=True) for each in (expected, found))
     divergence = (expected * np.log(expected / found)).sum()
     assert float(sums["soft_loss"]) == pytest.approx(0.25 * 9 * divergence, rel=1e-4)
-    vectors = np.asarray(vectors)[:2]
-    cosines = vectors.sum(-1) / np.linalg.norm(vectors, axis=-1) / 4
-    assert float(sums["hidden_state_loss"]) == pytest.approx(0.1 * (1 - cosines).sum(), rel=1e-4)
     label_loss = 0.75 * float(plain.sums(model, batch, False)["loss"])
     assert float(sums["label_loss"]) == pytest.approx(label_loss)
 
@@ -216,21 +208,12 @@ def inputs_of(batch):
 def test_outputs_of_the_teacher_for_unlabeled_tokens_are_marked():
     examples = random_examples(4, 0, 8)
     count = len(examples.input_ids)
-    outputs = {"logits": np.ones([count, 3], np.float32), "head_inputs": np.ones([count, 2])}
+    outputs = {"logits": np.ones([count, 3], np.float32)}
     labeled = add_teacher_outputs(examples, outputs, per_token=True).token_labels
     unlabeled = examples.token_labels["tags"] == -1
     assert unlabeled.any()
     assert (labeled["teacher_logits"][unlabeled] == NO_OUTPUT).all()
     assert (labeled["teacher_logits"][~unlabeled] == 1).all()
-    assert (labeled["teacher_head_inputs"] == 1).all()
-
-
-def test_networks_with_head_inputs_are_rebuilt_from_their_config(teacher):
-    network = TextClassifier.from_pretrained(teacher).model
-    for made in (TeacherNetwork(network), StudentNetwork(network, ["soft_logits"])):
-        again = type(made).from_config(made.get_config())
-        assert again.network.num_labels == 2
-        assert again.get_config().keys() == made.get_config().keys()
 
 
 @pytest.fixture(scope="module")
@@ -278,30 +261,12 @@ def test_teachers_that_do_not_match_are_rejected(
     assert not (tmp_path / "run").exists()
 
 
-def test_hidden_states_of_different_sizes_are_rejected(tiny_checkpoint, make_teacher, tmp_path):
-    wide = make_teacher(hidden_size=32)
-    states = Distillation(hidden_state_weight=1.0)
-    with pytest.raises(InputError, match="hidden_size 32, and the student 16; expected the same"):
-        go(run_of(tiny_checkpoint, tmp_path / "run", wide, states))
-
-
-@pytest.mark.parametrize(("per_token", "rows"), [(False, "48 examples"), (True, "[0-9]+ tokens")])
-def test_hidden_states_that_exceed_the_memory_are_rejected(monkeypatch, per_token, rows):
-    examples = random_examples(48, 0, 12)
-    monkeypatch.setattr(host_memory, "available", lambda: 100)
-    states, config = Distillation(hidden_state_weight=1.0), BertConfig(100)
-    with pytest.raises(InputError, match=f"for {rows} need .* GB, but 0.0 GB of memory"):
-        states.check_memory(examples, config, per_token)
-    EVEN.check_memory(examples, config, per_token)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"distillation_weight": 1.5}, "distillation_weight=1.5: expected a number from 0 to 1"),
         ({"temperature": 0.0}, "temperature=0.0: expected a number from 0.01 to 50"),
         ({"temperature": 1e3}, "temperature=1000.0: "),
-        ({"hidden_state_weight": -1.0}, "hidden_state_weight=-1.0: expected at least 0"),
     ],
 )
 def test_settings_out_of_range_are_rejected(values, message):
