@@ -77,16 +77,12 @@ def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
 
 @contextlib.contextmanager
 def running(
-    output_dir: Path,
-    settings: Mapping[str, object],
-    strategy: tf.distribute.Strategy,
-    files: Mapping[str, object] | None = None,
+    output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
 ) -> Iterator[Path]:
     """Records a run in its directory and locks the directory during the block.
 
     Yields the directory to write to: the run directory on worker 0, a temporary one on the others.
-    `files` is the content of the entry "files" in run.json (run_record.py); None for no entry. A
-    new run that raises an InputError before it has logged or saved anything leaves no files, so
+    A new run that raises an InputError before it has logged or saved anything leaves no files, so
     that the corrected command can use the directory.
 
     Raises:
@@ -109,7 +105,7 @@ def running(
             ):
                 # Checked again: another run may have started and ended since `is_finished`.
                 _last_file(output_dir, settings)
-                write_record(output_dir, settings, files or {})
+                write_record(output_dir, settings)
                 _check_one_folder(strategy, output_dir)
                 yield output_dir
         all_sum(strategy)(np.zeros([1]))  # Waits for the files of worker 0.

@@ -3,7 +3,6 @@
 settings        everything that affects the results; a resumed run must have the same settings
 versions        package versions at the start of the run
 resumed_with    other package versions with which the run was resumed, if any
-files           {path: size, time and checksum} of the record files of pre-training
 """
 
 import json
@@ -56,37 +55,23 @@ def flat(settings: Mapping[str, object]) -> dict[str, object]:
     return named
 
 
-def read_files(output_dir: Path) -> dict[str, Mapping[str, object]]:
-    """Returns the entry `files` of run.json; empty if there is none."""
-    path = output_dir / RUN_FILE
-    files = read_json(path).get("files") if path.exists() else None
-    files = files if isinstance(files, dict) else {}
-    return {name: entry for name, entry in files.items() if isinstance(entry, dict)}
-
-
-def write_record(
-    output_dir: Path, settings: Mapping[str, object], files: Mapping[str, object]
-) -> None:
-    """Writes run.json for a new run, or updates "files" and "resumed_with" when a run resumes.
+def write_record(output_dir: Path, settings: Mapping[str, object]) -> None:
+    """Writes run.json for a new run, or updates "resumed_with" when a run resumes.
 
     If parts of the run used different versions of a package, a warning is logged.
     """
     path, now = output_dir / RUN_FILE, package_versions(_PACKAGES)
     if not path.exists():
-        start = {"settings": settings, "versions": now}
-        write_json(path, start | ({"files": files} if files else {}))
+        write_json(path, {"settings": settings, "versions": now})
         return
-    before = read_json(path)
-    record = before | ({"files": files} if files else {})
-    later = before.get("resumed_with", [])
-    used = [before.get("versions"), *(later if isinstance(later, list) else [])]
+    record = read_json(path)
+    later = record.get("resumed_with", [])
+    used = [record.get("versions"), *(later if isinstance(later, list) else [])]
     used = [versions for versions in used if isinstance(versions, dict)]
     if used:
         if _differences([*used, now]) and now not in used:
-            record["resumed_with"] = [*used[1:], now]
+            write_json(path, record | {"resumed_with": [*used[1:], now]})
         _warn_of_versions(output_dir, [*used, now])
-    if record != before:
-        write_json(path, record)
 
 
 def _warn_of_versions(output_dir: Path, used: Sequence[Mapping[str, str]]) -> None:

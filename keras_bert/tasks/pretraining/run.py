@@ -30,7 +30,6 @@ from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.record_checksums import check_records
 from keras_bert.tasks.pretraining.settings import SAMPLE_SIZE, PretrainingSettings
 from keras_bert.tasks.run_card import run_card
 from keras_bert.training.backend import free, make_evaluate
@@ -80,7 +79,6 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     if is_finished(output_dir, run.record, strategy):
         log_finished(output_dir, run.is_part)
         return read_json(output_dir / "results.json")
-    files = check_records(inputs, strategy, output_dir)
     # Load the weights first, so that no folder is created if they do not match the model.
     state = make_state(
         settings, training, strategy, inputs.config, inputs.objective, inputs.checkpoint
@@ -91,7 +89,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     if settings.do_eval:
         rows = settings.eval_batch_size
         check_batch_fits(inputs.config, rows // workers, length, f"--eval_batch_size={rows}")
-    with running(output_dir, run.record, strategy, files) as folder:
+    with running(output_dir, run.record, strategy) as folder:
         results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder == output_dir:
             description = ModelDescription(inputs.config, inputs.vocab, inputs.tokenizer_settings)

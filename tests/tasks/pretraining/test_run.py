@@ -2,24 +2,19 @@
 
 import hashlib
 import json
-import os
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import sha256
 from keras_bert.config import BertConfig
-from keras_bert.data import checksums
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
@@ -431,80 +426,6 @@ def test_changed_records_are_rejected(tmp_path, records, config_file):
     (records / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="data_fingerprint was"):
         run(tmp_path, input_file=records, bert_config=config_file)
-
-
-def flip_label(path):
-    """Changes one next-sentence label in a record file; sizes stay, and the CRCs are correct."""
-    records = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
-    example = tf.train.Example.FromString(records[7])
-    label = example.features.feature["next_sentence_labels"].int64_list.value
-    label[0] = 1 - label[0]
-    records[7] = example.SerializeToString(deterministic=True)
-    before = path.stat()
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for record in records:
-            writer.write(record)
-    assert path.stat().st_size == before.st_size
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-
-
-@pytest.mark.slow
-def test_flipped_label_is_detected_when_a_run_resumes(tmp_path, config_file, write_records):
-    records = {
-        name: write_records(tmp_path / f"{name}.tfrecord", 12, seed=seed)
-        for seed, name in enumerate(("train", "eval"))
-    }
-    inputs = {"input_file": records["train"], "eval_file": records["eval"]}
-    run(tmp_path, **inputs, bert_config=config_file)
-    (tmp_path / "out" / "results.json").unlink()
-    run(tmp_path, **inputs, bert_config=config_file)
-    for name, path in records.items():
-        content = path.read_bytes()
-        (tmp_path / "out" / "results.json").unlink(missing_ok=True)
-        flip_label(path)
-        message = rf"{name}\.tfrecord: has changed since the run started: .*out.run\.json"
-        with pytest.raises(InputError, match=message):
-            run(tmp_path, **inputs, bert_config=config_file)
-        path.write_bytes(content)
-    run(tmp_path, **inputs, bert_config=config_file)
-
-
-def test_shard_whose_checksum_differs_from_the_manifest_is_damaged(tmp_path, records, config_file):
-    flip_label(records / "records-00000-of-00001.tfrecord")
-    message = r"records-00000-of-00001\.tfrecord: is damaged: its sha256 is .*; expected .*manifest"
-    with pytest.raises(InputError, match=message):
-        run(tmp_path, input_file=records, bert_config=config_file)
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_unchanged_records_are_read_once_for_their_checksums(
-    tmp_path, records, config_file, monkeypatch
-):
-    read = []
-
-    def counted(path, advance):
-        read.append(Path(path).name)
-        return sha256(path, advance)
-
-    monkeypatch.setattr(checksums, "sha256", counted)
-    shard = records / "records-00000-of-00001.tfrecord"
-
-    def resume(times_read):
-        (tmp_path / "out" / "results.json").unlink(missing_ok=True)
-        run(tmp_path, input_file=records, bert_config=config_file)
-        assert read == [shard.name] * times_read
-
-    resume(1)
-    resume(1)
-    os.utime(shard)  # As after a copy: the same bytes with another time.
-    resume(2)
-    resume(2)
-    content = json.loads((tmp_path / "out" / "run.json").read_text())
-    del content["files"]  # A run of an earlier version.
-    (tmp_path / "out" / "run.json").write_text(json.dumps(content))
-    resume(3)
-    resume(3)
 
 
 def test_records_whose_casing_differs_from_the_flag_are_rejected(tmp_path, records, config_file):
