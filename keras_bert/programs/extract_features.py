@@ -7,7 +7,7 @@ r"""Writes the hidden states of BERT's layers for each line of a text file.
         --init_checkpoint=bert --layers=-1 --pooling=mean
 
 A line is a text, or a pair "a ||| b". The suffix of the output file selects its format: .jsonl,
-.tfrecord, or for NumPy .npy (pooled features) or .npz (features of tokens).
+or for NumPy .npy (pooled features) or .npz (features of tokens).
 """
 
 import sys
@@ -31,7 +31,7 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "output_file",
         "",
-        "File to write; the suffix .jsonl, .npy, .npz or .tfrecord selects the format.",
+        "File to write; the suffix .jsonl, .npy or .npz selects the format.",
     )
     define.string(
         "init_checkpoint", "", "Model directory, TF1 checkpoint, KerasHub preset or run folder."
@@ -92,8 +92,13 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
     from keras_bert.common.text_lines import read_lines
     from keras_bert.models.encoder import BertEncoder
-    from keras_bert.tasks.features.extract import FeatureSettings, check_layers, extract_features
-    from keras_bert.tasks.features.files import check_not_input, make_writer
+    from keras_bert.tasks.features import (
+        FeatureSettings,
+        check_layers,
+        check_not_input,
+        extract_features,
+        make_writer,
+    )
     from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
     from keras_bert.training.strategy import dtype_policy
 

@@ -9,8 +9,7 @@ import pytest
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.tasks.features import extract
-from keras_bert.tasks.features.extract import FeatureSettings, extract_features
+from keras_bert.tasks.features import FeatureSettings, extract_features
 from keras_bert.text.tokenizer import BertTokenizer
 
 
@@ -72,7 +71,7 @@ def test_line_that_is_too_long_is_truncated_and_counted(parts, caplog):
 
 
 def test_lines_are_read_one_window_at_a_time(parts, monkeypatch):
-    monkeypatch.setattr(extract, "WINDOW_BATCHES", 3)
+    monkeypatch.setattr("keras_bert.tasks.features.WINDOW_BATCHES", 3)
     read = 0
 
     def lines():
@@ -98,7 +97,9 @@ def test_batch_that_does_not_fit_in_memory_is_rejected(parts, monkeypatch):
 
 def test_batch_is_not_larger_than_the_file(parts, monkeypatch):
     sizes = []
-    monkeypatch.setattr(extract, "check_batch_fits", lambda _, rows, *others: sizes.append(rows))
+    monkeypatch.setattr(
+        "keras_bert.tasks.features.check_batch_fits", lambda _, rows, *others: sizes.append(rows)
+    )
     assert len(run(parts, ["wa", "wb"], [-1], batch_size=10**6)) == 2
     assert sizes == [2]
 

@@ -5,11 +5,9 @@ import resource
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.features.extract import LineFeatures
-from keras_bert.tasks.features.files import check_not_input, make_writer
+from keras_bert.tasks.features import LineFeatures, check_not_input, make_writer
 
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "a", "b"]
 LAYERS = [-1, -2]
@@ -94,27 +92,11 @@ def test_npz_has_the_tokens_of_all_lines_and_the_start_of_each_line(tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["out.npz"]
 
 
-@pytest.mark.parametrize("pooling", ["none", "max"])
-def test_tfrecords_hold_the_same_values(tmp_path, pooling):
-    path = tmp_path / "out.tfrecord"
-    pooled = pooling != "none"
-    write(path, pooling, lines_of(pooled))
-    records = list(tf.data.TFRecordDataset(str(path)))
-    assert len(records) == 3
-    for record, line in zip(records, lines_of(pooled), strict=True):
-        features = tf.train.Example.FromString(record.numpy()).features.feature
-        assert list(features["linex_index"].int64_list.value) == [line.index]
-        assert list(features["layers"].int64_list.value) == LAYERS
-        values = np.array(features["values"].float_list.value, np.float32)
-        assert np.array_equal(values.reshape(line.values.shape), line.values)
-        assert ("input_ids" in features) != pooled
-
-
 @pytest.mark.parametrize(
     ("name", "pooling", "expected"),
     [
-        ("out.npy", "none", r"expected a file name that ends in \.jsonl, \.tfrecord or \.npz"),
-        ("out.npz", "cls", r"expected a file name that ends in \.jsonl, \.tfrecord or \.npy"),
+        ("out.npy", "none", r"expected a file name that ends in \.jsonl or \.npz"),
+        ("out.npz", "cls", r"expected a file name that ends in \.jsonl or \.npy"),
         ("out.h5", "cls", r"--output_file=.*out\.h5"),
     ],
 )
@@ -123,7 +105,7 @@ def test_file_name_without_a_known_format_is_rejected(tmp_path, name, pooling, e
         make_writer(tmp_path / name, LAYERS, pooling, VOCAB)
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "out.npz", "out.tfrecord"])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.npz"])
 def test_interrupted_input_keeps_the_earlier_file(tmp_path, name):
     path = tmp_path / name
     path.write_text("earlier")
@@ -138,9 +120,9 @@ def test_interrupted_input_keeps_the_earlier_file(tmp_path, name):
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("name", ["out.jsonl", "out.npy", "out.tfrecord"])
+@pytest.mark.parametrize("name", ["out.jsonl", "out.npy"])
 def test_full_disk_is_reported_and_keeps_the_earlier_file(tmp_path, name):
-    """A file size limit simulates the full disk; TensorFlow raises its own errors."""
+    """A file size limit simulates the full disk."""
     path = tmp_path / name
     path.write_text("earlier")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

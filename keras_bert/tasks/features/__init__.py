@@ -1,1 +1,0 @@
-"""Computes features: hidden states of chosen layers, without training."""
