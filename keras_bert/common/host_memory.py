@@ -1,4 +1,4 @@
-"""Reads the memory use of this process and machine from Linux.
+"""Reads the available memory of this process and machine from Linux.
 
 The sources are /proc and control groups (version 2). Results are in bytes, or None if unknown.
 """
@@ -14,18 +14,8 @@ def available(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
 
     They are limited by the free memory of the machine, and by the cgroups of the process.
     """
-    machine = _kilobytes(proc / "meminfo", "MemAvailable:")
-    return None if machine is None else min([machine, *_available_in_groups(proc, groups)])
-
-
-def resident(proc: Path = _PROC) -> int | None:
-    """Returns the resident memory of this process in bytes; None if unknown."""
-    return _kilobytes(proc / "self/status", "VmRSS:")
-
-
-def peak_resident(proc: Path = _PROC) -> int | None:
-    """Returns the peak resident memory of this process in bytes; None if unknown."""
-    return _kilobytes(proc / "self/status", "VmHWM:")
+    machine = _number(proc / "meminfo", "MemAvailable:")
+    return None if machine is None else min([machine * 1024, *_available_in_groups(proc, groups)])
 
 
 def _available_in_groups(proc: Path, groups: Path) -> Iterator[int]:
@@ -39,11 +29,6 @@ def _available_in_groups(proc: Path, groups: Path) -> Iterator[int]:
                 # The kernel frees cached files when memory is needed.
                 files = _number(groups / part / "memory.stat", "inactive_file") or 0
                 yield max(0, limit - taken + files)
-
-
-def _kilobytes(file: Path, name: str) -> int | None:
-    number = _number(file, name)
-    return None if number is None else number * 1024
 
 
 def _number(file: Path, name: str = "") -> int | None:

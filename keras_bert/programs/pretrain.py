@@ -2,7 +2,7 @@ r"""Pre-trains BERT on TFRecords, on masked-LM and next-sentence prediction, or 
 
     keras-bert pretrain --bert_config=tiny.json --input_file=records --output_dir=out
 
-A recipe is a sequence of phases. With --dry_run, their time and memory are only estimated:
+A recipe is a sequence of phases. With --dry_run, their cost is only estimated:
 
     keras-bert pretrain --recipe=bert-base --dry_run
     keras-bert pretrain --recipe=bert-base --output_dir=out \
@@ -61,8 +61,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     runs = [_run_of(phase) for phase in phases]
     strategy = strategy_of(flags)
     if flags.dry_run:
-        for line in dry_run(runs, strategy):
-            print(line, flush=True)
+        print("\n".join(dry_run(runs, strategy)))
         return
     output_dir = Path(flags.output_dir)
     if flags.recipe:

@@ -57,7 +57,7 @@ def define_flags(define: Definitions) -> None:
     define.boolean(
         "dry_run",
         False,
-        "Only measure a few steps and print the estimated cost of the run; no files are written.",
+        "Only print an estimate of the memory and the operations of the run; no files are written.",
     )
     define.string(
         "input_file",
@@ -190,7 +190,7 @@ def define_flags(define: Definitions) -> None:
     define.check(
         ["dry_run", "distribution_strategy"],
         _dry_run_uses_one_machine,
-        "--dry_run measures only this machine; expected another --distribution_strategy than "
+        "--dry_run uses only this machine; expected another --distribution_strategy than "
         "multi_worker_mirrored",
     )
 

@@ -1,8 +1,7 @@
 """Selects the functions that depend on the Keras backend, TensorFlow or JAX.
 
 Keras reads the environment variable KERAS_BACKEND when it is imported. The functions of both
-backends are used in the same way. Only the period that `peak_memory` covers differs: with
-TensorFlow it starts at the previous call, with JAX at the start of the program.
+backends are used in the same way.
 """
 
 import keras
@@ -12,18 +11,12 @@ from keras_bert.common.errors import InputError
 BACKEND = keras.backend.backend()
 
 if BACKEND == "tensorflow":
-    from keras_bert.training.device_memory import free, peak_memory
     from keras_bert.training.evaluate import make_evaluate
     from keras_bert.training.predict import make_predict
     from keras_bert.training.step import make_train_steps
-    from keras_bert.training.strategy import fastest_precision, make_strategy
+    from keras_bert.training.strategy import fastest_precision, free, make_strategy
 elif BACKEND == "jax":
-    from keras_bert.training.jax_devices import (
-        fastest_precision,
-        free,
-        make_strategy,
-        peak_memory,
-    )
+    from keras_bert.training.jax_devices import fastest_precision, free, make_strategy
     from keras_bert.training.jax_evaluate import make_evaluate, make_predict
     from keras_bert.training.jax_step import make_train_steps
 else:
@@ -39,5 +32,4 @@ __all__ = [
     "make_predict",
     "make_strategy",
     "make_train_steps",
-    "peak_memory",
 ]

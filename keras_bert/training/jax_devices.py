@@ -201,15 +201,6 @@ def free(variables: Iterable[keras.Variable]) -> None:
     """Does nothing: JAX frees an array when it is no longer referenced."""
 
 
-def peak_memory() -> int | None:
-    """Returns the peak memory of the first accelerator since the program started, in bytes.
-
-    It is None on a CPU.
-    """
-    held = jax.devices()[0].memory_stats()
-    return held and held["peak_bytes_in_use"]
-
-
 def _split_cpu(num_devices: int) -> None:
     """Splits the CPU into several devices, unless JAX has started already; GPUs are unaffected."""
     processors = max(2, os.cpu_count() or 1)

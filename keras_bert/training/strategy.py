@@ -1,8 +1,10 @@
 """Creates the tf.distribute.Strategy of a run, and selects the dtypes of its model."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
+import keras
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
@@ -123,3 +125,15 @@ def split_cpu(num_devices: int) -> None:
         )
     except RuntimeError:  # TensorFlow has started; its devices can no longer change.
         return
+
+
+def free(variables: Iterable[keras.Variable]) -> None:
+    """Frees the memory of variables that are not used again.
+
+    TensorFlow never releases a graph that was traced with a custom gradient, nor the variables that
+    it references. Assigning an empty value to a variable frees its memory nevertheless.
+    """
+    for variable in variables:
+        for copy in getattr(variable.value, "values", [variable.value]):
+            nothing = tf.zeros([0], copy.dtype)
+            tf.raw_ops.AssignVariableOp(resource=copy.handle, value=nothing)

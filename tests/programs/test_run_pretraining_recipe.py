@@ -139,36 +139,20 @@ def test_run_killed_in_either_phase_resumes_to_identical_files(
 
 
 @pytest.mark.slow
-def test_dry_run_prints_the_cost_of_each_phase_and_writes_no_files(folder, root, write_records):
-    write_records(folder / "128.tfrecord", 20, length=128, predictions=20)
-    write_records(folder / "512.tfrecord", 20, length=512, predictions=77)
-    # Large enough that the memory of a step exceeds that of the program itself.
-    larger = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8}
-    (folder / "larger.json").write_text(json.dumps(CONFIG | larger | {"intermediate_size": 512}))
-    changes = {"output_dir": folder / "dry", "bert_config_file": folder / "larger.json"}
+def test_dry_run_prints_the_cost_of_each_phase_and_writes_no_files(folder, root):
     flags = {"recipe": "recipes/bert-base.toml", "recipe_scale": 0.001, "train_batch_size": 8}
-    flags |= {"dry_run": "true", "jit_compile": "true"}
-    done = run(root, command(folder, **changes, **flags))
+    flags |= {"dry_run": "true", "input_file": "", "bert_config_file": "base"}
+    done = run(root, command(folder, output_dir=folder / "dry", **flags))
     assert done.returncode == 0, done.stderr
     assert not (folder / "dry").exists()
     first, second = done.stdout.split("recipes/bert-base.toml: phase ")[1:]
     assert "--max_seq_length=128" in first
     assert "--max_seq_length=512" in second
-    assert "900 with a batch size of 8 sequences" in first
-    assert "7,200 of 128 tokens with 20 predictions" in first
-    assert "921,600, including padding" in first
-    for name in (
-        "FLOPs",
-        "memory per device",
-        "measured",
-        "time per full step",
-        "time of all steps",
-    ):
+    assert "  steps       900 of 8 sequences" in first
+    assert "  tokens      921,600, including padding" in first
+    for name in ("parameters", "FLOP", "memory"):
         assert re.search(rf"^  {name} ", first, re.MULTILINE), done.stdout
-    measured = re.search("^  measured .*", second, re.MULTILINE)[0]
-    used, estimated = (float(size) for size in re.findall(r"([\d.]+) GB", measured))
-    assert 0.7 * estimated < used < estimated + 0.8
-    assert re.search(r"^time of all 2 phases: [\d.]+ (s|minutes)", second, re.MULTILINE)
+    assert re.search(r"^[\d.]+ hours at 1 TFLOP/s", second, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +165,7 @@ def test_dry_run_prints_the_cost_of_each_phase_and_writes_no_files(folder, root,
         ({"do_train": "false"}, r"--recipe requires --do_train"),
         (
             {"dry_run": "true", "distribution_strategy": "multi_worker_mirrored"},
-            r"--dry_run measures only this machine",
+            r"--dry_run uses only this machine",
         ),
         (
             {"objective": "ltr", "export": "true"},

@@ -1,11 +1,13 @@
 """Choosing devices and the fastest precision for them."""
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.training import strategy as strategies
-from keras_bert.training.strategy import check_state_dtype, fastest_precision, make_strategy
+from keras_bert.training.strategy import check_state_dtype, fastest_precision, free, make_strategy
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,11 @@ def test_bfloat16_state_is_rejected_on_several_workers(monkeypatch):
         InputError, match="--optimizer_state_dtype=bfloat16 cannot be combined with multi"
     ):
         check_state_dtype(one, "bfloat16")
+
+
+def test_freed_variables_hold_no_memory(mirrored):
+    with mirrored.scope():
+        variable = keras.Variable(np.ones([3, 4], np.float32))
+    free([variable])
+    for copy in variable.value.values:
+        assert tf.size(tf.raw_ops.ReadVariableOp(resource=copy.handle, dtype=tf.float32)) == 0
