@@ -36,7 +36,7 @@ IN_A_CHECKOUT = {
     "export": "python export_model.py",
     "serve": "python -m keras_bert.serving.server",
     "convert": "python -m keras_bert.checkpoints.convert",
-    "plot": "python -m keras_bert.training.plot",
+    "plot": "python -m keras_bert plot",
     "python-corpus": "python -m data_tools.python_corpus",
     "demo": "python run_demo.py",
 }

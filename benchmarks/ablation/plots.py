@@ -6,6 +6,7 @@ ablation_arms.png      the scores of all arms, one panel per task
 ablation_held_out.png  the held-out accuracy over the steps
 """
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,9 +20,18 @@ from ablation.plan import TASKS, Arm, Plan
 from ablation.results import Results
 from ablation.units import Unit
 from keras_bert.common.files import write_bytes
-from keras_bert.training.plot import png
 
 _COLUMNS = 4  # Panels of tasks in a row.
+_DOTS_PER_INCH = 150
+_LOOK = {
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "axes.edgecolor": "#999999",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "font.size": 9,
+}
 
 
 def draw_all(results: Results, study: Plan, folder: Path) -> list[Path]:
@@ -32,8 +42,23 @@ def draw_all(results: Results, study: Plan, folder: Path) -> list[Path]:
         "ablation_held_out.png": (4.0, _draw_held_out),
     }
     for name, (height, draw) in plots.items():
-        write_bytes(folder / name, png(10, height, partial(draw, results=results, study=study)))
+        write_bytes(folder / name, _png(10, height, partial(draw, results=results, study=study)))
     return [folder / name for name in plots]
+
+
+def _png(width: float, height: float, add_panels: Callable[[Any], None]) -> bytes:
+    """Returns a figure of a size in inches as PNG; `add_panels` draws into it."""
+    import matplotlib  # Imported late, since it is an optional dependency.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_LOOK):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        add_panels(figure)
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
+    return file.getvalue()
 
 
 def _color(arm: Arm, study: Plan) -> str:

@@ -37,12 +37,6 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         InputError: the path is not a checkpoint, or the checkpoint is inconsistent.
     """
     path = Path(path)
-    seeds = sorted(path.glob("seed-*/model"))
-    if seeds and not (path / "model").exists():
-        raise InputError(
-            f"{path}: contains the models of several seeds; expected one of them, such as "
-            f"{seeds[0].parent}"
-        )
     if (path / "run.json").is_file() and not _contains_weights(path):
         path = path / "model"
     if is_google_checkpoint(path):

@@ -145,11 +145,6 @@ def define_flags(
     define.integer(
         "random_seed", defaults.seed, "Seed for new weights, data order and dropout.", 0, 2**32 - 1
     )
-    define.strings(
-        "seeds",
-        [],
-        "Comma-separated seeds; runs the training once per seed, instead of with --random_seed.",
-    )
     define.integer("save_checkpoints_steps", 1000, "Number of steps between two checkpoints.", 1)
     define.integer("keep_checkpoint_max", 1, "Number of latest checkpoints to keep.", lower_bound=1)
     define.integer(
@@ -218,7 +213,6 @@ def read(flags: FlagValues) -> "FineTuningRun":
     check_not_input_folder(
         flags.output_dir, [flags[name].value for name in _INPUT_FLAGS if name in flags]
     )
-    seeds = _seeds(flags)
     use_compilation_cache()
     start_tensorflow()  # Imported after the checks, which do not need it.
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
@@ -231,7 +225,7 @@ def read(flags: FlagValues) -> "FineTuningRun":
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (FineTuningSettings, TrainingSettings)
     )
-    skipped = {*FLAGS_THAT_MAY_CHANGE, "seeds"}
+    skipped = set(FLAGS_THAT_MAY_CHANGE)
     given_teacher = _teacher(flags)
     skipped |= {
         name
@@ -248,7 +242,6 @@ def read(flags: FlagValues) -> "FineTuningRun":
         strategy=strategy_of(flags),
         output_dir=Path(flags.output_dir),
         record={**record, "backend": BACKEND},
-        seeds=seeds,
     )
 
 
@@ -264,24 +257,3 @@ def _teacher(flags: FlagValues) -> dict[str, object]:
 
     own = {field.name: flags[field.name].value for field in fields(Distillation)}
     return {"teacher": flags.teacher, "distillation": Distillation(**own)}
-
-
-def _seeds(flags: FlagValues) -> list[int]:
-    if not flags.seeds:
-        return [flags.random_seed]
-    given = f"--seeds={','.join(flags.seeds)}"
-    if not flags.do_train:
-        raise InputError(f"{given}: has no effect with --nodo_train; expected --do_train")
-    if flags["random_seed"].present:
-        raise InputError(
-            f"{given} and --random_seed={flags.random_seed}: expected only one of the two flags"
-        )
-    try:
-        seeds = [int(seed) for seed in flags.seeds]
-    except ValueError:
-        seeds = []
-    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds):
-        raise InputError(
-            f"{given}: expected different integers from 0 to 4294967295, separated by commas"
-        )
-    return seeds

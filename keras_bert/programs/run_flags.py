@@ -141,7 +141,6 @@ def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> Non
     if export:
         from keras_bert.tasks.export import export_run  # Imported here: it imports TensorFlow.
 
-        for folder in export_run(output_dir):
-            print(f"export = {folder}")
+        print(f"export = {export_run(output_dir)}")
     files = sorted(path.name + "/" * path.is_dir() for path in output_dir.iterdir())
     logging.info("Files in %s: %s", output_dir, ", ".join(name for name in files if name[0] != "."))

@@ -169,22 +169,16 @@ def export(settings: ExportSettings) -> Path:
     )
 
 
-def export_run(output_dir: Path) -> list[Path]:
-    """Exports the model/ of a run, or of each seed of the run, to an export/ in the same folder.
+def export_run(output_dir: Path) -> Path:
+    """Exports the model/ of a run to its export/, and returns the folder of the newest version.
 
-    Returns the folder of the newest version of each model. A new version is written only if the
-    model's weights differ from those of the newest version.
+    A new version is written only if the model's weights differ from those of the newest version.
     """
-    models = sorted(output_dir.glob("seed-*/model")) or [output_dir / "model"]
-    if not models[0].is_dir():
+    model, folder = output_dir / "model", output_dir / "export"
+    if not model.is_dir():
         raise InputError(
             f"{output_dir}: contains no model/; expected the folder of a run that trained a model"
         )
-    return [_newest(model, model.parent / "export") for model in models]
-
-
-def _newest(model: Path, folder: Path) -> Path:
-    """Returns the newest version in `folder`; exports a new one if the model's weights differ."""
     versions = find_versions(folder)
     if versions:
         newest = versions[max(versions)]

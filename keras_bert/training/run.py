@@ -55,7 +55,7 @@ class TrainingRun:
 
     The files in `output_dir` are described in docs/reference/outputs.md. `record` contains the
     settings to save in run.json, which must be the same when the run is resumed. `is_part` is
-    whether this is one phase or one seed of a larger run.
+    whether this is one phase of a larger run.
     """
 
     training: TrainingSettings

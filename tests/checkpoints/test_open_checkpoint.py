@@ -1,7 +1,6 @@
 """open_checkpoint for every format: detection, casing, labels, shards."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -270,17 +269,6 @@ def test_malformed_tokenizer_json_is_rejected(saved, odd):
     (path / "tokenizer.json").write_text(json.dumps(odd))
     with pytest.raises(InputError, match=r"tokenizer\.json: (model has no type|expected a vocab)"):
         open_model_directory(path)
-
-
-def test_run_with_several_seeds_names_the_first_of_its_models(saved, tmp_path):
-    path, _ = saved
-    for seed in (0, 1):
-        shutil.copytree(path, tmp_path / "out" / f"seed-{seed}" / "model")
-        (tmp_path / "out" / f"seed-{seed}" / "run.json").write_text("{}")
-    (tmp_path / "out" / "run.json").write_text("{}")
-    with pytest.raises(InputError, match=r"the models of several seeds; expected .*out/seed-0$"):
-        open_checkpoint(tmp_path / "out")
-    assert open_checkpoint(tmp_path / "out" / "seed-0").path == tmp_path / "out/seed-0/model"
 
 
 def test_missing_checkpoint_is_rejected_with_expected_formats(tmp_path):

@@ -72,7 +72,6 @@ COMMANDS = {
     "keras-bert ner": ["-m", "keras_bert", "ner"],
     "build_vocab.py": ["-m", "data_tools.build_vocab"],
     "convert.py": ["-m", "keras_bert.checkpoints.convert"],
-    "keras_bert.training.plot": ["-m", "keras_bert.training.plot"],
     "keras_bert.serving.server": ["-m", "keras_bert.serving.server"],
 }
 

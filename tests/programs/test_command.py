@@ -74,7 +74,6 @@ def test_help_of_every_command_exits_with_0(root):
     modules = ["data_tools.build_vocab", "data_tools.create_pretraining_data"]
     modules += ["data_tools.inspect_tfrecords", "data_tools.python_corpus"]
     modules += ["keras_bert.checkpoints.convert", "keras_bert.serving.server"]
-    modules += ["keras_bert.training.plot"]
     commands = [
         *(["keras_bert", name, f"--{flag}"] for name in PROGRAMS for flag in HELP_FLAGS),
         *([str(path), "--help"] for pattern in scripts for path in sorted(root.glob(pattern))),

@@ -171,7 +171,7 @@ def test_run_that_fails_before_it_logs_or_saves_anything_leaves_nothing(tmp_path
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "best", "checkpoints/step-00000001", "seed-1"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "best", "checkpoints/step-00000001"])
 def test_failed_run_that_logged_or_saved_something_is_kept(tmp_path, name):
     def write():
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -102,7 +102,6 @@ def fine_tuning(strategy, data, output_dir):
         strategy=strategy,
         output_dir=output_dir,
         settings=settings,
-        seeds=[settings.random_seed],
     )
     return fine_tune(run, open_pretrained(settings), task)
 

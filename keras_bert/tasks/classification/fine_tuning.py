@@ -25,7 +25,7 @@ from keras_bert.tasks.classification.texts import Splits, Texts
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
-from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
@@ -78,7 +78,7 @@ def fine_tune_classifier(
         classification,
         run.distillation,
     )
-    return fine_tune_seeds(run, start, task)
+    return fine_tune(run, start, task)
 
 
 def make_task(

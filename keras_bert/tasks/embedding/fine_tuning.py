@@ -20,7 +20,7 @@ from keras_bert.tasks.embedding.scoring import best_metric, score_embeddings
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
-from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.loading import Source
@@ -66,7 +66,7 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
     if splits.dev is not None:
         check_evaluation_rows(splits.dev)
     task = make_task(splits, loss, model, start.tokenizer(), largest_score)
-    return fine_tune_seeds(run, start, task)
+    return fine_tune(run, start, task)
 
 
 def make_task(

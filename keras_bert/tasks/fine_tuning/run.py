@@ -30,6 +30,7 @@ from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.fine_tuning.teacher import label, open_teacher
 from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
 from keras_bert.training.best import BestWeights
@@ -60,22 +61,25 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         InputError: the task, the checkpoint or the folder is not usable.
         EndedEarly: the run received SIGTERM, or a worker was lost.
     """
-    check_run(run, task)
+    teacher = open_teacher(run, start) if run.distillation else None
+    _check_run(run, task)
     run = _with_length(run, task)
     settings, strategy, output_dir = run.settings, run.strategy, run.output_dir
     for name in ("model", "best"):
         check_replaceable(output_dir / name)
     record = {**run.record, **start.record(), **task.record}
+    if teacher:
+        record["teacher_weights_sha256"] = teacher.weights_sha256
     check_agreement(strategy, {**record, **asdict(run.training)})
     if is_finished(output_dir, record, strategy):
-        log_finished(output_dir, run.is_part)
+        log_finished(output_dir)
         return read_json(output_dir / "results.json")
     if settings.do_eval and task.score is None:
         logging.info("No development set: evaluation is skipped")
     if settings.do_predict and task.write_predictions is None:
         logging.info("No test set: prediction is skipped")
-    if task.teacher is not None and run.distillation.is_used:
-        task = replace(task, train=task.teacher.label(run, task))
+    if teacher and run.distillation.is_used:
+        task = replace(task, train=label(run, teacher, task))
     # Load the weights first, so that no folder is created if they do not match the model.
     task_object = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
@@ -103,7 +107,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     return results
 
 
-def check_run(run: FineTuningRun, task: FineTuningTask) -> None:
+def _check_run(run: FineTuningRun, task: FineTuningTask) -> None:
     """Raises InputError if the settings conflict with each other or with the task's data."""
     settings = run.settings
     if settings.do_train and not task.train:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.defaults import TrainingDefaults
@@ -86,26 +85,12 @@ class FineTuningSettings:
 class FineTuningRun(TrainingRun):
     """A fine-tuning run without its task.
 
-    The model is fine-tuned once for each of the `seeds`, which replace `settings.random_seed`. With
-    several seeds, the output folder contains a folder `seed-N` for each. If
-    `training.num_train_steps` is 0, `settings.num_train_epochs` determines the number of steps.
+    If `training.num_train_steps` is 0, `settings.num_train_epochs` determines the number of steps.
 
     `teacher` is a fine-tuned model of the same task, any path that `open_checkpoint` accepts, from
     which the model learns as in `distillation`; without a teacher, they are "" and None.
     """
 
     settings: FineTuningSettings
-    seeds: Sequence[int]
     teacher: str = ""
     distillation: Distillation | None = None
-
-    def of_seed(self, seed: int, output_dir: Path) -> "FineTuningRun":
-        """Returns the run of one seed in its own folder."""
-        return replace(
-            self,
-            settings=replace(self.settings, random_seed=seed),
-            record={**self.record, "random_seed": seed},
-            output_dir=output_dir,
-            is_part=len(self.seeds) > 1,
-            seeds=(seed,),
-        )

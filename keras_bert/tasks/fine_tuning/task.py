@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keras_bert.config import BertConfig
 from keras_bert.tasks.fine_tuning.examples import Examples
@@ -13,9 +12,6 @@ from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.task import Task
 from keras_bert.training.board import Board
 from keras_bert.training.objective import Objective
-
-if TYPE_CHECKING:
-    from keras_bert.tasks.fine_tuning.teacher import Teacher
 
 # Maximum number of rows in a TensorBoard table of wrong predictions.
 SHOWN = 100
@@ -45,10 +41,8 @@ class FineTuningTask:
         problem_type: the `problem_type` of a classifier in transformers; None for other tasks.
         data: {split: items} of the development and test sets, for the checksums in run.json; the
             `repr` of an item must contain all its data.
-        counts: {name in results.json: number} of examples with problems, beyond truncation; the
-            same for all seeds.
+        counts: {name in results.json: number} of examples with problems, beyond truncation.
         truncated: {split: number of truncated examples}; empty for tasks that never truncate.
-        teacher: the model that the run's model learns from; None without one.
     """
 
     make: Callable[[BertConfig, str], Task]
@@ -63,7 +57,6 @@ class FineTuningTask:
     data: Mapping[str, Iterable[object]] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     truncated: Mapping[str, int] = field(default_factory=dict)
-    teacher: "Teacher | None" = None
 
     @functools.cached_property
     def record(self) -> dict[str, object]:
@@ -71,8 +64,6 @@ class FineTuningTask:
         record: dict[str, object] = {} if self.labels is None else {"labels": [*self.labels]}
         if self.train is not None:
             record["train_sha256"] = self.train.sha256
-        if self.teacher is not None:
-            record |= self.teacher.record
         return record | {f"{split}_sha256": _checksum(items) for split, items in self.data.items()}
 
 

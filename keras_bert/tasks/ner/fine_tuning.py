@@ -15,7 +15,7 @@ from keras_bert.models import BertTokenClassifier
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
-from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.loading import is_of_other_task
@@ -76,7 +76,7 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
         do_predict=settings.do_predict,
     )
     task = make_task(ner, splits, start, settings.max_seq_length, run.distillation)
-    return fine_tune_seeds(run, start, task)
+    return fine_tune(run, start, task)
 
 
 def make_task(

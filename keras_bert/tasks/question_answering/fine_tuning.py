@@ -17,7 +17,7 @@ from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.prepared import Prepared, decoded, gathered
@@ -83,7 +83,7 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
         do_predict=settings.do_predict,
     )
     task = make_task(squad, splits, start.tokenizer(), run.distillation)
-    return fine_tune_seeds(run, start, task)
+    return fine_tune(run, start, task)
 
 
 def make_task(

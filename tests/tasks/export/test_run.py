@@ -185,23 +185,19 @@ def test_export_has_the_settings_of_the_tokenizer(
 
 
 @pytest.mark.slow
-def test_each_seed_is_exported_and_exported_again_after_retraining(
-    make_run, runs: dict, tmp_path: Path
-):
-    for seed in (1, 2):
-        shutil.copytree(runs["embedding"], tmp_path / f"seed-{seed}")
-    first, second = (tmp_path / f"seed-{seed}" / "export" for seed in (1, 2))
-    (second / "4").mkdir(parents=True)  # A foreign folder.
-    (second / "²").mkdir()
-    assert export_run(tmp_path) == [first / "1", second / "5"]
-    before = (first / "1" / "saved_model.pb").stat().st_mtime_ns
-    make_run(tmp_path / "seed-2", "embedding", initializer_range=0.5)
-    assert export_run(tmp_path) == [first / "1", second / "6"]
-    assert (first / "1" / "saved_model.pb").stat().st_mtime_ns == before
-    checksums = [read_info(second / version)["weights_sha256"] for version in "56"]
+def test_run_is_exported_again_after_retraining(make_run, runs: dict, tmp_path: Path):
+    shutil.copytree(runs["embedding"], tmp_path / "run")
+    versions = tmp_path / "run" / "export"
+    (versions / "4").mkdir(parents=True)  # A foreign folder.
+    (versions / "²").mkdir()
+    assert export_run(tmp_path / "run") == versions / "5"
+    before = (versions / "5" / "saved_model.pb").stat().st_mtime_ns
+    assert export_run(tmp_path / "run") == versions / "5"
+    assert (versions / "5" / "saved_model.pb").stat().st_mtime_ns == before
+    make_run(tmp_path / "run", "embedding", initializer_range=0.5)
+    assert export_run(tmp_path / "run") == versions / "6"
+    checksums = [read_info(versions / version)["weights_sha256"] for version in "56"]
     assert checksums[0] != checksums[1]
-    with pytest.raises(InputError, match=r"the models of several seeds; expected .*seed-1"):
-        export(ExportSettings(str(tmp_path), str(tmp_path / "1")))
 
 
 def test_run_without_training_is_not_exported(tmp_path: Path):

@@ -19,7 +19,6 @@ from keras_bert.tasks.fine_tuning.model import make_optimizer
 from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, in_order_of, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.checkpoint import CheckpointWriter
@@ -82,7 +81,7 @@ def start_of(settings):
 
 
 def run_of(settings, output_dir, training=TRAINING, **changes):
-    values = {"strategy": make_strategy(), "seeds": [settings.random_seed], **changes}
+    values = {"strategy": make_strategy(), **changes}
     return FineTuningRun(settings=settings, training=training, output_dir=output_dir, **values)
 
 
@@ -431,41 +430,6 @@ def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
         assert np.array_equal(value, after[name]) == ("embeddings" in name), name
 
 
-@pytest.mark.slow
-def test_finished_seeds_of_an_unfinished_run_are_logged_without_advice(
-    settings, make_task, tmp_path, caplog
-):
-    start, run = start_of(settings), run_of(settings, tmp_path, ONE_STEP, seeds=[1, 2])
-    fine_tune_seeds(run, start, make_task())
-    (tmp_path / "results.json").unlink()
-    with caplog.at_level("INFO", "absl"):
-        fine_tune_seeds(run, start, make_task())
-        fine_tune_seeds(run, start, make_task())
-    finished = [message for message in caplog.messages if "is finished" in message]
-    assert finished == [
-        f"{tmp_path / 'seed-1'} is finished; nothing to do",
-        f"{tmp_path / 'seed-2'} is finished; nothing to do",
-        f"{tmp_path} is finished; nothing to do (use another folder for a new run)",
-    ]
-
-
-@pytest.mark.slow
-def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_task, tmp_path):
-    start, run = start_of(settings), run_of(settings, tmp_path, ONE_STEP, seeds=[1, 2])
-    scores = make_task([0.5, 0.5, 0.8, 0.8])
-    results = fine_tune_seeds(run, start, scores)
-    assert results["seeds"] == [1, 2]
-    assert results["accuracy_mean"] == pytest.approx(0.65)
-    assert results["accuracy_std"] == pytest.approx(0.3 / 2**0.5)
-    assert weights_of(tmp_path / "seed-1") != weights_of(tmp_path / "seed-2")
-    go(replace(settings, random_seed=2), tmp_path / "alone", make_task(), ONE_STEP)
-    assert weights_of(tmp_path / "seed-2") == weights_of(tmp_path / "alone")
-    assert fine_tune_seeds(run, start, scores) == results
-    changed = replace(scores, data={"dev": ["23 examples"]})
-    with pytest.raises(InputError, match="dev_sha256 was"):
-        fine_tune_seeds(run, start, changed)
-
-
 @pytest.mark.parametrize(
     ("changes", "training", "message"),
     [
@@ -475,16 +439,14 @@ def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_ta
         ({"score": None}, {}, r"--early_stopping_patience=1 needs a development set"),
     ],
 )
-def test_rejected_run_leaves_no_folder_for_one_or_several_seeds(
+def test_rejected_run_leaves_no_folder(
     settings, make_task, tmp_path, trained, changes, training, message
 ):
     settings = replace(settings, init_checkpoint=str(trained), early_stopping_patience=1)
     training, task = replace(ONE_STEP, **training), make_task(**changes)
-    for seeds in ([1], [1, 2]):
-        run = run_of(settings, tmp_path / "out", training, seeds=seeds)
-        with pytest.raises(InputError, match=message):
-            fine_tune_seeds(run, start_of(settings), task)
-        assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match=message):
+        go(settings, tmp_path / "out", task, training)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -575,22 +537,6 @@ def test_padded_embedding_table_accepts_a_shorter_vocabulary_file(make_checkpoin
     (tmp_path / "vocab.txt").write_text("\n".join(vocab[:-4]) + "\n")
     start = open_pretrained(StartSettings(str(folder), str(tmp_path / "vocab.txt"), None, 64))
     assert start.vocab == [*vocab[:-4], *(f"[unused{n}]" for n in range(4))]
-
-
-@pytest.mark.slow
-def test_single_seed_is_recorded_as_the_seed_of_the_run(settings, make_task, tmp_path):
-    """Otherwise a run with another seed could resume this one."""
-
-    def go_with(seed):
-        record = {"random_seed": settings.random_seed}
-        run = run_of(settings, tmp_path / "out", ONE_STEP, record=record, seeds=[seed])
-        return fine_tune_seeds(run, start_of(settings), make_task())
-
-    go_with(7)
-    recorded = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
-    assert recorded["random_seed"] == 7
-    with pytest.raises(InputError, match="random_seed was 7 and is now 8"):
-        go_with(8)
 
 
 def test_optimizer_follows_the_settings(settings):

@@ -13,10 +13,9 @@ from keras_bert.tasks.classification.objective import classification_objective
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.fine_tuning.teacher import Teacher
 from keras_bert.tasks.soft_losses import NO_OUTPUT
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.strategy import make_strategy
@@ -55,7 +54,12 @@ def task_of(distillation=None, **changes):
 
 def run_of(start, output_dir, teacher="", distillation=None, **changes):
     settings = FineTuningSettings(
-        str(start), max_seq_length=64, learning_rate=3e-3, num_train_epochs=1, **changes
+        str(start),
+        max_seq_length=64,
+        learning_rate=3e-3,
+        num_train_epochs=1,
+        random_seed=1,
+        **changes,
     )
     return FineTuningRun(
         settings=settings,
@@ -63,14 +67,13 @@ def run_of(start, output_dir, teacher="", distillation=None, **changes):
         strategy=make_strategy("default"),
         output_dir=output_dir,
         record={"teacher": str(teacher)},
-        seeds=[1],
         teacher=str(teacher),
         distillation=distillation,
     )
 
 
 def go(run, task=None):
-    return fine_tune_seeds(run, open_pretrained(run.settings), task or task_of(run.distillation))
+    return fine_tune(run, open_pretrained(run.settings), task or task_of(run.distillation))
 
 
 def weights(folder):
@@ -146,17 +149,6 @@ def test_a_resumed_run_has_the_same_bits(tiny_checkpoint, teacher, tmp_path):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     go(replace(run, output_dir=tmp_path / "b"))
     assert equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
-
-
-@pytest.mark.slow
-def test_the_teacher_runs_once_for_all_seeds(tiny_checkpoint, teacher, tmp_path, monkeypatch):
-    calls = []
-    label = Teacher._label
-    monkeypatch.setattr(Teacher, "_label", lambda *given: calls.append(given) or label(*given))
-    run = run_of(tiny_checkpoint, tmp_path / "run", teacher, EVEN)
-    go(replace(run, training=replace(TRAINING, num_train_steps=1), seeds=[1, 2]))
-    assert len(calls) == 1
-    assert not equal(weights(tmp_path / "run" / "seed-1"), weights(tmp_path / "run" / "seed-2"))
 
 
 @pytest.mark.slow

@@ -28,13 +28,13 @@ def run(files, output_dir, init_checkpoint=None, **changes):
         "max_seq_length": 8,  # Some sentences are split.
         "learning_rate": 1e-2,
         "num_train_epochs": 4.0,
+        "random_seed": 1,
     } | changes
     run = FineTuningRun(
         settings=FineTuningSettings(**settings),
         training=TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False),
         strategy=tf.distribute.get_strategy(),
         output_dir=output_dir,
-        seeds=[1],
     )
     return fine_tune_tagger(NerSettings(**ner), run)
 

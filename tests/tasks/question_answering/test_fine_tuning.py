@@ -258,7 +258,6 @@ def scored(vocab, write_squad, questions, tmp_path):
                 strategy=tf.distribute.get_strategy(),
                 output_dir=tmp_path / "out",
                 settings=FineTuningSettings(str(folder), max_seq_length=80, do_train=False),
-                seeds=[1],
             ),
         )
 
