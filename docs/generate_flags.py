@@ -145,7 +145,7 @@ def _required(values: FlagValues) -> set[str]:
         name
         for name in own_flags(values)
         if any(
-            validator.message in (_REQUIRED, f"--{name} {_REQUIRED}")
+            validator.message.startswith((_REQUIRED, f"--{name} {_REQUIRED}"))
             for validator in values[name].validators
         )
     }

@@ -19,7 +19,7 @@ from absl.flags import FlagValues
 
 from keras_bert.common.compilation_cache import use_compilation_cache
 from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.programs import fine_tuning_flags, missing_flags
+from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
@@ -94,26 +94,15 @@ FLAGS_OF_THE_RUN = (
     "matryoshka_sizes",
 )
 
-HELP = """\
-found {found}. Required: examples, and a model to start from:
-  data         --train_file with the columns anchor and positive, or for --loss=cosent with text_a,
-               text_b and score (see --help for other column names)
-  checkpoint   a Hugging Face directory with model.safetensors in data/bert/; or any checkpoint
-               given as --init_checkpoint (Google's TF1 files and KerasHub presets too)
-The shortest command with both in place:
-  keras-bert embed --train_file=FILE --init_checkpoint=DIR --output_dir=out"""
-
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Trains an embedding model and prints the final metrics."""
     reject_arguments(arguments)
     long_text = fine_tuning_flags.long_text_flags(flags)
-    missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN, *long_text)
-    no_data = "" if flags.train_file or flags.eval_file else "no --train_file"
-    missing_flags.complete_flags(flags, no_data, "out/embed", HELP)
+    fine_tuning_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN, *long_text)
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.
-        missing_flags.use(flags, "max_seq_length", _saved_length(Path(flags.init_checkpoint)))
+        fine_tuning_flags.use(flags, "max_seq_length", _saved_length(Path(flags.init_checkpoint)))
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.embedding.data import EmbeddingSettings
     from keras_bert.tasks.embedding.fine_tuning import fine_tune_embedder

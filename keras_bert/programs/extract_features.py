@@ -20,7 +20,7 @@ from absl.flags import FlagValues
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, Definitions
-from keras_bert.programs.program import MissingInput, Program, reject_arguments, require_tensorflow
+from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
 
 _DEFAULT_LAYERS = 4
 
@@ -68,23 +68,12 @@ def define_flags(define: Definitions) -> None:
         "Data type of the computation; bfloat16 is less exact.",
     )
     define.boolean("jit_compile", True, "Compile with XLA.")
-
-
-HELP = """\
-{missing} not given. Required: lines of text, and a model:
-  text         a UTF-8 file with one text, or one pair "a ||| b", per line
-  checkpoint   a Hugging Face directory with model.safetensors, Google's TF1 files, a KerasHub
-               preset, or the folder of an earlier run
-The shortest command:
-  keras-bert extract-features --input_file=FILE --init_checkpoint=DIR --output_file=FILE.jsonl"""
+    define.require("input_file", "output_file", "init_checkpoint")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Computes the features and writes them."""
     reject_arguments(arguments)
-    names = ("input_file", "output_file", "init_checkpoint")
-    if missing := [f"--{name}" for name in names if not flags[name].value]:
-        raise MissingInput(HELP.format(missing=" and ".join(missing)))
     layers = None if flags.layers is None else _layers(flags.layers)
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     require_tensorflow()

@@ -1,17 +1,20 @@
 """Defines and reads the flags that all fine-tuning programs share.
 
-A main function first sets the flags that are missing on the command line (missing_flags.py). Then
-it calls `read`, which imports TensorFlow.
+With --nodo_train, a main function first takes flags from the run of --init_checkpoint
+(`use_flags_of_run`). Then it calls `read`, which imports TensorFlow.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.common.compilation_cache import use_compilation_cache
 from keras_bert.common.errors import InputError
+from keras_bert.common.files import value_of
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import (
     MAX_BATCH_SIZE,
@@ -28,6 +31,7 @@ from keras_bert.programs.run_flags import (
     strategy_of,
 )
 from keras_bert.tasks.defaults import DEFAULTS, TrainingDefaults
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 if TYPE_CHECKING:
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun
@@ -44,6 +48,8 @@ FLAGS_THAT_MAY_CHANGE = (
     "worker_timeout",
 )
 
+# absl's name for the type of flags with comma-separated values.
+_LIST = "comma separated list of strings"
 _TEACHER_FLAGS = ("teacher", "distillation_weight", "temperature")
 # Flags of later versions. So that runs of earlier versions can be resumed, run.json lacks them if
 # they have their default; the flags of a teacher are there if --teacher is given.
@@ -152,6 +158,7 @@ def define_flags(
     )
     define_computing(define)
     define_export(define)
+    define.require("init_checkpoint", "output_dir")
 
 
 def define_long_text(define: Definitions) -> None:
@@ -200,15 +207,87 @@ def define_teacher(define: Definitions) -> None:
     )
 
 
+def use(flags: FlagValues, name: str, value: object) -> None:
+    """Sets a flag to a value and logs it; does nothing if the value is empty."""
+    if value:
+        logging.info("--%s=%s", name, value)
+        flags[name].value = value
+
+
+def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
+    """Sets --max_seq_length and the flags `names` to the settings of the model.
+
+    They are saved with the model, or recorded by the run that trained it. This applies only with
+    --nodo_train, and not to flags on the command line. Flags that are not recorded, as in an older
+    run or in a model of another library, keep their default.
+
+    Returns:
+        The run, without settings if --init_checkpoint is not of a run; None with --do_train.
+
+    Raises:
+        InputError: the run's files cannot be read, or contain a value that the flag rejects.
+    """
+    if flags.do_train:
+        return None
+    model = Path(flags.init_checkpoint)
+    run = EarlierRun.of(model)
+    recorded = run.recorded(model)
+    kinds = {"int": int, "float": float, "bool": bool, _LIST: list}
+    used = []
+    for flag in (flags[name] for name in ("max_seq_length", *names)):
+        kind = kinds.get(flag.flag_type(), str)
+        values = [(value_of(*each, flag.name, kind, None), each[0]) for each in recorded]
+        value, file = next((each for each in values if each[0] is not None), (None, None))
+        if flag.present or value is None or value == flag.value:
+            continue
+        try:
+            flag.value = flag.parser.parse([*map(str, value)] if kind is list else value)
+        except ValueError as error:
+            raise InputError(f"{file}: {flag.name}: {error}") from None
+        shown = ",".join(map(str, value)) if isinstance(value, list) else value
+        used.append(f"--{flag.name}={shown}")
+    if used:
+        logging.info("Using the settings of %s: %s", model, " ".join(used))
+    return run
+
+
+def use_data_dir(flags: FlagValues, names: Mapping[str, Sequence[str]]) -> None:
+    """Sets the file flags that the command line does not set to the files in --data_dir, if given.
+
+    --data_dir is then cleared, so that the same run can be resumed with file flags instead.
+
+    Args:
+        flags: the flags.
+        names: the possible file names for each file flag.
+
+    Raises:
+        InputError: --data_dir contains none of the files.
+    """
+    if not flags.data_dir:
+        return
+    folder = Path(flags.data_dir)
+    found = {
+        flag: next((str(folder / name) for name in known if (folder / name).is_file()), "")
+        for flag, known in names.items()
+    }
+    if not any(found.values()):
+        known = ", ".join(name for some in names.values() for name in some)
+        raise InputError(
+            f"--data_dir={folder}: contains none of the expected files {known}. Pass --tfds if it "
+            "is the data_dir of TFDS"
+        )
+    for flag, path in found.items():
+        if not flags[flag].value:
+            use(flags, flag, path)
+    flags.data_dir = ""
+
+
 def read(flags: FlagValues) -> "FineTuningRun":
     """Imports TensorFlow, and creates a run from the flags of `define_flags`.
 
     Raises:
         InputError: flags are missing or contradict each other.
     """
-    for name in ("init_checkpoint", "output_dir"):
-        if not flags[name].value:
-            raise InputError(f"--{name} is required and must not be empty")
     check_output_dir(flags.output_dir, flags.init_checkpoint)
     check_not_input_folder(
         flags.output_dir, [flags[name].value for name in _INPUT_FLAGS if name in flags]

@@ -81,8 +81,8 @@ class Definitions:
 
     def require(self, *names: str, unless: str = "") -> None:
         """Requires non-empty values for flags, unless the boolean flag `unless` is set."""
-        message = "is required and must not be empty"
         for name in names:
+            message = f"is required and must not be empty; expected: {self._values[name].help}"
             if unless:
                 self.check([name, unless], lambda two: any(two.values()), f"--{name} {message}")
             else:

@@ -7,24 +7,20 @@ Files that end in .jsonl or .json are exports of annotation tools: texts with ch
 that end in .parquet or .arrow are tables of such texts, and those that end in .spacy are DocBin
 files of spaCy.
 
-Without flags, it uses a model and files under data/, or CoNLL-2003 prepared by TensorFlow Datasets.
 To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
-from keras_bert.programs import fine_tuning_flags, missing_flags
+from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
 from keras_bert.tasks.defaults import DEFAULTS
-from keras_bert.tasks.ner.tfds import tfds_name
-from keras_bert.tasks.prepared_tfds import find_prepared
 
 
 def define_flags(define: Definitions) -> None:
@@ -87,8 +83,7 @@ def define_flags(define: Definitions) -> None:
 # detected for each file.
 FLAGS_OF_THE_RUN = ("token_column", "tag_column", "comment_prefix")
 
-# The default folders, the names of the files there, and the default TFDS dataset.
-FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
+# The names of the files in --data_dir.
 FILES = {
     "train_file": ("train.conll", "train.txt", "eng.train", "wnut17train.conll", "train.jsonl"),
     "eval_file": (
@@ -109,24 +104,20 @@ FILES = {
         "test.jsonl",
     ),
 }
-TFDS = "conll2003"
-
-HELP = """\
-found {found}. Required: column files, and a model to start from:
-  data         data/ner/train.conll, dev.conll and test.conll with one word and its tag per line
-               and an empty line after each sentence, or .jsonl files of texts with spans; or
-               other files given as --train_file, --eval_file and --test_file; or a dataset
-               prepared by TFDS (tfds build conll2003)
-  checkpoint   a Hugging Face directory with model.safetensors in data/bert/; or any checkpoint
-               given as --init_checkpoint (Google's TF1 files and KerasHub presets too)
-The shortest command with both in place:
-  keras-bert ner --data_dir=DIR --init_checkpoint=DIR --output_dir=out"""
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes a tagger and prints the final metrics."""
     reject_arguments(arguments)
-    _complete_flags(flags)
+    names = () if flags.tfds else FLAGS_OF_THE_RUN
+    fine_tuning_flags.use_flags_of_run(flags, "document_context", *names)
+    if flags.task_name and not flags.tfds:
+        raise InputError(
+            f"--task_name={flags.task_name} can only be used with --tfds; expected --tfds, or no "
+            "--task_name"
+        )
+    if not flags.tfds:
+        fine_tuning_flags.use_data_dir(flags, FILES)
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.ner.data import NerSettings
     from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
@@ -136,27 +127,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     results = fine_tune_tagger(NerSettings(**own), run)
     if worker_index(run.strategy) == 0:
         finish(results, run.output_dir, flags.export)
-
-
-def _complete_flags(flags: FlagValues) -> None:
-    missing_flags.use_flags_of_run(
-        flags, "document_context", *([] if flags.tfds else FLAGS_OF_THE_RUN)
-    )
-    if flags.task_name and not flags.tfds:
-        raise InputError(
-            f"--task_name={flags.task_name} can only be used with --tfds; expected --tfds, or no "
-            "--task_name"
-        )
-    has_data = flags.tfds or missing_flags.use_files(flags, _folders(), FILES)
-    if not has_data and find_prepared(tfds_name(TFDS)):
-        missing_flags.use(flags, "task_name", TFDS)
-        missing_flags.use(flags, "tfds", True)
-        has_data = True
-    missing_flags.complete_flags(flags, "" if has_data else "no column files", "out/ner", HELP)
-
-
-def _folders() -> list[Path]:
-    return [path for pattern in FOLDERS for path in sorted(Path().glob(pattern))]
 
 
 PROGRAM = Program("ner", __doc__, define_flags, main, resumable=True)

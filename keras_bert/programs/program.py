@@ -54,13 +54,6 @@ _PERMANENT = ("INVALID_ARGUMENT", "NOT_FOUND", "UNIMPLEMENTED")
 _BACKENDS = ("tensorflow", "jax", "torch")
 
 
-class MissingInput(Exception):
-    """Raised if required input is missing; the message explains in a few lines what to provide.
-
-    `keras-bert` in the message is replaced by the command that the user ran.
-    """
-
-
 @dataclass(frozen=True)
 class Program:
     """A command-line program, `keras-bert NAME`.
@@ -89,28 +82,19 @@ def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
     # The encoding of stdout may lack characters of paths and tokens.
     with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")
-    module = getattr(sys.modules["__main__"], "__spec__", None)  # None without `python -m`.
-    command = None
-    if argv is None and module:
-        command = f"python -m {module.name.removesuffix('.__main__')}"
     with quiet_end_without_reader():
-        code = call(program, sys.argv if argv is None else argv, command)
+        code = call(program, sys.argv if argv is None else argv)
     sys.exit(code)
 
 
-def call(program: Program, argv: Sequence[str], command: str | None = None) -> int:
+def call(program: Program, argv: Sequence[str]) -> int:
     """Runs a program in this process, and returns its exit code.
 
     At the end, `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal handlers are
     restored, but not the global state of other libraries, such as the Keras backend. The first
-    entry of `argv` is the program's name in messages. `command` is the command that starts the
-    program, for help texts; by default it is derived from `argv`.
+    entry of `argv` is the program's name in messages.
     """
     name = os.path.basename(argv[0])
-    command = command or (f"python {name}" if name.endswith(".py") else name)
-
-    def with_users_command(text: str) -> str:
-        return text.replace(f"keras-bert {program.name}", command)
 
     def fail(line: str, code: int) -> int:
         with contextlib.suppress(BrokenPipeError):  # The exit code is more important.
@@ -118,7 +102,7 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
         return code
 
     values = FlagValues()
-    with _process_state(argv), absl_flags(values, with_users_command(program.description)):
+    with _process_state(argv), absl_flags(values, program.description):
         try:
             program.define_flags(Definitions(values, argv[0]))
             arguments = _parse(values, argv)
@@ -131,8 +115,6 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
         except InputError as error:
             code = EndedEarly.EXIT_CODE if isinstance(error, InUse) else 1
             return fail("error: " + " ".join(str(error).split()), code)
-        except MissingInput as error:
-            return fail(with_users_command(str(error)), 1)
         except EndedEarly as error:
             return fail(
                 f"ended early: {error}: run the same command again to resume", EndedEarly.EXIT_CODE
@@ -244,7 +226,7 @@ def _run_main(program: Program, values: FlagValues, arguments: Sequence[str]) ->
     else:
         try:
             program.main(values, arguments)
-        except (InputError, EndedEarly, MissingInput):
+        except (InputError, EndedEarly):
             raise
         except Exception:
             if values.pdb_post_mortem and sys.stdout.isatty():

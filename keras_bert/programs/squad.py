@@ -3,22 +3,19 @@ r"""Fine-tunes BERT for extractive question answering: SQuAD v1.1 and v2.0.
     keras-bert squad --init_checkpoint=model --train_file=train-v1.1.json \
         --eval_file=dev-v1.1.json --output_dir=out
 
-Without flags, it uses a model under data/, and SQuAD from data/squad or prepared by TensorFlow
-Datasets. To resume an interrupted run, run the same command again.
+To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 
 from absl.flags import FlagValues
 
-from keras_bert.programs import fine_tuning_flags, missing_flags
+from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
 from keras_bert.tasks.defaults import DEFAULTS
-from keras_bert.tasks.prepared_tfds import find_prepared
 from keras_bert.tasks.question_answering.settings import AnswerSettings, check_doc_stride
 
 
@@ -87,28 +84,19 @@ FLAGS_OF_THE_RUN = (
     "max_answer_length",
 )
 
-# The default folder, and the names of the files there.
-DATA = "data/squad"
-FILES = {
-    "train_file": ["train-{version}.json"],
-    "eval_file": ["dev-{version}.json"],
-    "predict_file": [],
-}
-
-HELP = """\
-found {found}. Required: questions, and a model to start from:
-  data         data/squad/train-{version}.json and dev-{version}.json, from rajpurkar.github.io/
-               SQuAD-explorer; or SQuAD prepared by TFDS (tfds build squad/{version})
-  checkpoint   a Hugging Face directory with model.safetensors in data/bert/; or any checkpoint
-               given as --init_checkpoint (Google's TF1 files and KerasHub presets too)
-The shortest command with both in place is keras-bert squad. With files in other folders:
-  keras-bert squad --train_file=F --eval_file=F --init_checkpoint=DIR --output_dir=out"""
-
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes a span labeler and prints the final metrics."""
     reject_arguments(arguments)
-    _complete_flags(flags)
+    earlier = fine_tuning_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
+    if not flags.tfds:
+        version = "v2.0" if flags.version_2_with_negative else "v1.1"
+        files = {"train_file": [f"train-{version}.json"], "eval_file": [f"dev-{version}.json"]}
+        fine_tuning_flags.use_data_dir(flags, files)
+    has_dev = flags.do_eval and (flags.eval_file or flags.tfds)
+    is_open = flags.version_2_with_negative and flags.null_score_diff_threshold is None
+    if earlier and is_open and not has_dev:  # No development set to find the threshold with.
+        fine_tuning_flags.use(flags, "null_score_diff_threshold", earlier.threshold())
     if flags["doc_stride"].present:
         check_doc_stride(flags.doc_stride, flags.max_seq_length)
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
@@ -125,25 +113,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     results = fine_tune_span_labeler(squad, run)
     if worker_index(run.strategy) == 0:
         finish(results, run.output_dir, flags.export)
-
-
-def _complete_flags(flags: FlagValues) -> None:
-    run = missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
-    version = "v2.0" if flags.version_2_with_negative else "v1.1"
-    names = {
-        flag: [name.format(version=version) for name in known] for flag, known in FILES.items()
-    }
-    has_data = flags.tfds or missing_flags.use_files(flags, [Path(DATA)], names)
-    if not has_data and find_prepared(f"squad/{version}"):
-        missing_flags.use(flags, "tfds", True)
-        has_data = True
-    has_dev = flags.do_eval and (flags.eval_file or flags.tfds)
-    is_open = flags.version_2_with_negative and flags.null_score_diff_threshold is None
-    if run and is_open and not has_dev:  # No development set to find the threshold with.
-        missing_flags.use(flags, "null_score_diff_threshold", run.threshold())
-    no_data = "" if has_data else f"no SQuAD {version}"
-    help_text = HELP.replace("{version}", version)
-    missing_flags.complete_flags(flags, no_data, f"out/squad-{version}", help_text)
 
 
 PROGRAM = Program("squad", __doc__, define_flags, main, resumable=True)

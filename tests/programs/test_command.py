@@ -97,11 +97,14 @@ def test_help_of_every_command_exits_with_0(root):
     assert done.stdout.splitlines() == ["['numpy']"], done.stderr
 
 
-def test_messages_name_the_command_that_was_used(root, tmp_path):
-    done = command("squad", cwd=tmp_path, env={"PYTHONPATH": str(root), "TFDS_DATA_DIR": "none"})
-    assert done.returncode == 1
-    assert done.stderr.startswith("keras-bert squad: found no SQuAD v1.1 and no checkpoint.")
-    assert "  keras-bert squad --train_file=F" in done.stderr
+def test_missing_flag_fails_with_one_line_that_names_it_and_what_it_expects(root):
+    done = command("squad", "--output_dir=out", cwd=root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "keras-bert squad: error: flag --init_checkpoint=: is required and must not be empty; "
+        "expected: Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. "
+        "If it is a run folder, --nodo_train uses that run's flags about text and answers.\n"
+    )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -12,7 +12,7 @@ from absl import flags, logging
 
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import MissingInput, Program, call, reject_arguments
+from keras_bert.programs.program import Program, call, reject_arguments
 from keras_bert.programs.run_flags import (
     check_not_input_folder,
     check_output_dir,
@@ -30,7 +30,6 @@ def define_flags(define):
 def main(values, arguments):
     endings = {
         "bad": InputError("notes.txt, line 3:\nexpected a number, got 'x'"),
-        "missing": MissingInput("nothing found. Expected:\n  keras-bert count --count=2"),
         "early": EndedEarly("worker 1 is gone"),
         "interrupted": KeyboardInterrupt(),
         "stopped": KeyboardInterrupt("stopped after step 5; the checkpoint is saved"),
@@ -87,14 +86,6 @@ def test_invalid_input_exits_with_code_1_and_one_line(ends):
     assert err == "count.py: error: notes.txt, line 3: expected a number, got 'x'\n"
 
 
-def test_missing_input_names_the_command_that_was_used(ends):
-    code, out, err = ends("missing")
-    assert (code, out) == (1, "")
-    assert err == "count.py: nothing found. Expected:\n  python count.py --count=2\n"
-    _, _, err = ends("missing", name="keras-bert count")
-    assert err == "keras-bert count: nothing found. Expected:\n  keras-bert count --count=2\n"
-
-
 @pytest.mark.parametrize(
     ("flag", "expected"),
     [
@@ -102,7 +93,7 @@ def test_missing_input_names_the_command_that_was_used(ends):
         ("--count=many", "flag --count=many: invalid literal"),
         ("--count=0", "flag --count=0: 0 is not a positive integer"),
         ("--count", "Missing value for flag --count"),
-        ("--name=", "flag --name=: is required and must not be empty"),
+        ("--name=", "flag --name=: is required and must not be empty; expected: A name."),
         ("--nojit_compile=3", "--nojit_compile=3 does not take an argument"),
         ("--worker_timeout=nan", "flag --worker_timeout=nan: expected a finite number"),
         ("--worker_timeout=-1", "flag --worker_timeout=-1.0: expected seconds from 0 to 604800"),
@@ -129,7 +120,7 @@ def test_flags_are_read_from_a_file(ends, tmp_path):
 def test_help_shows_the_programs_own_flags(ends, flag):
     code, out, err = ends(flag)
     assert (code, err) == (0, "")
-    assert out.startswith("Counts.\n\n    python count.py --count=3\n\nflags:\n")
+    assert out.startswith("Counts.\n\n    keras-bert count --count=3\n\nflags:\n")
     assert "  --count: How many.\n" in out
     assert "--[no]jit_compile: Compile with XLA." in out
     assert ("absl.logging:" in out) == (flag == "--helpfull")

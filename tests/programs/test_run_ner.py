@@ -1,4 +1,4 @@
-"""Runs run_ner.py as a user does: default flags with and without data, and invalid input."""
+"""Runs run_ner.py as a user does: a folder of files, flags of the run, and invalid input."""
 
 import json
 
@@ -21,18 +21,10 @@ def place(make_checkpoint, tmp_path_factory):
     return place
 
 
-def test_missing_data_prints_the_expected_files_and_shortest_command(run_program, tmp_path):
-    done = run_program("run_ner.py", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "found no column files and no checkpoint" in done.stderr
-    assert "data/ner/train.conll" in done.stderr
-    assert "python run_ner.py --data_dir=DIR --init_checkpoint=DIR --output_dir=out" in done.stderr
-    assert len(done.stderr.splitlines()) < 10
-
-
 @pytest.mark.slow
-def test_default_flags_use_the_data_and_model_under_data(run_program, place):
-    done = run_program("run_ner.py", "--nojit_compile", cwd=place)
+def test_files_of_a_data_folder_are_used(run_program, place):
+    flags = {"init_checkpoint": "data/bert", "output_dir": "out/ner"}
+    done = run_program("run_ner.py", "--nojit_compile", cwd=place, data_dir="data/ner", **flags)
     assert done.returncode == 0, done.stderr
     output_dir = place / "out" / "ner"
     assert {path.name for path in output_dir.iterdir()} >= {
@@ -49,8 +41,8 @@ def test_default_flags_use_the_data_and_model_under_data(run_program, place):
     assert f"f1 = {results['f1']:.6g}" in done.stdout
     words = [s.words for s in read_conll(output_dir / "predictions.conll")]
     assert words == [s.words for s in read_conll(place / "data" / "ner" / "dev.conll")]
-    # Naming the same folder explicitly continues the same run.
-    flags = {"data_dir": "data/ner", "output_dir": "out/ner"}
+    # Naming the same files continues the same run.
+    flags |= {"train_file": "data/ner/train.conll", "eval_file": "data/ner/dev.conll"}
     again = run_program("run_ner.py", "--nojit_compile", cwd=place, **flags)
     assert again.returncode == 0, again.stderr
     assert "is finished; nothing to do" in again.stderr
@@ -64,32 +56,26 @@ def test_default_flags_use_the_data_and_model_under_data(run_program, place):
             "--data_dir=data/nre: contains none of the expected files train.conll, ",
         ),
         ({"task_name": "wikiann/de"}, "--task_name=wikiann/de can only be used with --tfds"),
+        ({"init_checkpoint": ""}, "--init_checkpoint=: is required and must not be empty"),
     ],
 )
 def test_data_flags_without_matching_data_are_rejected(run_program, place, flags, message):
-    done = run_program("run_ner.py", cwd=place, output_dir="bad", **flags)
+    flags = {"init_checkpoint": "data/bert", "output_dir": "bad"} | flags
+    done = run_program("run_ner.py", cwd=place, **flags)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
     assert len(done.stderr.splitlines()) == 1
     assert not (place / "bad").exists()
 
 
-def test_data_folder_without_training_file_is_not_used_by_default(run_program, tmp_path):
-    (tmp_path / "data" / "ner").mkdir(parents=True)
-    (tmp_path / "data" / "ner" / "dev.conll").write_text("a\tO\n")
-    done = run_program("run_ner.py", cwd=tmp_path)
-    assert "found no column files and no checkpoint" in done.stderr
-    done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path)
-    assert "found no checkpoint" in done.stderr
-
-
 def test_prediction_takes_columns_and_context_from_the_run(run_program, tmp_path):
     settings = {"token_column": 1, "tag_column": 3, "document_context": True, "tag_scheme": "iob1"}
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
-    done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path, init_checkpoint=".")
+    flags = {"init_checkpoint": ".", "output_dir": "model"}  # The folder is rejected later.
+    done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path, **flags)
     taken = "--document_context=True --token_column=1 --tag_column=3"
     assert f"Using the settings of .: {taken}\n" in done.stderr
-    assert "found no column files" in done.stderr
+    assert "--output_dir=model: overlaps with --init_checkpoint" in done.stderr
 
 
 def test_malformed_line_fails_with_one_line_and_leaves_no_folder(run_program, place, tmp_path):

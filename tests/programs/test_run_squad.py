@@ -132,31 +132,18 @@ def test_export_gives_the_same_answers_as_the_program(folder, finished):
     assert dict(zip(questions, (answer.decode() for answer in found), strict=True)) == answers
 
 
-def test_missing_data_prints_the_expected_files_and_a_command(run_program, folder, tmp_path):
-    done = run_program("run_squad.py", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "found no SQuAD v1.1 and no checkpoint" in done.stderr
-    assert "data/squad/train-v1.1.json" in done.stderr
-    assert "python run_squad.py --train_file=F" in done.stderr
-    assert len(done.stderr.splitlines()) < 10
-
-
 @pytest.mark.slow
-def test_default_flags_use_the_data_and_model_under_data(run_program, folder, tmp_path):
-    squad = tmp_path / "data" / "squad"
-    squad.mkdir(parents=True)
+def test_files_of_a_data_folder_are_used(run_program, folder, tmp_path):
+    (tmp_path / "squad").mkdir()
     for name in ("train-v1.1.json", "dev-v1.1.json"):
-        (squad / name).symlink_to(folder / "train.json")
-    (tmp_path / "data" / "bert").symlink_to(folder / "start")
-    done = run_program("run_squad.py", cwd=tmp_path)
+        (tmp_path / "squad" / name).symlink_to(folder / "train.json")
+    flags = {"init_checkpoint": folder / "start", "output_dir": "out"}
+    done = run_program("run_squad.py", cwd=tmp_path, data_dir="squad", **flags)
     assert done.returncode == 0, done.stderr
-    for flag in (
-        "train_file=data/squad/train",
-        "eval_file=data/squad/dev",
-        "init_checkpoint=data/",
-    ):
-        assert f"--{flag}" in done.stderr
-    output_dir = tmp_path / "out" / "squad-v1.1"
+    files = {"train_file": "squad/train-v1.1.json", "eval_file": "squad/dev-v1.1.json"}
+    for name, file in files.items():
+        assert f"--{name}={file}" in done.stderr
+    output_dir = tmp_path / "out"
     results = json.loads((output_dir / "results.json").read_text())
     counts = {"train_truncated", "dev_truncated", "test_truncated"}
     assert results.keys() == {"step", "best_step", "exact", "f1"} | counts
@@ -165,8 +152,8 @@ def test_default_flags_use_the_data_and_model_under_data(run_program, folder, tm
     answers = json.loads((output_dir / "predictions.json").read_text())
     assert answers.keys() == {f"{i}{j}" for i in range(4) for j in range(2)}
     assert (output_dir / "model" / "model.safetensors").exists()
-    # Naming the same folder explicitly continues the same run.
-    again = run_program("run_squad.py", cwd=tmp_path, data_dir="data/squad")
+    # Naming the same files continues the same run.
+    again = run_program("run_squad.py", cwd=tmp_path, **files, **flags)
     assert again.returncode == 0, again.stderr
     assert "is finished; nothing to do" in again.stderr
 
