@@ -37,7 +37,7 @@ docs: $(READY) $(DOCS)
 	NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --strict --clean
 
 demo: $(READY)
-	$(BIN)/python run_demo.py --output_dir=demo
+	$(BIN)/keras-bert demo --output_dir=demo
 
 TEST := $(BIN)/python -m pytest -n 2 --dist=loadfile
 test: $(READY)

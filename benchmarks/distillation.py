@@ -71,7 +71,7 @@ def student_start() -> Path:
     """Writes the initial model of the students, and returns its folder."""
     folder = Path(FLAGS.work_dir) / "start"
     if not folder.exists():
-        convert = [ROOT / ".venv/bin/python", "-m", "keras_bert.checkpoints.convert"]
+        convert = [ROOT / ".venv/bin/python", "-m", "keras_bert", "convert"]
         command = [*convert, MODEL, folder, f"--keep_layers={LAYERS}"]
         subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     return folder

@@ -39,11 +39,11 @@ def make_records(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         text = [f"--input_file={CORPUS}/*.txt", f"--vocab_file={vocab}"]
         for command in (
-            ["build_vocab", "--vocab_size=8000", *text],
-            ["create_pretraining_data", f"--output_dir={records}", "--dupe_factor=2", *text],
+            ["build-vocab", "--vocab_size=8000", *text],
+            ["create-pretraining-data", f"--output_dir={records}", "--dupe_factor=2", *text],
         ):
             subprocess.run(
-                [sys.executable, "-m", f"data_tools.{command[0]}", *command[1:]],
+                [sys.executable, "-m", "keras_bert", *command],
                 cwd=ROOT,
                 check=True,
             )

@@ -35,7 +35,7 @@ def make_records(folder: Path) -> dict[str, dict]:
     """Creates unpacked and packed records; returns {kind: the counts in its manifest}."""
     counts = {}
     for way, flag in WAYS.items():
-        command = [sys.executable, "-m", "data_tools.create_pretraining_data", flag]
+        command = [sys.executable, "-m", "keras_bert", "create-pretraining-data", flag]
         command += [
             f"--input_file={CORPUS}",
             f"--vocab_file={VOCAB}",

@@ -55,7 +55,7 @@ def start_server(*more_flags: str) -> tuple[subprocess.Popen, str]:
     """Starts the server with --server_flags and more flags; returns its process and its address."""
     server = subprocess.Popen(
         [
-            *(sys.executable, "-m", "keras_bert.serving.server"),
+            *(sys.executable, "-m", "keras_bert", "serve"),
             *(f"--export_dir={FLAGS.export_dir}", "--port=0", *FLAGS.server_flags, *more_flags),
         ],
         cwd=ROOT,

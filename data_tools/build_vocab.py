@@ -8,11 +8,6 @@ learned token. With --extend_vocab, no vocabulary is learned: words that the giv
 into subwords replace its [unusedN] tokens. With --num_new_words, further words are appended.
 """
 
-if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
-    from keras_bert.programs.start import start
-
-    start("data_tools.build_vocab")
-
 import dataclasses
 import os
 import sys

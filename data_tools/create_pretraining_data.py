@@ -14,11 +14,6 @@ them share:
     keras-bert create-pretraining-data ... --executor=dask --dask_scheduler=tcp://HOST:8786
 """
 
-if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
-    from keras_bert.programs.start import start
-
-    start("data_tools.create_pretraining_data")
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor

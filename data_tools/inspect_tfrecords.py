@@ -6,11 +6,6 @@ Statistics and examples are printed to stdout as text; with --json, only the sta
 Each file that differs from its manifest is reported on stderr, and the exit code is then 1.
 """
 
-if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
-    from keras_bert.programs.start import start
-
-    start("data_tools.inspect_tfrecords")
-
 import json
 import os
 import sys

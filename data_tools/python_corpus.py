@@ -11,11 +11,6 @@ With --labelled_packages, the sentences of these packages are also written with 
 package as the label, for a classifier: labelled_train.csv, and one in five in labelled_eval.csv.
 """
 
-if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
-    from keras_bert.programs.start import start
-
-    start("data_tools.python_corpus")
-
 import ast
 import csv
 import hashlib

@@ -20,25 +20,16 @@ from keras_bert.programs.program import Program
 
 FOLDER = Path(__file__).parent / "reference" / "programs"
 
-# How each program is started in a checkout.
-IN_A_CHECKOUT = {
-    "build-vocab": "python -m data_tools.build_vocab",
-    "create-pretraining-data": "python -m data_tools.create_pretraining_data",
-    "inspect-tfrecords": "python -m data_tools.inspect_tfrecords",
-    "pretrain": "python run_pretraining.py",
-    "adapt": "python -m keras_bert adapt",
-    "classify": "python run_classifier.py",
-    "squad": "python run_squad.py",
-    "ner": "python run_ner.py",
-    "embed": "python run_embedding.py",
-    "fill-mask": "python run_fill_mask.py",
-    "extract-features": "python extract_features.py",
-    "export": "python export_model.py",
-    "serve": "python -m keras_bert.serving.server",
-    "convert": "python -m keras_bert.checkpoints.convert",
-    "plot": "python -m keras_bert plot",
-    "python-corpus": "python -m data_tools.python_corpus",
-    "demo": "python run_demo.py",
+# The files at the top level of a checkout that start a program.
+FILES = {
+    "pretrain": "run_pretraining.py",
+    "classify": "run_classifier.py",
+    "squad": "run_squad.py",
+    "ner": "run_ner.py",
+    "embed": "run_embedding.py",
+    "fill-mask": "run_fill_mask.py",
+    "extract-features": "extract_features.py",
+    "export": "export_model.py",
 }
 
 _TYPES = {"bool": "boolean", "int": "integer", "float": "number", "string": "string"}
@@ -79,9 +70,11 @@ def page(program: Program, purpose: str) -> str:
     for name, flag in flags.items():
         titles = [title for title, names in shared.items() if name in names]
         groups[titles[-1] if titles else OWN].append(flag)
+    file = FILES.get(program.name)
     parts = [
         f"# keras-bert {program.name}",
-        f"{purpose[0].upper()}{purpose[1:]}. In a checkout: `{IN_A_CHECKOUT[program.name]}`.",
+        f"{purpose[0].upper()}{purpose[1:]}."
+        + (f" In a checkout also: `python {file}`." if file else ""),
         _as_markdown(program.description),
     ]
     required = _required(values)
@@ -99,7 +92,7 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
     """Returns the page that lists all programs."""
     rows = [
         f"| [`keras-bert {program.name}`]({program.name}.md) | {purpose} | "
-        f"`{IN_A_CHECKOUT[program.name]}` |"
+        f"{_as_code(FILES.get(program.name))} |"
         for program, purpose in programs
     ]
     return "\n".join(
@@ -107,10 +100,10 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "# Programs",
             "",
             "Installation adds one command, `keras-bert`, with the programs below as subcommands.",
-            "In a checkout, the third column starts the same programs. `--help` prints the flags",
-            "that these pages list; both come from the same definitions.",
+            "In a checkout, the files in the third column start the same programs. `--help` prints",
+            "the flags that these pages list; both come from the same definitions.",
             "",
-            "| program | purpose | in a checkout |",
+            "| program | purpose | file |",
             "| --- | --- | --- |",
             *rows,
             "",
@@ -127,6 +120,10 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "",
         ]
     )
+
+
+def _as_code(text: str | None) -> str:
+    return f"`{text}`" if text else ""
 
 
 def _as_markdown(description: str) -> str:

@@ -33,7 +33,9 @@ def flags_by_command(generator: dict) -> dict[str, set[str]]:
         with absl_flags(values, ""):
             program.define_flags(Definitions(values, name))
             known = set(values)
-        commands[f"keras-bert {name}"] = commands[generator["IN_A_CHECKOUT"][name]] = known
+        commands[f"keras-bert {name}"] = known
+        if name in generator["FILES"]:
+            commands[f"python {generator['FILES'][name]}"] = known
     return commands
 
 

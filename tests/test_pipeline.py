@@ -47,7 +47,7 @@ def folder(root, tmp_path_factory) -> Path:
         "max_predictions_per_seq": PREDICTIONS,
         "num_workers": 1,
     }
-    command = [sys.executable, "-m", "data_tools.create_pretraining_data"]
+    command = [sys.executable, "-m", "keras_bert", "create-pretraining-data"]
     command += [f"--{name}={value}" for name, value in flags.items()]
     subprocess.run(command, cwd=root, check=True, capture_output=True)
     return folder

@@ -91,7 +91,7 @@ def _prepare_records(kind: str, study: Plan, folders: Folders) -> str:
     vocab = folders.prepared / "vocab.txt"
     if not vocab.exists():
         flags = {"vocab_file": vocab, "vocab_size": study.vocab_size}
-        _run_tool("data_tools.build_vocab", train, flags, folders)
+        _run_tool("keras_bert build-vocab", train, flags, folders)
     for length in study.lengths():
         output = folders.prepared / f"{kind}-{length}"
         if (output / "manifest.json").exists():
@@ -105,7 +105,7 @@ def _prepare_records(kind: str, study: Plan, folders: Folders) -> str:
             **KINDS[kind],
         }
         books = held_out if kind == HELD_OUT else train
-        _run_tool("data_tools.create_pretraining_data", books, flags, folders)
+        _run_tool("keras_bert create-pretraining-data", books, flags, folders)
     return str(folders.prepared / f"{kind}-{{max_seq_length}}")
 
 

@@ -48,13 +48,13 @@ class Usage:
 def run_program(program: str, flags: Mapping[str, object], log: Path) -> Usage:
     """Runs a program with flags, and appends its output to a file.
 
-    `program` is a file in the repository, or a module that is run with -m.
+    `program` is a file in the repository, or a module that is run with -m and its arguments.
 
     Raises:
         ProgramFailed: the program failed; the message has the last lines of its output.
         Stopped: this process was asked to stop.
     """
-    name = [ROOT / program] if program.endswith(".py") else ["-m", program]
+    name = [ROOT / program] if program.endswith(".py") else ["-m", *program.split()]
     command = [sys.executable, *map(str, name)]
     command += [f"--{flag}={_text(value)}" for flag, value in flags.items()]
     # Only modules of this folder need benchmarks/, whose files have names of other packages.

@@ -140,7 +140,7 @@ class Source:
         if task != "embedding" and is_of_other_task(self.checkpoint, task):
             raise InputError(
                 f"path={str(path)!r}: is a {architecture}; {name} expects a model for its own task "
-                "or without a head; python -m keras_bert.checkpoints.convert SRC DST --noheads "
+                "or without a head; keras-bert convert SRC DST --noheads "
                 "removes the head"
             )
 

@@ -161,7 +161,7 @@ def test_program_prints_a_report_and_one_line_errors(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
     )
-    command = [sys.executable, "-m", "keras_bert.checkpoints.convert", tmp_path / "a"]
+    command = [sys.executable, "-m", "keras_bert", "convert", tmp_path / "a"]
     done = subprocess.run([*command, tmp_path / "b"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()

@@ -70,9 +70,6 @@ def test_while_the_program_is_imported(root, tmp_path, reaction):
 COMMANDS = {
     "run_ner.py": ["run_ner.py"],
     "keras-bert ner": ["-m", "keras_bert", "ner"],
-    "build_vocab.py": ["-m", "data_tools.build_vocab"],
-    "convert.py": ["-m", "keras_bert.checkpoints.convert"],
-    "keras_bert.serving.server": ["-m", "keras_bert.serving.server"],
 }
 
 

@@ -1,6 +1,8 @@
 """The demo runs from raw text to the answers of a served classifier."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -8,8 +10,10 @@ from keras_bert.programs.demo import PACKAGES, QUESTIONS
 
 
 @pytest.mark.slow
-def test_demo_serves_the_classifier_that_it_trained(run_program, tmp_path):
-    done = run_program("run_demo.py", output_dir=tmp_path / "demo", num_train_steps=20)
+def test_demo_serves_the_classifier_that_it_trained(root, tmp_path):
+    command = [sys.executable, "-m", "keras_bert", "demo", "--num_train_steps=20"]
+    command += [f"--output_dir={tmp_path / 'demo'}"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(answers) == len(QUESTIONS)

@@ -1,6 +1,6 @@
 """Serves exported models with TensorFlow Serving's REST API and a demo page.
 
-    python -m keras_bert.serving.server --export_dir=DIR --port=8501
+    keras-bert serve --export_dir=DIR --port=8501
 
 A request passes through these modules: connections (accepts it) -> routes (HTTP; checks its host
 and site) -> bodies (reads the body, within limits) -> json_text and protocol (JSON to arrays) ->

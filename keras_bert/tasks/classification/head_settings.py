@@ -82,7 +82,7 @@ def head_settings(
     if num_logits and num_logits != (len(names) or 1):
         raise InputError(
             f"labels={list(names)}: {checkpoint.path} has a head of {num_logits} logits; expected "
-            "as many labels; for a new head, run python -m keras_bert.checkpoints.convert SRC DST "
+            "as many labels; for a new head, run keras-bert convert SRC DST "
             "--noheads"
         )
     return ClassifierSettings(names, kind)
@@ -116,5 +116,5 @@ def _label_names(
         return tuple(ordered)
     raise InputError(
         f"labels={names}: {path} has the labels {', '.join(known)}; expected the same; for "
-        "a new head, run python -m keras_bert.checkpoints.convert SRC DST --noheads"
+        "a new head, run keras-bert convert SRC DST --noheads"
     )

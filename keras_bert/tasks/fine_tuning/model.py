@@ -113,7 +113,7 @@ def _check_head(
     checkpoint = start.checkpoint
     with checkpoint.open_weights() as stored:
         logits = stored.num_labels
-    remedy = "; for a new head, run python -m keras_bert.checkpoints.convert SRC DST --noheads"
+    remedy = "; for a new head, run keras-bert convert SRC DST --noheads"
     remedy *= settings.do_train
     named, expected = start.labels, [*(task.labels or ())]
     if logits and named and expected and in_order_of(named, expected) != expected:

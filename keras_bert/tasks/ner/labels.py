@@ -60,7 +60,7 @@ def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[st
         has = f"the labels {', '.join(known)}" if known else f"a head of {num_logits} logits"
         raise InputError(
             f"labels={list(given)!r:.200}: {path} has {has}; expected the same; for a new head, "
-            "run python -m keras_bert.checkpoints.convert SRC DST --noheads"
+            "run keras-bert convert SRC DST --noheads"
         )
     return tuple(ordered or labels)
 

@@ -1,6 +1,6 @@
 """Reads a recipe, a TOML file with the flags of each phase of a pre-training run.
 
-    [data]                      # flags of data_tools.create_pretraining_data, for every phase
+    [data]                      # flags of create-pretraining-data, for every phase
     [flags]                     # flags of run_pretraining.py, for every phase
     [[phase]]                   # flags of one phase; a later one starts from the previous one
     data = {max_seq_length = 128}
@@ -64,7 +64,7 @@ class Phase:
         recipe: the path or name of the recipe; empty without one.
         number: the number of the phase, from 1.
         flags: {name: value} of the flags of run_pretraining.py.
-        data: {name: value} of the flags of data_tools.create_pretraining_data.
+        data: {name: value} of the flags of create-pretraining-data.
         continue_optimizer: whether the optimizer state and learning-rate schedule of the previous
             phase continue.
     """
@@ -211,7 +211,7 @@ def data_command(phase: Phase) -> str:
     ]
     places = ["--input_file=TEXT", "--vocab_file=VOCAB"]
     output = phase.flags["input_file"] or f"records-{phase.flags['max_seq_length']}"
-    command = ["python -m data_tools.create_pretraining_data", *places, f"--output_dir={output}"]
+    command = ["keras-bert create-pretraining-data", *places, f"--output_dir={output}"]
     return " ".join([*command, *settings])
 
 
@@ -245,7 +245,7 @@ def _flag(place: str, name: str, value: Any, parsers: Mapping[str, Parser]) -> A
 
 def _check_data_flag(place: str, name: str, value: Any, known: Mapping[str, type]) -> None:
     if name not in known:
-        raise InputError(f"{place} is not a flag of data_tools.create_pretraining_data")
+        raise InputError(f"{place} is not a flag of create-pretraining-data")
     kind, expected = _TYPES["string" if known[name] is str else known[name].__name__]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise InputError(f"{place} is {value!r}; expected {expected}")

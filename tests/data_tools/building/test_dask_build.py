@@ -100,7 +100,8 @@ def start_build(root):
             [
                 sys.executable,
                 "-m",
-                "data_tools.create_pretraining_data",
+                "keras_bert",
+                "create-pretraining-data",
                 *(f"--{name}={value}" for name, value in flags.items()),
             ],
             stderr=subprocess.PIPE,

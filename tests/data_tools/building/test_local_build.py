@@ -124,7 +124,7 @@ def test_one_and_eight_workers_write_the_same_bytes(files, contents, corpus, tmp
 def start(root, files, settings, num_workers, **popen):
     """Starts the program in a new process."""
     flags = [f"--{name}={value}" for name, value in (files | settings.to_dict()).items()]
-    command = [sys.executable, "-m", "data_tools.create_pretraining_data", *flags]
+    command = [sys.executable, "-m", "keras_bert", "create-pretraining-data", *flags]
     command.append(f"--num_workers={num_workers}")
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root, **popen)
 

@@ -134,7 +134,7 @@ def start_process(root):
 
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "keras_bert.serving.server", f"--export_dir={folder}"),
+                *(sys.executable, "-m", "keras_bert", "serve", f"--export_dir={folder}"),
                 *("--port=0", "--file_system_poll_wait_seconds=0.1"),
                 *flags,
             ],

@@ -14,7 +14,7 @@ BODY = {"instances": [{"text": "the cat", "text_pair": "on"}, {"text": "", "text
 
 
 def run(folder, root, *flags):
-    command = [sys.executable, "-m", "keras_bert.serving.server", f"--export_dir={folder}"]
+    command = [sys.executable, "-m", "keras_bert", "serve", f"--export_dir={folder}"]
     return subprocess.run(
         [*command, "--port=0", *flags],
         cwd=root,

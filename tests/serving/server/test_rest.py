@@ -266,7 +266,7 @@ def test_invalid_flags_fail_with_one_line(root, server, export_dir, tmp_path, fl
         "export": export_dir,
         "taken": server.url.rpartition(":")[2],
     }
-    command = [sys.executable, "-m", "keras_bert.serving.server"]
+    command = [sys.executable, "-m", "keras_bert", "serve"]
     done = subprocess.run(
         command + [flag.format(**names) for flag in flags],
         cwd=root,
@@ -276,5 +276,5 @@ def test_invalid_flags_fail_with_one_line(root, server, export_dir, tmp_path, fl
     )
     assert done.returncode == 1
     assert message in done.stderr
-    assert done.stderr.startswith("keras_bert.serving.server: error: ")
+    assert done.stderr.startswith("keras-bert serve: error: ")
     assert done.stderr.count("\n") == 1

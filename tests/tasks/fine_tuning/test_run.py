@@ -376,7 +376,8 @@ def test_head_of_another_size_is_rejected(settings, make_task, tmp_path, trained
     further = replace(settings, init_checkpoint=str(trained))
     task = make_task(labels=())
     with pytest.raises(
-        InputError, match=r"a head with 2 logits; expected 1; .* python -m .* SRC DST --noheads"
+        InputError,
+        match=r"a head with 2 logits; expected 1; .* keras-bert convert SRC DST --noheads",
     ):
         go(further, tmp_path / "out", task, ONE_STEP)
     assert not (tmp_path / "out").exists()
