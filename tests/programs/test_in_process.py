@@ -42,7 +42,7 @@ def test_programs_run_one_after_another(place, capfd):
     assert "step 2/2" in err
     # Flags of an earlier call are not kept: without them the task is unknown.
     assert train(classify.PROGRAM, place, "second", data_dir=place) == 1
-    assert "second.py: found no task." in capfd.readouterr().err
+    assert "second.py: error: --task_name is missing" in capfd.readouterr().err
     assert train(classify.PROGRAM, place, "second", **glue, learning_rate=1e-3) == 0
     assert train(classify.PROGRAM, place, "first", **glue) == 0
     assert "first is finished; nothing to do" in capfd.readouterr().err

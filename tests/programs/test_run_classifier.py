@@ -59,6 +59,8 @@ def metrics(folder):
 @pytest.mark.slow
 def test_run_killed_at_a_random_step_resumes_to_identical_files(root, place, random_moment):
     flags = {
+        "task_name": "SST-2",
+        "data_dir": "data/glue",
         "init_checkpoint": "data/bert",
         "max_seq_length": 16,
         "train_batch_size": 4,

@@ -68,7 +68,7 @@ def compare(run_program, pretrained, tmp_path):
         for path, found in weights_of(task_object.model).items():
             is_fixed = path.endswith(WITHOUT_GRADIENT)
             is_fixed |= program == "run_squad.py" and path.endswith("/output/LayerNorm/beta")
-            atol = 5e-5 if is_fixed else 5e-7
+            atol = 3e-4 if is_fixed else 5e-7  # AdamW enlarges the rounding of gradients of 0.
             np.testing.assert_allclose(found, expected[path], rtol=0, atol=atol, err_msg=path)
             if "pooler" not in path and not is_fixed:
                 assert np.abs(found - before[path]).max() > 1e-5, path
