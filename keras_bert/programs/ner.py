@@ -4,8 +4,7 @@ r"""Fine-tunes BERT for named-entity recognition, on column files or on texts wi
         --init_checkpoint=bert --output_dir=out
 
 Files that end in .jsonl or .json are exports of annotation tools: texts with character spans. Files
-that end in .parquet or .arrow are tables of such texts, and those that end in .spacy are DocBin
-files of spaCy.
+that end in .parquet or .arrow are tables of such texts.
 
 To resume an interrupted run, run the same command again.
 """
@@ -41,7 +40,7 @@ def define_flags(define: Definitions) -> None:
         "train_file",
         "",
         "File to train on: a column file, or texts with spans or words with tags (.jsonl, .json, "
-        ".parquet, .arrow or .spacy).",
+        ".parquet or .arrow).",
     )
     define.string("eval_file", "", "File to evaluate on after each epoch.")
     define.string("test_file", "", "File to predict. Default: --eval_file.")

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import docx
 import pyarrow as pa
-import spacy
 from pyarrow import parquet
-from spacy.tokens import DocBin
 
 WORDS = ["good", "bad", "film", "book", "it", "is", "a", "the", "##s", "very", "who", "king", "."]
 VOCAB = ["[PAD]", *(f"[unused{n}]" for n in range(4)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
@@ -117,10 +115,6 @@ COMMANDS = {
         "keras_bert.programs.ner",
         ("--train_file=spans.parquet", "--eval_file=spans.parquet", *_TUNE),
     ),
-    "ner spacy": (
-        "keras_bert.programs.ner",
-        ("--train_file=train.spacy", "--eval_file=train.spacy", *_TUNE),
-    ),
     "fill-mask": (
         "keras_bert.programs.fill_mask",
         ("--model_dir=run/model", "--top_k=2", "it is [MASK] ."),
@@ -194,7 +188,7 @@ def _write_documents(folder: Path, sentences: list[str]) -> None:
 
 
 def _write_spans(folder: Path) -> None:
-    """Writes texts with spans as JSON lines, as Parquet and as a DocBin file of spaCy."""
+    """Writes texts with spans as JSON lines and as Parquet."""
     annotated = [("who is the king", [(7, 15, "PER")]), ("a good film", [(2, 6, "MISC")])]
     (folder / "spans.jsonl").write_text(
         "".join(json.dumps({"text": text, "label": spans}) + "\n" for text, spans in annotated)
@@ -204,12 +198,6 @@ def _write_spans(folder: Path) -> None:
         for text, spans in annotated
     ]
     parquet.write_table(pa.Table.from_pylist(rows), folder / "spans.parquet")
-    blank, docs = spacy.blank("en"), DocBin()
-    for text, spans in annotated:
-        doc = blank(text)
-        doc.ents = [doc.char_span(*span) for span in spans]
-        docs.add(doc)
-    docs.to_disk(folder / "train.spacy")
 
 
 def write_models(folder: Path, run_command) -> None:

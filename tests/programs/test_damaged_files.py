@@ -4,9 +4,7 @@ import json
 
 import pyarrow as pa
 import pytest
-import spacy
 from pyarrow import parquet
-from spacy.tokens import DocBin
 
 from data_tools.corpus import markup
 from tests.damaged_files import write_corrupt_parquet
@@ -39,13 +37,6 @@ def span_outside_of_the_text(path):
     path.write_text(json.dumps({"text": "good film", "label": spans}) + "\n")
 
 
-def broken_doc_bin(path):
-    doc = spacy.blank("en")("very good film")
-    doc.ents = [doc.char_span(5, 14, "LOC")]
-    content = DocBin(docs=[doc]).to_bytes()
-    path.write_bytes(content[: len(content) // 2])
-
-
 BUILD_VOCAB = ("build_vocab.py", "input_file", {"vocab_size": 60})
 CREATE = ("create_pretraining_data.py", "input_file", {"num_workers": 1})
 CLASSIFY = ("run_classifier.py", "train_file", {"task_name": "custom"})
@@ -60,7 +51,6 @@ CORPUS = [
 ]
 SPANS = [
     (span_outside_of_the_text, "a.jsonl", "line 1: label[1] has the characters 5 to 99; expected"),
-    (broken_doc_bin, "a.spacy", "is not a DocBin file of spaCy: "),
 ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.ner import doc_bin, span_records
+from keras_bert.tasks.ner import span_records
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.scheme_detection import check_tags
 from keras_bert.tasks.ner.span_sentences import tagged_sentences
@@ -26,8 +26,7 @@ class NerSettings:
 
     Attributes:
         train_file: file for training: a column file or, if its name ends in .jsonl, .json,
-            .parquet, .arrow or .spacy, texts with spans or words with tags (span_records.py,
-            doc_bin.py).
+            .parquet or .arrow, texts with spans or words with tags (span_records.py).
         eval_file: file to score.
         test_file: file to predict, with or without tags or spans; if empty, `eval_file`.
         tfds: whether to read a dataset of TensorFlow Datasets instead of files.
@@ -163,9 +162,7 @@ def _read_files(
         )
 
     def read(path: str, tags_needed: bool = True) -> TaggedSentences:
-        if path.lower().endswith(doc_bin.ENDING):
-            sentences = None
-        elif path.lower().endswith(span_records.ENDINGS):
+        if path.lower().endswith(span_records.ENDINGS):
             sentences = span_records.read_tagged_words(path)
         else:
             sentences = read_conll(path, ner.token_column, ner.tag_column, ner.comment_prefix)
@@ -187,10 +184,7 @@ def _read_spans(path: str, tokenizer: BertTokenizer, spans_needed: bool) -> Tagg
 
     If not `spans_needed` and a text is not annotated, the result has all texts, without tags.
     """
-    if path.lower().endswith(doc_bin.ENDING):
-        texts, num_rejected = doc_bin.read_doc_bin(path), 0
-    else:
-        texts, num_rejected = span_records.read_annotated(path)
+    texts, num_rejected = span_records.read_annotated(path)
     unlabeled = [text for text in texts if text.spans is None]
     if unlabeled and not spans_needed:
         texts = [replace(text, spans=None) for text in texts]
