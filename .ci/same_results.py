@@ -280,7 +280,7 @@ def run(tree: Path, out: Path, names: list[str]) -> None:
         else:
             values = {"data": DATA, "in": inputs, "out": out, "vocab": VOCAB.format(data=DATA)}
             program, *flags = [part.format(**values) for part in CASES[name].split()]
-            module = {"create_pretraining_data": "-m data_tools.create_pretraining_data"}
+            module = {"create_pretraining_data": "-m keras_bert create-pretraining-data"}
             command = module.get(program, program if program == "-m" else f"{program}.py").split()
             command += flags
             if not name.startswith(("features", "convert")):
