@@ -18,8 +18,8 @@ from absl import logging
 from absl.flags import FlagValues
 
 from data_tools import reading_flags, tokenizer_flags
-from data_tools.corpus.documents import Reading, find_input_files
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import Reading, find_input_files
+from data_tools.lines import OddInput
 from data_tools.vocabulary.vocab_extension import extend_vocab, load_extensible
 from data_tools.vocabulary.vocab_learning import (
     alphabet_limit,

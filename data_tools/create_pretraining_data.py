@@ -25,7 +25,7 @@ from absl.flags import FlagValues
 from data_tools import reading_flags, tokenizer_flags
 from data_tools.building.build import build_dataset
 from data_tools.building.executors import dask_executor, default_num_workers
-from data_tools.corpus.documents import find_input_files
+from data_tools.corpus import find_input_files
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
 from keras_bert.data.record_files import NEXT_SENTENCE

@@ -14,10 +14,10 @@ from typing import Any
 
 from absl.flags import FlagValues
 
-from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.inspection import record_batches, record_text
 from data_tools.inspection.record_statistics import Statistics, Vocabulary
 from data_tools.inspection.verification import verify
+from data_tools.lines import KINDS, OddInput
 from data_tools.progress import Progress
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow

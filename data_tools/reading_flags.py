@@ -1,6 +1,6 @@
 """Defines the flags of all programs that read a corpus."""
 
-from data_tools.corpus.documents import INPUT_FORMATS, Reading
+from data_tools.corpus import INPUT_FORMATS, Reading
 from keras_bert.programs.flags import Definitions
 
 

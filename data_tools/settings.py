@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
-from data_tools.corpus.documents import FIELD_FORMATS, Reading
+from data_tools.corpus import FIELD_FORMATS, Reading
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.data.record_files import NEXT_SENTENCE
@@ -35,7 +35,7 @@ class Settings:
         masked_lm_prob: fraction of the tokens to predict.
         short_seq_prob: fraction of documents (of rows with next_sentence none) whose target length
             is below S.
-        input_format: file format of the corpus (`data_tools.corpus.documents`).
+        input_format: file format of the corpus (`data_tools.corpus`).
         text_field: name of the JSON field or the column that holds the text.
         language: ISO 639-1 code of the language whose rules split text into sentences.
         max_bad_line_share: maximum fraction of undecodable or malformed lines per file.

@@ -30,8 +30,8 @@ from absl import logging
 
 from data_tools.building import shards, spill
 from data_tools.building.executors import build_versions, run_jobs, version_differences
-from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.examples import tfrecord_writing
+from data_tools.lines import KINDS, OddInput
 from data_tools.progress import Progress
 from data_tools.settings import Settings, reject_other_settings
 from keras_bert.common import files

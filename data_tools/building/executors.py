@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from absl import logging
 
-from data_tools.corpus.documents import FORMAT_PACKAGES
+from data_tools.corpus import FORMAT_PACKAGES
 from keras_bert.common.errors import InputError
 from keras_bert.common.package_versions import package_versions
 

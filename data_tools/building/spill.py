@@ -21,14 +21,11 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from data_tools import lines
 from data_tools.building.executors import check_worker, run_jobs
-from data_tools.corpus import lines
-from data_tools.corpus.archives import is_archive
-from data_tools.corpus.documents import Reading, format_of, is_divisible, read_texts
-from data_tools.corpus.formats import starts_document
-from data_tools.corpus.lines import WHOLE, Part
-from data_tools.corpus.odd_input import OddInput
-from data_tools.corpus.units import BadUnits
+from data_tools.corpus import Reading, format_of, is_divisible, read_texts
+from data_tools.formats import starts_document
+from data_tools.lines import WHOLE, BadUnits, OddInput, Part, is_archive
 from data_tools.progress import Meter, Progress, watched
 from keras_bert.common.errors import InputError
 
@@ -116,7 +113,7 @@ class InputFile:
             file, bytes and sha256 of the stored file; documents and sentences, their number;
             text_bytes, the size of all documents in UTF-8; longest_document, the largest number of
             sentences in a document; and odd (`OddInput.to_dict`). That of a part has bad_lines
-            (`units.BadUnits`), and no meaningful sha256.
+            (`BadUnits`), and no meaningful sha256.
         """
         bad_lines = {} if self._part == WHOLE else {"bad_lines": self._odd.bad_lines}
         return {

@@ -6,8 +6,8 @@ Only one batch of text and the distinct words are in memory at a time.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from data_tools.corpus.documents import Reading, read_documents
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import Reading, read_documents
+from data_tools.lines import OddInput
 from data_tools.progress import Progress
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow

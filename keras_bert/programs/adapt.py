@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools.corpus.documents import Reading, find_input_files
-from data_tools.corpus.held_out import HeldOut
+from data_tools.corpus import HeldOut, Reading, find_input_files
 from data_tools.progress import Progress
 from data_tools.settings import Settings
 from keras_bert.common.compilation_cache import use_compilation_cache

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from data_tools.corpus.documents import Reading
-from data_tools.corpus.held_out import EVAL, TRAIN, HeldOut, split_documents
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import EVAL, TRAIN, HeldOut, Reading, split_documents
 from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.lines import OddInput
 from data_tools.settings import Settings
 from data_tools.vocabulary.vocab_extension import extend_vocab
 from data_tools.vocabulary.word_counts import count_words

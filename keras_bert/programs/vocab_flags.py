@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from absl.flags import FlagValues
 
 from data_tools import reading_flags
-from data_tools.corpus.documents import Reading, find_input_files
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import Reading, find_input_files
+from data_tools.lines import OddInput
 from data_tools.vocabulary.word_counts import text_batches
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow

@@ -15,8 +15,8 @@ from data_tools.build_vocab import (
     build_extended_vocab,
     build_vocab,
 )
-from data_tools.corpus.documents import Reading
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import Reading
+from data_tools.lines import OddInput
 from data_tools.vocabulary.vocab_learning import alphabet_tokens, learn_vocab
 from data_tools.vocabulary.word_counts import count_words
 from keras_bert.common.errors import InputError

@@ -12,10 +12,10 @@ import tracemalloc
 
 import pytest
 
+from data_tools import lines
 from data_tools.building import spill
 from data_tools.building.executors import build_versions
-from data_tools.corpus import lines
-from data_tools.corpus.documents import Reading
+from data_tools.corpus import Reading
 from data_tools.progress import Progress, _short
 from keras_bert.common.errors import InputError
 

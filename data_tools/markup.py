@@ -14,11 +14,101 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from data_tools.corpus.archives import BrokenArchiveError, decompressed, is_archive
-from data_tools.corpus.paragraph_target import ParagraphTarget
-from data_tools.corpus.paragraphs import Document
-from data_tools.corpus.units import Units
+from data_tools.lines import BrokenArchiveError, Units, decompressed, is_archive
+from data_tools.sentences import Document
 from keras_bert.common.errors import InputError
+
+# --- paragraphs of elements ---
+
+MAX_DEPTH = 1000
+_MAX_LENGTH = 1 << 16  # of a paragraph, which ends at the next white space
+
+
+class _ParagraphTarget:
+    """A target of lxml's parsers that collects paragraphs.
+
+    Args:
+        path: the file, for error messages.
+        skipped: the elements whose content is skipped.
+        breaks: the elements whose start and end separate paragraphs.
+        text_in: the only element whose text is used; None for all.
+        spaces: the elements that stand for a space.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        skipped: frozenset[str],
+        breaks: frozenset[str],
+        text_in: str | None = None,
+        spaces: frozenset[str] = frozenset(),
+    ):
+        self._path, self._skipped, self._breaks = path, skipped, breaks
+        self._text_in, self._spaces = text_in, spaces
+        self._open: list[str] = []
+        self._num_skipping = self._length = 0
+        self._parts: list[str] = []
+        self._done: list[str] = []
+
+    def take(self) -> list[str]:
+        """Returns the paragraphs that are complete, and forgets them."""
+        done, self._done = self._done, []
+        return done
+
+    def start(self, tag: Any, attributes: Any) -> None:
+        """Handles the start of an element."""
+        name = _local(tag)
+        self._open.append(name)
+        if len(self._open) > MAX_DEPTH:
+            raise InputError(
+                f"{self._path}: elements are nested more than {MAX_DEPTH} deep; expected a "
+                "document of normal structure"
+            )
+        self._num_skipping += name in self._skipped
+        if name in self._breaks:
+            self._end_paragraph()
+        elif name in self._spaces:
+            self._parts.append(" ")
+
+    def end(self, tag: Any) -> None:
+        """Handles the end of an element."""
+        name = _local(tag)
+        if self._open:
+            self._open.pop()
+        self._num_skipping -= name in self._skipped
+        if name in self._breaks:
+            self._end_paragraph()
+
+    def data(self, text: str) -> None:
+        """Handles text, which may be a part of the text of an element."""
+        is_text = self._text_in is None or self._open[-1:] == [self._text_in]
+        if is_text and not self._num_skipping:
+            self._parts.append(text)
+            self._length += len(text)
+            if self._length > _MAX_LENGTH and text[-1:].isspace():
+                self._end_paragraph()
+
+    def comment(self, text: str) -> None:
+        """Skips a comment."""
+
+    def pi(self, target: str, data: str | None = None) -> None:
+        """Skips a processing instruction."""
+
+    def close(self) -> None:
+        """Ends the last paragraph."""
+        self._end_paragraph()
+
+    def _end_paragraph(self) -> None:
+        if paragraph := " ".join("".join(self._parts).split()):
+            self._done.append(paragraph)
+        self._parts, self._length = [], 0
+
+
+def _local(tag: Any) -> str:
+    return str(tag).rpartition("}")[2]
+
+
+# --- files ---
 
 MAX_FILE_BYTES = 256 << 20
 MAX_MARKDOWN_BYTES = 4 << 20
@@ -122,7 +212,7 @@ def _missing(path: str, package: str) -> InputError:
     )
 
 
-def _fed(path: str, parser: Any, target: ParagraphTarget, blocks: Iterator[Any]) -> Iterator[str]:
+def _fed(path: str, parser: Any, target: _ParagraphTarget, blocks: Iterator[Any]) -> Iterator[str]:
     """Feeds blocks to a parser; yields the paragraphs that its target has collected."""
     etree = _lxml(path)
     try:
@@ -137,7 +227,7 @@ def _fed(path: str, parser: Any, target: ParagraphTarget, blocks: Iterator[Any])
 
 
 def _html(file: MarkupFile, raw: BinaryIO) -> Iterator[str]:
-    target = ParagraphTarget(file.path, _HTML_SKIPPED, _HTML_BREAKS)
+    target = _ParagraphTarget(file.path, _HTML_SKIPPED, _HTML_BREAKS)
     parser = _lxml(file.path).HTMLParser(target=target, huge_tree=True)
     yield from _fed(file.path, parser, target, _decoded(file, decompressed(file.path, raw)))
 
@@ -189,7 +279,7 @@ def _markdown(file: MarkupFile, raw: BinaryIO) -> Iterator[str]:
         text = text[front_matter.end() :]
     parser = MarkdownIt("commonmark").enable("table")
     tokens = [token for token in parser.parse(text) if token.type not in ("fence", "code_block")]
-    target = ParagraphTarget(file.path, _HTML_SKIPPED, _HTML_BREAKS)
+    target = _ParagraphTarget(file.path, _HTML_SKIPPED, _HTML_BREAKS)
     html_parser = _lxml(file.path).HTMLParser(target=target, huge_tree=True)
     html = parser.renderer.render(tokens, parser.options, {})
     yield from _fed(file.path, html_parser, target, iter([html]))
@@ -198,7 +288,7 @@ def _markdown(file: MarkupFile, raw: BinaryIO) -> Iterator[str]:
 def _docx(file: MarkupFile, raw: BinaryIO) -> Iterator[str]:
     if is_archive(file.path):
         raise InputError(f"{file.path}: is compressed; expected a .docx file; decompress the file")
-    target = ParagraphTarget(file.path, _DOCX_SKIPPED, _DOCX_BREAKS, "t", _DOCX_SPACES)
+    target = _ParagraphTarget(file.path, _DOCX_SKIPPED, _DOCX_BREAKS, "t", _DOCX_SPACES)
     parser = _lxml(file.path).XMLParser(
         target=target, resolve_entities=False, no_network=True, load_dtd=False
     )

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_tools.corpus import sentences as splitter
-from data_tools.corpus.sentences import LANGUAGES, check_language, split_sentences
+from data_tools import sentences as splitter
+from data_tools.sentences import LANGUAGES, check_language, split_sentences
 from keras_bert.common.errors import InputError
 
 

@@ -1,4 +1,4 @@
-"""Tests of streaming documents from files: line ends, archives, long lines, bad bytes."""
+"""Tests of reading corpora: files, lines, odd input, prose, and held-out documents."""
 
 import bz2
 import functools
@@ -14,16 +14,16 @@ import pytest
 import zstandard
 from absl.flags import FlagValues
 
-from data_tools import build_vocab, create_pretraining_data
-from data_tools.corpus import archives, documents, lines, paragraphs
-from data_tools.corpus.documents import OddInput, Reading, find_input_files
+from data_tools import build_vocab, corpus, create_pretraining_data, lines, sentences
+from data_tools.corpus import HeldOut, Reading, find_input_files, read_texts, split_documents
+from data_tools.lines import OddInput
 from keras_bert.common.errors import InputError
 from keras_bert.programs import adapt
 from keras_bert.programs.flags import Definitions
 
 
 def read_documents(path, input_format="sentences", odd=None, **reading):
-    return documents.read_documents(path, Reading(input_format, **reading), odd or OddInput())
+    return corpus.read_documents(path, Reading(input_format, **reading), odd or OddInput())
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_large_archive_is_decompressed_in_small_parts(write, suffix):
     text = b"\n" * 63_000_000 if suffix == "bz2" else b"word .\n" * 9_000_000
     path = write(PACKERS[suffix](text), f"a.{suffix}")
     with open(path, "rb") as raw:
-        stream = archives.decompressed(path, raw)
+        stream = lines.decompressed(path, raw)
         tracemalloc.start()
         total = sum(len(content) for content in iter(lambda: stream.read(1 << 18), b""))
         peak = tracemalloc.get_traced_memory()[1]
@@ -196,7 +196,7 @@ def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch
     monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     text = "One.\nThis is rather a long line, i.e. more than twenty bytes.\nThree."
     odd = OddInput()
-    source = lines.Lines(write(text + end), 0.1, documents.open_local, max_line_bytes=20)
+    source = lines.Lines(write(text + end), 0.1, corpus.open_local, max_line_bytes=20)
     parts = [(line.content.decode(), line.number, line.is_partial) for line in source.lines()]
     assert "".join(text for text, _, _ in parts) == text.replace("\n", "")
     assert all(len(text) <= 20 for text, _, _ in parts)
@@ -211,7 +211,7 @@ def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch
 def test_white_space_inside_a_long_line_does_not_end_a_document(write, monkeypatch, blank, end):
     sizes = {"max_line_bytes": 20}
     monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(documents, "Lines", functools.partial(lines.Lines, **sizes))
+    monkeypatch.setattr(corpus, "Lines", functools.partial(lines.Lines, **sizes))
     path = write("One.\nTwo." + blank * 90 + end + ("" if end == "" else "Three.\n"))
     (document,) = read_documents(path)
     assert (
@@ -221,7 +221,7 @@ def test_white_space_inside_a_long_line_does_not_end_a_document(write, monkeypat
 
 
 def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
-    monkeypatch.setattr(paragraphs, "MAX_DOCUMENT_SENTENCES", 1000)
+    monkeypatch.setattr(sentences, "MAX_DOCUMENT_SENTENCES", 1000)
     monkeypatch.setattr(lines, "BLOCK_BYTES", 4096)
     for input_format, text in (
         ("sentences", "w17\n" * 10_000),
@@ -237,7 +237,7 @@ def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
 
 def test_line_without_white_space_is_split_between_characters(write, monkeypatch):
     monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
-    source = lines.Lines(write("é文😀" * 30), 0, documents.open_local, max_line_bytes=20)
+    source = lines.Lines(write("é文😀" * 30), 0, corpus.open_local, max_line_bytes=20)
     parts = [source.decode(line) for line in source.lines()]
     assert "".join(parts) == "é文😀" * 30
     assert all(15 < len(part.encode()) <= 20 for part in parts[:-1])
@@ -276,8 +276,8 @@ def test_split_positions_do_not_depend_on_the_read_sizes(write):
 
     text = b"A sentence of some words .\n" * 50_000 + b"a word " * 300_000
     path, odd = write(text), OddInput()
-    expected = list(documents.read_documents(path, Reading(), odd))
-    slow = documents.read_documents(path, Reading(), odd, lambda path: Slow(text))
+    expected = list(corpus.read_documents(path, Reading(), odd))
+    slow = corpus.read_documents(path, Reading(), odd, lambda path: Slow(text))
     assert list(slow) == expected
 
 
@@ -443,3 +443,93 @@ def test_all_programs_have_the_same_default_format():
         program.define_flags(Definitions(values, program.name))
         formats.add(values["input_format"].default)
     assert formats == {"sentences"}
+
+
+# --- held-out documents ---
+
+
+PROSE = Reading("prose")
+
+
+def documents(count):
+    return [f"Document {number} begins. It ends after {number} words." for number in range(count)]
+
+
+def write_texts(folder, texts):
+    """Writes one file for each text; returns the paths."""
+    folder.mkdir()
+    paths = [folder / f"{number:03}.txt" for number in range(len(texts))]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text)
+    return [str(path) for path in paths]
+
+
+def split(paths, target, share=0.1, most=100):
+    """Splits a corpus; returns the documents for training and the held-out ones."""
+    split_documents(paths, PROSE, target, HeldOut(share, most))
+    return [
+        (target / name).read_text().removesuffix("\n\n").split("\n\n")
+        for name in ("train.txt", "eval.txt")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "most", "total", "expected"),
+    [(0.05, 500, 1000, 50), (0.05, 20, 1000, 20), (0.05, 500, 2, 1), (0.0, 9, 50, 1), (1, 9, 2, 1)],
+)
+def test_number_of_held_out_documents_is_bounded(share, most, total, expected):
+    assert HeldOut(share, most).count(total) == expected
+
+
+def test_each_document_is_whole_and_in_one_file(tmp_path):
+    train, evaluated = split(write_texts(tmp_path / "in", documents(40)), tmp_path / "out")
+    assert (len(train), len(evaluated)) == (36, 4)
+    assert sorted(train + evaluated) == sorted(text.replace(". ", ".\n") for text in documents(40))
+
+
+def test_choice_depends_on_the_texts_only(tmp_path):
+    texts = documents(40)
+    _, first = split(write_texts(tmp_path / "a", texts), tmp_path / "first")
+    together = tmp_path / "together.txt"
+    together.write_text("\n\n\n".join(reversed(texts)))
+    _, second = split([str(together)], tmp_path / "second")
+    assert sorted(first) == sorted(second)
+
+
+def test_repeated_documents_are_written_once(tmp_path):
+    train, evaluated = split(write_texts(tmp_path / "in", documents(10) * 3), tmp_path / "out", 0.5)
+    assert len(train) == len(evaluated) == 5
+    assert not {*train} & {*evaluated}
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (["", "  \n"], "and 1 more files: no documents with text"),
+        (["One document."], "000.txt: a single document with text, read as --input_format=prose"),
+        (["The same."] * 3, "a single document"),
+    ],
+)
+def test_fewer_than_two_documents_are_rejected(tmp_path, texts, found):
+    paths = write_texts(tmp_path / "in", texts)
+    with pytest.raises(InputError, match="expected at least 2 different documents") as error:
+        split(paths, tmp_path / "out")
+    assert found in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_failure_while_writing_leaves_no_folder(tmp_path, monkeypatch):
+    paths = write_texts(tmp_path / "in", documents(4))
+    opened = []
+
+    def fail_when_read_again(path, reading, odd):
+        opened.append(path)
+        if opened.count(path) > 1 and path == paths[2]:
+            raise InputError(f"{path}: cannot be read")
+        return read_texts(path, reading, odd)
+
+    monkeypatch.setattr(corpus, "read_texts", fail_when_read_again)
+    with pytest.raises(InputError, match="cannot be read"):
+        split(paths, tmp_path / "out")
+    assert len(opened) == 7
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]

@@ -15,23 +15,27 @@ Files are in one of these formats. Text files may be compressed: .gz, .bz2, .xz 
 """
 
 import glob
+import hashlib
+import heapq
 import itertools
+import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from data_tools.corpus import formats, gutenberg
-from data_tools.corpus.archives import is_archive
-from data_tools.corpus.dataset_folders import select_data_files
-from data_tools.corpus.lines import WHOLE, Lines, Part
-from data_tools.corpus.markup import MarkupFile, markup_texts
-from data_tools.corpus.odd_input import OddInput
-from data_tools.corpus.rows import Rows, table_texts
-from data_tools.corpus.sentences import check_language
-from data_tools.corpus.units import Units
+from absl import logging
+
+from data_tools import formats
+from data_tools.formats import Rows, table_texts
+from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, is_archive
+from data_tools.markup import MarkupFile, markup_texts
+from data_tools.progress import Progress
+from data_tools.sentences import check_language
 from keras_bert.common.columnar_files import ARROW, PARQUET
 from keras_bert.common.errors import InputError
+from keras_bert.common.files import atomic_path
 
 _BLOCK_BYTES = 1 << 20
 _TABLES = {"parquet": PARQUET, "arrow": ARROW}
@@ -104,7 +108,7 @@ def find_input_files(
 
     `**` in a glob matches nested folders. A directory stands for all files below it, except hidden
     ones (a name with a leading dot); with arrow or mixed, a dataset folder stands for its data
-    files (`dataset_folders`). The files are sorted within a glob or a directory. Error messages
+    files (`select_data_files`). The files are sorted within a glob or a directory. Error messages
     start with `flag`, the flag that provides the list.
 
     Raises:
@@ -225,7 +229,7 @@ def read_texts(
     elif input_format == "wiki":
         texts = formats.wiki_texts(lines, reading.language)
     else:
-        texts = gutenberg.gutenberg_texts(lines, reading.language)
+        texts = formats.gutenberg_texts(lines, reading.language)
     yield from _counted(lines, texts, odd)
 
 
@@ -272,3 +276,160 @@ def _counted(units: Units, texts: Iterable[str], odd: OddInput) -> Iterator[str]
     else:
         odd.bad_lines = units.bad_units()
     odd.merge(units.odd)
+
+
+# --- folders of Dataset.save_to_disk ---
+
+_STATE, _SPLITS = "state.json", "dataset_dict.json"
+_INDICES = ("_indices_files", "_indices_data_files")
+
+
+def select_data_files(paths: Iterable[str]) -> list[str]:
+    """Returns the paths of a corpus without other files of dataset folders than their data files.
+
+    Folders without state.json are returned unchanged. A folder of `Dataset.save_to_disk` has:
+
+        dataset_dict.json           {"splits": [name, ...]}, if it has a subfolder for each split
+        state.json                  {"_data_files": [{"filename": "data-00000-of-00002.arrow"}]}
+        dataset_info.json           description
+        data-00000-of-00002.arrow   record batches as an Arrow stream
+
+    Raises:
+        InputError: a folder lacks a data file or a split, or its description is invalid.
+    """
+    paths = list(paths)
+    found = set(paths)
+    for path in paths:
+        if os.path.basename(path) == _SPLITS:
+            folder = os.path.dirname(path)
+            for split in _names(path, "splits"):
+                if os.path.join(folder, split, _STATE) not in found:
+                    raise InputError(
+                        f"{path}: lists the split {split!r}, but {os.path.join(folder, split)} "
+                        f"has no {_STATE}; expected the complete folder of Dataset.save_to_disk"
+                    )
+            found.discard(path)
+    for path in paths:
+        if os.path.basename(path) == _STATE:
+            folder = os.path.dirname(path)
+            listed = {os.path.join(folder, name) for name in _names(path, "_data_files")}
+            if missing := sorted(listed - found):
+                raise InputError(
+                    f"{path}: lists {len(listed)} data files, but {missing[0]} is missing; "
+                    "expected the complete folder of Dataset.save_to_disk"
+                )
+            found -= {each for each in found if os.path.dirname(each) == folder} - listed
+    return [path for path in paths if path in found]
+
+
+def _names(path: str, key: str) -> list[str]:
+    """Returns the names in a list of names, or of {"filename": name}, in a JSON file."""
+    expected = f"expected a file that Dataset.save_to_disk wrote, with a list {key!r}"
+    try:
+        with open(path, "rb") as file:
+            content = json.load(file)
+            names = [_name(entry) for entry in content[key]]
+            has_indices = any(content.get(name) for name in _INDICES)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: invalid content ({error!r:.80}); {expected}") from None
+    if has_indices:
+        raise InputError(
+            f"{path}: selects rows of its data files by indices, the format of an old version of "
+            "datasets; save the dataset again with a version from 2.0 on"
+        )
+    return names
+
+
+def _name(entry: Any) -> str:
+    name = entry["filename"] if isinstance(entry, dict) else entry
+    if not isinstance(name, str) or os.path.basename(name) != name:
+        raise ValueError(name)
+    return name
+
+
+# --- held-out documents ---
+
+TRAIN, EVAL = "train", "eval"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The number of held-out documents.
+
+    Attributes:
+        share: fraction of the documents.
+        max_documents: maximum number of documents.
+    """
+
+    share: float
+    max_documents: int
+
+    def count(self, num_documents: int) -> int:
+        """Returns the number of held-out documents: at least one, and not all documents."""
+        wanted = min(round(self.share * num_documents), self.max_documents)
+        return min(max(1, wanted), num_documents - 1)
+
+
+def split_documents(
+    input_files: Sequence[str], reading: Reading, folder: Path, held_out: HeldOut
+) -> None:
+    """Writes the documents of a corpus to train.txt and eval.txt in a new folder.
+
+    A document is held out if the checksum of its text is among the smallest of the corpus. The
+    choice is therefore as good as random, but does not depend on the names and the order of the
+    files. Of several documents with the same text, only the first is written. An over-long document
+    is read in parts, each of which counts as a document.
+
+    The folder appears when both files are complete. The files are read twice, so that only the
+    checksums of the documents are in memory.
+
+    Raises:
+        InputError: a file cannot be read, the corpus has fewer than two different documents, or the
+            folder cannot be written.
+    """
+    odd = OddInput()
+    remaining: set[bytes] = set()
+    with Progress("reading documents", None, "documents") as progress:
+        for path in input_files:
+            for text in read_texts(path, reading, odd):
+                remaining.add(_checksum(text))
+                progress.add(1)
+    odd.log()
+    if len(remaining) < 2:
+        found = "no documents" if not remaining else "a single document"
+        more = f" and {len(input_files) - 1} more files" if len(input_files) > 1 else ""
+        raise InputError(
+            f"{input_files[0]}{more}: {found} with text, read as --input_format="
+            f"{reading.input_format}; expected at least 2 different documents, because one is held "
+            "out (in running text, two blank lines or a form feed separate documents)"
+        )
+    evaluated = set(heapq.nsmallest(held_out.count(len(remaining)), remaining))
+    logging.info(
+        "%d different documents: %d for training, %d held out",
+        len(remaining),
+        len(remaining) - len(evaluated),
+        len(evaluated),
+    )
+    with (
+        atomic_path(folder) as partial,
+        Progress("writing documents", len(remaining), "documents") as progress,
+    ):
+        partial.mkdir()
+        with (
+            open(partial / f"{TRAIN}.txt", "wb") as train,
+            open(partial / f"{EVAL}.txt", "wb") as evaluation,
+        ):
+            for path in input_files:
+                for text in read_texts(path, reading, OddInput()):
+                    checksum = _checksum(text)
+                    if checksum in remaining:  # Otherwise, it is already written.
+                        remaining.remove(checksum)
+                        file = evaluation if checksum in evaluated else train
+                        file.write(text.encode() + b"\n\n")
+                        progress.add(1)
+
+
+def _checksum(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from data_tools import markup
 from data_tools.building.spill import InputFile
-from data_tools.corpus import markup
-from data_tools.corpus.documents import Reading, find_input_files, read_documents
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import Reading, find_input_files, read_documents
+from data_tools.lines import OddInput
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
 
@@ -219,8 +219,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path, form):
         (tmp_path / "a").write_bytes(raw_word_file(body))
     code = (
         "import resource\n"
-        "from data_tools.corpus.markup import MarkupFile\n"
-        "from data_tools.corpus.documents import open_local\n"
+        "from data_tools.markup import MarkupFile\n"
+        "from data_tools.corpus import open_local\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
         "import lxml.etree\n"
         "before = peak()\n"
