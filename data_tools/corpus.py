@@ -29,9 +29,9 @@ from absl import logging
 
 from data_tools import formats
 from data_tools.formats import Rows, table_texts
+from data_tools.jobs import Progress
 from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, is_archive
 from data_tools.markup import MarkupFile, markup_texts
-from data_tools.progress import Progress
 from data_tools.sentences import check_language
 from keras_bert.common.columnar_files import ARROW, PARQUET
 from keras_bert.common.errors import InputError

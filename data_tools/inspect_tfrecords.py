@@ -17,8 +17,8 @@ from absl.flags import FlagValues
 from data_tools.inspection import record_batches, record_text
 from data_tools.inspection.record_statistics import Statistics, Vocabulary
 from data_tools.inspection.verification import verify
+from data_tools.jobs import Progress
 from data_tools.lines import KINDS, OddInput
-from data_tools.progress import Progress
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.record_files import MANIFEST, RecordFiles, find_record_files

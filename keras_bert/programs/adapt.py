@@ -24,7 +24,7 @@ from absl import logging
 from absl.flags import FlagValues
 
 from data_tools.corpus import HeldOut, Reading, find_input_files
-from data_tools.progress import Progress
+from data_tools.jobs import Progress
 from data_tools.settings import Settings
 from keras_bert.common.compilation_cache import use_compilation_cache
 from keras_bert.common.errors import InputError

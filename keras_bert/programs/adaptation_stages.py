@@ -24,8 +24,7 @@ from data_tools.corpus import EVAL, TRAIN, HeldOut, Reading, split_documents
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.lines import OddInput
 from data_tools.settings import Settings
-from data_tools.vocabulary.vocab_extension import extend_vocab
-from data_tools.vocabulary.word_counts import count_words
+from data_tools.vocabulary import count_words, extend_vocab
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.vocab_change import follow_extension

@@ -11,9 +11,9 @@ import pytest
 from pyarrow import parquet
 
 from data_tools import formats, sentences
-from data_tools.building.spill import InputFile
 from data_tools.corpus import Reading, find_input_files, read_documents
 from data_tools.lines import OddInput
+from data_tools.spill import InputFile
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
 from tests.damaged_files import write_corrupt_parquet
@@ -425,7 +425,7 @@ def test_damaged_record_batch_is_named(tmp_path):
 def test_checksum_and_progress_cover_the_whole_file(tmp_path, monkeypatch):
     path = str(write_parquet(tmp_path / "a.parquet", make_table(["One. Two."] * 5000)))
     for skipped in (64 << 20, 0):  # 0: the file is read in order only at the end
-        monkeypatch.setattr("data_tools.building.spill._HashedStream._MAX_SKIPPED_BYTES", skipped)
+        monkeypatch.setattr("data_tools.spill._HashedStream._MAX_SKIPPED_BYTES", skipped)
         done = []
         source = InputFile(path, Reading("parquet"), on_read=done.append)
         assert len(list(source.documents())) == 5000

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_tools.examples import tfrecord_writing
+from data_tools import tfrecords
 from data_tools.inspect_tfrecords import (
     manifest_statistics,
     read_all,
@@ -81,14 +81,14 @@ def without_masks(features):
 
 def write(path, rows):
     features = {name: np.array([each[name] for each in rows]) for name in rows[0]}
-    return tfrecord_writing.write_shard(path, [tfrecord_writing.encode_examples(features)])
+    return tfrecords.write_shard(path, [tfrecords.encode_examples(features)])
 
 
 def dataset(folder, rows=ROWS, next_sentence="random", odd=None):
     """Creates a dataset of two shards, as create_pretraining_data writes it."""
     files.write_bytes(folder / "vocab.txt", "".join(f"{token}\n" for token in VOCAB).encode())
     entries = [
-        write(folder / tfrecord_writing.shard_name(index, 2), part)
+        write(folder / tfrecords.shard_name(index, 2), part)
         for index, part in enumerate((rows[:1], rows[1:] or rows))
     ]
     manifest = {
@@ -137,8 +137,8 @@ def test_statistics(tmp_path):
 def test_examples_are_printed_as_text(tmp_path):
     _, lines = inspect(dataset(tmp_path), num_examples=3)
     first, last = (
-        tmp_path / tfrecord_writing.shard_name(0, 2),
-        tmp_path / tfrecord_writing.shard_name(1, 2),
+        tmp_path / tfrecords.shard_name(0, 2),
+        tmp_path / tfrecords.shard_name(1, 2),
     )
     assert lines == [
         f"{first} record 0: 10 tokens, 3 to predict, B is a random text",
@@ -174,7 +174,7 @@ def test_rows_without_pairs_have_no_label(tmp_path):
     rows = [row("[CLS] the cat [SEP] [MASK]/dog [SEP]")] * 2
     statistics, lines = inspect(dataset(tmp_path, rows, next_sentence="none"))
     assert lines[:2] == [
-        f"{tmp_path / tfrecord_writing.shard_name(0, 2)} record 0: 6 tokens, 1 to predict",
+        f"{tmp_path / tfrecords.shard_name(0, 2)} record 0: 6 tokens, 1 to predict",
         "  A: [CLS] the cat [SEP] [MASK→dog] [SEP]",
     ]
     assert not any(line.startswith("next sentence") for line in report(statistics))
@@ -190,7 +190,7 @@ def test_dynamic_records_have_no_masks(tmp_path):
 
 def test_every_example_of_a_packed_row_is_printed_and_counted(tmp_path):
     statistics, lines = inspect(dataset(tmp_path, [packed_row()] * 3), num_examples=1)
-    path = tmp_path / tfrecord_writing.shard_name(0, 2)
+    path = tmp_path / tfrecords.shard_name(0, 2)
     assert lines == [
         f"{path} record 0, example 1 of 3: 4 tokens, 1 to predict, B follows A",
         "  A: [CLS] the [MASK→cat] [SEP]",
@@ -278,7 +278,7 @@ def test_odd_input_in_the_manifest_is_reported(tmp_path):
 
 def test_every_damaged_file_is_reported(tmp_path, capsys):
     folder = dataset(tmp_path)
-    first, second = (folder / tfrecord_writing.shard_name(index, 2) for index in range(2))
+    first, second = (folder / tfrecords.shard_name(index, 2) for index in range(2))
     content = first.read_bytes()
     first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     second.write_bytes(second.read_bytes() + b"x")
@@ -410,6 +410,6 @@ def test_color_is_used_only_on_terminals_by_default(monkeypatch):
 def test_folder_given_several_times_counts_once(tmp_path, monkeypatch):
     folder = dataset(tmp_path / "k1")
     monkeypatch.chdir(tmp_path)
-    shard = f"k1/{tfrecord_writing.shard_name(0, 2)}"
+    shard = f"k1/{tfrecords.shard_name(0, 2)}"
     statistics, _ = inspect(f"k1,k1/,./k1,{folder},{shard}")
     assert (statistics["documents"], statistics["rows"]) == (2, 4)

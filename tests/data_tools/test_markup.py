@@ -14,9 +14,9 @@ import pytest
 from pyarrow import parquet
 
 from data_tools import markup
-from data_tools.building.spill import InputFile
 from data_tools.corpus import Reading, find_input_files, read_documents
 from data_tools.lines import OddInput
+from data_tools.spill import InputFile
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
 

@@ -12,11 +12,10 @@ import tracemalloc
 
 import pytest
 
-from data_tools import lines
-from data_tools.building import spill
-from data_tools.building.executors import build_versions
+from data_tools import lines, spill
 from data_tools.corpus import Reading
-from data_tools.progress import Progress, _short
+from data_tools.jobs import Progress, _short
+from data_tools.settings import build_versions
 from keras_bert.common.errors import InputError
 
 BUCKETS = 4
@@ -199,7 +198,7 @@ def test_full_disk_is_reported_without_a_traceback(corpus, root, tmp_path):
     program = f"""
 import resource
 from pathlib import Path
-from tests.data_tools.building import test_spill
+from tests.data_tools import test_spill
 from keras_bert.common.errors import InputError
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:

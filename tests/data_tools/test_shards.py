@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from data_tools.building import shards
-from data_tools.building.shards import make_examples, tokenize, write_shard_of
+from data_tools import shards
 from data_tools.settings import Settings
+from data_tools.shards import make_examples, tokenize, write_shard_of
 from keras_bert.data.masking import Masking, mask_examples, num_to_predict
 from keras_bert.text.tokenizer import BertTokenizer
 

@@ -1,7 +1,7 @@
 """Creates a shard: the TFRecord file with the examples of its documents.
 
-    documents -> tokens -> examples (`instances`, `full_sentences`) -> shuffled or packed (`packed`)
-    -> rows (`rows`) -> masked (`keras_bert.data.masking`) -> records (`tfrecord_writing`)
+    documents -> tokens -> examples (`pairs`) -> shuffled or packed (`rows`)
+    -> rows (`rows`) -> masked (`keras_bert.data.masking`) -> records (`tfrecords`)
 
 The bytes of a shard depend only on its documents, the vocabulary and the settings, which include
 the seed. Therefore shards can be created anywhere, in any order, by any number of workers.
@@ -19,13 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_tools.building import spill
-from data_tools.building.executors import check_worker
-from data_tools.examples import instances, tfrecord_writing
-from data_tools.examples.full_sentences import make_full_sentences
-from data_tools.examples.packed import pack_examples
-from data_tools.examples.rows import RowLayout, lay_out
-from data_tools.settings import Settings
+from data_tools import spill, tfrecords
+from data_tools.pairs import (
+    NUM_SPECIAL_TOKENS,
+    Documents,
+    ExampleSpans,
+    make_full_sentences,
+    make_pairs,
+    truncate_pairs,
+)
+from data_tools.rows import RowLayout, lay_out, pack_examples
+from data_tools.settings import Settings, check_worker
 from keras_bert.common import files
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.masking import Masking, mask_examples, num_to_predict
@@ -67,7 +71,7 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
     """
     check_worker(job.made_with, job.settings.input_format)
     num_shards = job.settings.num_shards
-    path = os.path.join(job.directory, tfrecord_writing.shard_name(job.index, num_shards))
+    path = os.path.join(job.directory, tfrecords.shard_name(job.index, num_shards))
     with _one_shard:
         note = write_shard_of(
             spill.read_spilled(job.documents, job.index, num_shards),
@@ -112,14 +116,14 @@ def write_shard_of(
             counts["real_tokens"] += int(features["input_mask"].sum())
             is_example = features.get("next_sentence_weights", features["input_mask"][:, :1])
             counts["examples"] += int(is_example.sum())
-            yield tfrecord_writing.encode_examples(features)
+            yield tfrecords.encode_examples(features)
 
-    entry = tfrecord_writing.write_shard(path, batches())
+    entry = tfrecords.write_shard(path, batches())
     return {"index": index, **entry, **counts, **words}
 
 
 def _count_unknown_words(
-    documents: list[list[bytes]], tokenized: instances.Documents, tokenizer: "BertTokenizer"
+    documents: list[list[bytes]], tokenized: Documents, tokenizer: "BertTokenizer"
 ) -> dict[str, Any]:
     words, unknown = unknown_words.count_unknown_words([tokenized.ids], tokenizer)
     counts: dict[str, Any] = {"words": words, "unknown_words": unknown}
@@ -141,7 +145,7 @@ def _tokenizer(vocab: tuple[str, ...], settings: TokenizerSettings) -> "BertToke
     return BertTokenizer(vocab, **settings.to_dict())
 
 
-def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instances.Documents:
+def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> Documents:
     """Tokenizes documents of UTF-8 sentences; drops sentences and documents without tokens."""
     sentences = [sentence for document in documents for sentence in document]
     ids, lengths = [], []
@@ -153,7 +157,7 @@ def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instan
     document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
     kept = sentence_lengths > 0
     document_lengths = np.bincount(document_of[kept], minlength=len(documents))
-    return instances.Documents(
+    return Documents(
         ids=np.concatenate([np.zeros(0, np.int32), *ids]),
         sentence_starts=_starts(sentence_lengths[kept]),
         document_starts=_starts(document_lengths[document_lengths > 0]),
@@ -176,14 +180,14 @@ def _starts(lengths: np.ndarray) -> np.ndarray:
 
 
 def make_examples(
-    documents: instances.Documents,
+    documents: Documents,
     tokenizer: "BertTokenizer",
     settings: Settings,
     shard_index: int,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yields the rows of a shard in random order, in batches {feature name: array [n, width]}.
 
-    `tfrecord_writing` lists the features.
+    `tfrecords` lists the features.
     """
     seed = hashlib.blake2b(
         json.dumps([settings.random_seed, settings.num_shards, shard_index]).encode(),
@@ -233,22 +237,19 @@ def make_examples(
         yield features
 
 
-def _all_copies(
-    documents: instances.Documents, settings: Settings, rng: np.random.Generator
-) -> instances.ExampleSpans:
+def _all_copies(documents: Documents, settings: Settings, rng: np.random.Generator) -> ExampleSpans:
     """Creates the examples of a shard, with `settings.dupe_factor` passes over its documents."""
     length, short_seq_prob = settings.max_seq_length, settings.short_seq_prob
     passes = range(settings.dupe_factor)
     if settings.next_sentence == "none":
-        return instances.ExampleSpans.concatenate(
+        return ExampleSpans.concatenate(
             [make_full_sentences(documents, length, short_seq_prob, rng) for _ in passes]
         )
     copies = [
-        instances.make_pairs(documents, length, short_seq_prob, settings.next_sentence, rng)
-        for _ in passes
+        make_pairs(documents, length, short_seq_prob, settings.next_sentence, rng) for _ in passes
     ]
     pairs = np.concatenate(copies)
     del copies  # Pairs, 40 bytes each, need the most memory if documents are few and long.
-    max_num_tokens = length - instances.NUM_SPECIAL_TOKENS
-    pairs = instances.truncate_pairs(pairs, max_num_tokens, rng)
-    return instances.ExampleSpans.of_pairs(pairs)
+    max_num_tokens = length - NUM_SPECIAL_TOKENS
+    pairs = truncate_pairs(pairs, max_num_tokens, rng)
+    return ExampleSpans.of_pairs(pairs)

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from data_tools import lines
-from data_tools.building.executors import check_worker, run_jobs
 from data_tools.corpus import Reading, format_of, is_divisible, read_texts
 from data_tools.formats import starts_document
+from data_tools.jobs import Meter, Progress, run_jobs, watched
 from data_tools.lines import WHOLE, BadUnits, OddInput, Part, is_archive
-from data_tools.progress import Meter, Progress, watched
+from data_tools.settings import check_worker
 from keras_bert.common.errors import InputError
 
 SPILLED = "documents-"

@@ -1,40 +1,165 @@
-"""Runs a function on many jobs, in local processes or on any `concurrent.futures.Executor`.
+"""Runs a function on many jobs, in local processes or on any executor, and reports progress.
 
-The result of the function must depend only on the job, and all workers must have the same package
-versions.
+The result of the function must depend only on the job. A worker process cannot print to the
+progress bar of the main process. It writes its count to a small file (`Meter`), which the main
+process polls (`watched`).
 """
 
 import contextlib
-import functools
 import importlib.util
 import logging as std_logging
 import multiprocessing
 import os
-import platform
 import signal
-import socket
+import struct
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from absl import logging
+from tqdm import tqdm
 
-from data_tools.corpus import FORMAT_PACKAGES
 from keras_bert.common.errors import InputError
-from keras_bert.common.package_versions import package_versions
+
+# --- progress ---
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+_SECONDS_BETWEEN_POLLS = 0.5
+_AMOUNT_BETWEEN_WRITES = 4 << 20
+_AMOUNT = struct.Struct("<Q")
+
+
+class Progress:
+    """A context manager that counts completed work and reports it on stderr.
+
+    On a terminal, it shows a progress bar, elsewhere it prints plain lines.
+
+    The reports start with `label`, for example "reading"; `unit` is the unit of the count, for
+    example "B". The total amount of work is None if it is unknown.
+    """
+
+    def __init__(self, label: str, total: int | None, unit: str):
+        self._label, self._total, self._unit = label, total, unit
+        self._done, self._note, self._line = 0, "", ""
+        self._started = self._printed = time.monotonic()
+        self._bar = None
+        if sys.stderr.isatty():
+            self._bar = tqdm(
+                desc=label, total=total, unit=f" {unit}", unit_scale=True, file=sys.stderr
+            )
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, error_type: type | None, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        elif error_type is None:
+            self._print()
+
+    def add(self, amount: int, note: str = "") -> None:
+        """Adds completed work to the count; `note` is shown after the rate until it is replaced."""
+        self._done += amount
+        self._note = note or self._note
+        if self._bar is not None:
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(amount)
+        elif time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
+            self._print()
+
+    def _print(self) -> None:
+        now = time.monotonic()
+        self._printed = now
+        done, total = _short(self._done), "" if self._total is None else f"/{_short(self._total)}"
+        rate = _short(self._done / max(now - self._started, 1e-9))
+        note = f", {self._note}" if self._note else ""
+        line = f"{self._label}: {done}{total} {self._unit}"
+        if line != self._line:  # avoids printing the same line twice
+            print(f"{line}, {rate} {self._unit}/s{note}", file=sys.stderr, flush=True)
+        self._line = line
+
+
+class Meter:
+    """Writes the amount of work that a worker has completed to a file; a context manager."""
+
+    def __init__(self, path: str):
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._done = self._written = 0
+
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._write()
+        self._file.close()
+
+    def add(self, amount: int) -> None:
+        """Adds to the amount; the file is updated after every 4 MiB of work and at exit."""
+        self._done += amount
+        if self._done - self._written >= _AMOUNT_BETWEEN_WRITES:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = self._done
+        os.pwrite(self._file.fileno(), _AMOUNT.pack(self._done), 0)
+
+
+@contextlib.contextmanager
+def watched(paths: list[str], progress: Progress) -> Iterator[None]:
+    """Adds the work that other processes complete during the block to `progress`.
+
+    `paths` are the files that the `Meter` of each process writes; the files are removed at the end.
+    """
+    finished = threading.Event()
+
+    def watch() -> None:
+        seen = 0
+        while True:
+            is_finished = finished.wait(_SECONDS_BETWEEN_POLLS)
+            done = sum(map(_read_meter, paths))
+            progress.add(done - seen)
+            seen = done
+            if is_finished:
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        watcher.join()
+        for path in paths:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+
+
+def _read_meter(path: str) -> int:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:  # The worker has not started.
+        return 0
+    return _AMOUNT.unpack(content)[0] if len(content) == _AMOUNT.size else 0
+
+
+def _short(number: float) -> str:
+    return tqdm.format_sizeof(number) if number >= 1000 else f"{number:.3g}"
+
+
+# --- jobs ---
 
 if TYPE_CHECKING:
     from distributed import Client
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
-
-# These packages determine the random numbers, the tokenizer's Unicode tables and the rules of the
-# sentence splitter.
-_PACKAGES = ("numpy", "sentencex", "tensorflow", "tensorflow-text")
-_DASK_TIMEOUT_SECONDS = 10
 
 
 def default_num_workers() -> int:
@@ -117,6 +242,8 @@ def _end_with_parent() -> None:
 
 # --- Dask ---
 
+_DASK_TIMEOUT_SECONDS = 10
+
 
 @contextlib.contextmanager
 def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
@@ -158,7 +285,7 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
         num_threads = client.nthreads()
         logging.info("%s: number of workers: %d", flag, len(num_threads))
         try:
-            with _watched(client):
+            with _warned_without_workers(client):
                 yield client.get_executor(pure=False), sum(num_threads.values())
         except CancelledError:
             raise InputError(
@@ -174,7 +301,7 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
 
 
 @contextlib.contextmanager
-def _watched(client: "Client") -> Iterator[None]:
+def _warned_without_workers(client: "Client") -> Iterator[None]:
     """Logs a warning every ten seconds during the block if the cluster has no workers."""
     finished = threading.Event()
 
@@ -191,46 +318,3 @@ def _watched(client: "Client") -> Iterator[None]:
     finally:
         finished.set()
         watcher.join(_DASK_TIMEOUT_SECONDS)
-
-
-# --- package versions ---
-
-
-def build_versions(input_format: str) -> dict[str, str]:
-    """Returns {name: version} of Python and the packages that determine the bytes of a dataset.
-
-    The manifest stores it as made_with. `input_format` is the format of the corpus.
-    """
-    return dict(_versions(_PACKAGES + FORMAT_PACKAGES.get(input_format, ())))
-
-
-@functools.lru_cache(maxsize=1)
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    return {"python": platform.python_version()} | package_versions(packages)
-
-
-def version_differences(
-    old: Mapping[str, str], new: Mapping[str, str]
-) -> list[tuple[str, str, str]]:
-    """Returns (name, old version, new version) of the packages whose versions differ."""
-    both = [
-        (name, old.get(name, "unknown"), new.get(name, "unknown"))
-        for name in sorted(old.keys() | new.keys())
-    ]
-    return [entry for entry in both if entry[1] != entry[2]]
-
-
-def check_worker(made_with: Mapping[str, str], input_format: str) -> None:
-    """Checks that this process, a worker, has the package versions of the launching machine.
-
-    Raises:
-        InputError: if a version differs; the message lists the differences.
-    """
-    differing = version_differences(made_with, build_versions(input_format))
-    if differing:
-        found = ", ".join(f"{name} {here}" for name, _, here in differing)
-        wanted = ", ".join(f"{name} {there}" for name, there, _ in differing)
-        raise InputError(
-            f"worker on {socket.gethostname()}: has {found}; expected {wanted}, as on the "
-            "launching machine, because the versions determine the bytes of the dataset"
-        )

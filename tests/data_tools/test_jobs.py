@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from data_tools.building.executors import run_jobs
+from data_tools.jobs import run_jobs
 from keras_bert.common.errors import InputError
 
 
@@ -43,7 +43,7 @@ def test_workers_end_when_their_parent_is_killed(root):
     """Kills the parent process while two workers have half a minute of work left."""
     code = """
 import os, time
-from data_tools.building.executors import run_jobs
+from data_tools.jobs import run_jobs
 if __name__ == "__main__":
     for _ in run_jobs(time.sleep, [0, *[30] * 4], 2):
         children = open(f"/proc/self/task/{os.getpid()}/children").read()

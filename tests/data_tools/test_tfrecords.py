@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from data_tools.examples import tfrecord_writing
+from data_tools import tfrecords
 from keras_bert.common.errors import InputError
 
 
@@ -30,7 +30,7 @@ from keras_bert.common.errors import InputError
 )
 @settings(max_examples=60, deadline=None)
 def test_messages_equal_those_of_protobuf(features):
-    messages = tfrecord_writing.encode_examples(features)
+    messages = tfrecords.encode_examples(features)
     assert len(messages) == len(features["short"])
     for row, message in enumerate(messages):
         expected = tf.train.Example()
@@ -43,7 +43,7 @@ def test_messages_equal_those_of_protobuf(features):
 
 def test_shard_holds_its_messages_and_entry_has_size_and_checksum(tmp_path):
     path = str(tmp_path / "a.tfrecord")
-    entry = tfrecord_writing.write_shard(path, iter([[b"one", b"two"], [], [b"three"]]))
+    entry = tfrecords.write_shard(path, iter([[b"one", b"two"], [], [b"three"]]))
     read = [message.numpy() for message in tf.data.TFRecordDataset(path)]
     assert read == [b"one", b"two", b"three"]
     content = (tmp_path / "a.tfrecord").read_bytes()
@@ -61,14 +61,14 @@ def test_failed_shard_leaves_no_files(tmp_path):
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError):
-        tfrecord_writing.write_shard(str(tmp_path / "a.tfrecord"), batches())
+        tfrecords.write_shard(str(tmp_path / "a.tfrecord"), batches())
     assert os.listdir(tmp_path) == []
 
 
 def test_unwritable_path_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
-        tfrecord_writing.write_shard(str(tmp_path / "file" / "a"), [])
+        tfrecords.write_shard(str(tmp_path / "file" / "a"), [])
 
 
 def test_full_disk_is_reported_and_leaves_no_files(tmp_path, monkeypatch):
@@ -77,5 +77,5 @@ def test_full_disk_is_reported_and_leaves_no_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tf.io, "TFRecordWriter", full)
     with pytest.raises(InputError, match=r"a: cannot be written \(.*No space left on device"):
-        tfrecord_writing.write_shard(str(tmp_path / "a"), [])
+        tfrecords.write_shard(str(tmp_path / "a"), [])
     assert os.listdir(tmp_path) == []

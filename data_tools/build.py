@@ -28,12 +28,10 @@ from typing import Any
 
 from absl import logging
 
-from data_tools.building import shards, spill
-from data_tools.building.executors import build_versions, run_jobs, version_differences
-from data_tools.examples import tfrecord_writing
+from data_tools import shards, spill, tfrecords
+from data_tools.jobs import Progress, run_jobs
 from data_tools.lines import KINDS, OddInput
-from data_tools.progress import Progress
-from data_tools.settings import Settings, reject_other_settings
+from data_tools.settings import Settings, build_versions, reject_other_settings, version_differences
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.common.lock import locked
@@ -378,7 +376,7 @@ def _make_shards(
     sizes = [_sizes(building), _sizes(output_dir)]
     notes, jobs = [], []
     for index in range(num_shards):
-        name = tfrecord_writing.shard_name(index, num_shards)
+        name = tfrecords.shard_name(index, num_shards)
         note_file = os.path.join(building, name + ".json")
         note = files.read_json(note_file) if os.path.exists(note_file) else None
         if note and any(folder.get(name) == note["bytes"] for folder in sizes):
