@@ -3,8 +3,6 @@
 row: [CLS] part [SEP] part [SEP] ... padding; in a packed row, several examples before padding
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from data_tools.pairs import ExampleSpans, ranges
@@ -100,25 +98,14 @@ def _pack_window(
 # --- layout ---
 
 
-@dataclass(frozen=True)
-class RowLayout:
-    """The layout shared by all rows of a dataset.
-
-    Attributes:
-        max_seq_length: S.
-        special_ids: ids of [CLS], [SEP] and [PAD].
-        has_segments: whether the second part of an example has segment id 1, otherwise 0.
-        packed_slots: K, the maximum number of examples per packed row; None without packing.
-    """
-
-    max_seq_length: int
-    special_ids: tuple[int, int, int]
-    has_segments: bool = True
-    packed_slots: int | None = None
-
-
 def lay_out(
-    ids: np.ndarray, examples: ExampleSpans, row_starts: np.ndarray, layout: RowLayout
+    ids: np.ndarray,
+    examples: ExampleSpans,
+    row_starts: np.ndarray,
+    max_seq_length: int,
+    special_ids: tuple[int, int, int],
+    has_segments: bool = True,
+    packed_slots: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Creates the features of a batch of n rows.
 
@@ -130,7 +117,10 @@ def lay_out(
         examples: the examples of the batch, row by row.
         row_starts: int64 [n + 1], the first example of each row, then the number of examples. The
             examples of a row must fit in S tokens.
-        layout: the layout of the rows.
+        max_seq_length: S.
+        special_ids: ids of [CLS], [SEP] and [PAD].
+        has_segments: whether the second part of an example has segment id 1, otherwise 0.
+        packed_slots: K, the maximum number of examples per packed row; None without packing.
 
     Returns:
         input_ids int32 [n, S]; input_mask and segment_ids uint8 [n, S]; next_sentence_labels int64
@@ -138,7 +128,6 @@ def lay_out(
         next_sentence_positions int64 [n, K], next_sentence_weights float32 [n, K], and
         next_sentence_labels int64 [n, K] instead of [n, 1].
     """
-    max_seq_length, packed_slots = layout.max_seq_length, layout.packed_slots
     num_rows = len(row_starts) - 1
     first_part, num_parts = examples.first_part, np.diff(examples.first_part)
     text_length = examples.parts[:, 1] - examples.parts[:, 0]
@@ -163,7 +152,7 @@ def lay_out(
         of_run[run_of_part] = values
         return np.repeat(of_run, lengths)
 
-    cls_id, sep_id, pad_id = layout.special_ids
+    cls_id, sep_id, pad_id = special_ids
     column = np.arange(max_seq_length, dtype=np.int32)
     input_mask = column < row_length[:, None]
     source = along_runs(examples.parts[:, 1] - (run_end - 1), np.int64)
@@ -176,7 +165,7 @@ def lay_out(
     input_ids[run_end - 1] = sep_id
 
     shape = (num_rows, max_seq_length)
-    segment = ~is_first if layout.has_segments else np.zeros_like(is_first)
+    segment = ~is_first if has_segments else np.zeros_like(is_first)
     features = {
         "input_ids": input_ids.reshape(shape),
         "input_mask": input_mask.view(np.uint8),

@@ -28,7 +28,7 @@ from data_tools.pairs import (
     make_pairs,
     truncate_pairs,
 )
-from data_tools.rows import RowLayout, lay_out, pack_examples
+from data_tools.rows import lay_out, pack_examples
 from data_tools.settings import Settings, check_worker
 from keras_bert.common import files
 from keras_bert.common.tensorflow_start import start_tensorflow
@@ -212,19 +212,16 @@ def make_examples(
         )
         order = order[packed]
 
-    layout = RowLayout(
-        settings.max_seq_length,
-        (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
-        has_segments=settings.next_sentence != "none",
-        packed_slots=settings.max_predictions_per_seq if settings.pack else None,
-    )
     for start in range(0, len(row_starts) - 1, _ROWS_PER_BATCH):
         batch = row_starts[start : start + _ROWS_PER_BATCH + 1]
         features = lay_out(
             documents.ids,
             examples.take(order[batch[0] : batch[-1]]),
             batch - batch[0],
-            layout,
+            settings.max_seq_length,
+            (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
+            has_segments=settings.next_sentence != "none",
+            packed_slots=settings.max_predictions_per_seq if settings.pack else None,
         )
         if not settings.dynamic:
             features |= mask_examples(

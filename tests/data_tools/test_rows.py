@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_tools.pairs import ExampleSpans
-from data_tools.rows import WINDOW, RowLayout, lay_out, pack_examples
+from data_tools.rows import WINDOW, lay_out, pack_examples
 from keras_bert.data.masking import num_to_predict
 
 
@@ -92,7 +92,7 @@ def check(features, expected):
 
 def test_layout_of_pairs():
     examples = ExampleSpans.of_pairs(np.array([[0, 2, 5, 8, 0], [3, 4, 0, 1, 1]]))
-    features = lay_out(IDS, examples, np.arange(3), RowLayout(10, SPECIAL))
+    features = lay_out(IDS, examples, np.arange(3), 10, SPECIAL)
     expected = {
         "input_ids": [[1, 10, 11, 2, 15, 16, 17, 2, 0, 0], [1, 13, 2, 10, 2, 0, 0, 0, 0, 0]],
         "input_mask": [[1, 1, 1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]],
@@ -104,7 +104,7 @@ def test_layout_of_pairs():
 
 def test_full_row_has_no_padding():
     examples = ExampleSpans.of_pairs(np.array([[0, 3, 4, 8, 0]]))
-    features = lay_out(IDS, examples, np.arange(2), RowLayout(10, SPECIAL))
+    features = lay_out(IDS, examples, np.arange(2), 10, SPECIAL)
     assert features["input_ids"].tolist() == [[1, 10, 11, 12, 2, 14, 15, 16, 17, 2]]
     assert features["input_mask"].all()
 
@@ -112,7 +112,7 @@ def test_full_row_has_no_padding():
 def test_layout_of_full_sentences():
     parts = np.array([[0, 2], [7, 8], [2, 5], [19, 20]])
     examples = ExampleSpans(parts, np.array([0, 2, 3, 4]), np.zeros(3, int))
-    features = lay_out(IDS, examples, np.arange(4), RowLayout(7, SPECIAL, has_segments=False))
+    features = lay_out(IDS, examples, np.arange(4), 7, SPECIAL, has_segments=False)
     expected = {
         "input_ids": [
             [1, 10, 11, 2, 17, 2, 0],
@@ -132,7 +132,9 @@ def test_layout_of_packed_rows():
         IDS,
         ExampleSpans.of_pairs(pairs),
         np.array([0, 2, 3]),
-        RowLayout(12, SPECIAL, packed_slots=3),
+        12,
+        SPECIAL,
+        packed_slots=3,
     )
     expected = {
         "input_ids": [
