@@ -28,7 +28,6 @@ from typing import Any, BinaryIO
 from absl import logging
 
 from data_tools import formats
-from data_tools.formats import Rows, table_texts
 from data_tools.jobs import Progress
 from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, is_archive
 from data_tools.markup import MarkupFile, markup_texts
@@ -210,9 +209,9 @@ def read_texts(
         yield from _counted(file, markup_texts(file, input_format, reading.language), odd)
         return
     if form := _TABLES.get(input_format):
-        rows = Rows(path, reading.max_bad_line_share, open_file)
+        rows = formats.Rows(path, reading.max_bad_line_share, open_file)
         yield from _counted(
-            rows, table_texts(rows, form, reading.text_field, reading.language), odd
+            rows, formats.table_texts(rows, form, reading.text_field, reading.language), odd
         )
         return
     longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
