@@ -102,7 +102,7 @@ def make_ours(
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertClassifier
-    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.classification.objective import classification_objective
     from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
     from keras_bert.tasks.fine_tuning.examples import Examples

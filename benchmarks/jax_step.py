@@ -98,7 +98,7 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training.jax_devices import JaxDevices
     from keras_bert.training.jax_step import make_train_steps

@@ -58,7 +58,7 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     from keras_bert.config import BertConfig
     from keras_bert.data.pretraining_records import find_records
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective

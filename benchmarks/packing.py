@@ -62,7 +62,7 @@ def measure(folder: Path) -> dict[str, Sum]:
     from keras_bert.config import BertConfig
     from keras_bert.data.pretraining_records import find_records
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training.run import TrainingSettings

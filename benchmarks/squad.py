@@ -49,7 +49,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
 
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
     from keras_bert.models import BertSpanLabeler
-    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
     from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples

@@ -53,7 +53,7 @@ def make_ours(dtype: str) -> Step:
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training.run import TrainingSettings
     from keras_bert.training.state import TrainState

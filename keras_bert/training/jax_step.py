@@ -20,7 +20,7 @@ from jax import numpy as jnp
 
 from keras_bert.models.layers.chain import compile_chains_with
 from keras_bert.models.layers.recompute import recompute_with
-from keras_bert.optimization.clipping import clip_scale, global_norm
+from keras_bert.optimization.optimizers import clip_scale, global_norm
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.jax_rows import sorted_gradients
 from keras_bert.training.objective import Batch

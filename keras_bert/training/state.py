@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import keras
 
-from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.optimization.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.objective import Objective
 
 

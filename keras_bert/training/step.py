@@ -7,7 +7,7 @@ A loss is a weighted sum over labels, divided by the total weight of the labels 
 Label weights depend only on the data, so this denominator is known before the forward pass, and the
 gradient of each micro-batch on each device is already its share of the global gradient. The shares
 are added over micro-batches and devices, and their sum is clipped. In float16, the norm of the sum
-determines whether all devices skip the step (optimization/loss_scale.py).
+determines whether all devices skip the step (optimization/optimizers.py).
 
 Batches may differ in length; XLA compiles a program for each length. No gradient is computed below
 the first trainable layer.
@@ -18,8 +18,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_bert.optimization.adamw import Direction
-from keras_bert.optimization.clipping import clip_scale
+from keras_bert.optimization.optimizers import Direction, clip_scale
 from keras_bert.training.cached_gradients import make_cached_gradients, split_micro_batches
 from keras_bert.training.fusion import compiled, compiles_entire_step
 from keras_bert.training.objective import Batch

@@ -29,7 +29,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.attention import SelfAttention, attend_with
-from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training import jax_step

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.consistency_checks import check_weights, stop_if_not_finite

@@ -8,8 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.optimization.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.loop import train
 from keras_bert.training.objective import Objective
 from keras_bert.training.run import TrainingRun, TrainingSettings

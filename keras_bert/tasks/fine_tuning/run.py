@@ -21,7 +21,7 @@ from absl import logging
 from keras_bert.checkpoints.model_directory import check_replaceable, open_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
-from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.optimization.optimizers import LossScale
 from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
 from keras_bert.tasks.fine_tuning.best_directory import read_best_step, save_best
 from keras_bert.tasks.fine_tuning.examples import Examples

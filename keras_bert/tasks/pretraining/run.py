@@ -22,9 +22,7 @@ from keras_bert.config import BertConfig
 from keras_bert.data.record_errors import explain_record_errors
 from keras_bert.models import BertPretrainer
 from keras_bert.models.memory import check_batch_fits
-from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.optimization.lamb import Lamb
-from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.optimization.optimizers import AdamWeightDecay, Lamb, LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
