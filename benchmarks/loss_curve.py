@@ -56,7 +56,7 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
-    from keras_bert.data.pretraining_records import find_records
+    from keras_bert.data.records import find_records
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay

@@ -81,7 +81,7 @@ def work() -> None:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
-    from keras_bert.data.pretraining_records import find_records
+    from keras_bert.data.records import find_records
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.batches import RecordSource, training_batches

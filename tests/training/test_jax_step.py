@@ -17,7 +17,7 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers import attention
 from keras_bert.optimization.optimizers import AdamWeightDecay

@@ -11,7 +11,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay

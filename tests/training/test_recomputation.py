@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.recompute import recomputed
 from keras_bert.optimization.optimizers import AdamWeightDecay

@@ -6,7 +6,7 @@ have a lower loss and a higher accuracy.
 
 import numpy as np
 
-from keras_bert.data.pretraining_records import PretrainingData
+from keras_bert.data.records import PretrainingData
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches
 from keras_bert.tasks.pretraining.objective import OBJECTIVES, PREDICTIONS, label_weights
 from keras_bert.tasks.pretraining.settings import SAMPLE_SIZE

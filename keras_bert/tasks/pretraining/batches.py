@@ -25,8 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.data.masking import Masking, mask_examples
-from keras_bert.data.parsing import parse_records
-from keras_bert.data.pretraining_records import PretrainingData
+from keras_bert.data.records import PretrainingData, parse_records
 from keras_bert.tasks.pretraining.left_to_right import next_tokens
 from keras_bert.text.vocabulary import load_vocab
 from keras_bert.training.ramp import NO_RAMP, BatchRamp

@@ -15,7 +15,7 @@ from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.data.pretraining_records import PretrainingData, find_records
+from keras_bert.data.records import PretrainingData, find_records
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.tasks.pretraining.tokenizer import tokenizer_settings
 from keras_bert.text.settings import TokenizerSettings

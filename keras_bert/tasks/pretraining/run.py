@@ -19,7 +19,7 @@ from keras_bert.checkpoints.model_directory import check_replaceable, save_model
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 from keras_bert.config import BertConfig
-from keras_bert.data.record_errors import explain_record_errors
+from keras_bert.data.records import explain_record_errors
 from keras_bert.models import BertPretrainer
 from keras_bert.models.memory import check_batch_fits
 from keras_bert.optimization.optimizers import AdamWeightDecay, Lamb, LossScale

@@ -9,8 +9,8 @@ from absl import logging
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.tokenizer_files import guess_lower_case
 from keras_bert.common.errors import InputError
-from keras_bert.data.pretraining_records import PretrainingData
 from keras_bert.data.record_files import MANIFEST
+from keras_bert.data.records import PretrainingData
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from keras_bert.common.errors import InputError
-from keras_bert.data.pretraining_records import find_records
-from keras_bert.data.record_errors import explain_record_errors
+from keras_bert.data.records import explain_record_errors, find_records
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 

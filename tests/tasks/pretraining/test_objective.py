@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 
