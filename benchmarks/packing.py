@@ -65,8 +65,8 @@ def measure(folder: Path) -> dict[str, Sum]:
     from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
+    from keras_bert.training.objective import TrainState
     from keras_bert.training.run import TrainingSettings
-    from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import fastest_precision
 

@@ -17,10 +17,9 @@ import tensorflow as tf
 
 from keras_bert.models.pooled_encoder import vector_size
 from keras_bert.training.fusion import compiled, compiles_entire_step
-from keras_bert.training.objective import Batch
+from keras_bert.training.objective import Batch, TrainState
 from keras_bert.training.recomputation import recomputing
 from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
 
 Totals = Mapping[str, tf.Tensor]
 

@@ -12,8 +12,7 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints
 from keras_bert.training.cluster import gather, num_workers
-from keras_bert.training.objective import Objective
-from keras_bert.training.step_metrics import StepMetrics
+from keras_bert.training.objective import Objective, StepMetrics
 
 
 def check_same_start(

@@ -23,10 +23,8 @@ from keras_bert.models.layers.recompute import recompute_with
 from keras_bert.optimization.optimizers import clip_scale, global_norm
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.jax_rows import sorted_gradients
-from keras_bert.training.objective import Batch
+from keras_bert.training.objective import Batch, StepMetrics, TrainState
 from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
-from keras_bert.training.step_metrics import StepMetrics
 
 
 def make_train_steps(

@@ -28,10 +28,8 @@ from keras_bert.training.consistency_checks import (
 )
 from keras_bert.training.distribute import distribute
 from keras_bert.training.metrics import BOARD
-from keras_bert.training.objective import AfterBatch
+from keras_bert.training.objective import AfterBatch, StepWindow, TrainState
 from keras_bert.training.run import TrainingRun, TrainingSettings
-from keras_bert.training.state import TrainState
-from keras_bert.training.step_metrics import StepWindow
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 

@@ -21,11 +21,9 @@ import tensorflow as tf
 from keras_bert.optimization.optimizers import Direction, clip_scale
 from keras_bert.training.cached_gradients import make_cached_gradients, split_micro_batches
 from keras_bert.training.fusion import compiled, compiles_entire_step
-from keras_bert.training.objective import Batch
+from keras_bert.training.objective import Batch, StepMetrics, TrainState
 from keras_bert.training.recomputation import recomputing
 from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
-from keras_bert.training.step_metrics import StepMetrics
 
 SUM = tf.distribute.ReduceOp.SUM
 # Gradients are summed over workers in packs of at least this size: while one pack is added, the

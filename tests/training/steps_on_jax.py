@@ -37,9 +37,8 @@ from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_devices import JaxDevices
 from keras_bert.training.jax_step import make_train_steps
+from keras_bert.training.objective import TrainState, concatenate
 from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
-from keras_bert.training.step_metrics import concatenate
 
 DEVICES = keras.distribution.list_devices()
 CASES = {

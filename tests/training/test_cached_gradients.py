@@ -12,8 +12,8 @@ from keras_bert.models import BertEncoder
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.objective import embedding_objective
 from keras_bert.training.cached_gradients import make_cached_gradients
+from keras_bert.training.objective import TrainState
 from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
 
 CONFIG = BertConfig(
     vocab_size=50,

@@ -12,8 +12,7 @@ from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.consistency_checks import check_weights, stop_if_not_finite
-from keras_bert.training.objective import Objective
-from keras_bert.training.step_metrics import StepMetrics
+from keras_bert.training.objective import Objective, StepMetrics
 
 TASK = Objective(("nll",), {"nll": 0.0}, lambda batch: {}, lambda model, batch, training: {})
 

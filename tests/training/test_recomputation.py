@@ -15,9 +15,9 @@ from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.fusion import compiled
+from keras_bert.training.objective import TrainState
 from keras_bert.training.recomputation import recomputing
 from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 

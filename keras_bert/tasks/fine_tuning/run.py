@@ -37,10 +37,9 @@ from keras_bert.training.best import BestWeights
 from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement
 from keras_bert.training.loop import Evaluation, train
-from keras_bert.training.objective import AfterBatch
+from keras_bert.training.objective import AfterBatch, TrainState
 from keras_bert.training.run import check_batch_sizes, check_train_batch_fits
 from keras_bert.training.run_directory import is_finished, log_finished, running
-from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
 

@@ -39,7 +39,7 @@ from keras_bert.training.cluster import (
     share_of,
 )
 from keras_bert.training.loop import Evaluation, train
-from keras_bert.training.objective import AfterBatch
+from keras_bert.training.objective import AfterBatch, TrainState
 from keras_bert.training.progress import progress
 from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run import (
@@ -50,7 +50,6 @@ from keras_bert.training.run import (
 )
 from keras_bert.training.run_directory import is_finished, log_finished, running
 from keras_bert.training.run_record import flat
-from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
 
 
