@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.training.distribute import distribute
-from keras_bert.training.fusion import compiled
 from keras_bert.training.objective import AfterBatch, Batch, Objective
+from keras_bert.training.step import compiled
 
 
 def make_evaluate(
@@ -24,7 +24,7 @@ def make_evaluate(
         strategy: the strategy under which the model was created.
         model: the model that `task.sums` takes.
         task: the metrics to compute; examples that only pad the last batch have weight 0.
-        jit_compile: whether to compile the forward pass with XLA (fusion.py).
+        jit_compile: whether to compile the forward pass with XLA.
 
     Returns:
         `evaluate(dataset, after_batch=None)`, which calls `after_batch` after each batch and

@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras_bert.models.bert_network import select_inputs
 from keras_bert.training.cluster import num_workers
 from keras_bert.training.distribute import distribute
-from keras_bert.training.fusion import compiled
 from keras_bert.training.objective import Batch
+from keras_bert.training.step import compiled
 
 
 def make_predict(

@@ -26,7 +26,7 @@ class TrainingSettings:
         max_grad_norm: the maximum global norm, to which larger gradients are clipped.
         jit_compile: whether to compile the forward and backward pass with XLA.
         gradient_checkpointing: whether to keep only the input of each block and recompute the block
-            in the backward pass (recomputation.py): less memory, more computation.
+            in the backward pass: less memory, more computation.
         log_steps: the number of steps between two log lines.
         save_checkpoints_steps: the number of steps between two checkpoints.
         evaluate_steps: the number of steps between two evaluations, each followed by a checkpoint;

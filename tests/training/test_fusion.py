@@ -11,7 +11,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.chain import chain, compile_chains_with
 from keras_bert.models.layers.layer_norm import BiasAndNorm
 from keras_bert.models.layers.transformer import residual_norm
-from keras_bert.training.fusion import compile_chain, compiled
+from keras_bert.training.step import compile_chain, compiled
 
 B, S, H = 3, 4, 8
 SETTINGS = {"rate": 0.4, "epsilon": 1e-12}

@@ -14,11 +14,9 @@ from keras_bert.models.layers.recompute import recomputed
 from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.training.fusion import compiled
 from keras_bert.training.objective import TrainState
-from keras_bert.training.recomputation import recomputing
 from keras_bert.training.run import TrainingSettings
-from keras_bert.training.step import make_train_steps
+from keras_bert.training.step import compiled, make_train_steps, recomputing
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(50, 16, 2, 2, 32, max_position_embeddings=16, initializer_range=0.2)
