@@ -100,8 +100,7 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.training.jax_devices import JaxDevices
-    from keras_bert.training.jax_step import make_train_steps
+    from keras_bert.training.jax_step import JaxDevices, make_train_steps
     from keras_bert.training.objective import TrainState
     from keras_bert.training.run import TrainingSettings
 

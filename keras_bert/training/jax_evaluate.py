@@ -10,8 +10,7 @@ from jax import numpy as jnp
 
 from keras_bert.models.bert_network import select_inputs
 from keras_bert.training.distribute import distribute, without_autotuning
-from keras_bert.training.jax_attention import fused_attention
-from keras_bert.training.jax_devices import JaxDevices
+from keras_bert.training.jax_step import JaxDevices, fused_attention
 from keras_bert.training.objective import AfterBatch, Batch, Objective
 
 if TYPE_CHECKING:

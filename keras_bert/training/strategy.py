@@ -8,10 +8,13 @@ import keras
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY, CPU_INSTRUCTIONS
 from keras_bert.training.cluster import join, num_workers, read_cluster
 
 STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
+# Hardware with instructions for products of bfloat16: NVIDIA GPUs from Ampere on, and CPUs with one
+# of these names in /proc/cpuinfo.
+_BFLOAT16_CAPABILITY = (8, 0)
+_BFLOAT16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})
 
 
 def make_strategy(
@@ -31,7 +34,7 @@ def make_strategy(
         num_devices: for `mirrored`, the number of GPUs or, if the machine has none, of logical CPU
             devices; 0 for all devices.
         worker_timeout: for `multi_worker_mirrored`, seconds to wait for the other workers.
-        model_parallel: must be 1; variables are sharded only with JAX (jax_devices.py).
+        model_parallel: must be 1; variables are sharded only with JAX (jax_step.py).
 
     Raises:
         InputError: the name is unknown, the devices are not available, or TF_CONFIG is invalid.
@@ -73,12 +76,12 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
     if gpus := tf.config.list_physical_devices("GPU"):
         details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
         capabilities = [each.get("compute_capability", (0, 0)) for each in details]
-        return "bfloat16" if min(capabilities) >= COMPUTE_CAPABILITY else "float32"
+        return "bfloat16" if min(capabilities) >= _BFLOAT16_CAPABILITY else "float32"
     try:
         instructions = set(cpu_info.read_text().split())
     except OSError:
         return "float32"
-    return "bfloat16" if instructions & CPU_INSTRUCTIONS else "float32"
+    return "bfloat16" if instructions & _BFLOAT16_INSTRUCTIONS else "float32"
 
 
 def dtype_policy(mixed_precision: str) -> str:

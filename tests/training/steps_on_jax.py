@@ -34,9 +34,7 @@ from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training import jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
-from keras_bert.training.jax_attention import attend
-from keras_bert.training.jax_devices import JaxDevices
-from keras_bert.training.jax_step import make_train_steps
+from keras_bert.training.jax_step import JaxDevices, attend, make_train_steps
 from keras_bert.training.objective import TrainState, concatenate
 from keras_bert.training.run import TrainingSettings
 

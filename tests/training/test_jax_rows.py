@@ -16,7 +16,7 @@ import pytest
 )
 def test_rows_of_equal_ids_are_added(ids):
     jnp = pytest.importorskip("jax", reason="jax is not installed").numpy
-    from keras_bert.training.jax_rows import sum_by_id
+    from keras_bert.training.jax_step import sum_by_id
 
     rows = np.random.default_rng(1).normal(size=(*ids.shape, 3)).astype(np.float32)
     expected = np.zeros((50, 3))

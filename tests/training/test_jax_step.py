@@ -212,7 +212,7 @@ def test_vocabulary_size_that_is_not_divisible_is_rejected(facts):
 )
 def test_unavailable_devices_are_rejected(arguments, message):
     pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training.jax_devices import make_strategy
+    from keras_bert.training.jax_step import make_strategy
 
     with pytest.raises(InputError, match=message):
         make_strategy(*arguments)
@@ -229,12 +229,12 @@ def test_unavailable_devices_are_rejected(arguments, message):
 )
 def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, devices, precision):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_devices
+    from keras_bert.training import jax_step
 
     found = [SimpleNamespace(platform=kind, compute_capability=own) for kind, own in devices]
     monkeypatch.setattr(jax, "devices", lambda: found)
-    monkeypatch.setattr(jax_devices, "_may_have_gpu", lambda: True)
-    assert jax_devices.fastest_precision() == precision
+    monkeypatch.setattr(jax_step, "_may_have_gpu", lambda: True)
+    assert jax_step.fastest_precision() == precision
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_attention_is_fused_only_where_cudnn_supports_it(
     monkeypatch, caplog, capability, dtype, head_size, length, reason
 ):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training.jax_attention import attend, fused_attention
+    from keras_bert.training.jax_step import attend, fused_attention
 
     gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
     monkeypatch.setattr(jax, "devices", lambda: [gpu])
@@ -297,11 +297,11 @@ def test_choosing_the_precision_does_not_start_jax_without_a_gpu(
     monkeypatch, tmp_path, driver, plugin, platforms
 ):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_devices
+    from keras_bert.training import jax_step
 
     # The CPU could not be split into devices afterwards.
     monkeypatch.setattr(jax, "devices", lambda: pytest.fail("JAX was started"))
-    monkeypatch.setattr(jax_devices, "_DRIVERS", [tmp_path] if driver else [])
+    monkeypatch.setattr(jax_step, "_DRIVERS", [tmp_path] if driver else [])
     monkeypatch.setitem(sys.modules, "jax_plugins", None)
     if plugin:
         (tmp_path / plugin).mkdir()
@@ -309,25 +309,25 @@ def test_choosing_the_precision_does_not_start_jax_without_a_gpu(
         found = SimpleNamespace(__path__=[str(tmp_path)])
         monkeypatch.setitem(sys.modules, "jax_plugins", found)
     monkeypatch.setattr(
-        jax_devices,
+        jax_step,
         "jax",
         SimpleNamespace(devices=jax.devices, config=SimpleNamespace(jax_platforms=platforms)),
     )
-    assert jax_devices.fastest_precision() == "float32"
+    assert jax_step.fastest_precision() == "float32"
 
 
 def test_jax_may_have_a_gpu_with_driver_and_plugin(monkeypatch, tmp_path):
     pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_devices
+    from keras_bert.training import jax_step
 
     (tmp_path / "xla_cuda12").mkdir()
     (tmp_path / "xla_cuda12" / "__init__.py").touch()
-    monkeypatch.setattr(jax_devices, "_DRIVERS", [tmp_path])
+    monkeypatch.setattr(jax_step, "_DRIVERS", [tmp_path])
     monkeypatch.setitem(sys.modules, "jax_plugins", SimpleNamespace(__path__=[str(tmp_path)]))
     monkeypatch.setattr(
-        jax_devices, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=None))
+        jax_step, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=None))
     )
-    assert jax_devices._may_have_gpu()
+    assert jax_step._may_have_gpu()
 
 
 @pytest.mark.parametrize(
@@ -345,14 +345,14 @@ def test_slow_atomics_are_avoided_where_jaxlib_has_them(
     monkeypatch, version, has_gpu, flags, is_set
 ):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_devices
+    from keras_bert.training import jax_step
 
-    monkeypatch.setattr(jax_devices.jaxlib.version, "__version_info__", version)
-    monkeypatch.setattr(jax_devices, "_may_have_gpu", lambda: has_gpu)
+    monkeypatch.setattr(jax_step.jaxlib.version, "__version_info__", version)
+    monkeypatch.setattr(jax_step, "_may_have_gpu", lambda: has_gpu)
     monkeypatch.setenv("XLA_FLAGS", flags)
     started_with = []
     monkeypatch.setattr(jax, "devices", lambda: started_with.append(os.environ["XLA_FLAGS"]))
-    jax_devices.use_fast_atomics()
+    jax_step.use_fast_atomics()
     option = "--xla_backend_extra_options=-nvptx-allow-ftz-atomics"
     assert started_with == ([f"{flags} {option}".strip()] if is_set else [])
     assert os.environ["XLA_FLAGS"] == flags  # TensorFlow would end the process at the option.
