@@ -11,8 +11,7 @@ from keras_bert.common.errors import InputError
 BACKEND = keras.backend.backend()
 
 if BACKEND == "tensorflow":
-    from keras_bert.training.evaluate import make_evaluate
-    from keras_bert.training.predict import make_predict
+    from keras_bert.training.evaluate import make_evaluate, make_predict
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import fastest_precision, free, make_strategy
 elif BACKEND == "jax":

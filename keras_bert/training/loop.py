@@ -26,11 +26,11 @@ from keras_bert.training.consistency_checks import (
     check_weights,
     stop_if_not_finite,
 )
-from keras_bert.training.distribute import distribute
 from keras_bert.training.metrics import BOARD
 from keras_bert.training.objective import AfterBatch, StepWindow, TrainState
 from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.stopping import Stopping
+from keras_bert.training.strategy import distribute
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 
 

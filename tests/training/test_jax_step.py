@@ -361,3 +361,24 @@ def test_slow_atomics_are_avoided_where_jaxlib_has_them(
 def test_tensorflow_rejects_model_parallel():
     with pytest.raises(InputError, match="--model_parallel=2 needs KERAS_BACKEND=jax"):
         make_tensorflow_strategy("mirrored", 2, model_parallel=2)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.random.default_rng(0).zipf(1.3, (5, 80)) % 50,  # Frequencies like those of words.
+        np.full((3, 130), 7),  # One token fills several of the chunks that are added at once.
+        np.repeat([3, 0, 49], [129, 127, 200]),
+        np.array([[49]]),
+    ],
+    ids=["words", "one_token", "long_runs", "single"],
+)
+def test_rows_of_equal_ids_are_added(ids):
+    jnp = pytest.importorskip("jax", reason="jax is not installed").numpy
+    from keras_bert.training.jax_step import sum_by_id
+
+    rows = np.random.default_rng(1).normal(size=(*ids.shape, 3)).astype(np.float32)
+    expected = np.zeros((50, 3))
+    np.add.at(expected, ids, rows)
+    sums = sum_by_id(jnp.asarray(ids, "int32"), jnp.asarray(rows), 50)
+    np.testing.assert_allclose(sums, expected, atol=1e-5)

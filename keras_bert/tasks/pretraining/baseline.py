@@ -10,7 +10,7 @@ from keras_bert.data.records import PretrainingData
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches
 from keras_bert.tasks.pretraining.objective import OBJECTIVES, PREDICTIONS, label_weights
 from keras_bert.tasks.pretraining.settings import SAMPLE_SIZE
-from keras_bert.training.distribute import without_autotuning
+from keras_bert.training.strategy import without_autotuning
 
 
 def unigram_baseline(
