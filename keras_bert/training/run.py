@@ -32,7 +32,7 @@ class TrainingSettings:
         evaluate_steps: the number of steps between two evaluations, each followed by a checkpoint;
             0 to evaluate at every checkpoint.
         keep_checkpoint_max: the number of checkpoints to keep.
-        steps_per_loop: maximum number of steps that run without a return to Python (stopping.py).
+        steps_per_loop: maximum number of steps that run without a return to Python.
     """
 
     num_train_steps: int

@@ -33,10 +33,9 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.fine_tuning.teacher import label, open_teacher
 from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
-from keras_bert.training.best import BestWeights
 from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement
-from keras_bert.training.loop import Evaluation, train
+from keras_bert.training.loop import BestWeights, Evaluation, train
 from keras_bert.training.objective import AfterBatch, TrainState
 from keras_bert.training.run import check_batch_sizes, check_train_batch_fits
 from keras_bert.training.run_directory import is_finished, log_finished, running
