@@ -30,11 +30,11 @@ from keras_bert.common.interrupts import INTERRUPTED, is_python_handler
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.cluster import all_sum, gather, num_workers, worker_index
+from keras_bert.training.log import EVALUATION, Summaries, read_evaluations
 from keras_bert.training.metrics import BOARD
 from keras_bert.training.objective import AfterBatch, Objective, StepMetrics, StepWindow, TrainState
 from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import distribute
-from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 
 # {"step": ..., metric: value} of each evaluation, in the order of steps.
 Evaluations = Sequence[Mapping[str, float]]

@@ -33,14 +33,13 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.fine_tuning.teacher import label, open_teacher
 from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
-from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement
+from keras_bert.training.log import Board, read_evaluations
 from keras_bert.training.loop import BestWeights, Evaluation, train
 from keras_bert.training.objective import AfterBatch, TrainState
 from keras_bert.training.run import check_batch_sizes, check_train_batch_fits
 from keras_bert.training.run_directory import is_finished, log_finished, running
 from keras_bert.training.strategy import check_state_dtype
-from keras_bert.training.summaries import read_evaluations
 
 # A cache of the model's outputs for examples, {examples: {output: array}}. It must be cleared when
 # the weights change.

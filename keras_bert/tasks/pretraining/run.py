@@ -38,9 +38,9 @@ from keras_bert.training.cluster import (
     num_workers,
     share_of,
 )
+from keras_bert.training.log import progress
 from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch, TrainState
-from keras_bert.training.progress import progress
 from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run import (
     TrainingRun,
