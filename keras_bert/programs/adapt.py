@@ -55,7 +55,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.programs.adaptation_stages import adapt
     from keras_bert.training.backend import make_strategy
-    from keras_bert.training.run_directory import is_finished, log_finished, running
+    from keras_bert.training.run_folder import is_finished, log_finished, running
 
     adaptation = _adaptation(flags, input_files)
     strategy = make_strategy("default", 0, 0.0, 1)

@@ -27,7 +27,7 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.pretraining import run as pretraining_run
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training import loop, run_directory
+from keras_bert.training import loop, run_folder
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.log import Summaries
@@ -164,15 +164,15 @@ def rejected(strategy, index, data, folder):
     if index == 0:
         write_json(done / "run.json", {"settings": {}})
         write_json(done / "results.json", {})
-    with mock.patch.object(run_directory, "_VISIBILITY_TIMEOUT", 0.5):
+    with mock.patch.object(run_folder, "_VISIBILITY_TIMEOUT", 0.5):
         return [
             outcome(lambda: go(folder / "rejected", record={"learning_rate": 1 / (1 + index)})),
             outcome(lambda: go(folder / "rejected", input_file=one_file)),
             outcome(lambda: go(folder / f"apart-{index}")),
             outcome(lambda: loop.check_same_start(strategy, 5, [{}] * index, folder)),
             outcome(lambda: loop.check_same_start(strategy, 5 + index, [{}], folder)),
-            outcome(lambda: run_directory.is_finished(done, {}, strategy)),
-            outcome(lambda: run_directory.is_finished(done, {"a": 1}, strategy)),
+            outcome(lambda: run_folder.is_finished(done, {}, strategy)),
+            outcome(lambda: run_folder.is_finished(done, {"a": 1}, strategy)),
         ]
 
 

@@ -29,8 +29,7 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.training.checkpoint import list_checkpoints
 from keras_bert.training.cluster import check_agreement, gather, share_of
 from keras_bert.training.run import TrainingRun, TrainingSettings, check_batch_sizes
-from keras_bert.training.run_directory import is_finished, log_finished, running
-from keras_bert.training.run_record import flat
+from keras_bert.training.run_folder import flat, is_finished, log_finished, running
 from keras_bert.training.strategy import check_state_dtype
 
 # Records for evaluation may have stored masks and another number of passes.

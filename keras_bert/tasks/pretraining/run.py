@@ -48,8 +48,7 @@ from keras_bert.training.run import (
     check_batch_sizes,
     check_train_batch_fits,
 )
-from keras_bert.training.run_directory import is_finished, log_finished, running
-from keras_bert.training.run_record import flat
+from keras_bert.training.run_folder import flat, is_finished, log_finished, running
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
 
 
