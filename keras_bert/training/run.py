@@ -22,7 +22,7 @@ class TrainingSettings:
         train_batch_size: the number of examples in a step, over all devices and micro-batches.
         gradient_accumulation_steps: the number of micro-batches in a step on each device.
         batch_ramp_steps: the number of steps over which the micro-batches of a step increase from
-            one to `gradient_accumulation_steps` (ramp.py); 0 for full batches from the start.
+            one to `gradient_accumulation_steps`; 0 for full batches from the start.
         max_grad_norm: the maximum global norm, to which larger gradients are clipped.
         jit_compile: whether to compile the forward and backward pass with XLA.
         gradient_checkpointing: whether to keep only the input of each block and recompute the block

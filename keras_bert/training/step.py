@@ -101,7 +101,7 @@ def make_train_steps(
         if cached_gradients:
             return cached_gradients(batch, totals, scale)
         micro = split_micro_batches(batch, steps)
-        # Micro-batches of only padding are not computed; they are the last ones (ramp.py).
+        # Micro-batches of only padding are not computed; they are the last ones.
         filled = tf.reduce_any(micro["example_weights"] > 0, axis=0)
         count = tf.reduce_sum(tf.cast(filled, tf.int32))
 

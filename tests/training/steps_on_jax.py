@@ -44,7 +44,7 @@ CASES = {
     "recomputed": (JaxDevices(DEVICES[:1]), {"gradient_checkpointing": True}),
     "data_parallel": (JaxDevices(DEVICES), {"gradient_accumulation_steps": 2}),
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
-    # The batch size has grown to two of three micro-batches (training/ramp.py).
+    # The batch size has grown to two of three micro-batches.
     "growing": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 3}),
     # As on accelerators, chains run again in the backward pass.
     "chains": (JaxDevices(DEVICES[:1]), {}),

@@ -11,10 +11,10 @@ import tensorflow as tf
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.tasks.pretraining.batches import BatchRamp
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
 from keras_bert.tasks.pretraining.phases import PhaseRun, check_phases, named
 from keras_bert.tasks.pretraining.recipe import data_command
-from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run import check_batch_sizes
 
 

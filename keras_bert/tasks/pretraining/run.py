@@ -25,7 +25,12 @@ from keras_bert.models.memory import check_batch_fits
 from keras_bert.optimization.optimizers import AdamWeightDecay, Lamb, LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
-from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.batches import (
+    BatchRamp,
+    RecordSource,
+    evaluation_batches,
+    training_batches,
+)
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.settings import SAMPLE_SIZE, PretrainingSettings
@@ -41,7 +46,6 @@ from keras_bert.training.cluster import (
 from keras_bert.training.log import progress
 from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch, TrainState
-from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run import (
     TrainingRun,
     TrainingSettings,
