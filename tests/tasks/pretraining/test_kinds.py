@@ -9,7 +9,6 @@ from scipy import stats
 
 from keras_bert.common.errors import InputError
 from keras_bert.data.records import explain_record_errors, find_records
-from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import (
     RecordSource,
     evaluation_batches,
@@ -17,6 +16,7 @@ from keras_bert.tasks.pretraining.batches import (
     training_batches,
 )
 from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.tasks.pretraining.run import unigram_baseline
 
 # --- kinds ---
 

@@ -10,9 +10,8 @@ from absl import flags
 
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.pretraining.dry_run import estimate
-from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.recipe import data_command, plan_phases, read_recipe
+from keras_bert.tasks.pretraining.run import PhaseRun, estimate
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.run import TrainingSettings
 
