@@ -101,8 +101,7 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
     from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training.jax_step import JaxDevices, make_train_steps
-    from keras_bert.training.objective import TrainState
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings, TrainState
 
     settings = settings_of(config) | {"attention_probs_dropout_prob": dropout}
     devices = JaxDevices(keras.distribution.list_devices()[:1])

@@ -62,8 +62,7 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.training.objective import TrainState
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)

@@ -65,8 +65,7 @@ def measure(folder: Path) -> dict[str, Sum]:
     from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.training.objective import TrainState
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import fastest_precision
 

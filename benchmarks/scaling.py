@@ -88,8 +88,7 @@ def work() -> None:
     from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training import loop
     from keras_bert.training.cluster import num_workers, share_of
-    from keras_bert.training.objective import TrainState
-    from keras_bert.training.run import TrainingRun, TrainingSettings
+    from keras_bert.training.objective import TrainingRun, TrainingSettings, TrainState
 
     with strategy.scope():
         model = BertPretrainer(BertConfig.from_json(FLAGS.bert_config), dtype="float32")

@@ -58,8 +58,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.tasks.question_answering.questions import load_questions
     from keras_bert.tasks.question_answering.settings import AnswerSettings
     from keras_bert.text.tokenizer import BertTokenizer
-    from keras_bert.training.objective import TrainState
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)

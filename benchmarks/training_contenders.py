@@ -55,8 +55,7 @@ def make_ours(dtype: str) -> Step:
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.training.objective import TrainState
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.step import make_train_steps
 
     config = BertConfig.from_json("base")

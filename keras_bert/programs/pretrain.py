@@ -54,7 +54,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.tasks.pretraining.run import dry_run, pretrain, pretrain_phases
     from keras_bert.training.cluster import worker_index
-    from keras_bert.training.run import TrainingRun
+    from keras_bert.training.objective import TrainingRun
 
     runs = [_run_of(phase) for phase in phases]
     strategy = strategy_of(flags)
@@ -105,7 +105,7 @@ def _run_of(phase: Phase) -> "PhaseRun":
     from keras_bert.tasks.pretraining.run import PhaseRun
     from keras_bert.tasks.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings
 
     own = dict(phase.flags)
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()

@@ -37,8 +37,7 @@ from keras_bert.models.layers.chain import compile_chains_with
 from keras_bert.models.layers.embeddings import take_rows_with
 from keras_bert.models.layers.recompute import recompute_with
 from keras_bert.optimization.optimizers import clip_scale, global_norm
-from keras_bert.training.objective import Batch, StepMetrics, TrainState
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
 
 if TYPE_CHECKING:
     import tensorflow as tf

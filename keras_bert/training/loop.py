@@ -32,8 +32,15 @@ from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, r
 from keras_bert.training.cluster import all_sum, gather, num_workers, worker_index
 from keras_bert.training.log import EVALUATION, Summaries, read_evaluations
 from keras_bert.training.metrics import BOARD
-from keras_bert.training.objective import AfterBatch, Objective, StepMetrics, StepWindow, TrainState
-from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.objective import (
+    AfterBatch,
+    Objective,
+    StepMetrics,
+    StepWindow,
+    TrainingRun,
+    TrainingSettings,
+    TrainState,
+)
 from keras_bert.training.strategy import distribute
 
 # {"step": ..., metric: value} of each evaluation, in the order of steps.

@@ -25,8 +25,7 @@ from keras_bert.models.layers.chain import compile_chains_with
 from keras_bert.models.layers.recompute import recompute_with
 from keras_bert.models.pooled_encoder import vector_size
 from keras_bert.optimization.optimizers import Direction, clip_scale
-from keras_bert.training.objective import Batch, StepMetrics, TrainState
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
 
 Totals = Mapping[str, tf.Tensor]  # {metric: denominator}
 

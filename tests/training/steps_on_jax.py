@@ -35,8 +35,7 @@ from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training import jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_step import JaxDevices, attend, make_train_steps
-from keras_bert.training.objective import TrainState, concatenate
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings, TrainState, concatenate
 
 DEVICES = keras.distribution.list_devices()
 CASES = {

@@ -11,8 +11,7 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.objective import embedding_objective
-from keras_bert.training.objective import TrainState
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.step import make_cached_gradients
 
 CONFIG = BertConfig(

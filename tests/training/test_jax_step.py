@@ -25,8 +25,7 @@ from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
-from keras_bert.training.objective import StepMetrics, TrainState
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
 

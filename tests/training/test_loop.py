@@ -24,8 +24,12 @@ from keras_bert.training.loop import (
     check_weights,
     stop_if_not_finite,
 )
-from keras_bert.training.objective import Objective, StepMetrics
-from keras_bert.training.run import TrainingSettings, check_batch_sizes
+from keras_bert.training.objective import (
+    Objective,
+    StepMetrics,
+    TrainingSettings,
+    check_batch_sizes,
+)
 
 # --- steps ---
 

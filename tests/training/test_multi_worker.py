@@ -19,8 +19,7 @@ from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batche
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import train
-from keras_bert.training.objective import TrainState
-from keras_bert.training.run import TrainingRun
+from keras_bert.training.objective import TrainingRun, TrainState
 from tests.training import worker_processes, worker_tasks
 from tests.training.worker_tasks import (
     BATCH,

@@ -14,8 +14,7 @@ from keras_bert.models.layers.recompute import recomputed
 from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.training.objective import TrainState
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.step import compiled, make_train_steps, recomputing
 from keras_bert.training.strategy import make_strategy
 

@@ -13,8 +13,7 @@ from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.evaluate import make_evaluate
-from keras_bert.training.objective import TrainState
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 

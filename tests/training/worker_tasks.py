@@ -32,7 +32,7 @@ from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.log import Summaries
 from keras_bert.training.loop import Stopping, check_weights
-from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import distribute, make_strategy
 from tests.tasks.fine_tuning.conftest import classifier_of, random_examples
 from tests.tasks.fine_tuning.test_run import sums_task

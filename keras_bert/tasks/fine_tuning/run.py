@@ -36,8 +36,12 @@ from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import check_agreement
 from keras_bert.training.log import Board, read_evaluations
 from keras_bert.training.loop import BestWeights, Evaluation, train
-from keras_bert.training.objective import AfterBatch, TrainState
-from keras_bert.training.run import check_batch_sizes, check_train_batch_fits
+from keras_bert.training.objective import (
+    AfterBatch,
+    TrainState,
+    check_batch_sizes,
+    check_train_batch_fits,
+)
 from keras_bert.training.run_folder import is_finished, log_finished, running
 from keras_bert.training.strategy import check_state_dtype
 

@@ -65,10 +65,11 @@ from keras_bert.training.cluster import (
 )
 from keras_bert.training.log import progress
 from keras_bert.training.loop import Evaluation, train
-from keras_bert.training.objective import AfterBatch, TrainState
-from keras_bert.training.run import (
+from keras_bert.training.objective import (
+    AfterBatch,
     TrainingRun,
     TrainingSettings,
+    TrainState,
     check_batch_sizes,
     check_train_batch_fits,
 )

@@ -14,8 +14,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import BatchRamp, RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.training.objective import TrainState
-from keras_bert.training.run import TrainingSettings, check_batch_sizes
+from keras_bert.training.objective import TrainingSettings, TrainState, check_batch_sizes
 from keras_bert.training.step import make_train_steps
 
 # --- ramp ---

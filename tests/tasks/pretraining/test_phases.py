@@ -14,7 +14,7 @@ from keras_bert.tasks.pretraining import run as run_module
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.run import PhaseRun, check_phases, make_state, pretrain_phases
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(

@@ -20,8 +20,7 @@ from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.objective import TrainState
-from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingRun, TrainingSettings, TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 
