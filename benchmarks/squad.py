@@ -49,7 +49,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
 
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
     from keras_bert.models import BertSpanLabeler
-    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
     from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
@@ -58,8 +58,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.tasks.question_answering.questions import load_questions
     from keras_bert.tasks.question_answering.settings import AnswerSettings
     from keras_bert.text.tokenizer import BertTokenizer
-    from keras_bert.training.run import TrainingSettings
-    from keras_bert.training.state import TrainState
+    from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)

@@ -33,7 +33,7 @@ from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
-from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingRun, TrainingSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf

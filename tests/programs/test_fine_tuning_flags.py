@@ -18,7 +18,7 @@ from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fitting import fit
 from keras_bert.tasks.ner.entity_tagger import EntityTagger
 from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 
 
 def test_the_flags_of_a_teacher_have_the_defaults_of_the_api():

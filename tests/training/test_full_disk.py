@@ -15,7 +15,7 @@ from keras_bert.tasks.pretraining import run as run_module
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
-from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.training.test_checkpoint import make, save
 

@@ -30,7 +30,7 @@ from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
 from keras_bert.tasks.truncation import report_splits
-from keras_bert.training.board import Board
+from keras_bert.training.log import Board
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Trains an encoder with `keras.Model.fit` on batches that are computed in micro-batches.
 
-The gradients are those of the whole batch (training/cached_gradients.py). TensorFlow only; it is
+The gradients are those of the whole batch (training/step.py). TensorFlow only; it is
 imported in `train_step`, because files of `model.save` are opened without it.
 
 R rows of a batch, r rows of a micro-batch, H hidden size.
@@ -68,8 +68,7 @@ class CachedGradientEncoder(PooledEncoder):
         """Takes a training step on a batch (inputs, targets); returns the logs."""
         import tensorflow as tf
 
-        from keras_bert.training.cached_gradients import MicroBatches, in_micro_batches
-        from keras_bert.training.fusion import compiled
+        from keras_bert.training.step import MicroBatches, compiled, in_micro_batches
 
         inputs, targets = data
         variables = self.trainable_variables

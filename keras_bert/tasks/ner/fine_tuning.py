@@ -35,7 +35,7 @@ from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.tasks.prepared import Prepared
-from keras_bert.training.board import Board
+from keras_bert.training.log import Board
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from keras_bert.tasks.question_answering.scoring import (
 from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.tasks.truncation import report_splits
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.board import Board
+from keras_bert.training.log import Board
 
 
 class _QuestionSet:

@@ -17,7 +17,7 @@ from keras_bert.tasks.classification.data import ClassificationSettings, read_da
 from keras_bert.tasks.classification.fine_tuning import fine_tune_classifier
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 
 
 def classify(output_dir, init_checkpoint, classification, batch_size=16, **settings):

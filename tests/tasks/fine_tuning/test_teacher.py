@@ -17,7 +17,7 @@ from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.soft_losses import NO_OUTPUT
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.tasks.fine_tuning.conftest import TOKENS, VOCAB, classifier_of, random_examples
 

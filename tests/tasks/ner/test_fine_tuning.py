@@ -13,7 +13,7 @@ from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.data import NerSettings
 from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
 from keras_bert.tasks.ner.scores import entity_scores
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 
 
 def run(files, output_dir, init_checkpoint=None, **changes):

@@ -19,7 +19,7 @@ from keras_bert.tasks.question_answering.labels import prepare_questions, traini
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Answer, Question
 from keras_bert.tasks.question_answering.settings import AnswerSettings
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 
 TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
 V2 = SquadSettings(AnswerSettings(version_2_with_negative=True))

@@ -9,7 +9,7 @@ from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import load_questions
 from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.tasks.question_answering.span_windows import make_windows, max_context
-from keras_bert.training import progress
+from keras_bert.training import log
 from tests.tasks.question_answering.reference import owners_of, windows_of
 
 LONG = "rollo was the norse leader who swore fealty to king charles in the year 911"  # 17 tokens
@@ -60,7 +60,7 @@ def test_question_is_truncated_to_its_first_tokens(ask, tokenizer, vocab):
 
 
 def test_tokenizing_many_texts_logs_progress(ask, tokenizer, monkeypatch, caplog):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.0)
     with caplog.at_level("INFO", "absl"):
         labelled([ask(LONG)], tokenizer)
     assert caplog.messages[-1].startswith("tokenizing: 1/1 texts, ")

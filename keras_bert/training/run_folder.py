@@ -1,25 +1,32 @@
-"""Finds out whether a run is new, unfinished or finished, and locks its directory.
+"""Records a run in its directory, finds out whether it is finished, and locks the directory.
 
-`run.json` is the record of the run (run_record.py); `results.json` exists once the run is finished.
-`.lock` exists while a process is working in the directory, and contains the process id and machine.
+`run.json` is the record of the run; `results.json` exists once the run is finished; `.lock` exists
+while a process is working in the directory, and contains the process id and machine. `run.json` has
+
+    settings        everything that affects the results; a resumed run must have the same settings
+    versions        package versions at the start of the run
+    resumed_with    other package versions with which the run was resumed, if any
 """
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_json
+from keras_bert.common.files import read_json, write_json
 from keras_bert.common.lock import locked
+from keras_bert.common.package_versions import package_versions
 from keras_bert.training.checkpoint import PREFIX
 from keras_bert.training.cluster import (
     all_sum,
@@ -29,12 +36,15 @@ from keras_bert.training.cluster import (
     worker_index,
 )
 from keras_bert.training.metrics import BOARD, METRICS
-from keras_bert.training.run_record import RUN_FILE, check_same_settings, write_record
 
-RESULTS = "results.json"
+RUN_FILE, RESULTS = "run.json", "results.json"
+_PACKAGES = ("tensorflow", "jax", "keras", "numpy")
 _LOCK = ".lock"
 _MARKER_PREFIX = ".workers-"
 _VISIBILITY_TIMEOUT = 10.0  # seconds; on a network file system, new files may be visible late
+
+
+# --- directory ---
 
 
 def is_finished(
@@ -71,7 +81,7 @@ def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
     """Returns the last file that this run wrote: "run.json", "results.json" or "" (a new run)."""
     if not (output_dir / RUN_FILE).exists():
         return ""
-    check_same_settings(output_dir, settings)
+    _check_same_settings(output_dir, settings)
     return RESULTS if (output_dir / RESULTS).exists() else RUN_FILE
 
 
@@ -105,7 +115,7 @@ def running(
             ):
                 # Checked again: another run may have started and ended since `is_finished`.
                 _last_file(output_dir, settings)
-                write_record(output_dir, settings)
+                _write_record(output_dir, settings)
                 _check_one_folder(strategy, output_dir)
                 yield output_dir
         all_sum(strategy)(np.zeros([1]))  # Waits for the files of worker 0.
@@ -202,3 +212,84 @@ def _becomes_visible(path: Path) -> bool:
         if time.monotonic() > end:
             return False
         time.sleep(0.2)
+
+
+# --- record ---
+
+
+def _check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> None:
+    """Raises an InputError with all differences if the run in a directory has other settings.
+
+    A setting that the record does not have, because an earlier version of the package wrote it, was
+    off.
+    """
+    run_file = output_dir / RUN_FILE
+    settings = json.loads(json.dumps(settings))
+    old = read_json(run_file).get("settings")
+    if not isinstance(old, dict):
+        raise InputError(f"{run_file}: has no settings; expected the record of a run")
+    old, settings = flat(old), flat(settings)
+    changed = [
+        f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
+        for name in sorted(set(old) | set(settings))
+        if old.get(name) != settings.get(name) and not (name not in old and settings[name] is False)
+    ]
+    if changed:
+        raise InputError(
+            f"{output_dir}: contains a run with other settings: {'; '.join(changed)}; expected the "
+            "same settings to resume it, or another --output_dir"
+        )
+
+
+def flat(settings: Mapping[str, object]) -> dict[str, object]:
+    """Flattens nested settings: `log_steps` of `phase-1` becomes `phase-1.log_steps`."""
+    named = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            named |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
+        else:
+            named[name] = value
+    return named
+
+
+def _write_record(output_dir: Path, settings: Mapping[str, object]) -> None:
+    """Writes run.json for a new run, or updates "resumed_with" when a run resumes.
+
+    If parts of the run used different versions of a package, a warning is logged.
+    """
+    path, now = output_dir / RUN_FILE, package_versions(_PACKAGES)
+    if not path.exists():
+        write_json(path, {"settings": settings, "versions": now})
+        return
+    record = read_json(path)
+    later = record.get("resumed_with", [])
+    used = [record.get("versions"), *(later if isinstance(later, list) else [])]
+    used = [versions for versions in used if isinstance(versions, dict)]
+    if used:
+        if _differences([*used, now]) and now not in used:
+            write_json(path, record | {"resumed_with": [*used[1:], now]})
+        _warn_of_versions(output_dir, [*used, now])
+
+
+def _warn_of_versions(output_dir: Path, used: Sequence[Mapping[str, str]]) -> None:
+    if different := _differences(used):
+        logging.warning(
+            "%s: parts of this run used different versions of packages, from the first to the "
+            "last: %s; the results may differ from those of a run with one version. Install the "
+            "first version of each package to get the same results as an uninterrupted run",
+            output_dir,
+            ", ".join(f"{name} {' and '.join(found)}" for name, found in different.items()),
+        )
+
+
+def _differences(used: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Returns {package: versions in the order of their use} of packages with several versions."""
+    names = [
+        "keras_bert",
+        *(name for name in _PACKAGES if name != "jax" or keras.backend.backend() == "jax"),
+    ]
+    found = {
+        name: list(dict.fromkeys(str(versions[name]) for versions in used if name in versions))
+        for name in names
+    }
+    return {name: versions for name, versions in found.items() if len(versions) > 1}

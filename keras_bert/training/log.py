@@ -1,28 +1,35 @@
-"""Writes the metrics of a run to a progress bar, TensorBoard and metrics.jsonl (metrics.py)."""
+"""Shows the progress of a run, and writes its metrics, tables and curves.
+
+Summaries -> progress bar or log lines, TensorBoard, metrics.jsonl (metrics.py)
+progress  -> a bar or log lines for other long work, such as an evaluation
+Board     -> tables and precision-recall curves in TensorBoard
+"""
 
 import contextlib
 import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
-from keras_bert.training import heartbeat
-from keras_bert.training.metrics import (
-    BOARD,
-    EVALUATION,
-    METRICS,
-    RESUMED,
-    read_line,
-    read_metrics,
-)
+from keras_bert.training.metrics import BOARD, EVALUATION, METRICS, RESUMED, read_line, read_metrics
+
+SECONDS_BETWEEN_LINES = 10.0  # The longest time without a sign of progress.
+_SECONDS_TO_CHECK = 1.0
+_SECONDS_TO_BAR = 2.0
+
+
+# --- metrics of steps ---
 
 
 class Summaries:
@@ -58,7 +65,7 @@ class Summaries:
         self._total = num_train_steps
         self._resumed = {RESUMED: first_step} if last_line < first_step else {}
         self._step, self._is_compiled = first_step, False
-        self._heartbeat = heartbeat.Heartbeat(self._report_running)
+        self._heartbeat = Heartbeat(self._report_running)
 
     @contextlib.contextmanager
     def during_steps(self) -> Iterator[None]:
@@ -83,7 +90,7 @@ class Summaries:
             logging.info("%s%s", state, f": {seconds:.0f} s" if seconds else "")
         else:
             long = ""
-            if seconds > heartbeat.SECONDS / 2:
+            if seconds > SECONDS_BETWEEN_LINES / 2:
                 long = (
                     f"; the next steps take {seconds:.0f} s so far (a new length is compiled first)"
                 )
@@ -177,3 +184,135 @@ def _drop_after(path: Path, step: int) -> int:
 
 def _is_evaluation(row: Mapping[str, float]) -> bool:
     return any(name.startswith(EVALUATION) for name in row)
+
+
+# --- heartbeat ---
+
+
+class Heartbeat:
+    """A thread that reports progress during long calls, such as a compilation.
+
+    While a call runs, the thread calls `report` every SECONDS_BETWEEN_LINES with the number of
+    seconds since the call started; `restart_clock` restarts this interval.
+    """
+
+    def __init__(self, report: Callable[[float], None]):
+        self._report = report
+        self._started: float | None = None  # None while no call runs.
+        self._closed = threading.Event()
+        self.restart_clock()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def restart_clock(self) -> None:
+        """Postpones the next report, because something else was logged."""
+        self._last = time.monotonic()
+
+    @contextlib.contextmanager
+    def during_call(self) -> Iterator[None]:
+        """Reports progress while the block runs."""
+        self._started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._started = None
+
+    def close(self) -> None:
+        """Stops the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(_SECONDS_TO_CHECK):
+            now, started = time.monotonic(), self._started
+            if started is not None and now - self._last >= SECONDS_BETWEEN_LINES:
+                self._last = now
+                self._report(now - started)
+
+
+# --- other long work ---
+
+
+@contextlib.contextmanager
+def progress(
+    what: str, total: int, unit: str, silent: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """Shows the progress of the block on stderr: a bar on a terminal, otherwise log lines.
+
+    Blocks that take less than a few seconds show nothing.
+
+    Yields a function to call with the number of units completed since its last call.
+
+    Args:
+        what: a description of the operation, such as "predicting".
+        total: the amount of work, in units.
+        unit: the name of the unit, such as "examples".
+        silent: whether to show nothing, because another worker shows the progress.
+    """
+    on_terminal = sys.stderr.isatty()
+    done = 0
+    start = last = time.monotonic()
+
+    def advance(count: int) -> None:
+        nonlocal done, last
+        count = min(count, total - done)
+        done += count
+        bar.update(count)
+        now = time.monotonic()
+        if not (silent or on_terminal) and now - last >= SECONDS_BETWEEN_LINES:
+            last = now
+            rate = done / (now - start)
+            logging.info("%s: %d/%d %s, %.3g %s/s", what, done, total, unit, rate, unit)
+
+    with tqdm(
+        desc=what,
+        total=total,
+        unit=f" {unit}",
+        delay=_SECONDS_TO_BAR,
+        leave=False,
+        disable=silent or not on_terminal,
+        dynamic_ncols=True,
+    ) as bar:
+        yield advance
+
+
+# --- tables and curves ---
+
+
+class Board:
+    """Writes the tables and curves of one training step to `tensorboard/` in a run directory."""
+
+    def __init__(self, output_dir: Path, step: int):
+        self._writer = tf.summary.create_file_writer(str(output_dir / BOARD))
+        self._step = step
+
+    def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+        """Writes a table, for example of wrong predictions, to the Text tab of TensorBoard."""
+        lines = [header, ["---"] * len(header), *rows]
+        text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+        with self._writer.as_default(step=self._step):
+            tf.summary.text(name, text)
+
+    def pr_curve(self, name: str, is_positive: np.ndarray, scores: np.ndarray) -> None:
+        """Writes a precision-recall curve to the PR Curves tab of TensorBoard.
+
+        `is_positive`, bool [n], is the true label of each example; `scores`, float [n], is its
+        predicted score in [0, 1].
+        """
+        # Imported late: TensorBoard is slow to import, and only binary tasks need it.
+        from tensorboard.plugins.pr_curve import summary
+
+        curve = summary.pb(name, np.asarray(is_positive, bool), np.asarray(scores, np.float32))
+        with self._writer.as_default(step=self._step):
+            tf.summary.experimental.write_raw_pb(curve.SerializeToString(), step=self._step)
+
+    def close(self) -> None:
+        """Closes the TensorBoard event file."""
+        self._writer.close()
+
+
+def _cell(value: object) -> str:
+    """Formats a value as the text of one Markdown table cell that can be encoded as UTF-8."""
+    # JSON files may contain an unpaired surrogate, which has no UTF-8 encoding.
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

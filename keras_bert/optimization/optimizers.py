@@ -1,6 +1,9 @@
-"""Implements Adam with decoupled weight decay, as used to train BERT.
+"""Implements the optimizers that train BERT: AdamW and LAMB, with clipping and loss scaling.
 
-Gradients must be those of the global batch, already summed over the devices and clipped.
+    gradients -> dense gradients -> global norm -> factor that clips -> AdamWeightDecay or Lamb
+
+Gradients must be those of the global batch, after accumulation and all-reduce. The weight update
+multiplies them by the factor, so clipped gradients are never stored.
 """
 
 import contextlib
@@ -14,19 +17,87 @@ import keras
 from keras import ops
 
 from keras_bert.common.errors import InputError
-from keras_bert.common.random_bits import site_key
-from keras_bert.optimization.dense import densify
-from keras_bert.optimization.rounding import round_stochastically
+from keras_bert.common.random_bits import random_bits, site_key
 
+_LOW_HALF = 0xFFFF
 # Variables without weight decay: gamma and beta of every LayerNorm (any layer whose name contains
 # `LayerNorm` or `layer_norm`) and every bias. Embeddings do decay.
 NO_WEIGHT_DECAY = (r"[Ll]ayer_?[Nn]orm[^/]*/[^/]+$", r"bias$")
-
 STATE_DTYPES = ("float32", "bfloat16")
+# A larger scale has no benefit: float16 itself spans 40 powers of two.
+_LARGEST_SCALE = 2.0**24
 
 # (gradient, variable, (first moment, second moment), iterations) -> (direction of the update, new
 # first moment, new second moment).
 Direction = Callable[..., tuple[Any, Any, Any]]
+
+
+# --- gradients ---
+
+
+def densify(gradient: Any) -> Any:
+    """Sums the rows of an IndexedSlices gradient to a dense tensor; returns others unchanged.
+
+    TensorFlow's gradient of `take` on an embedding table [V, ...] is an IndexedSlices with one row
+    per token. An optimizer or norm that squares these rows would be wrong for a token that repeats
+    in the batch: `(a + b)^2` is not `a^2 + b^2`.
+    """
+    # Compared by name, because TensorFlow may not be installed. `ops.convert_to_tensor` does not
+    # help: in Keras 3.15 it returns an IndexedSlices unchanged.
+    if type(gradient).__name__ != "IndexedSlices":
+        return gradient
+    rows = gradient.shape[0] or gradient.dense_shape[0]
+    return ops.segment_sum(gradient.values, gradient.indices, num_segments=rows)
+
+
+def global_norm(gradients: Sequence[Any]) -> Any:
+    """Returns the norm of all gradients as one vector, a float32 scalar; ignores None entries."""
+    dense = [ops.cast(densify(g), "float32") for g in gradients if g is not None]
+    return ops.sqrt(sum(ops.sum(ops.square(g)) for g in dense))
+
+
+def clip_scale(norm: Any, max_norm: float = 1.0) -> Any:
+    """Returns the factor in [0, 1] that clips gradients of the given norm to `max_norm`.
+
+    `norm` is a float32 scalar. If it is inf or NaN, the factor is NaN: a factor of 0 (1 / inf)
+    would hide the overflow.
+
+    Raises:
+        InputError: `max_norm` is not above 0.
+
+    Source: google-research/bert, optimization.py (`clip_norm=1.0`); Pascanu et al. 2013.
+    """
+    if not max_norm > 0:
+        raise InputError(f"max_norm must be above 0, got {max_norm!r}")
+    scale = max_norm / ops.maximum(norm, max_norm)
+    return ops.where(ops.isfinite(norm), scale, float("nan"))
+
+
+# --- optimizers ---
+
+
+def round_stochastically(x: Any, key: Any) -> Any:
+    """Rounds each value up or down to a bfloat16 value, so that the expected value is the input.
+
+    A step of Adam changes the second moment by about a thousandth, less than half of the last of
+    bfloat16's 8 bits. Rounding to nearest would discard the change, so the moment would never
+    become smaller. Stochastic rounding changes the last bit in some of the steps, which is correct
+    on average (Gupta et al. 2015, "Deep learning with limited numerical precision", section 3). The
+    random bits are a function of the key, so all devices and resumed runs round to the same values.
+
+    Args:
+        x: [...] float32 of a static shape.
+        key: [1] int32, from `site_key`.
+
+    Returns:
+        [...] bfloat16. Values that bfloat16 can represent, including inf and NaN, are unchanged.
+    """
+    # bfloat16 is the upper half of float32. A random lower half is added, a carry into the upper
+    # half rounds up, and the lower half is then set to zero.
+    noise = ops.cast(random_bits(key, math.prod(x.shape), keep_positions=False), "int32")
+    noise = ops.reshape(ops.bitwise_and(noise, _LOW_HALF), x.shape)
+    bits = ops.bitwise_and(ops.view(x, "int32") + noise, ~_LOW_HALF)
+    return ops.cast(ops.view(bits, "float32"), "bfloat16")
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -51,7 +122,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         learning_rate_multipliers: (regular expression, factor) pairs. The first pair that matches a
             variable's path multiplies its learning rate.
         state_dtype: dtype of the moments, "float32" or "bfloat16", which needs half the memory and
-            is rounded stochastically (rounding.py). The arithmetic is float32 in both cases.
+            is rounded stochastically. The arithmetic is float32 in both cases.
         name: the optimizer's name.
         **kwargs: other arguments of `keras.optimizers.Optimizer`.
 
@@ -238,3 +309,129 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 def _one_minus_power(beta: float, t: Any) -> Any:
     """Returns `1 - beta^t` without cancellation, which costs float32 five digits at t = 1."""
     return -ops.expm1(t * (math.log(beta) if beta else -math.inf))
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class Lamb(AdamWeightDecay):
+    """LAMB: `r = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= lr * (|w| / |r|) * r`.
+
+    m^ and v^ are the bias-corrected moments, and |.| is the norm of one whole variable. The ratio
+    |w| / |r| adapts the learning rate to each variable, which large batches need. It is 1 if either
+    norm is 0.
+
+    The arguments and errors are those of `AdamWeightDecay`, without `bias_correction`, which is
+    always on. Variables that match `exclude_from_weight_decay` are neither decayed nor rescaled.
+
+    Source: You et al. 2020, algorithm 2.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude_from_weight_decay: Sequence[str] = NO_WEIGHT_DECAY,
+        learning_rate_multipliers: Sequence[tuple[str, float]] = (),
+        state_dtype: str = "float32",
+        name: str = "lamb",
+        **kwargs: Any,
+    ):
+        super().__init__(
+            learning_rate,
+            weight_decay=weight_decay,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            bias_correction=True,
+            exclude_from_weight_decay=exclude_from_weight_decay,
+            learning_rate_multipliers=learning_rate_multipliers,
+            state_dtype=state_dtype,
+            name=name,
+            **kwargs,
+        )
+
+    def _adapt(self, update: Any, variable: Any) -> Any:
+        size = ops.norm(variable)
+        length = ops.norm(update)
+        known = ops.logical_and(size > 0, length > 0)
+        # The inner `where` prevents a 0 / 0 in the branch that is not selected.
+        return update * ops.where(known, size / ops.where(known, length, 1.0), 1.0)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        config = super().get_config()
+        del config["bias_correction"]  # always on
+        return config
+
+
+def layer_decay_multipliers(decay: float, num_hidden_layers: int) -> list[tuple[str, float]]:
+    """Returns learning-rate multipliers with which lower, more general layers learn more slowly.
+
+    The last block, the pooler and the heads have multiplier 1. Each other block has `decay` times
+    the multiplier of the block above it, and the embeddings `decay` times that of the first block.
+
+    Returns:
+        (regular expression, factor) pairs for `AdamWeightDecay`; variables without a match have 1.
+
+    Raises:
+        InputError: the decay is not in (0, 1].
+
+    Source: Sun et al. 2019, "How to fine-tune BERT for text classification", section 5.3.4.
+    """
+    if not 0 < decay <= 1:
+        raise InputError(f"--layer_decay must be above 0 and at most 1, got {decay!r}")
+    if decay == 1:
+        return []
+    blocks = [
+        (rf"(^|/)encoder/layer_{index}/", decay ** (num_hidden_layers - 1 - index))
+        for index in range(num_hidden_layers)
+    ]
+    return [(r"(^|/)encoder/embeddings/", decay**num_hidden_layers), *blocks]
+
+
+# --- loss scale ---
+
+
+class LossScale:
+    """A scale that doubles after many steps with finite gradients, and halves after each overflow.
+
+    Many gradients of float16 models are below 6e-8, the smallest positive float16 number. The loss
+    is therefore multiplied by a large power of two before the backward pass, and the gradients are
+    divided by it afterwards. If the scale is so large that a gradient overflows, the step is
+    skipped. All devices check the sum of their gradients, so they make the same decision.
+
+    Its variable `scale`, a float32 scalar, is the factor of the loss.
+
+    Args:
+        optimizer: creates the two variables of this object, and saves them with its own state.
+        initial: the initial scale, a power of two.
+        growth_steps: the number of consecutive finite steps after which the scale doubles.
+
+    Source: Micikevicius et al. 2018, section 3.2.
+    """
+
+    def __init__(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        initial: float = 2.0**15,
+        growth_steps: int = 2000,
+    ):
+        self.growth_steps = growth_steps
+        self.scale = optimizer.add_variable(
+            (), keras.initializers.Constant(initial), dtype="float32", name="loss_scale"
+        )
+        self._good_steps = optimizer.add_variable((), dtype="int32", name="good_steps")
+
+    def update(self, is_finite: Any) -> None:
+        """Updates the scale after a step.
+
+        `is_finite`, a bool scalar, is whether all gradients of the global batch were finite.
+        """
+        good_steps = ops.where(is_finite, self._good_steps + 1, 0)
+        grows = good_steps >= self.growth_steps
+        scale = ops.convert_to_tensor(self.scale)
+        grown = ops.where(grows, ops.minimum(scale * 2.0, _LARGEST_SCALE), scale)
+        self.scale.assign(ops.where(is_finite, grown, scale * 0.5))
+        self._good_steps.assign(ops.where(grows, 0, good_steps))

@@ -9,8 +9,8 @@ import tensorflow as tf
 import keras_bert
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_json
-from keras_bert.training import run_record
-from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training import run_folder
+from keras_bert.training.run_folder import is_finished, running
 
 SETTINGS = {"learning_rate": 1e-4, "files": ["a", "b"]}
 ONE = tf.distribute.get_strategy()
@@ -43,7 +43,7 @@ def test_one_of_two_runs_that_start_together_is_rejected(tmp_path, monkeypatch):
             pass
         write_json(path, content)
 
-    monkeypatch.setattr(run_record, "write_json", write_late)
+    monkeypatch.setattr(run_folder, "write_json", write_late)
     start(tmp_path)
 
 

@@ -1,4 +1,6 @@
-"""Finds the files of a pre-training dataset, and reads their format, shape and number of records.
+"""Reads pre-training records: finds the files, parses them and names a damaged record.
+
+    record_files.py -> find_records -> files, format, shape -> parse_records -> batch
 
 Folders written by data_tools.create_pretraining_data have a manifest, against which the files are
 checked. The records of other BERT tools are counted by reading them. Such records are assumed to
@@ -9,15 +11,19 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import tensorflow as tf
+from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
 from keras_bert.data.record_files import MANIFEST, find_record_files
+
+# --- find ---
 
 
 @dataclass(frozen=True)
@@ -209,9 +215,9 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
             predictions = manifest["settings"]["max_predictions_per_seq"]
         shape = len(ids.int64_list.value), predictions
     except (tf.errors.OpError, ValueError, StopIteration) as error:
-        raise InputError(f"{path}: record 0 cannot be read: {first_line(error)}") from error
+        raise InputError(f"{path}: record 0 cannot be read: {_first_line(error)}") from error
     except Exception as error:  # protobuf's DecodeError has no public base class
-        raise InputError(f"{path}: record 0 is not a tf.Example: {first_line(error)}") from error
+        raise InputError(f"{path}: record 0 is not a tf.Example: {_first_line(error)}") from error
     is_packed, is_dynamic = "example_ids" in names, "masked_lm_positions" not in names
     if manifest is None and "input_ids" in names and (is_packed or is_dynamic):
         content = "packed rows" if is_packed else "records without masks"
@@ -227,8 +233,133 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
     return shape
 
 
-def first_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Returns the first line of a TensorFlow or protobuf error, without names of operations."""
     message = getattr(error, "message", None) or str(error) or type(error).__name__
     # TensorFlow puts the names of operations around the reason.
     return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", message.splitlines()[0])
+
+
+# --- parse ---
+
+
+def parse_records(
+    serialized: tf.Tensor, data: PretrainingData, vocab_size: int
+) -> dict[str, tf.Tensor]:
+    """Parses serialized records, strings [n], into a batch.
+
+    With dynamic masking, the batch has no masked-LM features yet. Executing the graph raises an
+    InvalidArgumentError if a record does not have the format and the shape in `data`, or a value is
+    out of range, such as a token id that is not below `vocab_size`.
+
+    Returns:
+        {feature: tensor [n, ...]}, float32 for weights and int32 for all others.
+    """
+    length, predictions = data.max_seq_length, data.max_predictions_per_seq
+    pack, dynamic = data.format.pack, data.format.dynamic
+    # Feature -> (width, exclusive upper limit of its values, None for weights).
+    features = {
+        "input_ids": (length, vocab_size),
+        "input_mask": (length, 2),
+        "segment_ids": (length, 2),
+        "next_sentence_labels": (predictions if pack else 1, 2),
+    }
+    if not dynamic:
+        features |= {
+            "masked_lm_positions": (predictions, length),
+            "masked_lm_ids": (predictions, vocab_size),
+            "masked_lm_weights": (predictions, None),
+        }
+    if pack:
+        features |= {
+            "position_ids": (length, length),
+            "example_ids": (length, predictions + 1),
+            "next_sentence_positions": (predictions, length),
+            "next_sentence_weights": (predictions, None),
+        }
+    spec = {
+        name: tf.io.FixedLenFeature([width], tf.int64 if limit else tf.float32)
+        for name, (width, limit) in features.items()
+    }
+    batch = tf.io.parse_example(serialized, spec)
+    # An id, position or label out of range would silently select another row of a table.
+    fits = [
+        tf.debugging.Assert(
+            tf.reduce_all((batch[name] >= 0) & (batch[name] < limit)),
+            [f"{name} is out of range: expected at least 0 and below {limit}"],
+        )
+        for name, (_, limit) in features.items()
+        if limit
+    ]
+    with tf.control_dependencies(fits):
+        if not pack:
+            batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
+        return {
+            name: tf.identity(value if value.dtype == tf.float32 else tf.cast(value, tf.int32))
+            for name, value in batch.items()
+        }
+
+
+# --- find a damaged record ---
+
+
+# The number of records that are read at once in each pass of the search for the damaged one.
+_BATCH_SIZES = (1024, 32, 1)
+# TensorFlow raises a UnicodeDecodeError if its error message quotes a record that is not UTF-8.
+_RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
+# TensorFlow's messages about records that cannot be read or parsed, or have values out of range.
+_NOT_AN_EXAMPLE = "Could not parse example"
+_RECORD_ERROR_MESSAGES = re.compile(
+    rf"(corrupted|truncated) record|{_NOT_AN_EXAMPLE}|Can't parse serialized Example|"
+    r"Feature: .* could not be found|Data types don't match|values != expected|"
+    r"is out of range: expected"
+)
+
+
+@contextmanager
+def explain_record_errors(data: PretrainingData, vocab_size: int) -> Iterator[None]:
+    """Converts errors about damaged records into an InputError that names the file and the record.
+
+    TensorFlow's errors do not name the record. All records of `data`, the dataset that the `with`
+    block reads, are therefore read again to find it.
+    """
+    try:
+        yield
+    except _RECORD_ERRORS as error:
+        if not _RECORD_ERROR_MESSAGES.search(_message(error)):
+            raise
+        logging.info(
+            "a record cannot be read; checking all %d records in %d files to find it",
+            data.num_examples,
+            len(data.files),
+        )
+        for path in data.files:
+            if found := _first_damaged(path, data, vocab_size):
+                index, cause = found
+                is_not_example = _NOT_AN_EXAMPLE in _message(cause)
+                reason = "is not a tf.Example" if is_not_example else _first_line(cause)
+                raise InputError(f"{path}: record {index}: {reason}") from error
+        raise
+
+
+def _first_damaged(
+    path: str, data: PretrainingData, vocab_size: int
+) -> tuple[int, Exception] | None:
+    """Returns the index and the error of the first unreadable record; None if there is none."""
+    start, cause = 0, None
+    for batch_size in _BATCH_SIZES:
+        try:
+            for serialized in tf.data.TFRecordDataset(path).skip(start).batch(batch_size):
+                parse_records(serialized, data, vocab_size)
+                start += batch_size
+        except _RECORD_ERRORS as error:
+            cause = error
+        else:
+            return None
+    return start, cause
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.decode(errors="replace")
+    return error.message
