@@ -68,7 +68,7 @@ def lengths_of(task: str) -> np.ndarray:
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
     from keras_bert.tasks.classification.glue import find_task
     from keras_bert.tasks.classification.texts import read_glue
-    from keras_bert.tasks.ner.conll import read_conll
+    from keras_bert.tasks.ner.data import read_conll
     from keras_bert.text.tokenizer import BertTokenizer
 
     start = open_checkpoint(MODEL)

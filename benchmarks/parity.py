@@ -169,7 +169,7 @@ def pairs_agree(work: Path) -> bool:
 def sentences_agree(work: Path) -> bool:
     """Compares the tags and entities of WNUT-17's test set."""
     import keras_bert
-    from keras_bert.tasks.ner.conll import read_conll
+    from keras_bert.tasks.ner.data import read_conll
 
     folder = DATA / "ner" / "wnut17"
     trained = run(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keras_bert.tasks.embedding.text_embedder import TextEmbedder
     from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
     from keras_bert.tasks.load import load
-    from keras_bert.tasks.ner.entity_tagger import EntityTagger
+    from keras_bert.tasks.ner.task import EntityTagger
     from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
     from keras_bert.text.tokenizer import BertTokenizer
 
@@ -60,7 +60,7 @@ _MODULES = {
     "BertSpanLabeler": "keras_bert.models",
     "BertTokenClassifier": "keras_bert.models",
     "BertTokenizer": "keras_bert.text.tokenizer",
-    "EntityTagger": "keras_bert.tasks.ner.entity_tagger",
+    "EntityTagger": "keras_bert.tasks.ner.task",
     "MaskFiller": "keras_bert.tasks.fill_mask.mask_filler",
     "QuestionAnswerer": "keras_bert.tasks.question_answering.question_answerer",
     "TextClassifier": "keras_bert.tasks.classification.text_classifier",

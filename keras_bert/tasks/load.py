@@ -23,7 +23,7 @@ _CLASSES = {
         "keras_bert.tasks.question_answering.question_answerer",
         "QuestionAnswerer",
     ),
-    "ner": ("keras_bert.tasks.ner.entity_tagger", "EntityTagger"),
+    "ner": ("keras_bert.tasks.ner.task", "EntityTagger"),
     "fill_mask": ("keras_bert.tasks.fill_mask.mask_filler", "MaskFiller"),
     "embedding": ("keras_bert.tasks.embedding.text_embedder", "TextEmbedder"),
 }

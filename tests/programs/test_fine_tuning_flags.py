@@ -16,7 +16,7 @@ from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fitting import fit
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
 from keras_bert.training.run import TrainingSettings
 

@@ -28,7 +28,7 @@ from keras_bert.tasks.embedding.served import ServedEmbedding
 from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
 from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
-from keras_bert.tasks.ner.served import ServedTagger
+from keras_bert.tasks.ner.task import ServedTagger
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
 from keras_bert.tasks.question_answering.settings import AnswerSettings

@@ -16,7 +16,7 @@ from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
 
 WORDS = ["good", "bad", "film", "book", "it", "is", "very", "a"]

@@ -10,7 +10,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.long_text import window_counts
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.prepared import prepare
 from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
 

@@ -24,8 +24,8 @@ from keras_bert.tasks.embedding.processor import EmbedderSettings
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.fill_mask.processor import MaskFillerSettings
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
 from keras_bert.tasks.ner.processor import TaggerSettings
+from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
 from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.text.tokenizer import BertTokenizer

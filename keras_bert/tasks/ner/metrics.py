@@ -1,12 +1,57 @@
-"""Computes strict entity scores, as conlleval does.
+"""Defines the training objective of a tagger, and computes strict entity scores as conlleval does.
 
-An entity is correct if its first word, its last word and its type are all correct.
+The objective is softmax cross-entropy over the labeled tokens. An entity is correct if its first
+word, its last word and its type are all correct.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from keras import ops
+
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
+from keras_bert.tasks.losses import token_hits, token_losses
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, entities
+from keras_bert.tasks.soft_losses import soft_label_losses
+from keras_bert.training.objective import Batch, Objective
+
+# --- training objective ---
+
+
+def tagging_objective(distillation: Distillation | None = None) -> Objective:
+    """Creates the objective for batches with "tags" [B, S], which are -1 for unlabeled tokens.
+
+    `distillation` adds the losses of a teacher; None for none.
+    """
+
+    def tagged(batch: Batch) -> Any:
+        return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]
+
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        count = ops.sum(tagged(batch))
+        return {"loss": count, "tag_accuracy": count}
+
+    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        logits, weights = outputs["logits"], tagged(batch)
+        return {
+            "loss": ops.sum(weights * token_losses(batch["tags"], logits)),
+            "tag_accuracy": ops.sum(weights * token_hits(batch["tags"], logits)),
+        }
+
+    return OutputObjective(
+        metrics=("loss", "tag_accuracy"),
+        weights=weights_of,
+        sums=sums_of,
+        soft_losses=lambda teacher, outputs, temperature: soft_label_losses(
+            teacher["logits"], outputs["logits"], temperature
+        ),
+        soft_weights=tagged,
+    ).objective(distillation)
+
+
+# --- scores ---
 
 # The gold tags and the predicted tags of a sentence.
 TagPair = tuple[Sequence[str], Sequence[str]]
