@@ -76,7 +76,7 @@ def flat(values: object) -> Iterable[str | int | float]:
 def questions_agree(work: Path) -> bool:
     """Compares the answers to all questions of XQuAD in three languages."""
     import keras_bert
-    from keras_bert.tasks.question_answering.questions import load_questions
+    from keras_bert.tasks.question_answering.data import load_questions
 
     files = {language: DATA / "squad" / f"xquad.{language}.json" for language in LANGUAGES}
     train = {"init_checkpoint": MODEL, "train_file": files["en"], "num_train_epochs": 1}

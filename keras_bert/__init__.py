@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
     from keras_bert.tasks.load import load
     from keras_bert.tasks.ner.task import EntityTagger
-    from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+    from keras_bert.tasks.question_answering.task import QuestionAnswerer
     from keras_bert.text.tokenizer import BertTokenizer
 
 __version__ = "0.2.0"
@@ -62,7 +62,7 @@ _MODULES = {
     "BertTokenizer": "keras_bert.text.tokenizer",
     "EntityTagger": "keras_bert.tasks.ner.task",
     "MaskFiller": "keras_bert.tasks.fill_mask.mask_filler",
-    "QuestionAnswerer": "keras_bert.tasks.question_answering.question_answerer",
+    "QuestionAnswerer": "keras_bert.tasks.question_answering.task",
     "TextClassifier": "keras_bert.tasks.classification.text_classifier",
     "TextEmbedder": "keras_bert.tasks.embedding.text_embedder",
     "load": "keras_bert.tasks.load",

@@ -20,7 +20,7 @@ from keras_bert.tasks.task import Task
 _CLASSES = {
     "classification": ("keras_bert.tasks.classification.text_classifier", "TextClassifier"),
     "question_answering": (
-        "keras_bert.tasks.question_answering.question_answerer",
+        "keras_bert.tasks.question_answering.task",
         "QuestionAnswerer",
     ),
     "ner": ("keras_bert.tasks.ner.task", "EntityTagger"),

@@ -17,7 +17,7 @@ from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fitting import fit
 from keras_bert.tasks.ner.task import EntityTagger
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.training.run import TrainingSettings
 
 

@@ -29,9 +29,9 @@ from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFilling
 from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.task import ServedTagger
+from keras_bert.tasks.question_answering.data import AnswerSettings
 from keras_bert.tasks.question_answering.processor import SpanProcessor
-from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
-from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.question_answering.task import ServedQuestionAnswering
 from keras_bert.text.tokenizer import BertTokenizer
 
 MODELS = {

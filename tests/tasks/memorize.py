@@ -17,7 +17,7 @@ from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.ner.task import EntityTagger
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
 WORDS = ["good", "bad", "film", "book", "it", "is", "very", "a"]
 TEXTS = [" ".join(words) for words in (WORDS[:4], WORDS[4:], WORDS[::2], WORDS[1::2])] * 4

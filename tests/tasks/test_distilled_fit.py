@@ -12,7 +12,7 @@ from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.long_text import window_counts
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.prepared import prepare
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
 WORDS = [text.split() for text in TEXTS]

@@ -16,7 +16,7 @@ from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.load import load
 from keras_bert.tasks.ner.task import EntityTagger
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
 # 21 texts of 4 to 14 tokens, so that the last of six batches is smaller than the others.
 TEXTS = [

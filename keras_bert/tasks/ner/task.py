@@ -1,4 +1,4 @@
-"""Defines EntityTagger, the signatures of its exports, and fine-tuning on the files of a run."""
+"""Defines EntityTagger, the signatures of its exports, and fine-tuning on files."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

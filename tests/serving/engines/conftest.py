@@ -26,8 +26,8 @@ from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.fill_mask.processor import MaskFillerSettings
 from keras_bert.tasks.ner.processor import TaggerSettings
 from keras_bert.tasks.ner.task import EntityTagger
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
-from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.question_answering.data import AnswerSettings
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.serving.conftest import CONFIG, TAGS, VOCAB
 

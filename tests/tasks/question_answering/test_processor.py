@@ -1,14 +1,17 @@
-"""Tests windows over long contexts: their tokens, labels and max_context flags."""
+"""Windows of questions and contexts, and their labels."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
-from keras_bert.tasks.question_answering.processor import SpanProcessor
-from keras_bert.tasks.question_answering.questions import load_questions
-from keras_bert.tasks.question_answering.settings import AnswerSettings
-from keras_bert.tasks.question_answering.span_windows import make_windows, max_context
+from keras_bert.tasks.question_answering.data import AnswerSettings, load_questions
+from keras_bert.tasks.question_answering.decoding import max_context
+from keras_bert.tasks.question_answering.processor import (
+    SpanProcessor,
+    make_windows,
+    prepare_questions,
+    training_examples,
+)
 from keras_bert.training import progress
 from tests.tasks.question_answering.reference import owners_of, windows_of
 

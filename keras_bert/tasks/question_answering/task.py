@@ -1,49 +1,107 @@
-"""Defines QuestionAnswerer, which answers questions with spans of given contexts."""
+"""Defines QuestionAnswerer, the signatures of its exports, and fine-tuning on files."""
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Any, ClassVar, Unpack
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_json
 from keras_bert.models import BertSpanLabeler
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows
 from keras_bert.serving.network import Network
+from keras_bert.serving.saved_model import Outputs, ServedTask, Steps
 from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import span_loss
-from keras_bert.tasks.prepared import gathered
-from keras_bert.tasks.question_answering.labels import (
+from keras_bert.tasks.prepared import Prepared, decoded, gathered
+from keras_bert.tasks.question_answering.data import (
+    AnswerSettings,
+    Question,
+    QuestionSplits,
+    SquadSettings,
+    check_doc_stride,
+    questions_of,
+    read_data,
+    scorable,
+    trainable,
+    trainable_questions,
+)
+from keras_bert.tasks.question_answering.decoding import Predictions, SpanWindows, texts_at
+from keras_bert.tasks.question_answering.metrics import (
+    ENDS,
+    score,
+    score_v2,
+    span_objective,
+    threshold_for_others,
+)
+from keras_bert.tasks.question_answering.processor import (
+    SpanProcessor,
     prepare_questions,
     span_targets,
     training_examples,
 )
-from keras_bert.tasks.question_answering.objective import ENDS
-from keras_bert.tasks.question_answering.predictions import Predictions, texts_at
-from keras_bert.tasks.question_answering.processor import SpanProcessor
-from keras_bert.tasks.question_answering.questions import (
-    Question,
-    questions_of,
-    trainable_questions,
-)
-from keras_bert.tasks.question_answering.scoring import score
-from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
-from keras_bert.tasks.question_answering.settings import (
-    AnswerOptions,
-    AnswerSettings,
-    answer_settings,
-)
 from keras_bert.tasks.task import Task
-from keras_bert.tasks.truncation import report_truncation
+from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.board import Board
 
 _CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
 _DEFAULT = ModelOptions()
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Keyword arguments of `from_pretrained`; see AnswerSettings."""
+
+    max_seq_length: int | None
+    max_query_length: int | None
+    doc_stride: int | None
+    n_best_size: int | None
+    max_answer_length: int | None
+    version_2_with_negative: bool | None
+    null_score_diff_threshold: float | None
+
+
+def answer_settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
+    """Completes the settings that are given by the user.
+
+    A setting that is missing or None in `given` is taken from the model, or else from the run that
+    wrote the model, or else from the defaults of AnswerSettings.
+    """
+    default = AnswerSettings()
+    settings: dict[str, Any] = {
+        name: source.setting(name, int, given.get(name), getattr(default, name))
+        for name in ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
+    }
+    settings["max_seq_length"] = source.max_seq_length(
+        given.get("max_seq_length"), default.max_seq_length
+    )
+    name = "version_2_with_negative"
+    version_2 = settings[name] = source.setting(name, bool, given.get(name), False)
+    name = "null_score_diff_threshold"
+    threshold = given.get(name)
+    if threshold is None and version_2:
+        threshold = source.setting(name, float, None)
+        threshold = source.run.threshold() if threshold is None else threshold
+    answers = AnswerSettings(**settings, null_score_diff_threshold=threshold)
+    if given.get("doc_stride") is not None:
+        check_doc_stride(answers.doc_stride, answers.max_seq_length)
+    return answers
 
 
 class QuestionAnswerer(Task):
@@ -289,3 +347,211 @@ def _triple_of(value: Any) -> tuple[Any, Any, Any]:
             f"validation_data is {value!r:.60}; expected ((questions, contexts), answers)"
         )
     return (*value[0], value[1])
+
+
+# --- serving signatures ---
+
+_LOGITS = ("start_logits", "end_logits")
+
+
+class ServedQuestionAnswering(ServedTask):
+    """The SavedModel signatures of question answering.
+
+    Raises:
+        InputError: `max_seq_length` exceeds the model's number of positions.
+    """
+
+    def __init__(self, network: Network, processor: SpanProcessor):
+        length, limit = processor.settings.max_seq_length, network.config.max_position_embeddings
+        if length > limit:
+            raise InputError(
+                f"max_seq_length={length}: expected at most the model's {limit} positions"
+            )
+        super().__init__(name="question_answering")
+        self.network = network
+        self.processor = processor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec(dict.fromkeys(_LOGITS, "token"))
+
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
+        texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
+        return {
+            "serving_default": Steps(texts, self.processor.preprocess, self._answers),
+            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._logits),
+        }
+
+    def _answers(self, outputs: Outputs, inputs: SpanWindows) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `SpanProcessor.decode`, with scores in float32."""
+        return {
+            name: tf.cast(value, tf.float32) if value.dtype.is_floating else value
+            for name, value in self.processor.decode(outputs, inputs).items()
+        }
+
+    def _of_token_ids(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> UnpaddedRows:
+        """Removes the padding of windows that the client has tokenized, int32 [B, S] each."""
+        return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+
+    def _logits(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
+        """Returns the logits of the tokens of each window.
+
+        Returns:
+            "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
+            "truncated", bool [B], whether tokens beyond the model's positions were ignored.
+        """
+        logits = {name: rows.padded(outputs[name]) for name in _LOGITS}
+        return {**logits, "truncated": rows.truncated}
+
+
+# --- fine-tuning ---
+# training questions -> windows with answer positions -----------------> training examples
+# dev questions -> windows -> logits -> candidates -> texts -----------> official scores
+# test questions -> windows -> logits -> candidates -> texts ----------> predictions.json, ...
+
+
+class _QuestionSet:
+    """Questions to score or to answer, split into windows once."""
+
+    def __init__(
+        self, questions: Sequence[Question], tokenizer: BertTokenizer, settings: AnswerSettings
+    ):
+        self.questions = questions
+        self.settings = settings
+        self._processor = SpanProcessor(tokenizer, settings)
+        self.prepared = prepare_questions(self._processor, questions)
+
+    def decode(self, predict: Predict) -> Predictions:
+        """Runs the model and decodes the candidate answers of each question."""
+        logits = predict(self.prepared.examples)
+        chunks = decoded(self._processor, self.prepared, logits)
+        return Predictions(self.questions, gathered(list(chunks)))
+
+    def score(self, predict: Predict) -> dict[str, float]:
+        """Runs the model and returns the official SQuAD scores, as in results.json."""
+        return score(self.decode(predict), self.settings)
+
+
+def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
+    """Fine-tunes a span labeler once for each seed, or resumes an unfinished run.
+
+    The `max_seq_length` of the run is the window length. Returns the scores of results.json.
+    """
+    settings = run.settings
+    squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
+    start = open_pretrained(settings)
+    start.checkpoint.check_segments()
+    splits = read_data(
+        squad,
+        do_train=settings.do_train,
+        do_eval=settings.do_eval,
+        do_predict=settings.do_predict,
+    )
+    task = make_task(squad, splits, start.tokenizer(), run.distillation)
+    return fine_tune(run, start, task)
+
+
+def make_task(
+    squad: SquadSettings,
+    splits: QuestionSplits,
+    tokenizer: BertTokenizer,
+    distillation: Distillation | None = None,
+) -> FineTuningTask:
+    """Creates the task that trains on, scores and answers the questions of a run."""
+    train = dev = test = None
+    all_prepared: dict[str, Prepared] = {}
+    if splits.dev is not None:
+        questions = scorable(splits.dev, squad, "development")
+        dev = _QuestionSet(questions, tokenizer, squad.answers)
+    if splits.test is not None:
+        # Reuse the development windows, unless some of those questions cannot be scored.
+        is_scored = splits.test is splits.dev and len(dev.questions) == len(splits.dev)
+        test = dev if is_scored else _QuestionSet(splits.test, tokenizer, squad.answers)
+
+    if splits.train is not None:
+        questions = trainable(splits.train, squad)
+        prepared = prepare_questions(SpanProcessor(tokenizer, squad.answers), questions)
+        all_prepared["train"] = prepared
+        train = training_examples(prepared, questions)
+        logging.info("Training on %d questions in %d windows", len(questions), len(train))
+    all_prepared |= {
+        name: chosen.prepared for name, chosen in (("dev", dev), ("test", test)) if chosen
+    }
+
+    def write(predict: Predict, folder: Path) -> None:
+        threshold = squad.answers.threshold
+        if squad.version_2 and test is not dev:
+            if dev:
+                threshold = threshold_for_others(dev.decode(predict), squad.answers)
+            logging.info(
+                "Questions whose null odds (score of no answer minus score of the best answer) are "
+                "above %.4f get the empty answer",
+                threshold,
+            )
+        found = test.decode(predict)
+        write_json(folder / "predictions.json", found.answers(threshold))
+        write_json(folder / "nbest_predictions.json", found.n_best(squad.version_2))
+        if squad.version_2:
+            write_json(folder / "null_odds.json", found.null_odds)
+
+    read = {"dev": splits.dev, "test": splits.test}
+    return FineTuningTask(
+        make=lambda config, dtype: QuestionAnswerer(
+            BertSpanLabeler(config, dtype=dtype), tokenizer, squad.answers
+        ),
+        objective=span_objective(distillation),
+        train=train,
+        score=dev.score if dev else None,
+        best="best_f1" if squad.version_2 else "f1",
+        show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
+        write_predictions=write if test else None,
+        data={name: questions for name, questions in read.items() if questions is not None},
+        truncated=report_splits(
+            all_prepared, "questions", f"max_query_length={squad.answers.max_query_length}"
+        ),
+    )
+
+
+def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
+    """Writes wrong answers to TensorBoard, and for v2.0 the precision-recall curve of "no answer".
+
+    `dev` are the development questions.
+    """
+    found = dev.decode(predict)
+    board.table(
+        "wrong_predictions",
+        ("id", "question", "answered", "expected", "null odds", "context"),
+        _wrong_answers(found, found.answers(dev.settings.threshold)),
+    )
+    if dev.settings.version_2_with_negative:
+        odds = np.array([*found.null_odds.values()])
+        board.pr_curve(
+            "no_answer",
+            np.array([not question.answers for question in dev.questions]),
+            1 / (1 + np.exp(-np.clip(odds, -50, 50))),
+        )
+
+
+def _wrong_answers(found: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
+    rows = []
+    null_odds = found.null_odds
+    for question in found.questions:
+        if score_v2([question], answers)["exact"]:
+            continue
+        expected = " / ".join(dict.fromkeys(answer.text for answer in question.answers))
+        rows.append(
+            (
+                question.id,
+                question.text,
+                answers[question.id] or "(no answer)",
+                expected or "(no answer)",
+                f"{null_odds[question.id]:.3g}",
+                question.context[:300],
+            )
+        )
+        if len(rows) == SHOWN:
+            break
+    return rows

@@ -1,22 +1,76 @@
-"""Computes the official SQuAD scores, exact match and F1, in percent.
+"""Defines the training objective of question answering, and computes the official SQuAD scores.
 
-Predicted and gold texts are normalized first. Exact match compares the texts, and F1 the words
-between white space; both take the best match among the gold answers (Rajpurkar et al. 2016; 2018
-for questions without answer). Chinese has no white space between words, so its F1 is close to exact
-match, as in the official scorer.
+The loss is the mean of two cross-entropies over the positions of a window, for the first and last
+token of the answer (Devlin et al. 2019, section 4.2). Padding is excluded, so the loss of a window
+does not depend on the other windows of its batch.
+
+The scores are exact match and F1, in percent. Predicted and gold texts are normalized first. Exact
+match compares the texts, and F1 the words between white space; both take the best match among the
+gold answers (Rajpurkar et al. 2016; 2018 for questions without answer). Chinese has no white space
+between words, so its F1 is close to exact match, as in the official scorer.
 """
 
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from keras import ops
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.question_answering.predictions import Predictions
-from keras_bert.tasks.question_answering.questions import Question
-from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
+from keras_bert.tasks.losses import position_loss
+from keras_bert.tasks.question_answering.data import AnswerSettings, Question
+from keras_bert.tasks.question_answering.decoding import ENDS, Predictions
+from keras_bert.tasks.soft_losses import soft_position_losses
+from keras_bert.training.objective import Batch, Objective
+
+# --- training objective ---
+
+
+def span_objective(distillation: Distillation | None = None) -> Objective:
+    """Creates the objective for batches with "start_positions" and "end_positions", int32 [B].
+
+    "span_accuracy" is the share of windows in which both positions have the highest logit.
+    `distillation` adds the losses of a teacher; None for none.
+    """
+
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        total = ops.sum(batch["example_weights"])
+        return {"loss": total, "span_accuracy": total}
+
+    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        losses, hits = 0.0, True
+        for end in ENDS:
+            position = batch[f"{end}_positions"]
+            loss, hit = position_loss(position, batch["input_mask"] == 1, outputs[f"{end}_logits"])
+            losses += 0.5 * loss
+            hits &= hit
+        weights = batch["example_weights"]
+        return {
+            "loss": ops.sum(weights * losses),
+            "span_accuracy": ops.sum(weights * ops.cast(hits, "float32")),
+        }
+
+    def soft_losses(teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+        names = [f"{end}_logits" for end in ENDS]
+        return sum(
+            0.5 * soft_position_losses(teacher[name], outputs[name], temperature) for name in names
+        )
+
+    return OutputObjective(
+        metrics=("loss", "span_accuracy"),
+        weights=weights_of,
+        sums=sums_of,
+        soft_losses=soft_losses,
+        soft_weights=lambda batch: batch["example_weights"],
+    ).objective(distillation)
+
+
+# --- official scores ---
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
