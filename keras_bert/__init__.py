@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         BertSpanLabeler,
         BertTokenClassifier,
     )
-    from keras_bert.tasks.classification.text_classifier import TextClassifier
+    from keras_bert.tasks.classification.task import TextClassifier
     from keras_bert.tasks.embedding.text_embedder import TextEmbedder
     from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
     from keras_bert.tasks.load import load
@@ -63,7 +63,7 @@ _MODULES = {
     "EntityTagger": "keras_bert.tasks.ner.task",
     "MaskFiller": "keras_bert.tasks.fill_mask.mask_filler",
     "QuestionAnswerer": "keras_bert.tasks.question_answering.task",
-    "TextClassifier": "keras_bert.tasks.classification.text_classifier",
+    "TextClassifier": "keras_bert.tasks.classification.task",
     "TextEmbedder": "keras_bert.tasks.embedding.text_embedder",
     "load": "keras_bert.tasks.load",
 }

@@ -18,7 +18,7 @@ from keras_bert.tasks.task import Task
 
 # Task -> module and name of its class.
 _CLASSES = {
-    "classification": ("keras_bert.tasks.classification.text_classifier", "TextClassifier"),
+    "classification": ("keras_bert.tasks.classification.task", "TextClassifier"),
     "question_answering": (
         "keras_bert.tasks.question_answering.task",
         "QuestionAnswerer",

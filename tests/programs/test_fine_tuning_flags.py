@@ -10,7 +10,7 @@ from absl import flags
 from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.flags import Definitions, own_flags
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller

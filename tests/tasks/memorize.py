@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller

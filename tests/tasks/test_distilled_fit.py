@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.long_text import window_counts
 from keras_bert.tasks.ner.task import EntityTagger

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.weights import weights_of
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.text_embedder import TextEmbedder
 from keras_bert.tasks.load import load
 from keras_bert.tasks.ner.task import EntityTagger

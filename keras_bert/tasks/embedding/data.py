@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.labels import label_array
-from keras_bert.tasks.classification.tables import read_rows, unit_of
-from keras_bert.tasks.classification.texts import Texts, check_text_cells
+from keras_bert.tasks.classification.data import label_array
+from keras_bert.tasks.classification.tables import Texts, check_text_cells, read_rows, unit_of
 from keras_bert.tasks.embedding.losses import DEFAULT_SCALE, EmbeddingLoss
 from keras_bert.tasks.embedding.rows import TextRows, check_range, check_scores
 from keras_bert.tasks.long_text import LongText

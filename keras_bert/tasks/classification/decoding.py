@@ -1,4 +1,4 @@
-"""Converts a classifier's decoded outputs to predictions, and writes prediction files.
+"""Decodes a classifier's logits, and writes prediction files.
 
 NAME.tsv     the columns `index` and `prediction` (a label or a number), with a header
 NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1": 0.98}}
@@ -9,9 +9,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 from keras_bert.common.files import write_bytes
 from keras_bert.tasks.classification.data import Problem
+
+
+def decode_logits(
+    logits: tf.Tensor, labels: Sequence[str], problem_type: str
+) -> dict[str, tf.Tensor]:
+    """Decodes the logits [B, C] of texts into the outputs of `TextClassifier.predict`."""
+    if problem_type == "regression":
+        return {"score": logits[:, 0]}
+    if problem_type == "multi_label":
+        order = tf.argsort(logits, direction="DESCENDING", stable=True)
+        on = tf.gather(logits, order, batch_dims=1) > 0
+        return {
+            "labels": tf.where(on, tf.gather(list(labels), order), ""),
+            "probabilities": tf.sigmoid(logits),
+            "logits": logits,
+        }
+    return {
+        "label": tf.gather(list(labels), tf.argmax(logits, axis=-1)),
+        "probabilities": tf.nn.softmax(logits),
+        "logits": logits,
+    }
+
+
+# --- prediction files ---
 
 
 def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:

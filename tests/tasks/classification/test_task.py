@@ -13,8 +13,8 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks import task
-from keras_bert.tasks.classification.head_settings import takes_pairs
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.processor import takes_pairs
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, bucket_lengths, training_plan
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.load import load
@@ -25,6 +25,8 @@ from tests.tasks.classification import classify_on_backend
 
 # From 4 to 31 tokens.
 TEXTS = [f"{('bad ', 'good ')[i % 2] * (1 + i * 7 % 28)}film" for i in range(32)]
+
+
 LABELS = [("neg", "pos")[i % 2] for i in range(32)]
 PAIRS = (TEXTS, [f"it is {'very ' * (i % 3)}a book" for i in range(32)])
 FAST = {"verbose": 0, "batch_size": 4, "seed": 0, "learning_rate": 1e-2, "jit_compile": False}

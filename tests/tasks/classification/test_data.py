@@ -1,4 +1,4 @@
-"""Tests labels: their order, numeric values and class weights, and invalid labels."""
+"""Labels of every problem type, as numbers."""
 
 import csv
 import json
@@ -9,15 +9,16 @@ import pytest
 from pyarrow import parquet
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.data import ClassificationSettings, read_data
-from keras_bert.tasks.classification.labels import (
+from keras_bert.tasks.classification.data import (
+    ClassificationSettings,
     class_weights,
     find_labels,
     given_label_array,
     label_array,
+    read_data,
     warn_of_absent_labels,
 )
-from keras_bert.tasks.classification.texts import Texts
+from keras_bert.tasks.classification.tables import Texts
 
 
 def texts(*labels):
