@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         BertTokenClassifier,
     )
     from keras_bert.tasks.classification.task import TextClassifier
-    from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+    from keras_bert.tasks.embedding.task import TextEmbedder
     from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
     from keras_bert.tasks.load import load
     from keras_bert.tasks.ner.task import EntityTagger
@@ -64,7 +64,7 @@ _MODULES = {
     "MaskFiller": "keras_bert.tasks.fill_mask.mask_filler",
     "QuestionAnswerer": "keras_bert.tasks.question_answering.task",
     "TextClassifier": "keras_bert.tasks.classification.task",
-    "TextEmbedder": "keras_bert.tasks.embedding.text_embedder",
+    "TextEmbedder": "keras_bert.tasks.embedding.task",
     "load": "keras_bert.tasks.load",
 }
 

@@ -16,7 +16,6 @@ _MODULES = (
     "keras_bert.optimization.adamw",
     "keras_bert.optimization.lamb",
     "keras_bert.optimization.schedules",
-    "keras_bert.tasks.embedding.cached_encoder",
     "keras_bert.tasks.embedding.losses",
     "keras_bert.tasks.losses",
     "keras_bert.tasks.soft_losses",

@@ -25,7 +25,7 @@ _CLASSES = {
     ),
     "ner": ("keras_bert.tasks.ner.task", "EntityTagger"),
     "fill_mask": ("keras_bert.tasks.fill_mask.mask_filler", "MaskFiller"),
-    "embedding": ("keras_bert.tasks.embedding.text_embedder", "TextEmbedder"),
+    "embedding": ("keras_bert.tasks.embedding.task", "TextEmbedder"),
 }
 
 

@@ -12,7 +12,7 @@ from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.flags import Definitions, own_flags
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fitting import fit

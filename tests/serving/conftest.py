@@ -24,7 +24,7 @@ from keras_bert.serving.saved_model import WARMUP_FILE, write_saved_model
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.task import ServedClassifier
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.embedding.served import ServedEmbedding
+from keras_bert.tasks.embedding.task import ServedEmbedding
 from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
 from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor

@@ -8,7 +8,7 @@ import pytest
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.long_text import window_counts
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.prepared import prepare

@@ -13,7 +13,7 @@ import pytest
 
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.task import QuestionAnswerer

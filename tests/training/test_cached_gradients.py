@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.objective import embedding_objective
+from keras_bert.tasks.embedding.metrics import embedding_objective
 from keras_bert.training.cached_gradients import make_cached_gradients
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.state import TrainState

@@ -259,12 +259,8 @@ _EXPECTED_LABEL = {
 
 # The names of a 0 and a 1, of which a row has one for each label.
 _BITS = {"0", "1", "0.0", "1.0", "false", "true", "False", "True"}
-
-
 _MISSING = ("nan", "NaN", "<NA>", "NaT")  # as pandas and NumPy write a missing value
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
-
-
 # An item of a list as Python, NumPy or pandas writes it: 'a', "b's", np.str_('a') or 1, with a
 # comma or without one.
 _ITEM = re.compile(r"""(?:np\.\w+\()?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"()]+)\)?\s*,?""")

@@ -69,8 +69,6 @@ class GlueTask:
 
 
 _PAIR = ("sentence1", "sentence2")
-
-
 TASKS = (
     GlueTask(
         name="CoLA",

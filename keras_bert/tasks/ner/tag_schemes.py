@@ -60,8 +60,6 @@ class Sentence:
 OUTSIDE = "O"
 UNKNOWN = "-"
 PREFIXES = ("B", "I", "E", "S")  # Prefixes of tags inside entities.
-
-
 # Scheme -> the prefixes of its tags inside entities, or "" for types without a prefix.
 SCHEMES = {
     "iob2": "BI",

@@ -86,8 +86,6 @@ def test_decisions_of_each_problem_type():
 WORDS = ["the", "cat", "sat", "on", "mat", "who", ".", "?", "a", "e", "##a", "##b"]
 LABELS = ["no", "maybe", "yes"]
 LENGTH = 12
-
-
 # A pair is truncated on either side, and on both; one text has no token.
 TEXTS = [
     "The cat sat on the mat.",

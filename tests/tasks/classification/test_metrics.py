@@ -21,8 +21,6 @@ from tests.tasks.classification.test_decoding import answers_of
 
 # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.
 GOLD = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0])
-
-
 GUESS = np.array([1, 1, 1, 0, 0, 1, 0, 0, 0, 0])
 
 

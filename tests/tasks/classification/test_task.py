@@ -25,8 +25,6 @@ from tests.tasks.classification import classify_on_backend
 
 # From 4 to 31 tokens.
 TEXTS = [f"{('bad ', 'good ')[i % 2] * (1 + i * 7 % 28)}film" for i in range(32)]
-
-
 LABELS = [("neg", "pos")[i % 2] for i in range(32)]
 PAIRS = (TEXTS, [f"it is {'very ' * (i % 3)}a book" for i in range(32)])
 FAST = {"verbose": 0, "batch_size": 4, "seed": 0, "learning_rate": 1e-2, "jit_compile": False}

@@ -76,8 +76,6 @@ def test_texts_and_words_of_one_sentence_give_the_same_entities():
 # --- exported signatures ---
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-
-
 CHARACTER_VOCAB = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     *(*CHARACTERS, *".,:;-&@#_/'中国"),

@@ -25,8 +25,6 @@ from keras_bert.text.tokenizer import BertTokenizer
 # --- texts to words ---
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-
-
 CHARACTER_VOCAB = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     *(*CHARACTERS, *".,:;-&@#_/'中国"),

@@ -15,8 +15,6 @@ from keras_bert.tasks.ner.tag_schemes import (
 )
 
 FOUND = [("PER", 0, 2), ("LOC", 3, 4), ("LOC", 4, 5), ("ORG", 5, 8)]
-
-
 SAME = {
     "iob1": "I-PER I-PER O I-LOC B-LOC I-ORG I-ORG I-ORG",
     "iob2": "B-PER I-PER O B-LOC B-LOC B-ORG I-ORG I-ORG",
@@ -102,8 +100,6 @@ SAME_IN_FILES = {
 
 
 NO_TAGS = ["X-PER", "O-PER", "-PER", "b-PER", "B-", "I-", "O-", "B_PER", "PER-B", "PER_I", "o", "0"]
-
-
 # Tags of a scheme, but not beside B-PER and E-PER.
 MISPLACED = ["PER", "BI-PER", "U-PER", "L-PER"]
 

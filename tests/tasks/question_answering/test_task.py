@@ -38,8 +38,6 @@ from keras_bert.training.run import TrainingSettings
 
 SMALL = {"max_seq_length": 24, "max_query_length": 8, "doc_stride": 8, "n_best_size": 4}
 QUESTIONS = ["who swore ?", "when was the leader ?", "who ?", ""]
-
-
 CONTEXTS = [
     "Rollo the Norse leader swore fealty to King Charles. " * 3,
     "\ud800 Rollo, é, in the year 911",  # A lone surrogate, which JSON can contain.

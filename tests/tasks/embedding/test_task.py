@@ -1,18 +1,162 @@
-"""Tests training TextEmbedder with `fit`: it learns, saves its settings, and checks arguments."""
+"""TextEmbedder: vectors, training with fit, exported signatures."""
 
 import json
+import shutil
 import subprocess
 import sys
+import tracemalloc
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 from keras_bert.common import host_memory
 from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import BertEncoder
+from keras_bert.serving.network import Network
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
+from keras_bert.tasks.embedding.task import ServedEmbedding, TextEmbedder
 from keras_bert.tasks.load import load
+from keras_bert.text.padding import pad_segments
+from keras_bert.text.strings import encode_texts
+from keras_bert.text.tokenizer import BertTokenizer
+
+TEXTS = ["The film is good.", "", f"{'very ' * 40}good", "a book", "\ud800 it"]
+
+
+@pytest.fixture(scope="module")
+def embedder(pretrained):
+    return TextEmbedder.from_pretrained(pretrained, max_seq_length=16)
+
+
+def test_vectors_are_those_of_the_encoder(embedder):
+    vectors = embedder.predict(TEXTS)
+    assert vectors.pop("truncated").tolist() == [False, False, True, False, False]
+    lengths = [len(ids) for ids in embedder.preprocess(encode_texts(TEXTS)).input_ids.numpy()]
+    assert vectors.pop("num_tokens").tolist() == lengths
+    assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (len(TEXTS), 16)
+    )
+    for index, text in enumerate(TEXTS):
+        encoded = text.encode("utf-8", "ignore")
+        ids = embedder.processor.preprocess([encoded]).input_ids.numpy()
+        assert ids.shape[1] <= 16
+        outputs = embedder.model(
+            {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
+        )
+        hidden = np.asarray(outputs["sequence_output"])[0]
+        np.testing.assert_allclose(vectors["cls"][index], hidden[0], atol=1e-5)
+        np.testing.assert_allclose(vectors["mean"][index], hidden.mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(
+            vectors["pooled"][index], np.asarray(outputs["pooled_output"])[0], atol=1e-5
+        )
+
+
+def test_vectors_do_not_depend_on_the_batch(embedder):
+    texts = TEXTS * 3
+    expected = embedder.predict(texts)
+    for batch_size in (1, 4):
+        for name, value in embedder.predict(texts, batch_size=batch_size).items():
+            np.testing.assert_allclose(value, expected[name], atol=1e-5)
+
+
+def test_hidden_states_stay_on_the_device(make_checkpoint, tmp_path):
+    sizes = {"hidden_size": 64, "max_position_embeddings": 256}
+    wide = TextEmbedder.from_pretrained(make_checkpoint(tmp_path / "bert", ["a"], **sizes), 256)
+    texts = ["a " * 250] * 32
+    wide.predict(texts)  # Traces the model.
+    tracemalloc.start()
+    try:
+        wide.predict(texts)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 32 * 256 * 64 / 2  # Half of the hidden states, in bytes.
+
+
+def test_evaluation_of_symmetric_pairs_ignores_the_text_of_the_anchor(embedder):
+    scores = embedder.evaluate((["a film", "the book"], ["the book", "a film"]))
+    assert scores["recall_at_1"] == 1.0
+
+
+def test_empty_list_of_texts_gives_empty_arrays(embedder):
+    vectors = embedder.predict([])
+    assert vectors.pop("truncated").shape == vectors.pop("num_tokens").shape == (0,)
+    assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (0, 16)
+    )
+
+
+@pytest.mark.slow
+def test_saved_and_exported_models_give_the_same_vectors(pretrained, embedder, tmp_path):
+    unit = TextEmbedder.from_pretrained(pretrained, 16, normalize=True)
+    expected = unit.predict(TEXTS)
+    for name, value in embedder.predict(TEXTS).items():
+        if name in ("truncated", "num_tokens"):
+            continue
+        lengths = np.linalg.norm(value, axis=1, keepdims=True)
+        np.testing.assert_allclose(expected[name], value / lengths, atol=1e-5)
+    unit.save_pretrained(tmp_path / "out")
+    opened = load(tmp_path / "out")
+    assert isinstance(opened, TextEmbedder)
+    exported = load(opened.export(tmp_path / "vectors" / "1"))
+    for other in (opened, exported):
+        assert other.settings == unit.settings
+        found = other.predict(TEXTS, batch_size=2)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, atol=1e-5)
+        assert other.predict([])["mean"].shape == (0, 16)
+
+
+def test_encoder_without_a_pooler_has_no_pooled_vector(pretrained, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    weights = {name: value for name, value in load_file(file).items() if "pooler" not in name}
+    save_file(weights, file)
+    assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"]).keys() == {
+        "cls",
+        "mean",
+        "truncated",
+        "num_tokens",
+    }
+
+
+def test_fine_tuned_model_gives_embeddings(pretrained, tmp_path):
+    """The heads of a fine-tuned model are ignored."""
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    settings = json.loads(file.read_text()) | {"architectures": ["BertForTokenClassification"]}
+    file.write_text(json.dumps(settings))
+    assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"])["cls"].shape == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.predict("a text"), "texts is 'a text', a str; expected a list of strings"),
+        (lambda it: it.predict(["a", None]), r"texts\[1\] is None, a NoneType; expected a string"),
+        (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
+        (lambda it: it.predict(["a"], batch_size=-1), "batch_size=-1: expected a whole number"),
+        (lambda it: it.predict(["a"], size=17), "size=17: expected a whole number from 1 to 16"),
+        (lambda it: it.predict(["a"], size=0), "size=0: expected a whole number from 1 to 16"),
+    ],
+)
+def test_invalid_arguments_are_named(embedder, call, message):
+    with pytest.raises(InputError, match=message):
+        call(embedder)
+
+
+def test_length_above_the_number_of_positions_is_rejected(pretrained):
+    with pytest.raises(InputError, match="max_seq_length=64: expected from 5 to the model's 32"):
+        TextEmbedder.from_pretrained(pretrained, max_seq_length=64)
+
+
+# --- fit ---
 
 # Texts about something good or bad; the score is whether two texts agree.
 FIRST = [f"{'very ' * (i % 3)}{('bad', 'good')[i % 2]} film" for i in range(12)]
@@ -268,7 +412,7 @@ def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
         (lambda it: it.evaluate(PAIRS, [3, 1, 0]), "item 0: the score is 3; expected from -1 to 1"),
     ],
 )
-def test_invalid_arguments_are_named(pretrained, call, message):
+def test_invalid_arguments_of_fit_and_evaluate_are_named(pretrained, call, message):
     with pytest.raises(InputError, match=message):
         call(open_new(pretrained))
 
@@ -276,3 +420,86 @@ def test_invalid_arguments_are_named(pretrained, call, message):
 def test_unknown_pooling_is_rejected(pretrained):
     with pytest.raises(InputError, match="pooling='max': expected one of mean, cls"):
         open_new(pretrained, pooling="max")
+
+
+# --- exported signatures ---
+
+WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: BertTokenizer) -> BertEncoder:
+    keras.utils.set_random_seed(0)
+    return BertEncoder(
+        BertConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=16,
+            initializer_range=0.3,
+        )
+    )
+
+
+def serve(model, tokenizer, length, normalize):
+    """Returns the signatures of a served model."""
+    processor = EmbeddingProcessor(tokenizer, EmbedderSettings(length, normalize))
+    return ServedEmbedding(Network(model), processor).signatures()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalize", [False, True])
+def test_embeddings_equal_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
+    texts = ["The cat sat on the mat.", "", "aab", "cat " * 40, b"\xff the", *["on the mat"] * 9]
+    ids = pad_segments(
+        tokenizer.tokenize(tf.constant(texts)),
+        max_seq_length=12,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    outputs = model(ids)
+    hidden = outputs["sequence_output"].numpy()
+    mask = ids["input_mask"].numpy()[..., np.newaxis]
+    expected = {
+        "cls": hidden[:, 0],
+        "mean": (hidden * mask).sum(axis=1) / mask.sum(axis=1),
+        "pooled": outputs["pooled_output"].numpy(),
+    }
+    if normalize:
+        for name, vectors in expected.items():
+            expected[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    signatures = serve(model, tokenizer, 12, normalize)
+    for found in (
+        signatures["serving_default"](tf.constant(texts)),
+        signatures["token_ids"](**ids),
+    ):
+        assert found.keys() == {*expected, "truncated", "num_tokens"}
+        np.testing.assert_array_equal(found["num_tokens"], mask.sum(axis=1)[:, 0])
+        for name, vectors in expected.items():
+            np.testing.assert_allclose(found[name], vectors, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_text_of_1_mb_is_truncated_to_its_first_tokens(model, tokenizer):
+    embed = serve(model, tokenizer, 8, False)["serving_default"]
+    found = embed(tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat"]))
+    assert found.pop("truncated").numpy().tolist() == [True, False]
+    assert found.pop("num_tokens").numpy().tolist() == [8, 8]
+    for vectors in found.values():
+        np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
+
+
+def test_empty_batch_gives_no_vectors(model, tokenizer):
+    embed = serve(model, tokenizer, 8, True)["serving_default"]
+    found = embed(tf.constant([], tf.string))
+    assert found.pop("truncated").shape == found.pop("num_tokens").shape == (0,)
+    assert {name: vectors.shape for name, vectors in found.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (0, 16)
+    )

@@ -1,10 +1,10 @@
-"""Defines TextEmbedder, which converts texts to vectors, and can be trained on pairs of texts."""
+"""Defines TextEmbedder, the signatures of its exports, and fine-tuning on files."""
 
 import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Unpack
 
 import keras
@@ -14,33 +14,55 @@ import tensorflow as tf
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.common.errors import InputError
-from keras_bert.models.pooled_encoder import PooledEncoder, vector_size
+from keras_bert.models.pooled_encoder import POOLINGS, PooledEncoder, vector_size
+from keras_bert.serving.engines.opening import NetworkSpec
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_texts, check_validation_data
-from keras_bert.tasks.embedding.arguments import (
+from keras_bert.tasks.embedding.data import (
+    EmbeddingSettings,
+    TextRows,
+    check_evaluation_rows,
+    check_training_rows,
     fit_targets,
     given_evaluation_rows,
+    read_evaluation_rows,
+    read_training_rows,
     training_arguments,
 )
-from keras_bert.tasks.embedding.cached_encoder import network_for_training
-from keras_bert.tasks.embedding.losses import BatchLoss, EmbeddingLoss
-from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.embedding.rows import check_training_rows
-from keras_bert.tasks.embedding.saved_settings import (
+from keras_bert.tasks.embedding.losses import (
+    IN_BATCH_LOSSES,
+    BatchLoss,
+    EmbeddingLoss,
+    network_for_training,
+)
+from keras_bert.tasks.embedding.metrics import (
+    best_metric,
+    embedding_objective,
+    score_embeddings,
+    truncated_vectors,
+)
+from keras_bert.tasks.embedding.processor import (
     POOLER,
+    EmbedderSettings,
+    EmbeddingProcessor,
     make_encoder,
     saved_settings,
     settings_of_export,
 )
-from keras_bert.tasks.embedding.scoring import score_embeddings, truncated_vectors
-from keras_bert.tasks.embedding.served import ServedEmbedding
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
 from keras_bert.tasks.loading import ModelOptions, Source
-from keras_bert.tasks.long_text import LongTextTask
+from keras_bert.tasks.long_text import LongTextTask, pooled_rows
 from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
 from keras_bert.tasks.running import ModelRunner
-from keras_bert.tasks.truncation import report_truncation
+from keras_bert.tasks.text_tasks import ServedTexts
+from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.backend import BACKEND
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 _DEFAULT = ModelOptions()
@@ -314,3 +336,148 @@ class TextEmbedder(LongTextTask):
         shape = [len(prepared.examples), len(self.settings.names), self.model.config.hidden_size]
         check_memory(f"vectors of {shape[0]} texts or windows", 4 * math.prod(shape))
         return super()._outputs(prepared, batch_size)
+
+
+class ServedEmbedding(ServedTexts):
+    """The SavedModel signatures of an encoder, which map texts or token ids to vectors."""
+
+    processor: EmbeddingProcessor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec({"vectors": "row"}, pooled=self.processor.settings.pooled)
+
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        """Computes the vectors of each row, float32 [n, 2 or 3, H]."""
+        # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
+        shape = [len(self.processor.settings.names), self.network.config.hidden_size]
+        vectors = self.network.reduced(input_ids, segment_ids, self._vectors, shape)
+        return {"vectors": vectors}
+
+    def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Computes the vectors of some rows: hidden states [t, H] -> [b, 2 or 3, H]."""
+        vectors = self.processor.vectors(hidden, splits)
+        if not self.processor.settings.pooled:
+            return vectors
+        pooled = self.network.pooled(vectors[:, 0])
+        return tf.concat([vectors, pooled[:, tf.newaxis]], axis=1)
+
+
+# --- fine-tuning ---
+
+
+@dataclass(frozen=True)
+class _Splits:
+    """The training and the development examples of a run; each may be None."""
+
+    train: TextRows | None
+    dev: TextRows | None
+
+
+def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
+    """Trains an embedding model once for each seed, or resumes an unfinished run.
+
+    Returns:
+        The scores of results.json, those of `score_embeddings`.
+    """
+    settings = run.settings
+    start = open_pretrained(settings)
+    model = _embedder_settings(embedding, start, settings.max_seq_length)
+    loss = embedding.make_loss(model.width(start.config.hidden_size))
+    model = replace(model, matryoshka_sizes=tuple(loss.sizes))
+    largest_score = max(map(abs, embedding.numeric_range))
+    if settings.do_train:
+        _check_devices(loss, run)
+    splits = _Splits(
+        read_training_rows(embedding) if settings.do_train else None,
+        read_evaluation_rows(embedding) if settings.do_eval else None,
+    )
+    if splits.train is None and splits.dev is None:
+        raise InputError(
+            "nothing to do: found no development examples; expected --eval_file, or --do_train"
+        )
+    if splits.train is not None:
+        check_training_rows(splits.train, loss, run.training.train_batch_size)
+    if splits.dev is not None:
+        check_evaluation_rows(splits.dev)
+    task = make_task(splits, loss, model, start.tokenizer(), largest_score)
+    return fine_tune(run, start, task)
+
+
+def make_task(
+    splits: _Splits,
+    loss: EmbeddingLoss,
+    settings: EmbedderSettings,
+    tokenizer: BertTokenizer,
+    largest_score: float = 1.0,
+) -> FineTuningTask:
+    """Creates the task that trains on and scores the texts of a run.
+
+    Scores are divided by `largest_score` for training.
+    """
+    processor = EmbeddingProcessor(tokenizer, settings)
+    all_prepared: dict[str, Prepared] = {}
+
+    train = score = None
+    if splits.train is not None:
+        in_training = EmbeddingProcessor(tokenizer, settings.in_training)
+        all_prepared["train"] = prepare(
+            in_training.preprocess, [splits.train.texts], tokenizer=processor.tokenizer
+        )
+        train = splits.train.labelled(all_prepared["train"].examples, largest_score)
+    if splits.dev is not None:
+        dev = all_prepared["dev"] = prepare(
+            processor.preprocess, [splits.dev.texts], tokenizer=processor.tokenizer
+        )
+
+        def score(predict: Predict) -> dict[str, float]:
+            vectors = pooled_rows(dev, predict(dev.examples)["vectors"], processor)
+            return score_embeddings(splits.dev, vectors, settings.matryoshka_sizes)
+
+    return FineTuningTask(
+        make=lambda config, dtype: TextEmbedder(
+            make_encoder(config, settings, dtype), tokenizer, settings
+        ),
+        objective=embedding_objective(loss, settings.pooling),
+        train=train,
+        score=score,
+        best=best_metric(splits.dev),
+        data={} if splits.dev is None else {"dev": _items(splits.dev)},
+        truncated=report_splits(all_prepared, "texts", f"max_seq_length={settings.max_seq_length}"),
+    )
+
+
+def _embedder_settings(
+    embedding: EmbeddingSettings, start: Pretrained, max_seq_length: int
+) -> EmbedderSettings:
+    source = Source.of(start.checkpoint)
+    source.check_heads(TextEmbedder.task, TextEmbedder.__name__)
+    saved = saved_settings(source)
+    pooling = embedding.pooling or saved.pooling or POOLINGS[0]
+    return replace(
+        saved,
+        max_seq_length=max_seq_length,
+        pooling=pooling,
+        long_text=embedding.long_text_settings,
+    )
+
+
+def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:
+    devices = run.strategy.num_replicas_in_sync
+    if devices > 1 and loss.name in IN_BATCH_LOSSES:
+        raise InputError(
+            f"--loss={loss.name}: got {devices} devices; expected one, because the loss compares "
+            "all examples of a batch. For larger batches, use --gradient_accumulation_steps"
+        )
+    if BACKEND != "tensorflow" and run.training.gradient_accumulation_steps > 1:
+        raise InputError(
+            f"--gradient_accumulation_steps={run.training.gradient_accumulation_steps}: the loss "
+            f"of embeddings needs KERAS_BACKEND=tensorflow for micro-batches, got {BACKEND}"
+        )
+
+
+def _items(rows: TextRows) -> list[tuple[object, ...]]:
+    scores = [None] * len(rows) if rows.scores is None else np.asarray(rows.scores).tolist()
+    return list(zip(*rows.columns, scores, strict=True))

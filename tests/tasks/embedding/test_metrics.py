@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert.tasks.embedding.rows import given_rows
-from keras_bert.tasks.embedding.scoring import best_metric, score_embeddings
+from keras_bert.tasks.embedding.data import given_rows
+from keras_bert.tasks.embedding.metrics import best_metric, score_embeddings
 
 
 def unit(degrees):
