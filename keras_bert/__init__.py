@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from keras_bert.tasks.classification.task import TextClassifier
     from keras_bert.tasks.embedding.task import TextEmbedder
-    from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+    from keras_bert.tasks.fill_mask import MaskFiller
     from keras_bert.tasks.load import load
     from keras_bert.tasks.ner.task import EntityTagger
     from keras_bert.tasks.question_answering.task import QuestionAnswerer
@@ -61,7 +61,7 @@ _MODULES = {
     "BertTokenClassifier": "keras_bert.models",
     "BertTokenizer": "keras_bert.text.tokenizer",
     "EntityTagger": "keras_bert.tasks.ner.task",
-    "MaskFiller": "keras_bert.tasks.fill_mask.mask_filler",
+    "MaskFiller": "keras_bert.tasks.fill_mask",
     "QuestionAnswerer": "keras_bert.tasks.question_answering.task",
     "TextClassifier": "keras_bert.tasks.classification.task",
     "TextEmbedder": "keras_bert.tasks.embedding.task",

@@ -24,7 +24,7 @@ _CLASSES = {
         "QuestionAnswerer",
     ),
     "ner": ("keras_bert.tasks.ner.task", "EntityTagger"),
-    "fill_mask": ("keras_bert.tasks.fill_mask.mask_filler", "MaskFiller"),
+    "fill_mask": ("keras_bert.tasks.fill_mask", "MaskFiller"),
     "embedding": ("keras_bert.tasks.embedding.task", "TextEmbedder"),
 }
 

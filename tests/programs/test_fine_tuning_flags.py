@@ -13,7 +13,7 @@ from keras_bert.programs.flags import Definitions, own_flags
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.task import TextEmbedder
-from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+from keras_bert.tasks.fill_mask import MaskFiller
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fitting import fit
 from keras_bert.tasks.ner.task import EntityTagger

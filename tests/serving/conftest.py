@@ -25,8 +25,7 @@ from keras_bert.tasks.classification.processor import ClassificationProcessor, C
 from keras_bert.tasks.classification.task import ServedClassifier
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.task import ServedEmbedding
-from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
-from keras_bert.tasks.fill_mask.served import ServedFillMask
+from keras_bert.tasks.fill_mask import MaskFillerSettings, MaskFillingProcessor, ServedFillMask
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.task import ServedTagger
 from keras_bert.tasks.question_answering.data import AnswerSettings

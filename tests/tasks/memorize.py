@@ -15,7 +15,7 @@ import numpy as np
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.task import TextEmbedder
-from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+from keras_bert.tasks.fill_mask import MaskFiller
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.task import QuestionAnswerer
 

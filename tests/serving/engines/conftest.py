@@ -22,8 +22,7 @@ from keras_bert.tasks.classification.processor import ClassifierSettings
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.processor import EmbedderSettings
 from keras_bert.tasks.embedding.task import TextEmbedder
-from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
-from keras_bert.tasks.fill_mask.processor import MaskFillerSettings
+from keras_bert.tasks.fill_mask import MaskFiller, MaskFillerSettings
 from keras_bert.tasks.ner.processor import TaggerSettings
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.data import AnswerSettings

@@ -1,8 +1,17 @@
-"""Defines MaskFiller, which predicts the masked tokens of texts."""
+"""Predicts the tokens for [MASK].
+
+    text [B] -> tokens -> [CLS] a [SEP]                                  preprocess
+    logits of masks [P, V] -> best tokens of each mask [P, K]            best_tokens
+    -> best tokens grouped by text [B, M, K]                             decode
+
+B texts, P masks in all texts, M masks in the text with the most masks, K tokens per mask, V tokens
+in the vocabulary.
+"""
 
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Unpack
 
 import keras
@@ -12,10 +21,9 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.data.masking import Masking, mask_examples
 from keras_bert.models import BertPretrainer
+from keras_bert.serving.engines.opening import NetworkSpec
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_not_empty, check_texts
-from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
-from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
@@ -23,13 +31,83 @@ from keras_bert.tasks.losses import masked_lm_loss
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.running import ModelRunner
 from keras_bert.tasks.task import Task
+from keras_bert.tasks.text_tasks import ServedTexts, TextProcessor
 from keras_bert.tasks.truncation import report_truncation
+from keras_bert.text.offsets import row_ids
+from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
 _MASKED_LM_PROB = 0.15
 _DEFAULT = ModelOptions()
-_MASKS_AT_ONCE = 128  # limits the memory for logits, V floats per mask
+# The maximum number of masks per step. It limits the memory for logits, V floats per mask.
+_MASKS_AT_ONCE = 128
+_MASKS_AT_ONCE_SERVED = 256
+
+# --- processor ---
+
+
+@dataclass(frozen=True)
+class MaskFillerSettings:
+    """Settings of a `MaskFiller`.
+
+    Attributes:
+        max_seq_length: maximum number of tokens in a text, including [CLS] and [SEP]. A longer text
+            is truncated, and masks in the truncated part are ignored.
+        top_k: number of tokens to return for each mask.
+    """
+
+    max_seq_length: int = 128
+    top_k: int = 5
+
+    def __post_init__(self):
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1:
+            raise InputError(f"top_k={self.top_k!r}: expected a whole number of at least 1")
+
+
+class MaskFillingProcessor(TextProcessor):
+    """Converts texts to inputs of the network, and its logits at [MASK] to the best tokens."""
+
+    def __init__(self, tokenizer: BertTokenizer, settings: MaskFillerSettings):
+        super().__init__(tokenizer, settings)
+        self._vocab = tokenizer.vocab
+
+    def is_mask(self, input_ids: tf.Tensor) -> tf.Tensor:
+        """Returns whether each token is [MASK], bool [T], for token ids int32 [T]."""
+        return input_ids == self.tokenizer.mask_token_id
+
+    def mask_counts(self, input_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Counts the masks of each text, int32 [B]."""
+        is_mask = tf.cast(self.is_mask(input_ids.values), tf.int32)
+        rows = tf.size(input_ids.row_splits) - 1
+        return tf.math.unsorted_segment_sum(is_mask, row_ids(input_ids.row_splits), rows)
+
+    def best_tokens(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the probabilities and ids of the best tokens, [P, K] each, for logits [P, V]."""
+        return tf.math.top_k(tf.nn.softmax(logits), self.settings.top_k)
+
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Segments) -> dict[str, tf.Tensor]:
+        """Groups the best tokens of all masks, `scores` and `token_ids` [P, K], by text.
+
+        Returns:
+            `tokens` (strings), `token_ids` (int32) and `scores` (float32), [B, M, K] each, padded
+            with "", -1 and 0 after the last mask of a text; and `truncated`, bool [B].
+        """
+        counts = self.mask_counts(inputs.input_ids)
+
+        def by_text(values: tf.Tensor, padding: str | int | float) -> tf.Tensor:
+            rows = tf.RaggedTensor.from_row_lengths(values, counts, validate=False)
+            return rows.to_tensor(padding, shape=[None, None, self.settings.top_k])
+
+        return {
+            "tokens": by_text(tf.gather(self._vocab, outputs["token_ids"]), ""),
+            "token_ids": by_text(outputs["token_ids"], -1),
+            "scores": by_text(outputs["scores"], 0.0),
+            "truncated": inputs.truncated,
+        }
+
+
+# --- task ---
 
 
 class MaskFiller(Task):
@@ -316,3 +394,55 @@ def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         strings = strings.reshape(-1, ids.shape[1])
         rows.append({"tokens": strings, "token_ids": ids[kept], "scores": scores[kept]})
     return rows
+
+
+# --- serving signatures ---
+
+
+class ServedFillMask(ServedTexts):
+    """The SavedModel signatures of a pre-trained model, which map texts or token ids to tokens."""
+
+    processor: MaskFillingProcessor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        processor = self.processor
+        return NetworkSpec(
+            {"scores": "mask", "token_ids": "mask"},
+            top_k=processor.settings.top_k,
+            mask_token_id=processor.tokenizer.mask_token_id,
+        )
+
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        """Computes the probabilities and ids of the best tokens of each mask, [P, K] each."""
+        counts = self.processor.mask_counts(input_ids)
+        shape = [self.network.config.hidden_size]
+        hidden = self.network.reduced(input_ids, segment_ids, self._of_masks, shape, counts)
+        scores, ids = self._best(hidden)
+        return {"scores": scores, "token_ids": ids}
+
+    def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Selects the hidden states of the p masks in some rows: [t, H] -> [p, H]."""
+        return tf.gather(hidden, tf.where(self.processor.is_mask(input_ids))[:, 0])
+
+    def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the probabilities and ids of the best tokens, [P, K] each, for masks [P, H]."""
+        masks = tf.shape(hidden)[0]
+        steps = (masks + _MASKS_AT_ONCE_SERVED - 1) // _MASKS_AT_ONCE_SERVED
+        shape = [None, self.processor.settings.top_k]
+        parts = tuple(
+            tf.TensorArray(dtype, steps, infer_shape=False, element_shape=shape)
+            for dtype in (tf.float32, tf.int32)
+        )
+
+        def step(index: tf.Tensor, scores: tf.TensorArray, ids: tf.TensorArray) -> tuple:
+            some = hidden[index * _MASKS_AT_ONCE_SERVED : (index + 1) * _MASKS_AT_ONCE_SERVED]
+            values, indices = self.processor.best_tokens(self.network.masked_lm(some))
+            return index + 1, scores.write(index, values), ids.write(index, indices)
+
+        _, scores, ids = tf.while_loop(
+            lambda index, *_: index < steps, step, (tf.constant(0), *parts), parallel_iterations=1
+        )
+        return tf.ensure_shape(scores.concat(), shape), tf.ensure_shape(ids.concat(), shape)
