@@ -96,7 +96,7 @@ def score(
     predictions = decisions(problem, answers)
     is_regression = problem.problem_type == "regression"
     logits = predictions[:, np.newaxis] if is_regression else answers["logits"]
-    loss = {"loss": mean_loss(problem.problem_type, logits, labels)}
+    loss = {"loss": _mean_loss(problem.problem_type, logits, labels)}
     # `f1` scores class number 1, but "1" may be class 0 of a checkpoint: renumber by name.
     if "f1" in problem.metrics:
         place = np.argsort(np.argsort(problem.labels))
@@ -170,7 +170,7 @@ def compute_metrics(
     return {name: METRICS[name](predictions, labels) for name in metrics}
 
 
-def mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
+def _mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
     """Computes the mean of the training loss, without class weights.
 
     `logits` is float [n, C], or [n, 1] for regression. `labels` is the result of `label_array`.

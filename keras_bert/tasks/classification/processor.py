@@ -122,7 +122,7 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
 
 def takes_pairs(source: Source) -> bool:
     """Returns whether the run that trained the classifier used pairs; false without such a run."""
-    task = glue_task(source)
+    task = _glue_task(source)
     if task is not None:
         return len(task.text_columns) == 2
     return bool(source.run.setting("text_pair_column", str, ""))
@@ -130,11 +130,11 @@ def takes_pairs(source: Source) -> bool:
 
 def metric_names(source: Source, problem_type: str) -> Sequence[str]:
     """Returns the metrics of the GLUE task that a model was trained on, or the default ones."""
-    task = glue_task(source)
+    task = _glue_task(source)
     return DEFAULT_METRICS[problem_type] if task is None else task.metrics
 
 
-def glue_task(source: Source) -> GlueTask | None:
+def _glue_task(source: Source) -> GlueTask | None:
     """Returns the GLUE task of the run that trained the classifier; None without such a run."""
     name = source.run.setting("task_name", str, "")
     return find_task(name) if name and name.lower() != "custom" else None

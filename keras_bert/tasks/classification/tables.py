@@ -75,11 +75,6 @@ def read_rows(
         yield Row(line, [cells[place] for place in places])
 
 
-def is_tsv(path: Path) -> bool:
-    """Returns whether `read_rows` reads a file as TSV."""
-    return path.suffix.lower() not in (*FORMS, *_READERS)
-
-
 def unit_of(path: Path) -> str:
     """Returns what the number of a `Row` of a file counts: "line" or "row"."""
     return "row" if path.suffix.lower() in FORMS else "line"
@@ -284,7 +279,7 @@ def read_texts(
             short[0],
         )
     check_text_cells(path, rows, text_columns, empty_texts=rules.empty_texts)
-    if rules is _STRICT and is_tsv(path):
+    if rules is _STRICT and path.suffix.lower() not in (*FORMS, *_READERS):  # TSV
         _check_quotes(path, rows, bool(label_column))
     return Texts(
         source=str(path),

@@ -336,13 +336,15 @@ def training_arguments(
         InputError: an argument is invalid.
     """
     rows = given_rows("texts", texts, scores)
-    loss = given_loss(loss, rows, hidden_size)
+    loss = _given_loss(loss, rows, hidden_size)
     if rows.scores is not None:
         check_scores(rows)
     return rows, loss
 
 
-def given_loss(loss: EmbeddingLoss | str | None, rows: TextRows, hidden_size: int) -> EmbeddingLoss:
+def _given_loss(
+    loss: EmbeddingLoss | str | None, rows: TextRows, hidden_size: int
+) -> EmbeddingLoss:
     """Returns the loss for training on examples, for a model with vectors of a size.
 
     `loss` may be the name of a loss, or None for the default.

@@ -81,7 +81,7 @@ def score_embeddings(
     return scores
 
 
-def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+def _unit_vectors(vectors: np.ndarray) -> np.ndarray:
     """Scales vectors [..., H] to length 1; zero vectors remain zero."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.maximum(lengths, 1e-12)
@@ -97,11 +97,11 @@ def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.nda
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= width:
         raise InputError(f"size={size!r}: expected a whole number from 1 to {width}")
     truncated = vectors[:, :size]
-    return unit_vectors(truncated) if normalize else truncated
+    return _unit_vectors(truncated) if normalize else truncated
 
 
 def _score(rows: TextRows, vectors: np.ndarray) -> dict[str, float]:
-    unit = unit_vectors(vectors.astype(np.float32))
+    unit = _unit_vectors(vectors.astype(np.float32))
     first, second = unit[0::2], unit[1::2]
     if rows.scores is not None:
         cosines = np.sum(first * second, axis=1, dtype=np.float64)

@@ -116,11 +116,11 @@ def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
         raise InputError(f"{path}: contains {found}; expected JSON objects with texts and spans")
     if is_html:
         texts = [t if t.spans else replace(t, text=_text_content(t.text)) for t in texts]
-    log_unread(path, unread, first_unread)
+    _log_unread(path, unread, first_unread)
     return texts, num_rejected
 
 
-def log_unread(path: object, counts: Mapping[str, int], where: str) -> None:
+def _log_unread(path: object, counts: Mapping[str, int], where: str) -> None:
     """Logs how many spans with a label are not read; the first one of the file is at `where`."""
     if counts:
         kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())

@@ -83,7 +83,7 @@ def split_tag(tag: str) -> tuple[str, str]:
     return prefix, kind
 
 
-def is_tag(name: str, prefixes: Iterable[str] = PREFIXES) -> bool:
+def _is_tag(name: str, prefixes: Iterable[str] = PREFIXES) -> bool:
     """Returns whether a name is O, or one of `prefixes`, alone or with a dash and a type."""
     prefix, kind = split_tag(name)
     return name == OUTSIDE or (prefix in tuple(prefixes) and (kind != "" or "-" not in name))
@@ -100,7 +100,7 @@ def schemes_of(names: Iterable[str]) -> list[str]:
     return [
         scheme
         for scheme, letters in SCHEMES.items()
-        if letters and all(is_tag(name, letters) for name in names)
+        if letters and all(_is_tag(name, letters) for name in names)
     ]
 
 
@@ -127,10 +127,10 @@ def label_tags(labels: Sequence[str]) -> list[str]:
             prefixes & _STANDARD_PREFIX.keys() and len(prefixes) > (1 if kind else 2)
             for kind, prefixes in prefixes_of.items()
         ):
-            labels = [standard_tag(x) if is_tag(x, letters) else x for x in labels]
-    has_types = not all(map(is_tag, labels))
+            labels = [standard_tag(x) if _is_tag(x, letters) else x for x in labels]
+    has_types = not all(map(_is_tag, labels))
     return [
-        f"I-{label}" if not is_tag(label) or (has_types and label in PREFIXES) else label
+        f"I-{label}" if not _is_tag(label) or (has_types and label in PREFIXES) else label
         for label in labels
     ]
 
@@ -255,10 +255,10 @@ def _check_prefixes(
     allowed = [{*letters} for letters in SCHEMES.values()]
     if scheme:  # Tags of another scheme violate it, and are counted.
         allowed = [{*PREFIXES, *SCHEMES[scheme]}]
-    allowed = max(allowed, key=lambda letters: sum(is_tag(name, letters) for name in names))
+    allowed = max(allowed, key=lambda letters: sum(_is_tag(name, letters) for name in names))
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
-            if tag in names and not is_tag(tag, allowed):
+            if tag in names and not _is_tag(tag, allowed):
                 raise InputError(
                     f"{path}, {sentence.where(place)}: tag {tag!r}; expected O, or B, I, E or S "
                     "(or the prefixes of BILOU, BMES or BMEWO), a dash and a type, such as B-PER; "
@@ -356,7 +356,7 @@ def check_labels(labels: Sequence[str], where: object) -> None:
     label.
     """
     tags = label_tags(labels)
-    types = {split_tag(label)[1] for label in labels if is_tag(label)} - {""}
+    types = {split_tag(label)[1] for label in labels if _is_tag(label)} - {""}
     for label, tag in zip(labels, tags, strict=True):
         prefix, kind = split_tag(label)
         if not label or (kind in types and len(prefix) == 1 and tag == f"I-{label}"):

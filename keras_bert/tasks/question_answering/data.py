@@ -293,7 +293,7 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
             context = _text(paragraph, "context", place)
             for k, entry in enumerate(_field(paragraph, "qas", list, place)):
                 questions.append(_question(entry, context, f"{place}.qas[{k}]", path))
-    check_ids(questions, path)
+    _check_ids(questions, path)
     return questions
 
 
@@ -375,7 +375,7 @@ def _text(value: Any, name: str, where: str) -> str:
     return text
 
 
-def check_ids(questions: Iterable[Question], where: object) -> None:
+def _check_ids(questions: Iterable[Question], where: object) -> None:
     """Checks that there are questions and that their ids are unique."""
     seen: dict[str, str] = {}
     for question in questions:
@@ -411,7 +411,7 @@ def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
     builder = open_prepared(f"squad/{version}", data_dir)
     contexts: dict[str, str] = {}
     questions = [_tfds_question(row, contexts) for row in read_split(builder, split)]
-    check_ids(questions, f"{builder.data_path}, split {split}")
+    _check_ids(questions, f"{builder.data_path}, split {split}")
     return questions
 
 

@@ -75,7 +75,7 @@ class SpanWindows(NamedTuple):
 _BASE = 0x2545F4914F6CDD1D
 
 
-class BestSpans(NamedTuple):
+class _BestSpans(NamedTuple):
     """The candidates of each question, best first, and the logits of "no answer".
 
     `counts`, int32 [B], is the number of candidates of each question. `first_tokens` and
@@ -92,9 +92,9 @@ class BestSpans(NamedTuple):
     null_end_logits: tf.Tensor
 
 
-def find_best_spans(
+def _find_best_spans(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
-) -> BestSpans:
+) -> _BestSpans:
     """Finds up to K = `n_best_size` spans with different texts for each question.
 
     `logits` has "start_logits" and "end_logits", [T] each.
@@ -124,7 +124,7 @@ def find_best_spans(
     best = tf.RaggedTensor.from_row_lengths(found, counts, validate=False).to_tensor(
         tf.size(text), shape=[None, settings.n_best_size]
     )
-    return BestSpans(
+    return _BestSpans(
         tf.minimum(counts, settings.n_best_size),
         *(_take(values, best, -1) for values in (first, last)),
         *(_take(values, best, 0) for values in (start_logit, end_logit)),
@@ -289,7 +289,7 @@ def decode_answers(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
 ) -> dict[str, tf.Tensor]:
     """Decodes the logits of windows, as `SpanProcessor.decode` does."""
-    found = find_best_spans(windows, logits, settings)
+    found = _find_best_spans(windows, logits, settings)
     null_score = found.null_start_logits + found.null_end_logits
     score = found.start_logits[:, 0] + found.end_logits[:, 0]
     score = tf.where(found.counts > 0, score, null_score)
@@ -310,7 +310,7 @@ def decode_answers(
 
 
 def _n_best(
-    found: BestSpans, columns: Mapping[str, tf.Tensor], settings: AnswerSettings
+    found: _BestSpans, columns: Mapping[str, tf.Tensor], settings: AnswerSettings
 ) -> dict[str, tf.Tensor]:
     """Returns the outputs whose names start with "nbest_", [B, K], or [B, K + 1] in v2.0.
 
@@ -344,7 +344,7 @@ def _n_best(
     }
 
 
-def _texts(found: BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _texts(found: _BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the texts, start and end characters of the candidates, [B, K + 1] each.
 
     The last column is the candidate "no answer", with the text "" and the characters -1. If a
@@ -391,7 +391,7 @@ class Predictions:
         best = (starts >= 0).argmax(axis=1)
         rows = np.arange(len(starts))
         return {
-            q.id: text_at(q.context, start, end)
+            q.id: _text_at(q.context, start, end)
             for q, start, end in zip(
                 self.questions, starts[rows, best].tolist(), ends[rows, best].tolist(), strict=True
             )
@@ -423,7 +423,7 @@ class Predictions:
         return {
             question.id: [
                 {
-                    "text": text_at(question.context, start, end),
+                    "text": _text_at(question.context, start, end),
                     "probability": probability,
                     "start_logit": start_logit,
                     "end_logit": end_logit,
@@ -438,7 +438,7 @@ class Predictions:
         }
 
 
-def text_at(context: str, start: int, end: int) -> str:
+def _text_at(context: str, start: int, end: int) -> str:
     """Returns `context[start:end]`, or "" if `start` is -1, which means no answer."""
     return context[start:end] if start >= 0 else ""
 
@@ -451,5 +451,5 @@ def texts_at(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> n
     """
     texts = np.empty(starts.shape, object)
     for index in np.ndindex(starts.shape):
-        texts[index] = text_at(contexts[index[0]], int(starts[index]), int(ends[index]))
+        texts[index] = _text_at(contexts[index[0]], int(starts[index]), int(ends[index]))
     return texts

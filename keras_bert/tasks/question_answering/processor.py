@@ -141,7 +141,7 @@ def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Exam
     first = 0
     for chunk in prepared.chunks:
         count = len(chunk.inputs.context_of)
-        parts.append(span_positions(chunk.inputs, questions[first : first + count]))
+        parts.append(_span_positions(chunk.inputs, questions[first : first + count]))
         first += count
     start, end = np.concatenate(parts).T.copy()
     return dataclasses.replace(
@@ -149,7 +149,7 @@ def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Exam
     )
 
 
-def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.ndarray:
+def _span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.ndarray:
     """Returns the positions of the answer's first and last token in each window, int32 [n, 2].
 
     The answer's tokens are all tokens that contain at least one of its characters. Both positions

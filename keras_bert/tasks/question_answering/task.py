@@ -77,7 +77,7 @@ class AnswerOptions(TypedDict, total=False):
     null_score_diff_threshold: float | None
 
 
-def answer_settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
+def _answer_settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
     """Completes the settings that are given by the user.
 
     A setting that is missing or None in `given` is taken from the model, or else from the run that
@@ -169,7 +169,7 @@ class QuestionAnswerer(Task):
         source.checkpoint.check_segments()
         model = BertSpanLabeler(source.checkpoint.config, dtype=options.dtype)
         tokenizer = source.tokenizer(options.tokenizer)
-        return cls._load(source, model, tokenizer, answer_settings(source, settings))
+        return cls._load(source, model, tokenizer, _answer_settings(source, settings))
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
