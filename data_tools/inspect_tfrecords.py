@@ -31,7 +31,7 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
 if TYPE_CHECKING:
-    from keras_bert.data.pretraining_records import PretrainingData
+    from keras_bert.data.records import PretrainingData
 
 # --- verification ---
 
@@ -87,8 +87,7 @@ def read_batches(
     """
     import tensorflow as tf
 
-    from keras_bert.data.parsing import parse_records
-    from keras_bert.data.record_errors import explain_record_errors
+    from keras_bert.data.records import explain_record_errors, parse_records
 
     with explain_record_errors(data, vocab_size):
         for path in data.files:
@@ -329,7 +328,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     found = find_record_files(flags.input_file, include_unlisted=True)
     verify(found)
     start_tensorflow()
-    from keras_bert.data.pretraining_records import find_records
+    from keras_bert.data.records import find_records
 
     data = find_records(flags.input_file)
     vocab_file = flags.vocab_file or data.vocab_file

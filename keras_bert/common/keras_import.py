@@ -15,7 +15,6 @@ _MODULES = (
     "keras_bert.models.pooled_encoder",
     "keras_bert.optimization.optimizers",
     "keras_bert.optimization.schedules",
-    "keras_bert.tasks.embedding.cached_encoder",
     "keras_bert.tasks.embedding.losses",
     "keras_bert.tasks.losses",
     "keras_bert.tasks.soft_losses",

@@ -4,6 +4,8 @@ Keras reads the environment variable KERAS_BACKEND when it is imported. The func
 backends are used in the same way.
 """
 
+from typing import NoReturn
+
 import keras
 
 from keras_bert.common.errors import InputError
@@ -22,10 +24,15 @@ elif BACKEND == "jax":
         make_strategy,
         make_train_steps,
     )
-else:
-    raise InputError(
-        f"KERAS_BACKEND={BACKEND}: training is not supported; expected tensorflow or jax"
-    )
+else:  # Tasks import this module with the torch backend too, which has no training loop.
+
+    def _unsupported(*_: object, **__: object) -> NoReturn:
+        raise InputError(
+            f"KERAS_BACKEND={BACKEND}: training is not supported; expected tensorflow or jax"
+        )
+
+    make_evaluate = make_predict = make_train_steps = _unsupported
+    fastest_precision = free = make_strategy = _unsupported
 
 __all__ = [
     "BACKEND",

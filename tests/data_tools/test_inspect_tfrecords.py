@@ -11,7 +11,7 @@ from data_tools.settings import Settings
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.data import record_files
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.text.vocabulary import load_vocab
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", ",", "dog", "水"]

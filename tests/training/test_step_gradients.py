@@ -18,7 +18,7 @@ from keras_bert.models.layers.recompute import recomputed
 from keras_bert.models.layers.transformer import residual_norm
 from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.objective import embedding_objective
+from keras_bert.tasks.embedding.metrics import embedding_objective
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.objective import TrainingSettings, TrainState

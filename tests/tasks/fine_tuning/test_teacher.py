@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.objective import classification_objective
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.metrics import classification_objective
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
