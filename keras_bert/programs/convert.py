@@ -1,4 +1,4 @@
-"""Converts a checkpoint to a Hugging Face directory; changes its vocabulary, layers or positions.
+"""Converts a checkpoint to a Hugging Face directory, and can change its vocabulary or size.
 
     keras-bert convert SRC DST
     keras-bert convert SRC DST --add_tokens=words.txt

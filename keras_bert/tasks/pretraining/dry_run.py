@@ -1,4 +1,4 @@
-"""Estimates the cost of pre-training from its settings; runs no step and writes no file.
+"""Estimates the cost of pre-training from its settings, without running a step.
 
 Symbols: S length, P predictions of a sequence, H hidden size, I intermediate size, L layers, N
 heads, V vocabulary. Evaluations and the memory of the program itself are not counted.
