@@ -17,8 +17,8 @@ from ablation.pretraining import is_trained, run_folder
 from absl import app, flags
 
 import keras_bert
-from data_tools.corpus.documents import Reading, read_documents
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import Reading, read_documents
+from data_tools.lines import OddInput
 
 flags.DEFINE_string("arm", "mini-mlm_nsp", "arm of the study")
 flags.DEFINE_string("data_dir", str(workers.ROOT.parent / "shared/data"), "folder of the data")

@@ -100,8 +100,7 @@ def report(runs: list[dict]) -> None:
 def report_speed(task: str) -> None:
     """Prints the rates at which exports of teacher and student answer, in turn."""
     import keras_bert
-    from keras_bert.tasks.classification.glue import find_task
-    from keras_bert.tasks.classification.texts import read_glue
+    from keras_bert.tasks.classification.glue import find_task, read_glue
 
     models = {}
     for kind in ("teacher", "distilled"):

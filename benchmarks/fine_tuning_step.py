@@ -66,9 +66,8 @@ def lengths_of(task: str) -> np.ndarray:
     import tensorflow as tf
 
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-    from keras_bert.tasks.classification.glue import find_task
-    from keras_bert.tasks.classification.texts import read_glue
-    from keras_bert.tasks.ner.conll import read_conll
+    from keras_bert.tasks.classification.glue import find_task, read_glue
+    from keras_bert.tasks.ner.data import read_conll
     from keras_bert.text.tokenizer import BertTokenizer
 
     start = open_checkpoint(MODEL)
@@ -102,12 +101,11 @@ def make_ours(
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertClassifier
-    from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.classification.objective import classification_objective
+    from keras_bert.optimization.optimizers import AdamWeightDecay
+    from keras_bert.tasks.classification.metrics import classification_objective
     from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
     from keras_bert.tasks.fine_tuning.examples import Examples
-    from keras_bert.training.run import TrainingSettings
-    from keras_bert.training.state import TrainState
+    from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.step import make_train_steps
 
     policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype

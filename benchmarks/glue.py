@@ -81,10 +81,10 @@ def work(name: str, seed: int) -> dict:
     import torch
     import transformers
 
-    from keras_bert.tasks.classification.glue import find_task
-    from keras_bert.tasks.classification.labels import label_array
+    from keras_bert.tasks.classification.data import label_array
+    from keras_bert.tasks.classification.glue import find_task, read_glue
     from keras_bert.tasks.classification.metrics import compute_metrics
-    from keras_bert.tasks.classification.texts import Texts, read_glue
+    from keras_bert.tasks.classification.tables import Texts
 
     task = find_task(name)
     problem = "single_label" if task.labels else "regression"

@@ -63,8 +63,9 @@ def work(seed: int) -> dict:
     import torch
     import transformers
 
-    from keras_bert.tasks.ner.conll import Sentence, read_conll
-    from keras_bert.tasks.ner.scores import entity_scores
+    from keras_bert.tasks.ner.data import read_conll
+    from keras_bert.tasks.ner.metrics import entity_scores
+    from keras_bert.tasks.ner.tag_schemes import Sentence
 
     sentences = {name: read_conll(Path(FLAGS.data_dir) / file) for name, file in FILES.items()}
     types = sorted({tag[2:] for sentence in sentences["train"] for tag in sentence.tags} - {""})

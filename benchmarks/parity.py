@@ -76,7 +76,7 @@ def flat(values: object) -> Iterable[str | int | float]:
 def questions_agree(work: Path) -> bool:
     """Compares the answers to all questions of XQuAD in three languages."""
     import keras_bert
-    from keras_bert.tasks.question_answering.questions import load_questions
+    from keras_bert.tasks.question_answering.data import load_questions
 
     files = {language: DATA / "squad" / f"xquad.{language}.json" for language in LANGUAGES}
     train = {"init_checkpoint": MODEL, "train_file": files["en"], "num_train_epochs": 1}
@@ -169,7 +169,7 @@ def pairs_agree(work: Path) -> bool:
 def sentences_agree(work: Path) -> bool:
     """Compares the tags and entities of WNUT-17's test set."""
     import keras_bert
-    from keras_bert.tasks.ner.conll import read_conll
+    from keras_bert.tasks.ner.data import read_conll
 
     folder = DATA / "ner" / "wnut17"
     trained = run(

@@ -47,7 +47,7 @@ FLAGS = flags.FLAGS
 
 def read_corpus() -> list[list[str]]:
     """Returns the documents of the corpus; each is a list of sentences."""
-    from data_tools.corpus.sentences import split_sentences
+    from data_tools.sentences import split_sentences
 
     documents = []
     for book in sorted((DATA / "corpus" / "kjv").glob("*.txt")):

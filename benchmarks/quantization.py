@@ -93,14 +93,13 @@ def main(_) -> None:
     from keras_bert.checkpoints.model_directory import open_model_directory
     from keras_bert.models import BertClassifier
     from keras_bert.serving.onnx_format import write_onnx
-    from keras_bert.tasks.classification.glue import find_task
-    from keras_bert.tasks.classification.labels import label_array
+    from keras_bert.tasks.classification.data import label_array
+    from keras_bert.tasks.classification.glue import find_task, read_glue
     from keras_bert.tasks.classification.metrics import compute_metrics
     from keras_bert.tasks.classification.processor import (
         ClassificationProcessor,
         ClassifierSettings,
     )
-    from keras_bert.tasks.classification.texts import read_glue
     from keras_bert.tasks.prepared import prepare
     from keras_bert.text.tokenizer import BertTokenizer
 

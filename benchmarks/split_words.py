@@ -13,8 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 from workers import ROOT
 
-from keras_bert.tasks.classification.glue import find_task
-from keras_bert.tasks.classification.texts import read_glue
+from keras_bert.tasks.classification.glue import find_task, read_glue
 from keras_bert.text.tokenizer import BertTokenizer
 
 TASKS = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")

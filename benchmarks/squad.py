@@ -49,17 +49,15 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
 
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
     from keras_bert.models import BertSpanLabeler
-    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
-    from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
-    from keras_bert.tasks.question_answering.objective import span_objective
-    from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
-    from keras_bert.tasks.question_answering.questions import load_questions
-    from keras_bert.tasks.question_answering.settings import AnswerSettings
+    from keras_bert.tasks.question_answering.data import AnswerSettings, load_questions
+    from keras_bert.tasks.question_answering.metrics import span_objective
+    from keras_bert.tasks.question_answering.processor import prepare_questions, training_examples
+    from keras_bert.tasks.question_answering.task import QuestionAnswerer
     from keras_bert.text.tokenizer import BertTokenizer
-    from keras_bert.training.run import TrainingSettings
-    from keras_bert.training.state import TrainState
+    from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)
@@ -116,8 +114,8 @@ def work(contender: str, *numbers: int) -> None:
 def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
     """Trains the contenders in turn; returns {contender: scores in percent, rates and seconds}."""
     sys.path.insert(0, str(ROOT))
-    from keras_bert.tasks.question_answering.questions import load_questions
-    from keras_bert.tasks.question_answering.scoring import score_v1
+    from keras_bert.tasks.question_answering.data import load_questions
+    from keras_bert.tasks.question_answering.metrics import score_v1
 
     workers = {}
     for name in contenders:

@@ -79,10 +79,9 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
 
     start_tensorflow()
     import keras_bert.text.tokenizer  # noqa: F401
-    from data_tools.corpus.documents import Reading
-    from data_tools.corpus.odd_input import OddInput
-    from data_tools.vocabulary.vocab_learning import learn_vocab
-    from data_tools.vocabulary.word_counts import count_words
+    from data_tools.corpus import Reading
+    from data_tools.lines import OddInput
+    from data_tools.vocabulary import count_words, learn_vocab
     from keras_bert.text.settings import TokenizerSettings
 
     lap("start")

@@ -17,17 +17,18 @@ from collections.abc import Callable, Iterable, Sequence
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools import reading_flags, tokenizer_flags
-from data_tools.corpus.documents import Reading, find_input_files
-from data_tools.corpus.odd_input import OddInput
-from data_tools.vocabulary.vocab_extension import extend_vocab, load_extensible
-from data_tools.vocabulary.vocab_learning import (
+from data_tools.corpus import Reading, find_input_files
+from data_tools.lines import OddInput
+from data_tools.settings import define_reading_flags, define_tokenizer_flags, settings_of
+from data_tools.vocabulary import (
     alphabet_limit,
     alphabet_tokens,
     check_vocab_size,
+    count_words,
+    extend_vocab,
     learn_vocab,
+    load_extensible,
 )
-from data_tools.vocabulary.word_counts import count_words
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.programs.flags import Definitions
@@ -242,10 +243,10 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
 
 def define_flags(define: Definitions) -> None:
     """Defines the flags of this program."""
-    reading_flags.define_flags(define)
+    define_reading_flags(define)
     define.string("input_file", None, "Comma-separated list of text files, globs and folders.")
     define.string("vocab_file", None, "Output file of the vocabulary.")
-    tokenizer_flags.define_flags(define)
+    define_tokenizer_flags(define)
     define.integer(
         "min_frequency",
         2,
@@ -284,7 +285,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
                 f"--{name}: has no effect {word} --extend_vocab; expected {expected} of these flags"
             )
     kind = VocabExtension if extends else VocabSettings
-    settings, reading = (tokenizer_flags.settings_of(each, flags) for each in (kind, Reading))
+    settings, reading = (settings_of(each, flags) for each in (kind, Reading))
     build = build_extended_vocab if extends else build_vocab
     build(flags.input_file, flags.vocab_file, settings, reading)
 

@@ -22,13 +22,17 @@ from typing import Any
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools import reading_flags, tokenizer_flags
-from data_tools.building.build import build_dataset
-from data_tools.building.executors import dask_executor, default_num_workers
-from data_tools.corpus.documents import find_input_files
-from data_tools.settings import Settings
+from data_tools.build import build_dataset
+from data_tools.corpus import find_input_files
+from data_tools.jobs import dask_executor, default_num_workers
+from data_tools.settings import (
+    Settings,
+    define_dataset_flags,
+    define_reading_flags,
+    define_tokenizer_flags,
+    settings_of,
+)
 from keras_bert.common.errors import InputError
-from keras_bert.data.record_files import NEXT_SENTENCE
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import check_not_input_folder
@@ -92,58 +96,12 @@ def create_pretraining_data(
 
 def define_flags(define: Definitions) -> None:
     """Defines the flags of this program; the defaults are those of Google's BERT."""
-    default = Settings()
     define.string("input_file", None, "Comma-separated list of text files, globs and folders.")
     define.string("output_dir", None, "Output folder of the dataset.")
     define.string("vocab_file", None, "Vocabulary file with one token per line.")
-    reading_flags.define_flags(define)
-    tokenizer_flags.define_flags(define)
-    define.boolean(
-        "do_whole_word_mask", default.do_whole_word_mask, "Mask all tokens of a word together."
-    )
-    define.integer(
-        "ngram",
-        default.ngram,
-        "Mask runs of up to this many tokens, or words with --do_whole_word_mask; a run of n has a "
-        "probability proportional to 1/n.",
-    )
-    define.enum(
-        "next_sentence",
-        default.next_sentence,
-        NEXT_SENTENCE,
-        "random: predict whether B is the text after A (BERT). order: predict whether A and B are "
-        "swapped (ALBERT). none: no pairs; rows are filled with sentences across document "
-        "boundaries (RoBERTa).",
-    )
-    define.boolean(
-        "dynamic",
-        default.dynamic,
-        "Store no masks; training generates new ones at every step.",
-    )
-    define.boolean("pack", default.pack, "Put several short examples in one row.")
-    define.integer(
-        "max_seq_length",
-        default.max_seq_length,
-        "Number of tokens per row, including special tokens.",
-    )
-    define.integer(
-        "max_predictions_per_seq",
-        default.max_predictions_per_seq,
-        "Maximum number of tokens to predict per row.",
-    )
-    define.integer("random_seed", default.random_seed, "Random seed.", -(2**63), 2**63 - 1)
-    define.integer(
-        "dupe_factor",
-        None,
-        "How many times each document is used; the default is 10, or 1 with --dynamic.",
-    )
-    define.number("masked_lm_prob", default.masked_lm_prob, "Fraction of the tokens to predict.")
-    define.number(
-        "short_seq_prob",
-        default.short_seq_prob,
-        "Fraction of the documents with shorter examples.",
-    )
-    define.integer("num_shards", 0, "Number of output files; 0 derives it from the corpus size.")
+    define_reading_flags(define)
+    define_tokenizer_flags(define)
+    define_dataset_flags(define)
     define.integer("num_workers", 0, "Number of local processes; 0 uses one per processor.")
     define.enum(
         "executor",
@@ -162,7 +120,7 @@ def define_flags(define: Definitions) -> None:
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Creates the dataset that the flags describe."""
     reject_arguments(arguments)
-    settings = tokenizer_flags.settings_of(Settings, flags)
+    settings = settings_of(Settings, flags)
     paths = flags.input_file, flags.output_dir, flags.vocab_file
     if flags.executor == LOCAL:
         if flags.dask_scheduler:

@@ -6,28 +6,37 @@ Statistics and examples are printed to stdout as text; with --json, only the sta
 Each file that differs from its manifest is reported on stderr, and the exit code is then 1.
 """
 
+import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from absl.flags import FlagValues
 
-from data_tools.corpus.odd_input import KINDS, OddInput
-from data_tools.inspection import record_batches, record_text
-from data_tools.inspection.record_statistics import Statistics, Vocabulary
-from data_tools.inspection.verification import verify
-from data_tools.progress import Progress
+from data_tools.jobs import Progress
+from data_tools.lines import KINDS, OddInput
 from keras_bert.common.errors import InputError
+from keras_bert.common.files import sha256
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.record_files import MANIFEST, RecordFiles, find_record_files
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.text.normalization import normalize_character
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
+if TYPE_CHECKING:
+    from keras_bert.data.records import PretrainingData
 
-def verify_all(found: list[RecordFiles]) -> None:
+# --- verification ---
+
+
+def verify(found: list[RecordFiles]) -> None:
     """Compares record files with their manifests, and reports each difference on stderr.
 
     Raises an `InputError` if any file differs.
@@ -35,116 +44,174 @@ def verify_all(found: list[RecordFiles]) -> None:
     problems = []
     with Progress("verifying", None, "B") as progress:
         for files in found:
-            problems += verify(files, progress.add)
-    for problem in problems:
-        print(problem, file=sys.stderr)
+            vocab = [files.manifest["vocab"]] if files.manifest else []
+            entries = files.shards() | {entry["file"]: entry for entry in vocab}
+            for name in [*files.names, *(entry["file"] for entry in vocab)]:
+                path = os.path.join(files.folder, name)
+                try:
+                    problem = _difference(path, entries.get(name)) if files.manifest else ""
+                    progress.add(os.path.getsize(path))
+                except OSError as error:
+                    problem = f"cannot be read ({error.strerror})"
+                problems += [f"{path}: {problem}"] if problem else []
     if problems:
+        print(*problems, sep="\n", file=sys.stderr)
         raise InputError(f"files that failed verification: {len(problems)} (listed above)")
 
 
-def read_all(
-    found: list[RecordFiles], vocab_file: str | None, num_examples: int, max_examples: int
-) -> tuple[Statistics, list[tuple[record_batches.Batch, int, list[str], str | None]]]:
-    """Reads all records, computes statistics and keeps the first `num_examples` rows for display.
+def _difference(path: str, entry: dict[str, Any] | None) -> str:
+    size = os.path.getsize(path)
+    if entry is None:
+        return f"not listed in {MANIFEST}; expected only listed record files"
+    if size != (expected := entry.get("bytes", size)):
+        return f"found {size} bytes; expected {expected}"
+    if (digest := sha256(path)) != (expected := entry["sha256"]):
+        return f"found sha256 {digest}; expected {expected}"
+    return ""
 
-    If `vocab_file` is None, the vocabulary next to each manifest is used. `max_examples` is the
-    maximum number of rows to read, or 0 for all rows.
 
-    Returns:
-        The statistics; and for each kept row (batch, index of the row in the batch, tokens of the
-        vocabulary, the setting next_sentence or None if it is not known).
+# --- reading ---
+
+
+def read_batches(
+    data: "PretrainingData", vocab_size: int, max_rows: int
+) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
+    """Yields (path of a file, index of a row, n rows from there), at most `max_rows` in total.
+
+    The rows are {feature: array [n, width]}. The features of masks and of packed rows are added if
+    the records lack them: no predictions, one example in each row. There is also original_ids, the
+    token ids before masking, and is_predicted.
 
     Raises:
-        InputError: if a file is damaged, or files differ in their features or vocabularies.
+        InputError: if a record is damaged, or has another shape or impossible values.
     """
-    shape, remaining = None, max_examples or sys.maxsize
-    vocabularies = {files.folder: _vocabulary(files, vocab_file) for files in found}
-    if len({tuple(v.tokens) for v in vocabularies.values() if v}) > 1:
-        raise InputError("--input_file: folders with different vocabularies; expected a single one")
-    vocabulary = next(filter(None, vocabularies.values()), None)
-    statistics, shown = Statistics(vocabulary), []
+    import tensorflow as tf
+
+    from keras_bert.data.records import explain_record_errors, parse_records
+
+    with explain_record_errors(data, vocab_size):
+        for path in data.files:
+            first_row = 0
+            for serialized in tf.data.TFRecordDataset(path).take(max_rows).batch(1024):
+                parsed = parse_records(serialized, data, vocab_size)
+                batch = {name: values.numpy() for name, values in parsed.items()}
+                batch["original_ids"] = batch["input_ids"].copy()
+                batch["is_predicted"] = np.zeros(batch["input_ids"].shape, bool)
+                if not data.format.dynamic:
+                    row, slot = np.nonzero(batch["masked_lm_weights"])
+                    column = batch["masked_lm_positions"][row, slot]
+                    batch["original_ids"][row, column] = batch["masked_lm_ids"][row, slot]
+                    batch["is_predicted"][row, column] = True
+                if not data.format.pack:
+                    batch["example_ids"] = batch["input_mask"]
+                    batch["next_sentence_labels"] = batch["next_sentence_labels"][:, None]
+                    batch["next_sentence_weights"] = np.ones((len(batch["input_ids"]), 1))
+                yield path, first_row, batch
+                first_row += len(batch["input_ids"])
+                max_rows -= len(batch["input_ids"])
+
+
+# --- statistics ---
+
+
+def inspect(
+    data: "PretrainingData", vocab: Sequence[str], num_examples: int = 0, max_examples: int = 0
+) -> tuple[dict[str, Any], list[str]]:
+    """Reads a dataset; returns its statistics, and its first `num_examples` rows as lines of text.
+
+    Statistics are {name: value}, with shares from 0 to 1, or None if their total is 0. Without the
+    tokens of the vocabulary, there are no statistics of [MASK] and [UNK], and no lines. At most
+    `max_examples` rows are read; 0 reads all.
+    """
+    sums: Counter[str] = Counter()
+    hashes = bytearray()  # 8 bytes for each example
+    lines: list[str] = []
     with Progress("reading", None, "rows") as progress:
-        for files, path in [(each, path) for each in found for path in each.paths()]:
-            if remaining <= 0:
-                break
-            rows, own_shape = 0, record_batches.read_shape(path)
-            shape = shape or own_shape
-            if own_shape is not None and own_shape != shape:
-                raise InputError(
-                    f"{path}: found records with {_widths(own_shape)}; expected records as in the "
-                    f"previous files, with {_widths(shape)}"
-                )
-            batches = record_batches.read_batches(path, shape, remaining) if own_shape else ()
-            for batch in batches:
-                if vocabulary:
-                    vocabulary.check(batch)
-                statistics.add(batch)
-                rows += len(batch.is_real)
-                progress.add(len(batch.is_real))
-                if vocabulary and len(shown) < num_examples:
-                    kept = range(min(len(batch.is_real), num_examples - len(shown)))
-                    settings = files.manifest and files.manifest["settings"]
-                    next_sentence = settings and settings.get("next_sentence")
-                    shown += [(batch, row, vocabulary.tokens, next_sentence) for row in kept]
-            shard = files.shards().get(os.path.basename(path))
-            if shard and rows < remaining and rows != shard["rows"]:
-                raise InputError(f"{path}: found {rows} records; expected {shard['rows']}")
-            remaining -= rows
-    return statistics, shown
+        batches = read_batches(data, len(vocab) or 2**31 - 1, max_examples or sys.maxsize)
+        for path, first_row, batch in batches:
+            num_rows = len(batch["input_ids"])
+            if vocab:
+                for index in range(min(num_rows, num_examples - sums["rows"])):
+                    values = {name: value[index] for name, value in batch.items()}
+                    title = f"{path} record {first_row + index}"
+                    lines += ["", *describe(title, values, data, vocab)]
+            sums.update(_counts(batch, vocab))
+            hashes += _hashes(batch)
+            progress.add(num_rows)
+
+    def share(part: str, total: str) -> float | None:
+        return sums[part] / sums[total] if sums[total] else None
+
+    statistics = {"next_sentence": data.format.next_sentence}
+    statistics |= {name: sums[name] for name in ("rows", "examples", "tokens")}
+    statistics["padding_share"] = share("padding", "positions")
+    statistics["label_1_share"] = share("label_1", "examples")
+    if vocab:
+        statistics["unknown_share"] = share("unknown", "tokens")
+    if not data.format.dynamic:
+        statistics["predictions"] = sums["predictions"]
+        statistics["predicted_share"] = share("predictions", "tokens")
+        for kind in ("mask", "random", "kept") if vocab else ():
+            statistics[f"{kind}_share"] = share(kind, "predictions")
+    values = np.frombuffer(hashes, np.uint64)
+    statistics["duplicates"] = len(values) - len(np.unique(values))
+    return statistics, lines
 
 
-def _widths(shape: record_batches.Shape) -> str:
-    return ", ".join(f"{name} [{width}]" for name, (width, _) in shape.items())
+def _counts(batch: Mapping[str, np.ndarray], vocab: Sequence[str]) -> dict[str, int]:
+    is_real, is_predicted = batch["input_mask"] != 0, batch["is_predicted"]
+    is_example, labels = batch["next_sentence_weights"] != 0, batch["next_sentence_labels"]
+    counts = {
+        "examples": is_example,
+        "positions": np.ones_like(is_real),
+        "tokens": is_real,
+        "padding": ~is_real,
+        "label_1": is_example & (labels != 0),
+        "predictions": is_predicted,
+    }
+    if vocab:
+        counts["kept"] = is_predicted & (batch["input_ids"] == batch["original_ids"])
+        is_mask = batch["input_ids"] == vocab.index("[MASK]")
+        counts["mask"] = is_predicted & ~counts["kept"] & is_mask
+        counts["random"] = is_predicted & ~counts["kept"] & ~is_mask
+        counts["unknown"] = is_real & (batch["original_ids"] == vocab.index("[UNK]"))
+    return {"rows": len(is_real)} | {k: int(np.count_nonzero(v)) for k, v in counts.items()}
 
 
-def _vocabulary(files: RecordFiles, vocab_file: str | None) -> Vocabulary | None:
-    path = vocab_file or files.vocab_file()
-    return Vocabulary(load_vocab(path)) if path else None
+def _hashes(batch: Mapping[str, np.ndarray]) -> bytes:
+    """Hashes the tokens of each example before masking, 8 bytes each."""
+    is_real = batch["input_mask"] != 0
+    row = np.arange(len(is_real))[:, None] * (is_real.shape[1] + 1)
+    starts = np.flatnonzero(np.diff((row + batch["example_ids"])[is_real], prepend=-1))
+    ids = batch["original_ids"][is_real]
+    bounds = itertools.pairwise([*starts.tolist(), len(ids)])
+    return b"".join(blake2b(ids[a:b].tobytes(), digest_size=8).digest() for a, b in bounds)
 
 
-def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
-    """Collects the corpus statistics of the manifests; returns {} if there is no manifest.
+def manifest_statistics(manifests: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:
+    """Sums the documents, sentences and odd input of {folder: manifest}; returns {} without any.
 
-    Returns:
-        "documents" and "sentences", the sums over the manifests; "next_sentence", the setting in
-        the first manifest; and "odd", the counts of input that is empty, malformed or too long, as
-        `OddInput.to_dict` returns them.
-
-    Raises:
-        InputError: a count in a manifest is not a number.
+    Raises an `InputError` if a count in a manifest is not a number.
     """
-    with_manifest = [files for files in found if files.manifest]
-    if not with_manifest:
-        return {}
-    odd, counts = OddInput(), dict.fromkeys(("documents", "sentences"), 0)
-    for each in with_manifest:
+    odd, counts = OddInput(), {"documents": 0, "sentences": 0}
+    for folder, manifest in manifests.items():
         try:
-            for entry in each.manifest["inputs"]:
+            for entry in manifest["inputs"]:
                 odd.merge(entry.get("odd", {}))
             for name in counts:
-                counts[name] += each.manifest["counts"].get(name, 0)
+                counts[name] += manifest["counts"].get(name, 0)
         except (KeyError, TypeError, AttributeError) as error:
-            path = os.path.join(each.folder, MANIFEST)
             raise InputError(
-                f"{path}: not a manifest of create_pretraining_data: {error!r:.80}"
+                f"{folder}/{MANIFEST}: not a manifest of create_pretraining_data: {error!r:.80}"
             ) from None
-    next_sentence = with_manifest[0].manifest["settings"]["next_sentence"]
-    return {**counts, "next_sentence": next_sentence, "odd": odd.to_dict()}
+    return {**counts, "odd": odd.to_dict()} if manifests else {}
 
 
-def report(statistics: dict[str, Any]) -> Iterator[str]:
-    """Formats statistics as lines of text.
+def report(statistics: Mapping[str, Any]) -> Iterator[str]:
+    """Formats the statistics of `manifest_statistics` and `inspect` as lines of text."""
 
-    `statistics` has the results of both `manifest_statistics` and `Statistics.to_dict`.
-    """
-
-    def share(name: str, unit: str) -> str:
+    def percent(name: str, unit: str) -> str:
         return "" if statistics.get(name) is None else f"{100 * statistics[name]:.2f}% {unit}"
-
-    def spread(name: str) -> str:
-        values = dict(statistics[name])
-        mean = values.pop("mean")
-        return f"mean {mean:.1f}; " + ", ".join(f"{key} {value}" for key, value in values.items())
 
     if "documents" in statistics:
         documents, sentences = statistics["documents"], statistics["sentences"]
@@ -154,52 +221,95 @@ def report(statistics: dict[str, Any]) -> Iterator[str]:
             count = entry["count"]
             yield f"irregular input    {count:,} {singular if count == 1 else plural}, {handling}"
     yield f"examples           {statistics['examples']:,} in {statistics['rows']:,} rows"
-    if not statistics["rows"]:
-        return
-    unknown = share("unknown_share", "[UNK]")
+    unknown = percent("unknown_share", "[UNK]")
     yield f"tokens             {statistics['tokens']:,}" + (unknown and f", {unknown}")
-    yield f"padding            {share('padding_share', 'of all positions')}"
-    names = {
-        "length": "tokens/example",
-        "length_a": "tokens in A",
-        "length_b": "tokens in B",
-        "examples_per_row": "examples/row",
-        "predictions_per_row": "predictions/row",
-    }
-    for name, words in names.items():
-        if name in statistics:
-            yield f"{words:18} {spread(name)}"
-    if "predicted_share" in statistics:
-        yield f"predicted          {share('predicted_share', 'of tokens')}"
-        kinds = [
-            share("mask_share", "[MASK]"),
-            share("random_share", "random"),
-            share("replaced_share", "replaced ([MASK] or random; --vocab_file separates them)"),
-            share("kept_share", "kept"),
-        ]
-        yield f"of these           {', '.join(filter(None, kinds))}"
-        if partly := share("partly_predicted_words_share", "of words with a prediction"):
-            yield f"partly predicted   {partly}"
+    yield f"padding            {percent('padding_share', 'of all positions')}"
+    if "predictions" in statistics:
+        yield f"predicted          {percent('predicted_share', 'of tokens')}"
+        names = {"mask_share": "[MASK]", "random_share": "random", "kept_share": "kept"}
+        if kinds := list(filter(None, itertools.starmap(percent, names.items()))):
+            yield f"of these           {', '.join(kinds)}"
     else:
         yield "predicted          masks are generated during training"
-    if statistics.get("next_sentence") != "none":
-        meaning = {"random": "not next", "order": "swapped"}.get(
-            statistics.get("next_sentence"), "label 1"
-        )
-        yield f"next sentence      {share('label_1_share', meaning)}"
-    for name, words in (("unmasked", "the same tokens"), ("masked", "the same tokens and masks")):
-        if f"duplicates_{name}" in statistics:
-            yield f"duplicates         {statistics[f'duplicates_{name}']:,} examples with {words}"
+    if statistics["next_sentence"] != "none":
+        meaning = "not next" if statistics["next_sentence"] == "random" else "swapped"
+        yield f"next sentence      {percent('label_1_share', meaning)}"
+    yield f"duplicates         {statistics['duplicates']:,} examples with the same tokens"
 
 
-def use_color(choice: str) -> bool:
-    """Returns whether to color the output; `choice` is "always", "never" or "auto".
+# --- examples as text ---
 
-    "auto" means on a terminal, unless the environment variable NO_COLOR is set.
+# The tokenizer drops spaces around punctuation. These rules restore the most likely ones.
+_NO_SPACE_BEFORE = frozenset(".,;:!?)]}%'’”…»、。，！？：；」』）》")
+_NO_SPACE_AFTER = frozenset("([{“$«、。，！？：；「『（《")
+_AFTER_APOSTROPHE = frozenset(("s", "t", "d", "m", "ll", "re", "ve", "S", "T"))
+_LABELS = {
+    "random": ("B follows A", "B is a random text"),
+    "order": ("in order", "swapped"),
+}
+
+
+def describe(
+    title: str, row: Mapping[str, np.ndarray], data: "PretrainingData", vocab: Sequence[str]
+) -> Iterator[str]:
+    """Yields lines of text that show the examples of one row of `read_batches`.
+
+        [MASK→cat]  the token was replaced by [MASK]
+        [dog→cat]   the token was replaced by a random one
+        [=cat]      the token was kept, but is predicted
+
+    `title` is the name of the row, and `vocab` are the tokens of the vocabulary.
     """
-    if choice == "auto":
-        return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return choice == "always"
+    labels = row["next_sentence_labels"][row["next_sentence_weights"] != 0].tolist()
+    for number, label in enumerate(labels, start=1):
+        of_example = (row["input_mask"] != 0) & (row["example_ids"] == number)
+        notes = [f"{np.count_nonzero(of_example)} tokens"]
+        if data.format.dynamic:
+            notes.append("masks are generated during training")
+        else:
+            notes.append(f"{np.count_nonzero(row['is_predicted'] & of_example)} to predict")
+        if data.format.next_sentence in _LABELS:
+            notes.append(_LABELS[data.format.next_sentence][label])
+        of_row = f", example {number} of {len(labels)}" if data.format.pack else ""
+        yield f"{title}{of_row}: {', '.join(notes)}"
+        for segment, name in enumerate("AB"):
+            columns = np.flatnonzero(of_example & (row["segment_ids"] == segment))
+            if len(columns):
+                yield f"  {name}: {_text(row, columns, vocab)}"
+
+
+def _text(row: Mapping[str, np.ndarray], columns: np.ndarray, vocab: Sequence[str]) -> str:
+    text = before = ""
+    for column in columns:
+        now, original = vocab[row["input_ids"][column]], vocab[row["original_ids"][column]]
+        # Spaces depend on the original words, not on their replacements.
+        text += " " if before and _is_spaced(before, original) else ""
+        before, word = original, original.removeprefix("##" if text else "")
+        if row["is_predicted"][column]:
+            word = f"[={word}]" if now == original else f"[{now.replace('[MASK]', 'MASK')}→{word}]"
+        text += word
+    return text
+
+
+def _is_spaced(before: str, token: str) -> bool:
+    if token.startswith("##") or token in _NO_SPACE_BEFORE or before in _NO_SPACE_AFTER:
+        return False
+    if before in ("'", "’") and token in _AFTER_APOSTROPHE:
+        return False
+    return not (_is_unspaced(before[-1]) and _is_unspaced(token[0]))
+
+
+def _is_unspaced(character: str) -> bool:
+    """Returns whether a character belongs to Chinese or Japanese text, which has no spaces."""
+    cased = TokenizerSettings(do_lower_case=False)
+    return (
+        "\u3001" <= character <= "\u30ff"  # punctuation and kana
+        or "\uff01" <= character <= "\uff65"  # full-width punctuation
+        or (character.isalpha() and normalize_character(character, cased) != character)
+    )
+
+
+# --- program ---
 
 
 def define_flags(define: Definitions) -> None:
@@ -207,12 +317,7 @@ def define_flags(define: Definitions) -> None:
     define.string("input_file", None, "Comma-separated list of folders, record files and globs.")
     define.string("vocab_file", None, "Vocabulary file; default: the one next to the manifest.")
     define.integer("num_examples", 3, "Number of records to show.", lower_bound=0)
-    define.integer(
-        "max_examples", 0, "Maximum number of records to read; 0 reads all.", lower_bound=0
-    )
-    define.enum(
-        "color", "auto", ("auto", "always", "never"), "Whether to use colors; auto: on a terminal."
-    )
+    define.integer("max_examples", 0, "Number of records to read; 0 reads all.", lower_bound=0)
     define.boolean("json", False, "Print the statistics as JSON, without examples.")
     define.require("input_file")
 
@@ -221,20 +326,23 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Verifies the record files, and prints their statistics and examples."""
     reject_arguments(arguments)
     found = find_record_files(flags.input_file, include_unlisted=True)
-    verify_all(found)
+    verify(found)
     start_tensorflow()
+    from keras_bert.data.records import find_records
+
+    data = find_records(flags.input_file)
+    vocab_file = flags.vocab_file or data.vocab_file
+    vocab = load_vocab(vocab_file) if vocab_file else []
     num_examples = 0 if flags.json else flags.num_examples
-    collected, shown = read_all(found, flags.vocab_file, num_examples, flags.max_examples)
-    statistics = manifest_statistics(found) | collected.to_dict()
+    statistics, lines = inspect(data, vocab, num_examples, flags.max_examples)
+    statistics = manifest_statistics(data.manifests) | statistics
     if flags.json:
         print(json.dumps(statistics, indent=2, ensure_ascii=False))
         return
     print(*report(statistics), sep="\n")
-    if num_examples and not shown and statistics["rows"]:
+    if num_examples and not vocab:
         print("\nNo vocabulary found next to the files; use --vocab_file to show examples as text")
-    for batch, row, vocab, next_sentence in shown:
-        lines = record_text.describe(batch, row, vocab, next_sentence, use_color(flags.color))
-        print("", *lines, sep="\n")
+    print(*lines, sep="\n")
 
 
 PROGRAM = Program("inspect-tfrecords", __doc__, define_flags, main)

@@ -1,15 +1,26 @@
-"""Defines the settings of a dataset, and compares them with those of an existing dataset."""
+"""The settings of a dataset, their flags, and the package versions that determine its bytes."""
 
+import functools
 import os
+import platform
+import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
-from data_tools.corpus.documents import FIELD_FORMATS, Reading
+from absl.flags import FlagValues
+
+from data_tools.corpus import FIELD_FORMATS, FORMAT_PACKAGES, INPUT_FORMATS, Reading
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
+from keras_bert.common.package_versions import package_versions
 from keras_bert.data.record_files import NEXT_SENTENCE
+from keras_bert.programs.flags import Definitions
 from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
+from keras_bert.text.token_file import read_tokens
 from keras_bert.text.user_tokens import UserToken
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Settings:
         masked_lm_prob: fraction of the tokens to predict.
         short_seq_prob: fraction of documents (of rows with next_sentence none) whose target length
             is below S.
-        input_format: file format of the corpus (`data_tools.corpus.documents`).
+        input_format: file format of the corpus (`data_tools.corpus`).
         text_field: name of the JSON field or the column that holds the text.
         language: ISO 639-1 code of the language whose rules split text into sentences.
         max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
@@ -128,6 +139,179 @@ class Settings:
         omitted = {*TokenizerSettings().to_dict(), USER_TOKENS} - {"do_lower_case"}
         omitted -= self.tokenizer().non_default().keys()
         return {name: value for name, value in values.items() if name not in omitted}
+
+
+# --- flags ---
+
+
+def define_reading_flags(define: Definitions) -> None:
+    """Defines --input_format, --text_field, --language and --max_bad_line_share."""
+    default = Reading()
+    define.enum(
+        "input_format",
+        default.input_format,
+        INPUT_FORMATS,
+        "sentences: one per line, a blank line between documents. prose: running text, a blank "
+        "line between paragraphs, two or more (or a form feed) between documents. jsonl: one JSON "
+        "object per line. wiki: output of WikiExtractor, as tags or JSON. gutenberg: books of "
+        "Project Gutenberg. parquet, arrow: one document per row; arrow also reads the folders of "
+        "Hugging Face's Dataset.save_to_disk. html, markdown, docx: one document per file. mixed: "
+        "by the ending of each file's name; .txt is prose.",
+    )
+    define.string(
+        "text_field",
+        default.text_field,
+        "Field or column that holds the document, for jsonl, parquet, arrow and mixed.",
+    )
+    define.string(
+        "language",
+        default.language,
+        "Language code (such as en or zh) of the rules that split text into sentences.",
+    )
+    define.number(
+        "max_bad_line_share",
+        default.max_bad_line_share,
+        "Fraction of the lines or rows of a file that may be undecodable or malformed; 0 rejects "
+        "the first one.",
+    )
+
+
+def define_tokenizer_flags(define: Definitions) -> None:
+    """Defines the flags, named like the fields of `TokenizerSettings`."""
+    default = TokenizerSettings()
+    define.boolean(
+        "do_lower_case", default.do_lower_case, "Lower-case the text, for uncased models."
+    )
+    define.boolean(
+        "strip_accents",
+        default.strip_accents,
+        'Strip accents: "\u00e9" becomes "e". Default: the value of --do_lower_case.',
+    )
+    define.boolean(
+        "tokenize_chinese_chars",
+        default.tokenize_chinese_chars,
+        "Make each CJK ideograph a word of its own.",
+    )
+    define.string(
+        USER_TOKENS,
+        None,
+        "File with your own tokens, one per line, such as [URL]: each of them is a single token "
+        "wherever it occurs in the text.",
+    )
+
+
+def define_dataset_flags(define: Definitions) -> None:
+    """Defines the flags of the other settings of a dataset."""
+    default = Settings()
+    define.boolean(
+        "do_whole_word_mask", default.do_whole_word_mask, "Mask all tokens of a word together."
+    )
+    define.integer(
+        "ngram",
+        default.ngram,
+        "Mask runs of up to this many tokens, or words with --do_whole_word_mask; a run of n has a "
+        "probability proportional to 1/n.",
+    )
+    define.enum(
+        "next_sentence",
+        default.next_sentence,
+        NEXT_SENTENCE,
+        "random: predict whether B is the text after A (BERT). order: predict whether A and B are "
+        "swapped (ALBERT). none: no pairs; rows are filled with sentences across document "
+        "boundaries (RoBERTa).",
+    )
+    define.boolean(
+        "dynamic",
+        default.dynamic,
+        "Store no masks; training generates new ones at every step.",
+    )
+    define.boolean("pack", default.pack, "Put several short examples in one row.")
+    define.integer(
+        "max_seq_length",
+        default.max_seq_length,
+        "Number of tokens per row, including special tokens.",
+    )
+    define.integer(
+        "max_predictions_per_seq",
+        default.max_predictions_per_seq,
+        "Maximum number of tokens to predict per row.",
+    )
+    define.integer("random_seed", default.random_seed, "Random seed.", -(2**63), 2**63 - 1)
+    define.integer(
+        "dupe_factor",
+        None,
+        "How many times each document is used; the default is 10, or 1 with --dynamic.",
+    )
+    define.number("masked_lm_prob", default.masked_lm_prob, "Fraction of the tokens to predict.")
+    define.number(
+        "short_seq_prob",
+        default.short_seq_prob,
+        "Fraction of the documents with shorter examples.",
+    )
+    define.integer("num_shards", 0, "Number of output files; 0 derives it from the corpus size.")
+
+
+def settings_of(kind: type[Kind], flags: FlagValues) -> Kind:
+    """Returns an object of a dataclass whose fields are named like flags.
+
+    Raises:
+        InputError: the file of user tokens is not valid.
+    """
+    values = {field.name: flags[field.name].value for field in fields(kind) if field.name in flags}
+    if USER_TOKENS in values:
+        file = values[USER_TOKENS]
+        values[USER_TOKENS] = () if file is None else tuple(read_tokens(file, USER_TOKENS))
+    return kind(**values)
+
+
+# --- package versions ---
+
+# These packages determine the random numbers, the tokenizer's Unicode tables and the rules of the
+# sentence splitter.
+_PACKAGES = ("numpy", "sentencex", "tensorflow", "tensorflow-text")
+
+
+def build_versions(input_format: str) -> dict[str, str]:
+    """Returns {name: version} of Python and the packages that determine the bytes of a dataset.
+
+    The manifest stores it as made_with. `input_format` is the format of the corpus.
+    """
+    return dict(_versions(_PACKAGES + FORMAT_PACKAGES.get(input_format, ())))
+
+
+@functools.lru_cache(maxsize=1)
+def _versions(packages: tuple[str, ...]) -> dict[str, str]:
+    return {"python": platform.python_version()} | package_versions(packages)
+
+
+def version_differences(
+    old: Mapping[str, str], new: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
+    """Returns (name, old version, new version) of the packages whose versions differ."""
+    both = [
+        (name, old.get(name, "unknown"), new.get(name, "unknown"))
+        for name in sorted(old.keys() | new.keys())
+    ]
+    return [entry for entry in both if entry[1] != entry[2]]
+
+
+def check_worker(made_with: Mapping[str, str], input_format: str) -> None:
+    """Checks that this process, a worker, has the package versions of the launching machine.
+
+    Raises:
+        InputError: if a version differs; the message lists the differences.
+    """
+    differing = version_differences(made_with, build_versions(input_format))
+    if differing:
+        found = ", ".join(f"{name} {here}" for name, _, here in differing)
+        wanted = ", ".join(f"{name} {there}" for name, there, _ in differing)
+        raise InputError(
+            f"worker on {socket.gethostname()}: has {found}; expected {wanted}, as on the "
+            "launching machine, because the versions determine the bytes of the dataset"
+        )
+
+
+# --- comparison with an existing dataset ---
 
 
 def reject_other_settings(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from absl.flags import Flag, FlagValues
 
-from data_tools import reading_flags
+from data_tools.settings import define_reading_flags
 from keras_bert.programs import fine_tuning_flags, run_flags
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.flags import Definitions, own_flags
@@ -48,7 +48,7 @@ OWN = "Flags of this program"
 # Flags that several programs share, by the title of their group. A program has a group if it has
 # all of its flags; a flag belongs to the last group that has it.
 GROUPS: Mapping[str, set[str]] = {
-    "Reading the corpus": _names(reading_flags.define_flags),
+    "Reading the corpus": _names(define_reading_flags),
     "Training and evaluation": _names(fine_tuning_flags.define_flags),
     "Devices, precision and memory": _names(run_flags.define_computing),
 }

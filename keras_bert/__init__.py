@@ -25,12 +25,12 @@ if TYPE_CHECKING:
         BertSpanLabeler,
         BertTokenClassifier,
     )
-    from keras_bert.tasks.classification.text_classifier import TextClassifier
-    from keras_bert.tasks.embedding.text_embedder import TextEmbedder
-    from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+    from keras_bert.tasks.classification.task import TextClassifier
+    from keras_bert.tasks.embedding.task import TextEmbedder
+    from keras_bert.tasks.fill_mask import MaskFiller
     from keras_bert.tasks.load import load
-    from keras_bert.tasks.ner.entity_tagger import EntityTagger
-    from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+    from keras_bert.tasks.ner.task import EntityTagger
+    from keras_bert.tasks.question_answering.task import QuestionAnswerer
     from keras_bert.text.tokenizer import BertTokenizer
 
 __version__ = "0.2.0"
@@ -60,11 +60,11 @@ _MODULES = {
     "BertSpanLabeler": "keras_bert.models",
     "BertTokenClassifier": "keras_bert.models",
     "BertTokenizer": "keras_bert.text.tokenizer",
-    "EntityTagger": "keras_bert.tasks.ner.entity_tagger",
-    "MaskFiller": "keras_bert.tasks.fill_mask.mask_filler",
-    "QuestionAnswerer": "keras_bert.tasks.question_answering.question_answerer",
-    "TextClassifier": "keras_bert.tasks.classification.text_classifier",
-    "TextEmbedder": "keras_bert.tasks.embedding.text_embedder",
+    "EntityTagger": "keras_bert.tasks.ner.task",
+    "MaskFiller": "keras_bert.tasks.fill_mask",
+    "QuestionAnswerer": "keras_bert.tasks.question_answering.task",
+    "TextClassifier": "keras_bert.tasks.classification.task",
+    "TextEmbedder": "keras_bert.tasks.embedding.task",
     "load": "keras_bert.tasks.load",
 }
 

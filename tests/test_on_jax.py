@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.training.run_directory import is_finished
+from keras_bert.training.run_folder import is_finished
 
 LABELS = ("no", "yes")
 

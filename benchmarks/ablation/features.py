@@ -55,7 +55,7 @@ def _extract(unit: Unit, study: Plan, folders: Folders) -> Usage:
         output = folder / f"{split}.npz"
         if output.exists():
             continue
-        from keras_bert.tasks.ner.conll import read_conll
+        from keras_bert.tasks.ner.data import read_conll
 
         folder.mkdir(parents=True, exist_ok=True)
         text = folder / f"{split}.txt"

@@ -72,7 +72,7 @@ def read_split(split: str, path: str, features: str) -> list[Tagged]:
     import tensorflow as tf
 
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-    from keras_bert.tasks.ner.conll import read_conll
+    from keras_bert.tasks.ner.data import read_conll
     from keras_bert.text.tokenizer import BertTokenizer
 
     checkpoint = open_checkpoint(FLAGS.init_checkpoint)
@@ -174,7 +174,7 @@ def predict(model, data: Sequence[Tagged], labels: Sequence[str]) -> list[list[s
 
 def main(_) -> None:
     """Trains a tagger and writes its scores on the development and the test set."""
-    from keras_bert.tasks.ner.scores import entity_scores
+    from keras_bert.tasks.ner.metrics import entity_scores
 
     data = read_split("train", FLAGS.train_file, FLAGS.features)
     labels = ["O", *sorted({tag for each in data for tag in each.tags} - {"O"})]

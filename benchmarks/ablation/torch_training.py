@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.tasks.pretraining.batches import (
     RecordSource,
     evaluation_batches,

@@ -13,10 +13,8 @@ from types import ModuleType
 _MODULES = (
     "keras_bert.models",
     "keras_bert.models.pooled_encoder",
-    "keras_bert.optimization.adamw",
-    "keras_bert.optimization.lamb",
+    "keras_bert.optimization.optimizers",
     "keras_bert.optimization.schedules",
-    "keras_bert.tasks.embedding.cached_encoder",
     "keras_bert.tasks.embedding.losses",
     "keras_bert.tasks.losses",
     "keras_bert.tasks.soft_losses",

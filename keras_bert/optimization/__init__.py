@@ -1,4 +1,5 @@
-"""Provides the optimizers AdamWeightDecay and Lamb, schedules, clipping and loss scaling.
+"""Provides the optimizers and their schedule, on keras.ops: they run on TensorFlow, JAX and torch.
 
-All of them use only keras and keras.ops, so they run on TensorFlow, JAX and torch.
+schedules.py    step -> learning rate
+optimizers.py   gradients -> clipping -> AdamWeightDecay or Lamb; the loss scale of float16
 """

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools.corpus.documents import Reading, find_input_files
-from data_tools.corpus.held_out import HeldOut
-from data_tools.progress import Progress
+from data_tools.corpus import HeldOut, Reading, find_input_files
+from data_tools.jobs import Progress
 from data_tools.settings import Settings
 from keras_bert.common.compilation_cache import use_compilation_cache
 from keras_bert.common.errors import InputError
@@ -55,7 +54,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.programs.adaptation_stages import adapt
     from keras_bert.training.backend import make_strategy
-    from keras_bert.training.run_directory import is_finished, log_finished, running
+    from keras_bert.training.run_folder import is_finished, log_finished, running
 
     adaptation = _adaptation(flags, input_files)
     strategy = make_strategy("default", 0, 0.0, 1)
@@ -119,7 +118,7 @@ def _adaptation(flags: FlagValues, input_files: list[str]) -> "Adaptation":
     from keras_bert.programs.adaptation_stages import Adaptation, has_masked_lm_head
     from keras_bert.tasks.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings
 
     own: dict[str, Any] = {name: flag.value for name, flag in own_flags(flags).items()}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
@@ -174,7 +173,7 @@ def _open_checkpoint(flags: FlagValues) -> "Checkpoint":
 def _check_batches(adaptation: "Adaptation", strategy: Any) -> None:
     """Rejects batches that cannot be divided or do not fit in memory, before the first stage."""
     from keras_bert.models.memory import check_batch_fits
-    from keras_bert.training.run import check_batch_sizes, check_train_batch_fits
+    from keras_bert.training.objective import check_batch_sizes, check_train_batch_fits
 
     config, length = adaptation.checkpoint.config, adaptation.settings.max_seq_length
     rows = adaptation.settings.eval_batch_size

@@ -1,6 +1,6 @@
 """Defines the flags of `keras-bert adapt`, with defaults for some megabytes of text."""
 
-from data_tools import reading_flags
+from data_tools.settings import define_reading_flags
 from keras_bert.programs.flags import MAX_BATCH_SIZE, MAX_REPEATS, MAX_SEQ_LENGTH, Definitions
 from keras_bert.programs.run_flags import define_steps
 from keras_bert.tasks.defaults import DEFAULTS
@@ -13,7 +13,7 @@ FLAGS_THAT_MAY_CHANGE = ("input", "output_dir")
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
     define.string("input", None, "Documents: comma-separated folders, files or globs.")
-    reading_flags.define_flags(define)
+    define_reading_flags(define)
     define.string(
         "init_checkpoint",
         None,

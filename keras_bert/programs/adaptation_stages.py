@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from data_tools.corpus.documents import Reading
-from data_tools.corpus.held_out import EVAL, TRAIN, HeldOut, split_documents
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import EVAL, TRAIN, HeldOut, Reading, split_documents
 from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.lines import OddInput
 from data_tools.settings import Settings
-from data_tools.vocabulary.vocab_extension import extend_vocab
-from data_tools.vocabulary.word_counts import count_words
+from data_tools.vocabulary import count_words, extend_vocab
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.vocab_change import follow_extension
@@ -35,7 +33,7 @@ from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
-from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingRun, TrainingSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf

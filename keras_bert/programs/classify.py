@@ -97,7 +97,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         )
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.classification.data import ClassificationSettings
-    from keras_bert.tasks.classification.fine_tuning import fine_tune_classifier
+    from keras_bert.tasks.classification.task import fine_tune_classifier
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: flags[field.name].value for field in fields(ClassificationSettings)}

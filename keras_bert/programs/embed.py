@@ -105,7 +105,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         fine_tuning_flags.use(flags, "max_seq_length", _saved_length(Path(flags.init_checkpoint)))
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.embedding.data import EmbeddingSettings
-    from keras_bert.tasks.embedding.fine_tuning import fine_tune_embedder
+    from keras_bert.tasks.embedding.task import fine_tune_embedder
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: flags[field.name].value for field in fields(EmbeddingSettings)}

@@ -39,7 +39,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         if not _is_utf8(text):
             raise InputError(f"the sentence {text[:80]!r} is not UTF-8; expected text in UTF-8")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+    from keras_bert.tasks.fill_mask import MaskFiller
     from keras_bert.tasks.loading import Source
     from keras_bert.tasks.truncation import report_truncation
 

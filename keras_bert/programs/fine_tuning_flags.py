@@ -296,7 +296,7 @@ def read(flags: FlagValues) -> "FineTuningRun":
     start_tensorflow()  # Imported after the checks, which do not need it.
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings
 
     own = {name: flag.value for name, flag in own_flags(flags).items()}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()

@@ -119,7 +119,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         fine_tuning_flags.use_data_dir(flags, FILES)
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.ner.data import NerSettings
-    from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
+    from keras_bert.tasks.ner.task import fine_tune_tagger
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: flags[field.name].value for field in fields(NerSettings)}

@@ -38,7 +38,7 @@ from keras_bert.programs.run_flags import (
 from keras_bert.tasks.pretraining.recipe import Phase, plan_phases, read_recipe
 
 if TYPE_CHECKING:
-    from keras_bert.tasks.pretraining.phases import PhaseRun
+    from keras_bert.tasks.pretraining.run import PhaseRun
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -52,11 +52,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
     use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.tasks.pretraining.dry_run import dry_run
-    from keras_bert.tasks.pretraining.phases import pretrain_phases
-    from keras_bert.tasks.pretraining.run import pretrain
+    from keras_bert.tasks.pretraining.run import dry_run, pretrain, pretrain_phases
     from keras_bert.training.cluster import worker_index
-    from keras_bert.training.run import TrainingRun
+    from keras_bert.training.objective import TrainingRun
 
     runs = [_run_of(phase) for phase in phases]
     strategy = strategy_of(flags)
@@ -104,10 +102,10 @@ def _phases_of_recipe(own: Mapping[str, Flag], values: Mapping[str, Any]) -> lis
 
 
 def _run_of(phase: Phase) -> "PhaseRun":
-    from keras_bert.tasks.pretraining.phases import PhaseRun
+    from keras_bert.tasks.pretraining.run import PhaseRun
     from keras_bert.tasks.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.objective import TrainingSettings
 
     own = dict(phase.flags)
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()

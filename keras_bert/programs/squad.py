@@ -16,7 +16,7 @@ from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
 from keras_bert.tasks.defaults import DEFAULTS
-from keras_bert.tasks.question_answering.settings import AnswerSettings, check_doc_stride
+from keras_bert.tasks.question_answering.data import AnswerSettings, check_doc_stride
 
 
 def define_flags(define: Definitions) -> None:
@@ -101,7 +101,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         check_doc_stride(flags.doc_stride, flags.max_seq_length)
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.question_answering.data import SquadSettings
-    from keras_bert.tasks.question_answering.fine_tuning import fine_tune_span_labeler
+    from keras_bert.tasks.question_answering.task import fine_tune_span_labeler
     from keras_bert.training.cluster import worker_index
 
     def values_of(settings: type, *others: str) -> dict[str, object]:

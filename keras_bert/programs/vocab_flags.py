@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from absl.flags import FlagValues
 
-from data_tools import reading_flags
-from data_tools.corpus.documents import Reading, find_input_files
-from data_tools.corpus.odd_input import OddInput
-from data_tools.vocabulary.word_counts import text_batches
+from data_tools.corpus import Reading, find_input_files
+from data_tools.lines import OddInput
+from data_tools.settings import define_reading_flags
+from data_tools.vocabulary import text_batches
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
@@ -54,7 +54,7 @@ def define_flags(define: Definitions) -> None:
         "Comma-separated list of text files, globs and folders: the vocabulary keeps the tokens "
         "that occur in them and the special tokens; all others are removed.",
     )
-    reading_flags.define_flags(define)
+    define_reading_flags(define)
 
 
 def vocab_change(flags: FlagValues) -> "VocabChange | None":

@@ -42,7 +42,7 @@ from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words
-from keras_bert.training.fusion import compiled
+from keras_bert.training.step import compiled
 
 WINDOW_BYTES = 2**28  # Bytes of features per window.
 WINDOW_BATCHES = 64

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.models.bert_network import select_inputs
-from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.defaults import DEFAULTS
 from keras_bert.tasks.fine_tuning.batches import (

@@ -18,14 +18,14 @@ from keras_bert.tasks.task import Task
 
 # Task -> module and name of its class.
 _CLASSES = {
-    "classification": ("keras_bert.tasks.classification.text_classifier", "TextClassifier"),
+    "classification": ("keras_bert.tasks.classification.task", "TextClassifier"),
     "question_answering": (
-        "keras_bert.tasks.question_answering.question_answerer",
+        "keras_bert.tasks.question_answering.task",
         "QuestionAnswerer",
     ),
-    "ner": ("keras_bert.tasks.ner.entity_tagger", "EntityTagger"),
-    "fill_mask": ("keras_bert.tasks.fill_mask.mask_filler", "MaskFiller"),
-    "embedding": ("keras_bert.tasks.embedding.text_embedder", "TextEmbedder"),
+    "ner": ("keras_bert.tasks.ner.task", "EntityTagger"),
+    "fill_mask": ("keras_bert.tasks.fill_mask", "MaskFiller"),
+    "embedding": ("keras_bert.tasks.embedding.task", "TextEmbedder"),
 }
 
 

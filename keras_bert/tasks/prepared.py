@@ -20,7 +20,7 @@ from keras_bert.text.strings import decode_texts, encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.text.windows import TooManyTokens
-from keras_bert.training.progress import progress
+from keras_bert.training.log import progress
 
 CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
 # A chunk with more characters has fewer texts, because tokenization and windows need much memory.

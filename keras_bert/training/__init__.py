@@ -1,1 +1,10 @@
-"""Trains and evaluates models: devices, training steps, checkpoints and metrics."""
+"""Trains and evaluates models: devices, training steps, checkpoints and metrics of a run.
+
+cluster.py, strategy.py     workers and devices; distributed batches
+objective.py                settings, losses, the state that a step updates, the metrics it returns
+backend.py                  TensorFlow (step, evaluate, strategy) or JAX (jax_step, jax_evaluate)
+loop.py                     steps -> log line, evaluation, checkpoint; stops on a signal
+run_folder.py               the directory of a run, locked and recorded
+log.py, metrics.py          progress, TensorBoard, metrics.jsonl
+checkpoint.py               weights, optimizer state and step, written atomically
+"""

@@ -4,6 +4,8 @@ Keras reads the environment variable KERAS_BACKEND when it is imported. The func
 backends are used in the same way.
 """
 
+from typing import NoReturn
+
 import keras
 
 from keras_bert.common.errors import InputError
@@ -11,18 +13,26 @@ from keras_bert.common.errors import InputError
 BACKEND = keras.backend.backend()
 
 if BACKEND == "tensorflow":
-    from keras_bert.training.evaluate import make_evaluate
-    from keras_bert.training.predict import make_predict
+    from keras_bert.training.evaluate import make_evaluate, make_predict
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import fastest_precision, free, make_strategy
 elif BACKEND == "jax":
-    from keras_bert.training.jax_devices import fastest_precision, free, make_strategy
     from keras_bert.training.jax_evaluate import make_evaluate, make_predict
-    from keras_bert.training.jax_step import make_train_steps
-else:
-    raise InputError(
-        f"KERAS_BACKEND={BACKEND}: training is not supported; expected tensorflow or jax"
+    from keras_bert.training.jax_step import (
+        fastest_precision,
+        free,
+        make_strategy,
+        make_train_steps,
     )
+else:  # Tasks import this module with the torch backend too, which has no training loop.
+
+    def _unsupported(*_: object, **__: object) -> NoReturn:
+        raise InputError(
+            f"KERAS_BACKEND={BACKEND}: training is not supported; expected tensorflow or jax"
+        )
+
+    make_evaluate = make_predict = make_train_steps = _unsupported
+    fastest_precision = free = make_strategy = _unsupported
 
 __all__ = [
     "BACKEND",

@@ -1,4 +1,4 @@
-"""Evaluates and predicts with JAX, as evaluate.py and predict.py do with TensorFlow."""
+"""Evaluates and predicts with JAX, as evaluate.py does with TensorFlow."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -9,10 +9,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from keras_bert.models.bert_network import select_inputs
-from keras_bert.training.distribute import distribute, without_autotuning
-from keras_bert.training.jax_attention import fused_attention
-from keras_bert.training.jax_devices import JaxDevices
+from keras_bert.training.jax_step import JaxDevices, fused_attention
 from keras_bert.training.objective import AfterBatch, Batch, Objective
+from keras_bert.training.strategy import distribute, without_autotuning
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -48,7 +47,7 @@ def make_evaluate(
 def make_predict(
     strategy: JaxDevices, model: keras.Model, *, jit_compile: bool = True
 ) -> "Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]":
-    """Builds the function that runs a model on a dataset (see predict.py).
+    """Builds the function that runs a model on a dataset (see evaluate.py).
 
     The function yields batches as a whole, not by device. Without `jit_compile`, the forward pass
     runs eagerly.

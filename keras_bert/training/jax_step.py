@@ -1,32 +1,245 @@
 """Compiles the training step with JAX to one program, as step.py does with TensorFlow.
 
-    batch {name: [B, ...]} -> denominators of the losses
+    batch {name: [B, ...]} -> devices -> denominators of the losses
     -> forward, backward (x micro-batches) -> clip -> optimizer
 
-Arrays are global: a sum over a batch is the sum over all devices. The outputs of the program, the
-new weights and optimizer state, reuse the memory of the old ones (donation). This module does not
-need TensorFlow.
+Arrays are global: a sum over a batch is the sum over all devices. With data parallelism, every
+device has all weights and a share of each batch. With model parallelism, groups of devices also
+shard the variables with one row per token of the vocabulary (the word embeddings and the masked-LM
+bias) and their optimizer moments. XLA inserts the communication between devices. The outputs of the
+program, the new weights and optimizer state, reuse the memory of the old ones (donation).
+
+This module does not need TensorFlow.
+Shapes: B rows, S tokens, N heads, D values per head, T tokens of a batch, V rows of a table, H
+hidden size.
 """
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
+import os
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jax
+import jaxlib
 import keras
 import numpy as np
+from absl import logging
 from jax import numpy as jnp
+from jax.sharding import PartitionSpec
 
+from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.models.layers.attention import attend_with
 from keras_bert.models.layers.chain import compile_chains_with
+from keras_bert.models.layers.embeddings import take_rows_with
 from keras_bert.models.layers.recompute import recompute_with
-from keras_bert.optimization.clipping import clip_scale, global_norm
-from keras_bert.training.jax_attention import fused_attention
-from keras_bert.training.jax_rows import sorted_gradients
-from keras_bert.training.objective import Batch
-from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
-from keras_bert.training.step_metrics import StepMetrics
+from keras_bert.optimization.optimizers import clip_scale, global_norm
+from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# One of these paths exists if the kernel has NVIDIA's driver; the second, on Windows (WSL 2).
+_DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/dxg"))
+# Regular expressions for the paths of the variables with one row per token of the vocabulary.
+_SHARDED_BY_VOCABULARY = {
+    r".*embeddings/word_embeddings": ("model", None),
+    r".*output_bias": ("model",),
+}
+_CHUNK = 128  # The rows of an embedding gradient that one product adds.
+
+
+# --- devices ---
+
+
+class JaxDevices:
+    """The part of `tf.distribute.Strategy` that training and prediction use, for JAX.
+
+    Batches are split into `num_replicas_in_sync` shares.
+
+    Args:
+        devices: device names, as returned by `keras.distribution.list_devices`.
+        model_parallel: the number of devices in each group that shards the vocabulary; must divide
+            the number of devices.
+    """
+
+    def __init__(self, devices: Sequence[str], model_parallel: int = 1):
+        self.num_replicas_in_sync = len(devices) // model_parallel
+        self._distribution = None
+        if model_parallel > 1:
+            shape = (self.num_replicas_in_sync, model_parallel)
+            mesh = keras.distribution.DeviceMesh(shape, ("batch", "model"), list(devices))
+            self._distribution = _VocabularyParallel(mesh)
+        elif len(devices) > 1:
+            self._distribution = keras.distribution.DataParallel(devices=list(devices))
+        if self._distribution:
+            layout = self._distribution.get_data_layout((None,))
+            self._sharding = layout.backend_layout
+        else:
+            self._sharding = jax.devices()[0]
+
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which models and optimizers must be created."""
+        return self._distribution.scope() if self._distribution else contextlib.nullcontext()
+
+    def place(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """Splits a batch {name: [B, ...]} over the devices; returns global arrays."""
+        return jax.device_put(dict(batch), self._sharding)
+
+    def experimental_distribute_dataset(
+        self, dataset: "tf.data.Dataset"
+    ) -> Iterator[dict[str, jax.Array]]:
+        """Yields the global batches of a dataset as arrays split over the devices."""
+        return map(self.place, dataset.as_numpy_iterator())
+
+
+class _VocabularyParallel(keras.distribution.ModelParallel):
+    """Shards the variables with one row per token of the vocabulary; replicates all others."""
+
+    def __init__(self, mesh: keras.distribution.DeviceMesh):
+        layouts = keras.distribution.LayoutMap(mesh)
+        for path, axes in _SHARDED_BY_VOCABULARY.items():
+            layouts[path] = axes
+        super().__init__(layout_map=layouts, batch_dim_name="batch")
+
+    def get_variable_layout(self, variable: Any) -> Any:
+        """Returns the layout of a variable that Keras is about to create.
+
+        Raises:
+            InputError: the vocabulary cannot be divided equally among the devices of a group.
+        """
+        layout = super().get_variable_layout(variable)
+        count = self.device_mesh.shape[1]
+        if "model" in layout.axes and variable.shape[0] % count:
+            raise InputError(
+                f"--model_parallel={count}: expected a divisor of the vocabulary size, which is "
+                f"{variable.shape[0]}"
+            )
+        return layout
+
+
+def make_strategy(
+    name: str = "default",
+    num_devices: int = 0,
+    worker_timeout: float = 300.0,
+    model_parallel: int = 1,
+) -> JaxDevices:
+    """Selects the devices for the flags of a program, and hides GPUs from TensorFlow.
+
+    The arguments are those of `make_strategy` in strategy.py, but `multi_worker_mirrored` is not
+    supported, and `model_parallel` is the number of devices in each group that shards the
+    vocabulary. Create models and optimizers in the `scope()` of the result; TensorFlow is used only
+    for the input pipeline.
+
+    Raises:
+        InputError: the devices are not available, their number is not divisible by
+            `model_parallel`, or the flags cannot be combined.
+    """
+    start_tensorflow()
+    if name == "multi_worker_mirrored":
+        raise InputError(
+            f"--distribution_strategy={name}: not supported with KERAS_BACKEND=jax; expected "
+            "default, mirrored or tpu, or KERAS_BACKEND=tensorflow"
+        )
+    for flag, count in (("num_devices", num_devices), ("model_parallel", model_parallel)):
+        if count > 1 and name == "default":
+            raise InputError(f"--{flag}={count} needs --distribution_strategy=mirrored, got {name}")
+    if name == "default":
+        return JaxDevices(keras.distribution.list_devices()[:1])
+    if num_devices > 1:
+        _split_cpu(num_devices)
+    found = keras.distribution.list_devices()
+    kind = jax.devices()[0].platform
+    if name == "tpu" and kind != "tpu":
+        raise InputError(f"--distribution_strategy=tpu: found no TPU: JAX has {kind} devices")
+    if num_devices > len(found):
+        raise InputError(
+            f"--num_devices={num_devices}: found {len(found)} {kind} devices; expected at most "
+            f"{len(found)}"
+        )
+    devices = found[: num_devices or len(found)]
+    if len(devices) % model_parallel:
+        raise InputError(
+            f"--model_parallel={model_parallel}: expected a divisor of the number of devices, "
+            f"which is {len(devices)}"
+        )
+    return JaxDevices(devices, model_parallel)
+
+
+def fastest_precision() -> str:
+    """Returns the default compute dtype: bfloat16 if all GPUs multiply it, else float32.
+
+    On CPUs, the matrix products of JAX are no faster in bfloat16. GPUs and TPUs were not measured.
+    """
+    # Without a GPU, JAX must not start here: the CPU cannot be split into devices afterwards.
+    if not _may_have_gpu():
+        return "float32"
+    return "bfloat16" if all(map(_multiplies_bfloat16, jax.devices())) else "float32"
+
+
+def _may_have_gpu() -> bool:
+    """Returns whether JAX may use a GPU, without starting JAX."""
+    if jax.config.jax_platforms == "cpu" or not any(path.exists() for path in _DRIVERS):
+        return False
+    try:
+        import jax_plugins  # A namespace package of JAX's plugins.
+    except ImportError:
+        return False
+    return any("cuda" in module.name for module in pkgutil.iter_modules(jax_plugins.__path__))
+
+
+def use_fast_atomics() -> None:
+    """Starts JAX with an option without which some versions of jaxlib add slowly on GPUs.
+
+    These versions add float32 values in a loop of compare-and-swap instructions (openxla/xla issue
+    46225). Does nothing for other versions, without a GPU, or if XLA_FLAGS has such options.
+    """
+    is_affected = (0, 10, 2) <= jaxlib.version.__version_info__ <= (0, 11, 0)
+    flags = os.environ.get("XLA_FLAGS", "")
+    if not is_affected or "--xla_backend_extra_options" in flags or not _may_have_gpu():
+        return
+    option = "--xla_backend_extra_options=-nvptx-allow-ftz-atomics"
+    os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
+    with contextlib.suppress(RuntimeError):  # It is raised again when JAX is used.
+        jax.devices()
+    # TensorFlow, which reads XLA_FLAGS too, ends the process at an option of LLVM that it lacks.
+    os.environ["XLA_FLAGS"] = flags
+
+
+use_fast_atomics()
+
+
+def _multiplies_bfloat16(device: jax.Device) -> bool:
+    """Returns whether a device is a GPU with instructions for products of bfloat16 values."""
+    capability = _compute_capability(device) if device.platform == "gpu" else None
+    return capability is not None and capability >= (8, 0)  # As in strategy.py.
+
+
+def _compute_capability(device: jax.Device) -> tuple[int, ...] | None:
+    """Returns the compute capability of an NVIDIA GPU, such as (8, 0); None for others."""
+    try:
+        return tuple(map(int, device.compute_capability.split(".")))
+    except (AttributeError, ValueError):  # AMD's GPUs have a name, such as "gfx90a".
+        return None
+
+
+def free(variables: Iterable[keras.Variable]) -> None:
+    """Does nothing: JAX frees an array when it is no longer referenced."""
+
+
+def _split_cpu(num_devices: int) -> None:
+    """Splits the CPU into several devices, unless JAX has started already; GPUs are unaffected."""
+    processors = max(2, os.cpu_count() or 1)
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    with contextlib.suppress(RuntimeError):  # JAX has started; its devices can no longer change.
+        jax.config.update("jax_num_cpu_devices", min(num_devices, processors))
+
+
+# --- step ---
 
 
 def make_train_steps(
@@ -161,3 +374,158 @@ def _recomputed_chain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _values_in(scope: keras.StatelessScope, variables: list[keras.Variable]) -> list[jax.Array]:
     return [scope.get_current_value(variable) for variable in variables]
+
+
+# --- attention ---
+
+
+def fused_attention(
+    model: keras.Model, batch: Mapping[str, jax.Array]
+) -> contextlib.AbstractContextManager:
+    """Returns a context in which attention is fused if cuDNN supports it for the model and batch.
+
+    cuDNN's kernel (flash attention, Dao et al. 2022) does not keep the scores, [B, N, S, S], in
+    memory. It supports 16-bit dtypes and some head sizes on recent NVIDIA GPUs. It cannot apply
+    this library's dropout masks. With attention dropout, and where the kernel is not supported,
+    layers/attention.py computes attention.
+
+    On a GPU for which it is not supported, the reason is logged once.
+    """
+    if jax.devices()[0].platform != "gpu":
+        return contextlib.nullcontext()
+    if reason := _unsupported(model, batch):
+        logging.log_first_n(
+            logging.INFO, "Attention is computed without cuDNN's fused kernel: %s", 1, reason
+        )
+        return contextlib.nullcontext()
+    return attend_with(attend)
+
+
+def _unsupported(model: keras.Model, batch: Mapping[str, jax.Array]) -> str | None:
+    """Returns why cuDNN cannot compute attention, else None."""
+    capability = _compute_capability(jax.devices()[0])
+    if capability is None:
+        return "the GPU is not of NVIDIA"
+    if capability < (8, 0):
+        return "the GPU has compute capability {}.{}; expected at least 8.0".format(*capability)
+    if model.compute_dtype not in ("bfloat16", "float16"):
+        return f"the compute dtype is {model.compute_dtype}; expected bfloat16 or float16"
+    size = model.config.hidden_size // model.config.num_attention_heads
+    largest = 256 if capability == (9, 0) else 128
+    if size % 8 or size > largest:
+        return f"the head size is {size}; expected a multiple of 8, at most {largest}"
+    length = batch["input_mask"].shape[1]
+    if "example_ids" in batch and length % 2:  # cuDNN gets the mask between examples as a bias.
+        return f"packed rows have {length} tokens; expected an even number"
+    return None
+
+
+def attend(
+    heads: Sequence[jax.Array],
+    input_mask: jax.Array,
+    example_ids: jax.Array | None,
+    scale: float,
+    causal: bool = False,
+    *,
+    implementation: str = "cudnn",
+) -> jax.Array:
+    """Computes softmax(scale · QKᵀ + mask)V for each head with `jax.nn.dot_product_attention`.
+
+    Args:
+        heads: query, key and value, each [B, S, N, D], which is also the shape of the result.
+        input_mask: [B, S] int32, 1 for tokens, 0 for padding, which must be at the end of a row.
+        example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding; None if each row
+            is one example.
+        scale: factor of the scores.
+        causal: whether tokens attend only to themselves and earlier tokens.
+        implementation: `cudnn`, or `xla` for any device.
+    """
+    how: dict[str, Any] = {"scale": scale, "is_causal": causal, "implementation": implementation}
+    if example_ids is not None:
+        mask = (example_ids[:, :, None] == example_ids[:, None, :])[:, None]
+        return jax.nn.dot_product_attention(*heads, mask=mask, **how)
+    # At least one key, because a row of only padding would give NaN, even with weight 0.
+    lengths = jnp.maximum(jnp.sum(input_mask, axis=-1, dtype=jnp.int32), 1)
+    return jax.nn.dot_product_attention(*heads, key_value_seq_lengths=lengths, **how)
+
+
+# --- embedding gradients ---
+
+
+def sorted_gradients(sharding: Any) -> contextlib.AbstractContextManager:
+    """Returns a context in which the gradients of embedding tables need no scatter.
+
+    The default gradient adds one row after the other to the table, in no fixed order on GPUs, and
+    waits wherever a token repeats ([MASK] is an eighth of all tokens). Here, the rows are sorted by
+    token; matrix products then add the rows of one token, in an order that never changes.
+
+    `sharding` is that of a variable. On several devices, each one adds the rows of its examples.
+    """
+    mesh = getattr(sharding, "mesh", None)
+
+    def sum_rows(ids: jax.Array, rows: jax.Array, count: int) -> jax.Array:
+        if mesh is None:
+            return sum_by_id(ids, rows, count)
+
+        def on_device(ids: jax.Array, rows: jax.Array) -> jax.Array:
+            return jax.lax.psum(sum_by_id(ids, rows, count), "batch")
+
+        examples = PartitionSpec("batch")
+        return jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=(examples, examples),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )(ids, rows)
+
+    def take_rows(table: Any, ids: jax.Array) -> jax.Array:
+        table = jnp.asarray(table)
+
+        @jax.custom_vjp
+        def take(table: jax.Array, ids: jax.Array) -> jax.Array:
+            return jnp.take(table, ids, axis=0)
+
+        def backward(ids: jax.Array, upstream: jax.Array) -> tuple[jax.Array, None]:
+            return sum_rows(ids, upstream, len(table)), None
+
+        take.defvjp(lambda table, ids: (take(table, ids), ids), backward)
+        return take(table, ids)
+
+    return take_rows_with(take_rows)
+
+
+def sum_by_id(ids: jax.Array, rows: jax.Array, count: int) -> jax.Array:
+    """Adds the rows of each id: row i of the result, [count, H], is the sum of the rows of id i.
+
+    `rows` [..., H] has one row for each of the `ids` [...], which are int32 in [0, count).
+    """
+    ids, rows = ids.reshape(-1), rows.reshape(-1, rows.shape[-1])  # [T], [T, H]
+    padding = -len(ids) % _CHUNK
+    ids = jnp.pad(ids, (0, padding), constant_values=count)
+    order = jnp.argsort(ids)
+    ids = ids[order]
+    rows = jnp.pad(rows, ((0, padding), (0, 0)))[order]
+
+    # Within a chunk, each row becomes the sum of the chunk's rows with the same id.
+    chunks = ids.reshape(-1, _CHUNK)
+    same_id = chunks[:, :, None] == chunks[:, None, :]
+    sums = _add(same_id, rows.reshape(-1, _CHUNK, rows.shape[-1]))
+    # The first id of a chunk may have rows in earlier chunks: they are last there.
+    first, last = chunks[:, 0], chunks[:, -1]
+    continues = (first[:, None] == last[None, :]) & jnp.tri(len(chunks), k=-1, dtype=bool)
+    carried = _add(continues, sums[:, -1])
+
+    tokens = jnp.arange(count, dtype=ids.dtype)
+    ends = jnp.searchsorted(ids, tokens, side="right", method="scan_unrolled") - 1
+    # Otherwise, a compiler may search again for each of the H values of a row.
+    ends = jax.lax.optimization_barrier(jnp.maximum(ends, 0))
+    chunk = ends // _CHUNK
+    total = sums.reshape(rows.shape)[ends]
+    total += jnp.where((first[chunk] == tokens)[:, None], carried[chunk], 0.0)
+    return jnp.where((ids[ends] == tokens)[:, None], total, 0.0)
+
+
+def _add(selected: jax.Array, rows: jax.Array) -> jax.Array:
+    """Adds the selected rows: bool [..., A, B] and [..., B, H] -> [..., A, H]."""
+    return jnp.matmul(selected.astype(rows.dtype), rows, precision="highest")

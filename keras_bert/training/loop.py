@@ -5,35 +5,118 @@ stop improving. All workers run the same steps, but only worker 0 writes.
 
 The batch of step N is a function of (seed, N), so a run that was killed at any point resumes and
 ends with the same weights, bit for bit on the same kind of CPU. On SIGTERM or Ctrl-C the run
-saves a checkpoint and ends (stopping.py); when it resumes, it repeats an interrupted evaluation.
+saves a checkpoint and ends (`Stopping`); when it resumes, it repeats an interrupted evaluation.
 """
 
+import contextlib
+import math
+import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import EndedEarly
+from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.common.interrupts import INTERRUPTED, is_python_handler
 from keras_bert.training.backend import make_train_steps
-from keras_bert.training.best import BestWeights
-from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
-from keras_bert.training.cluster import all_sum, worker_index
-from keras_bert.training.consistency_checks import (
-    check_same_start,
-    check_weights,
-    stop_if_not_finite,
-)
-from keras_bert.training.distribute import distribute
+from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
+from keras_bert.training.cluster import all_sum, gather, num_workers, worker_index
+from keras_bert.training.log import EVALUATION, Summaries, read_evaluations
 from keras_bert.training.metrics import BOARD
-from keras_bert.training.objective import AfterBatch
-from keras_bert.training.run import TrainingRun, TrainingSettings
-from keras_bert.training.state import TrainState
-from keras_bert.training.step_metrics import StepWindow
-from keras_bert.training.stopping import Stopping
-from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
+from keras_bert.training.objective import (
+    AfterBatch,
+    Objective,
+    StepMetrics,
+    StepWindow,
+    TrainingRun,
+    TrainingSettings,
+    TrainState,
+)
+from keras_bert.training.strategy import distribute
+
+# {"step": ..., metric: value} of each evaluation, in the order of steps.
+Evaluations = Sequence[Mapping[str, float]]
+
+# The time between two agreements of the workers; long enough that the cost of returning to Python
+# is negligible.
+SECONDS_PER_CALL = 2.0
+
+
+# --- evaluation ---
+
+
+@dataclass(frozen=True)
+class BestWeights:
+    """Saves the best weights of a run and stops a run that no longer improves.
+
+    An evaluation is better than another if its metric is higher, or if the metrics are equal and
+    its loss is lower. Not every task has a loss. Of equal evaluations, the last one has the best
+    weights. All decisions depend only on the evaluations in metrics.jsonl and on the step of the
+    saved weights, so a resumed run makes the same decisions.
+
+    Attributes:
+        metric: the name of the metric to compare.
+        save: a function that takes the current step, and saves it with the current weights.
+        read_step: a function that returns the step of the saved weights; None if no weights are
+            saved, or if an earlier version of this library saved them without a step.
+        patience: the number of evaluations that are not better than all earlier ones after which
+            training stops; 0 disables early stopping.
+    """
+
+    metric: str
+    save: Callable[[int], None]
+    read_step: Callable[[], int | None]
+    patience: int = 0
+
+    def step_of_best(self, evaluations: Evaluations) -> int | None:
+        """Returns the step of the best evaluation, the last on ties; None if there are none."""
+        return int(max(reversed(evaluations), key=self._rank)["step"]) if evaluations else None
+
+    def step_of_saved(self, evaluations: Evaluations) -> int | None:
+        """Returns the step of the saved weights, or `step_of_best` if that is unknown.
+
+        The two steps differ if the run was killed after it had saved weights, and the resumed run
+        got a lower value at their step than at an earlier one, whose weights are lost.
+        """
+        step = self.read_step()
+        return self.step_of_best(evaluations) if step is None else step
+
+    def save_if_better(self, evaluations: Evaluations) -> None:
+        """Saves the current weights, unless the evaluation of the saved ones was better.
+
+        The last of `evaluations` is that of the current weights. Saved weights of the same step
+        are always replaced, because they are from an earlier attempt at this step. Saved weights of
+        a step without an evaluation are replaced, too.
+        """
+        *earlier, last = evaluations
+        step, saved = int(last["step"]), self.step_of_saved(earlier)
+        compared = [each for each in earlier if each["step"] == saved and saved != step]
+        if self.step_of_best([*compared, last]) == step:
+            self.save(step)
+
+    def has_stopped(self, evaluations: Evaluations) -> bool:
+        """Returns whether the last `patience` evaluations are not better than all earlier ones.
+
+        The result is False if `patience` is 0, or if there are no evaluations.
+        """
+        if not self.patience or not evaluations:
+            return False
+        ranks = [self._rank(evaluation) for evaluation in evaluations]
+        return len(ranks) - 1 - ranks.index(max(ranks)) >= self.patience
+
+    def _rank(self, evaluation: Mapping[str, float]) -> tuple[float, float]:
+        """Returns a pair that is greater for a better evaluation; NaN is worse than all numbers."""
+        values = float(evaluation[self.metric]), -float(evaluation.get("loss", math.nan))
+        return tuple(-math.inf if math.isnan(value) else value for value in values)
 
 
 @dataclass(frozen=True)
@@ -46,6 +129,9 @@ class Evaluation:
 
     evaluate: Callable[[AfterBatch], Mapping[str, float]]
     best: BestWeights | None = None
+
+
+# --- loop ---
 
 
 def train(
@@ -227,3 +313,231 @@ def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
         if every
     ]
     return min(settings.steps_per_loop, min(ends) - step)
+
+
+# --- stopping ---
+
+
+class Stopping:
+    """Stops all workers after the same step or evaluation batch when one of them gets SIGTERM.
+
+    A machine that is about to be preempted sends SIGTERM to one or all workers. Approximately every
+    SECONDS_PER_CALL seconds, the workers agree on whether to stop: between two calls of the
+    function that runs training steps, or between two batches of an evaluation. Ctrl-C stops a
+    single worker in the same way; with several workers, it ends the worker at once.
+
+    `max_steps` is the maximum number of training steps in one call; the workers decide after each
+    call.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, max_steps: int):
+        self._sum = all_sum(strategy)
+        self._workers = num_workers(strategy)
+        self._received: set[int] = set()
+        self._steps = _Pace(max_steps)
+        self._batches = _Pace()
+        self._batches_done = 0
+        self._last_agreement = 0.0
+
+    @property
+    def steps_per_call(self) -> int:
+        """The maximum number of training steps in the next call."""
+        return self._steps.count
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C requested the stop."""
+        return signal.SIGINT in self._received
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a signal asks the only worker to stop, although `agree` may not know it yet."""
+        return self._workers == 1 and bool(self._received)
+
+    def agree(self, steps: int, seconds: float) -> bool:
+        """Returns whether any worker must stop, and updates `steps_per_call`.
+
+        `steps` is the number of steps in the last call, and `seconds` the time that it took.
+        """
+        return self._agree(self._steps, steps, seconds)
+
+    def evaluate(
+        self, evaluation: Callable[[AfterBatch], Mapping[str, float]]
+    ) -> Mapping[str, float] | None:
+        """Runs an evaluation; returns None if it was interrupted because a worker must stop.
+
+        `evaluation` must call its argument after each batch, equally often on all workers.
+        """
+        self._batches_done, self._last_agreement = 0, time.monotonic()
+        try:
+            return evaluation(self._after_batch)
+        except _StopRequested:
+            return None
+
+    def _after_batch(self) -> None:
+        self._batches_done += 1
+        if self._batches_done < self._batches.count and self._workers > 1:
+            return
+        seconds = time.monotonic() - self._last_agreement
+        stop_requested = self._agree(self._batches, self._batches_done, seconds)
+        self._batches_done, self._last_agreement = 0, time.monotonic()
+        if stop_requested:
+            raise _StopRequested
+
+    def _agree(self, pace: "_Pace", units: int, seconds: float) -> bool:
+        requests, total_seconds = self._sum(
+            np.array([bool(self._received), seconds / units], np.float32)
+        )
+        pace.learn(float(total_seconds) / self._workers)
+        return bool(requests > 0)
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Handles SIGTERM and Ctrl-C during the block as requests to stop.
+
+        A second Ctrl-C ends the process at once. With several workers, or if SIGINT has a handler
+        that is neither Python's nor of this package, Ctrl-C is not handled.
+        """
+        if threading.current_thread() is not threading.main_thread():  # Required by signal.
+            yield
+            return
+        handled = {signal.SIGTERM}
+        if self._workers == 1 and is_python_handler(signal.getsignal(signal.SIGINT)):
+            handled.add(signal.SIGINT)
+        # Python runs handlers only between two operations of the main thread, and compilation is
+        # one operation. The thread sees a signal immediately.
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        thread = threading.Thread(target=self._watch, args=(reader, handled), daemon=True)
+        thread.start()
+        before = {
+            number: signal.signal(number, lambda number, frame: self._received.add(number))
+            for number in handled
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(before_fd)
+            os.write(writer, b"\0")  # Ends the thread, after all signals before.
+            thread.join()
+            os.close(writer)
+            os.close(reader)
+
+    def _watch(self, reader: int, handled: set[int]) -> None:
+        interrupts = 0
+        while number := os.read(reader, 1)[0]:
+            if number not in handled:
+                continue
+            interrupts += number == signal.SIGINT
+            if interrupts > 1:
+                line = f"{os.path.basename(sys.argv[0])}: interrupted: unsaved work is lost\n"
+                with contextlib.suppress(OSError):
+                    os.write(2, os.fsencode(line))
+                os._exit(INTERRUPTED)
+            self._received.add(number)
+            again = "; press Ctrl-C again to stop without it"
+            logging.info(
+                "%s: saving a checkpoint after the current step or evaluation batch%s",
+                *(("Ctrl-C", again) if number == signal.SIGINT else ("SIGTERM", "")),
+            )
+
+
+class _Pace:
+    """Chooses a number of steps or batches between agreements that takes SECONDS_PER_CALL."""
+
+    def __init__(self, max_count: int = 1_000_000):
+        self.count = 1  # The duration of a step or batch is not known yet.
+        self._max_count = max_count
+        self._has_compiled = False
+
+    def learn(self, seconds_per_unit: float) -> None:
+        """Updates `count` from the time per step or batch; ignores the first call (compilation)."""
+        if self._has_compiled:
+            units_per_call = int(SECONDS_PER_CALL / max(seconds_per_unit, 1e-9))
+            self.count = max(1, min(self._max_count, units_per_call))
+        self._has_compiled = True
+
+
+class _StopRequested(Exception):
+    """Raised within an evaluation to interrupt it."""
+
+
+# --- checks ---
+
+
+def check_same_start(
+    strategy: tf.distribute.Strategy,
+    step: int,
+    evaluations: Sequence[Mapping[str, float]],
+    output_dir: Path,
+) -> None:
+    """Raises an InputError unless all workers found the same checkpoint and evaluations."""
+    found = gather(strategy, [step, len(evaluations)])
+    if any(each != found[0] for each in found):
+        steps, counts = zip(*found, strict=True)
+        raise InputError(
+            f"{output_dir}: the workers found checkpoints of steps {[*steps]} and {[*counts]} "
+            "evaluations; expected --output_dir to be one folder that all workers share"
+        )
+
+
+def stop_if_not_finite(
+    metrics: StepMetrics, step: int, objective: Objective, writer: CheckpointWriter
+) -> None:
+    """Raises an InputError if a loss or gradient of the steps after `step` is not finite."""
+    norm_is_finite = np.isfinite(metrics.gradient_norm)
+    # With loss scaling, a step whose gradient is not finite is skipped and the scale is halved. At
+    # a scale of 1, halving does not help, so the run stops.
+    skipped = ~norm_is_finite & (metrics.loss_scale > 1)
+    finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in metrics]
+    broken = ~np.all(finite, axis=0) & ~skipped
+    if not broken.any():
+        return
+    first = int(np.argmax(broken))
+    loss, norm = metrics.losses(objective)[first], metrics.gradient_norm[first]
+    reason, number = f"the loss is {loss} and the gradient norm is {norm}", step + first + 1
+    if number == 1:
+        raise InputError(
+            f"step 1: {reason}, although no weight has been updated yet; expected finite numbers; "
+            "possible causes: initial weights that are too large, or numbers too large for the "
+            "type of --mixed_precision"
+        )
+    raise _stopped(number, reason, writer)
+
+
+def check_weights(
+    strategy: tf.distribute.Strategy, model: keras.Model, step: int, writer: CheckpointWriter
+) -> None:
+    """Raises an InputError if a weight is not finite; warns if weights differ between workers.
+
+    After the warning, the run continues and saves the weights of worker 0, but its results are no
+    longer those of a run on a single device.
+    """
+    several, digest = num_workers(strategy) > 1, 0
+    for variable in model.trainable_variables:
+        values = keras.ops.convert_to_numpy(variable)
+        if not np.isfinite(values).all():
+            raise _stopped(step, f"{variable.path} has a weight that is not finite", writer)
+        if several:
+            digest = zlib.crc32(np.ascontiguousarray(values), digest)
+    digests = gather(strategy, digest)
+    others = [other for other, found in enumerate(digests) if found != digests[0]]
+    if others:
+        logging.warning(
+            "step %d: the weights of workers %s differ from those of worker 0, which are saved; "
+            "possible causes: machines of different kinds, or a hardware or network fault",
+            step,
+            others,
+        )
+
+
+def _stopped(step: int, reason: str, writer: CheckpointWriter) -> InputError:
+    writer.close()  # A checkpoint may still be in progress.
+    kept = list_checkpoints(writer.directory)
+    return InputError(
+        f"step {step}: {reason}; training stopped; last good checkpoint: "
+        f"{kept[-1] if kept else 'none'}; a lower --learning_rate or a longer warm-up may help"
+    )

@@ -1,15 +1,127 @@
-"""Defines the losses and metrics of a task as weighted means."""
+"""Defines what a run is made of, on both backends: settings, losses, state, metrics of steps."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models.memory import check_batch_fits
+from keras_bert.optimization.optimizers import AdamWeightDecay, LossScale
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
 Batch = Mapping[str, Any]  # tensors of the backend by feature name
 AfterBatch = Callable[[], None]  # called after each evaluation batch; may raise to interrupt it
+
+
+# --- settings ---
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The length of a run and the settings of its steps.
+
+    Attributes:
+        num_train_steps: the number of optimizer steps in total.
+        train_batch_size: the number of examples in a step, over all devices and micro-batches.
+        gradient_accumulation_steps: the number of micro-batches in a step on each device.
+        batch_ramp_steps: the number of steps over which the micro-batches of a step increase from
+            one to `gradient_accumulation_steps`; 0 for full batches from the start.
+        max_grad_norm: the maximum global norm, to which larger gradients are clipped.
+        jit_compile: whether to compile the forward and backward pass with XLA.
+        gradient_checkpointing: whether to keep only the input of each block and recompute the block
+            in the backward pass: less memory, more computation.
+        log_steps: the number of steps between two log lines.
+        save_checkpoints_steps: the number of steps between two checkpoints.
+        evaluate_steps: the number of steps between two evaluations, each followed by a checkpoint;
+            0 to evaluate at every checkpoint.
+        keep_checkpoint_max: the number of checkpoints to keep.
+        steps_per_loop: maximum number of steps that run without a return to Python.
+    """
+
+    num_train_steps: int
+    train_batch_size: int
+    gradient_accumulation_steps: int = 1
+    batch_ramp_steps: int = 0
+    max_grad_norm: float = 1.0
+    jit_compile: bool = True
+    gradient_checkpointing: bool = False
+    log_steps: int = 100
+    save_checkpoints_steps: int = 1000
+    evaluate_steps: int = 0
+    keep_checkpoint_max: int = 3
+    steps_per_loop: int = 10
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """The settings, devices and directory of a training run.
+
+    The files in `output_dir` are described in docs/reference/outputs.md. `record` contains the
+    settings to save in run.json, which must be the same when the run is resumed. `is_part` is
+    whether this is one phase of a larger run.
+    """
+
+    training: TrainingSettings
+    strategy: "tf.distribute.Strategy"
+    output_dir: Path
+    record: Mapping[str, object] = field(default_factory=dict)
+    is_part: bool = False
+
+
+def check_train_batch_fits(
+    settings: TrainingSettings,
+    workers: int,
+    config: BertConfig,
+    length: int,
+    rows_per_example: int = 1,
+) -> None:
+    """Raises an InputError if a worker's micro-batch cannot fit in the memory of its machine.
+
+    `workers` is the number of workers, and `length` the number of tokens in a row.
+    """
+    size = settings.train_batch_size
+    rows = size * rows_per_example // settings.gradient_accumulation_steps // workers
+    check_batch_fits(config, rows, length, f"--train_batch_size={size}")
+
+
+def check_batch_sizes(
+    strategy: "tf.distribute.Strategy", settings: TrainingSettings, eval_batch_size: int
+) -> None:
+    """Checks that batches can be divided equally among devices and micro-batches.
+
+    Raises:
+        InputError: the training batch size is not a multiple of (number of devices) x (number of
+            micro-batches), the evaluation batch size is not a multiple of the number of devices, or
+            there is a batch ramp with only one micro-batch.
+    """
+    if settings.batch_ramp_steps and settings.gradient_accumulation_steps == 1:
+        raise InputError(
+            f"--batch_ramp_steps={settings.batch_ramp_steps} needs --gradient_accumulation_steps "
+            "above 1: the batch grows by micro-batches"
+        )
+    devices = strategy.num_replicas_in_sync
+    parts = devices * settings.gradient_accumulation_steps
+    if settings.train_batch_size % parts:
+        raise InputError(
+            f"--train_batch_size={settings.train_batch_size} is not divisible by {devices} devices "
+            f"x {settings.gradient_accumulation_steps} micro-batches"
+        )
+    if eval_batch_size % devices:
+        raise InputError(
+            f"--eval_batch_size={eval_batch_size} is not divisible by {devices} devices"
+        )
+
+
+# --- objective ---
 
 
 @dataclass(frozen=True)
@@ -72,3 +184,117 @@ class Objective:
         values = np.asarray(sums, np.float64) / np.maximum(weights + epsilons, 1e-12)
         metrics = dict(zip(self.metrics, values.tolist(), strict=True))
         return {"loss": sum(metrics[name] for name in self.losses)} | metrics
+
+
+# --- state ---
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """A model and the objects that train it, all created in the strategy's scope.
+
+    The optimizer is built on the model's trainable variables, and `objective` has the losses and
+    metrics. There is a loss scale only for float16.
+    """
+
+    model: keras.Model
+    optimizer: AdamWeightDecay
+    objective: Objective
+    loss_scale: LossScale | None = None
+
+
+# --- metrics ---
+
+
+class StepMetrics(NamedTuple):
+    """The metrics of n training steps, with one row per step, float32.
+
+    Attributes:
+        sums: [n, F], numerators of the objective's F metrics over the global batch.
+        weights: [n, F], the denominators of these metrics.
+        tokens: [n], the number of tokens in the batch, without padding.
+        examples: [n], the number of rows in the batch that are (parts of) examples, not padding.
+        loss_scale: [n], the factor by which the loss was multiplied; 1 without loss scaling.
+        gradient_norm: [n], the global norm of the gradient before clipping.
+        learning_rate: [n], the learning rate of the step.
+    """
+
+    sums: Any
+    weights: Any
+    tokens: Any
+    examples: Any
+    loss_scale: Any
+    gradient_norm: Any
+    learning_rate: Any
+
+    def numpy(self) -> "StepMetrics":
+        """Waits for the steps to finish and returns their metrics as NumPy arrays."""
+        return StepMetrics(*map(np.asarray, self))
+
+    def losses(self, objective: Objective) -> np.ndarray:
+        """Returns the loss of each step, [n]."""
+        rows = zip(self.sums, self.weights, strict=True)
+        return np.array([objective.divide(sums, weights)["loss"] for sums, weights in rows])
+
+
+def concatenate(parts: Sequence[StepMetrics]) -> StepMetrics:
+    """Concatenates the metrics of consecutive steps."""
+    return StepMetrics(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+class StepWindow:
+    """Averages the metrics of the steps between two log lines, and measures their throughput."""
+
+    def __init__(self, objective: Objective, has_loss_scale: bool = False):
+        self._objective = objective
+        self._has_loss_scale = has_loss_scale
+        self._parts: list[StepMetrics] = []
+        self._timed: list[StepMetrics] = []
+        self._seconds = 0.0
+        self._has_compiled = False
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Excludes the time since the last `add`, for example of an evaluation, from throughput."""
+        self._since = time.monotonic()
+
+    def add(self, metrics: StepMetrics) -> None:
+        """Adds the metrics of completed steps, and the time since the last `add` or restart."""
+        self._parts.append(metrics)
+        if self._has_compiled:  # The first steps include the compilation.
+            self._timed.append(metrics)
+            self._seconds += time.monotonic() - self._since
+        self._has_compiled = True
+        self.restart_clock()
+
+    def close(self) -> dict[str, float]:
+        """Returns {metric: value} of the steps since the last `close`, and starts a new window.
+
+        The learning rate, the gradient norm and the loss scale are the latest ones (the latest
+        finite norm); the other metrics are averages over the steps.
+        """
+        steps = concatenate(self._parts)
+        # The loss or the norm of a skipped step may not be finite.
+        finite = np.isfinite(steps.sums).all(axis=1)
+        metrics = {}
+        if finite.any():
+            sums, weights = (
+                part[finite].astype(np.float64).sum(axis=0) for part in (steps.sums, steps.weights)
+            )
+            metrics = self._objective.divide(sums, weights)
+        metrics["learning_rate"] = float(steps.learning_rate[-1])
+        norms = steps.gradient_norm[np.isfinite(steps.gradient_norm)]
+        if len(norms):
+            metrics["gradient_norm"] = float(norms[-1])
+        if self._has_loss_scale:
+            metrics["loss_scale"] = float(steps.loss_scale[-1])
+        if self._timed:
+            timed = concatenate(self._timed)
+            rows = timed.examples.sum(dtype=np.float64)
+            examples = rows / self._objective.rows_per_example
+            metrics |= {
+                "examples_per_second": examples / self._seconds,
+                "tokens_per_second": timed.tokens.sum(dtype=np.float64) / self._seconds,
+            }
+        self._parts, self._timed, self._seconds = [], [], 0.0
+        return metrics

@@ -7,31 +7,34 @@ A loss is a weighted sum over labels, divided by the total weight of the labels 
 Label weights depend only on the data, so this denominator is known before the forward pass, and the
 gradient of each micro-batch on each device is already its share of the global gradient. The shares
 are added over micro-batches and devices, and their sum is clipped. In float16, the norm of the sum
-determines whether all devices skip the step (optimization/loss_scale.py).
+determines whether all devices skip the step (`LossScale`).
 
 Batches may differ in length; XLA compiles a program for each length. No gradient is computed below
 the first trainable layer.
 """
 
 import contextlib
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import keras
 import tensorflow as tf
 
-from keras_bert.optimization.adamw import Direction
-from keras_bert.optimization.clipping import clip_scale
-from keras_bert.training.cached_gradients import make_cached_gradients, split_micro_batches
-from keras_bert.training.fusion import compiled, compiles_entire_step
-from keras_bert.training.objective import Batch
-from keras_bert.training.recomputation import recomputing
-from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
-from keras_bert.training.step_metrics import StepMetrics
+from keras_bert.models.layers.chain import compile_chains_with
+from keras_bert.models.layers.recompute import recompute_with
+from keras_bert.models.pooled_encoder import vector_size
+from keras_bert.optimization.optimizers import Direction, clip_scale
+from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
+
+Totals = Mapping[str, tf.Tensor]  # {metric: denominator}
 
 SUM = tf.distribute.ReduceOp.SUM
 # Gradients are summed over workers in packs of at least this size: while one pack is added, the
 # next is transferred. A single pack takes twice the CPU time (benchmarks/README.md).
 ALL_REDUCE_OPTIONS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4 * 2**20)
+
+# --- step ---
 
 
 def make_train_steps(
@@ -97,7 +100,7 @@ def make_train_steps(
         if cached_gradients:
             return cached_gradients(batch, totals, scale)
         micro = split_micro_batches(batch, steps)
-        # Micro-batches of only padding are not computed; they are the last ones (ramp.py).
+        # Micro-batches of only padding are not computed; they are the last ones.
         filled = tf.reduce_any(micro["example_weights"] > 0, axis=0)
         count = tf.reduce_sum(tf.cast(filled, tf.int32))
 
@@ -158,3 +161,311 @@ def _traced_once(direction_of: Direction) -> Direction:
     """Returns a function of variables and tensors that is traced once for each shape."""
     traced = tf.function(direction_of, autograph=False)
     return lambda *values: traced(*tf.nest.map_structure(tf.convert_to_tensor, values))
+
+
+# --- losses of a whole batch ---
+
+
+def split_micro_batches(batch: Batch, count: int) -> dict[str, tf.Tensor]:
+    """Splits the rows of a batch: [B, ...] -> [B / count, count, ...].
+
+    Row r of a device belongs to micro-batch r mod `count`, for any number of devices.
+    """
+    return {
+        name: tf.reshape(value, [-1, count, *tf.unstack(tf.shape(value)[1:])])
+        for name, value in batch.items()
+    }
+
+
+def make_cached_gradients(
+    state: TrainState, training: TrainingSettings
+) -> Callable[[Batch, Totals, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor]]]:
+    """Creates the function that computes the gradient of an objective with `rows`.
+
+        vectors of all micro-batches, without gradients -> loss of the whole batch
+        -> gradient of the loss with respect to the vectors
+        -> for each micro-batch: its vectors again, and the gradient through the model
+
+    Only the activations of one micro-batch are in memory at a time (gradient caching, Gao et al.
+    2021). Dropout masks depend on the seeds in the batch, so both passes have the same masks.
+
+    Returns:
+        A function of a batch, the denominators {metric: total} and the loss scale. It returns the
+        numerators [F] of the objective's F metrics, and the gradients of the trainable variables.
+    """
+    model, objective, steps = state.model, state.objective, training.gradient_accumulation_steps
+    rows, variables = objective.rows, model.trainable_variables
+    fully_compiled = training.jit_compile and compiles_entire_step()
+
+    def forward(batch: Batch) -> tf.Tensor:
+        return rows.vectors(model, batch, True)
+
+    def loss_gradient(vectors: tf.Tensor, batch: Batch, totals: Totals, scale: tf.Tensor):
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            sums = rows.sums(vectors, batch)
+            scaled = objective.loss(sums, totals) * scale
+        return tf.stack([sums[name] for name in objective.metrics]), tape.gradient(scaled, vectors)
+
+    def backward(batch: Batch, upstream: tf.Tensor) -> list[tf.Tensor]:
+        weights = [variable.value for variable in variables]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(weights)
+            recompute: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if training.gradient_checkpointing:
+                recompute = recomputing(model, fully_compiled=fully_compiled)
+            with recompute:
+                vectors = forward(batch)
+        gradients = tape.gradient(vectors, weights, upstream, unconnected_gradients="zero")
+        return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    run_forward, run_backward = (
+        compiled(function, training.jit_compile) for function in (forward, backward)
+    )
+    loss_gradient = compiled(loss_gradient, training.jit_compile)
+
+    def gradients(batch: Batch, totals: Totals, scale: tf.Tensor):
+        micro = split_micro_batches(batch, steps)
+        shape = [batch["example_weights"].shape[0] // steps, vector_size(model)]
+
+        def part(i: tf.Tensor) -> Batch:
+            return {name: value[:, i] for name, value in micro.items()}
+
+        def loss_of(vectors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            by_row = tf.transpose(tf.reshape(vectors, [steps, *shape]), [1, 0, 2])
+            sums, upstream = loss_gradient(tf.reshape(by_row, [-1, shape[1]]), batch, totals, scale)
+            by_part = tf.transpose(tf.reshape(upstream, [-1, steps, shape[1]]), [1, 0, 2])
+            return sums, tf.reshape(by_part, [-1, shape[1]])
+
+        return in_micro_batches(
+            tf.constant(steps),
+            MicroBatches(
+                lambda i: run_forward(part(i)),
+                loss_of,
+                lambda i, upstream: run_backward(part(i), upstream),
+            ),
+            shape,
+            variables,
+        )
+
+    return gradients
+
+
+class MicroBatches(NamedTuple):
+    """The computations of a batch in micro-batches.
+
+    Attributes:
+        forward: maps the index of a micro-batch to its vectors, [r, H].
+        loss: maps the vectors of all micro-batches, one micro-batch after the other, to any result
+            and the gradient of the loss with respect to the vectors.
+        backward: maps the index of a micro-batch, and the gradient with respect to its vectors, to
+            the gradients of the variables.
+    """
+
+    forward: Callable[[tf.Tensor], tf.Tensor]
+    loss: Callable[[tf.Tensor], tuple[Any, tf.Tensor]]
+    backward: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Tensor]]
+
+
+def in_micro_batches(
+    count: tf.Tensor,
+    micro_batches: MicroBatches,
+    shape: Sequence[Any],
+    variables: Sequence[keras.Variable],
+) -> tuple[Any, list[tf.Tensor]]:
+    """Returns the result of the loss, and the gradients of the variables.
+
+    `shape` is [r, H], the shape of the vectors of all micro-batches but the last, which may have
+    fewer rows if r is a tensor.
+    """
+    rows, width = shape
+
+    def write(i: tf.Tensor, all_vectors: tf.TensorArray):
+        return i + 1, all_vectors.write(i, micro_batches.forward(i))
+
+    is_fixed = isinstance(rows, int)
+    array = tf.TensorArray(
+        tf.float32,
+        count,
+        element_shape=[rows if is_fixed else None, width],
+        infer_shape=is_fixed,
+    )
+    # One micro-batch at a time, so that the activations of only one are in memory.
+    _, array = tf.while_loop(
+        lambda i, _: i < count, write, (tf.constant(0), array), parallel_iterations=1
+    )
+    result, upstream = micro_batches.loss(array.concat())
+
+    def add(i: tf.Tensor, total: list[tf.Tensor]):
+        more = micro_batches.backward(i, upstream[i * rows : (i + 1) * rows])
+        return i + 1, [a + b for a, b in zip(total, more, strict=True)]
+
+    zeros = [tf.zeros(variable.shape) for variable in variables]
+    _, total = tf.while_loop(
+        lambda i, _: i < count, add, (tf.constant(0), zeros), parallel_iterations=1
+    )
+    return result, total
+
+
+# --- gradient checkpointing ---
+
+
+@contextlib.contextmanager
+def recomputing(model: keras.Model, *, fully_compiled: bool) -> Iterator[None]:
+    """Returns a context in which a model's blocks keep only their inputs for the backward pass.
+
+    Each block's custom gradient runs the block again and differentiates the second run. This run
+    starts only when the gradient has reached the block, so the activations of only one block are in
+    memory at a time. (tf.recompute_grad would read the weights from the layer, and accumulate their
+    gradients in a copy at every call.)
+
+    In this context, call the model under a gradient tape that already watches its variables.
+    `fully_compiled` is whether XLA compiles the entire function that is traced, rather than only
+    its chains.
+    """
+    # The weights are read outside of any layer: a mixed-precision layer would return them cast,
+    # and the cast copies would be kept for the backward pass.
+    values = {id(variable): tf.convert_to_tensor(variable.value) for variable in model.variables}
+
+    def recompute(layer: keras.layers.Layer) -> Callable[..., tf.Tensor]:
+        weights = [values[id(variable)] for variable in layer.variables]
+
+        def call(*inputs: Any) -> tf.Tensor:
+            given = [x is not None for x in inputs]
+            run = _recomputed(layer, given, fully_compiled)
+            return run(*[x for x in inputs if x is not None], *weights)
+
+        return call
+
+    with recompute_with(recompute):
+        yield
+
+
+def _recomputed(
+    layer: keras.layers.Layer, given: Sequence[bool], fully_compiled: bool
+) -> Callable[..., tf.Tensor]:
+    """Returns a function of the layer's inputs that are not None, followed by its weights.
+
+    `given` has one value for each input of the layer: whether that input is not None.
+    """
+    count = sum(given)
+
+    def forward(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        inputs = iter(tensors[:count])
+        weights = zip(layer.variables, tensors[count:], strict=True)
+        with keras.StatelessScope(list(weights)):
+            return layer(*[next(inputs) if g else None for g in given])
+
+    @tf.custom_gradient
+    def run(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+        def gradient(upstream: tf.Tensor) -> list[tf.Tensor | None]:
+            again = _delay_until(upstream, tensors, fully_compiled)
+            sources = [x for x in again if x.dtype.is_floating]
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(sources)
+                result = forward(again)
+            gradients = tape.gradient(result, sources, upstream, unconnected_gradients="zero")
+            rest = iter(gradients)
+            return [next(rest) if x.dtype.is_floating else None for x in tensors]
+
+        return forward(tensors), gradient
+
+    return run
+
+
+def _delay_until(
+    upstream: tf.Tensor, tensors: Sequence[tf.Tensor], fully_compiled: bool
+) -> list[tf.Tensor]:
+    """Returns the tensors so that they are available only after the upstream gradient.
+
+    Otherwise the second run could start early, or a compiler could merge it with the first one.
+    """
+    # XLA ignores control dependencies, but it cannot simplify 0 * x, which is NaN for x = NaN.
+    if fully_compiled:
+        first, *rest = tensors
+        nothing = 0.0 * tf.reshape(upstream, [-1])[0]
+        return [first + tf.cast(nothing, first.dtype), *rest]
+    with tf.control_dependencies([upstream]):
+        return [tf.identity(x) for x in tensors]
+
+
+# --- compilation ---
+
+
+def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
+    """Compiles a forward pass, or a forward and backward pass, for this machine.
+
+    `function` takes and returns structures of tensors. With `jit_compile`, XLA compiles the whole
+    function on an accelerator, and only its chains on a CPU. Without `jit_compile`, the result is a
+    tf.function that does not use XLA.
+
+    A chain is a sequence of element-wise operations between matrix products (layers/chain.py).
+    TensorFlow makes one pass over memory for each operation; XLA fuses a chain into one pass. But
+    XLA computes a bfloat16 matrix product on a CPU at float32 speed; oneDNN, which TensorFlow uses
+    outside XLA, is four to five times as fast. On CPUs, only chains are therefore compiled. Each
+    becomes two XLA computations: one forward, and one backward that recomputes the forward, so that
+    only the tensors between chains are kept in memory. Measurements are in benchmarks/README.md.
+    """
+    if not jit_compile:
+        return tf.function(function, autograph=False)
+    if compiles_entire_step():
+        return tf.function(function, jit_compile=True, autograph=False)
+
+    @functools.wraps(function)
+    def with_compiled_chains(*args: Any) -> Any:
+        with compile_chains_with(compile_chain):
+            return function(*args)
+
+    return tf.function(with_compiled_chains, autograph=False)
+
+
+def compiles_entire_step() -> bool:
+    """Returns whether XLA compiles whole steps, which it does on GPUs and TPUs."""
+    devices = tf.config.list_logical_devices
+    return bool(devices("GPU") or devices("TPU"))
+
+
+def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles the function of a chain with XLA, for use with `compile_chains_with`.
+
+    `function` takes tensors, None or NamedTuples of tensors by position and settings by keyword,
+    and returns one tensor. The result takes the same arguments, and is differentiable with respect
+    to the float tensors among them.
+    """
+
+    def call(*tensors: Any, **settings: Any) -> tf.Tensor:
+        given = tf.nest.map_structure(lambda x: x is not None, tensors)
+        run = _differentiable(function, given, tuple(sorted(settings.items())))
+        return run(*[tf.convert_to_tensor(x) for x in tf.nest.flatten(tensors) if x is not None])
+
+    return call
+
+
+@functools.cache  # All layers share one compilation of each chain.
+def _differentiable(
+    function: Callable[..., Any], given: tuple[Any, ...], settings: tuple[tuple[str, Any], ...]
+) -> Callable[..., tf.Tensor]:
+    def plain(*tensors: tf.Tensor) -> tf.Tensor:
+        rest = iter(tensors)
+        arguments = tf.nest.map_structure(lambda g: next(rest) if g else None, given)
+        return function(*arguments, **dict(settings))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def backward(tensors: list[tf.Tensor], upstream: tf.Tensor) -> list[tf.Tensor]:
+        sources = [x for x in tensors if x.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            result = plain(*tensors)
+        return tape.gradient(result, sources, upstream, unconnected_gradients="zero")
+
+    forward = tf.function(plain, jit_compile=True, autograph=False)
+
+    @tf.custom_gradient
+    def run(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+        def gradient(upstream: tf.Tensor) -> list[tf.Tensor | None]:
+            gradients = iter(backward(list(tensors), upstream))
+            return [next(gradients) if x.dtype.is_floating else None for x in tensors]
+
+        return forward(*tensors), gradient
+
+    return run

@@ -1,4 +1,4 @@
-"""Creates the tf.distribute.Strategy of a run, and selects the dtypes of its model."""
+"""Creates the tf.distribute.Strategy of a run, distributes its batches, selects its dtypes."""
 
 import os
 from collections.abc import Iterable
@@ -8,10 +8,16 @@ import keras
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.training.bfloat16_hardware import COMPUTE_CAPABILITY, CPU_INSTRUCTIONS
 from keras_bert.training.cluster import join, num_workers, read_cluster
 
 STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
+# Hardware with instructions for products of bfloat16: NVIDIA GPUs from Ampere on, and CPUs with one
+# of these names in /proc/cpuinfo.
+_BFLOAT16_CAPABILITY = (8, 0)
+_BFLOAT16_INSTRUCTIONS = frozenset({"amx_bf16", "avx512_bf16"})
+
+
+# --- devices ---
 
 
 def make_strategy(
@@ -31,7 +37,7 @@ def make_strategy(
         num_devices: for `mirrored`, the number of GPUs or, if the machine has none, of logical CPU
             devices; 0 for all devices.
         worker_timeout: for `multi_worker_mirrored`, seconds to wait for the other workers.
-        model_parallel: must be 1; variables are sharded only with JAX (jax_devices.py).
+        model_parallel: must be 1; variables are sharded only with JAX (jax_step.py).
 
     Raises:
         InputError: the name is unknown, the devices are not available, or TF_CONFIG is invalid.
@@ -73,12 +79,12 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
     if gpus := tf.config.list_physical_devices("GPU"):
         details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
         capabilities = [each.get("compute_capability", (0, 0)) for each in details]
-        return "bfloat16" if min(capabilities) >= COMPUTE_CAPABILITY else "float32"
+        return "bfloat16" if min(capabilities) >= _BFLOAT16_CAPABILITY else "float32"
     try:
         instructions = set(cpu_info.read_text().split())
     except OSError:
         return "float32"
-    return "bfloat16" if instructions & CPU_INSTRUCTIONS else "float32"
+    return "bfloat16" if instructions & _BFLOAT16_INSTRUCTIONS else "float32"
 
 
 def dtype_policy(mixed_precision: str) -> str:
@@ -137,3 +143,49 @@ def free(variables: Iterable[keras.Variable]) -> None:
         for copy in getattr(variable.value, "values", [variable.value]):
             nothing = tf.zeros([0], copy.dtype)
             tf.raw_ops.AssignVariableOp(resource=copy.handle, value=nothing)
+
+
+# --- batches ---
+
+
+def distribute(
+    strategy: tf.distribute.Strategy, batches: tf.data.Dataset, *, endless: bool = False
+) -> tf.distribute.DistributedDataset:
+    """Creates a distributed dataset that gives each device its rows of each batch.
+
+    Args:
+        strategy: the strategy under which the model was created.
+        batches: {name: [B / W, ...]}, this worker's rows of each global batch of B rows, for W
+            workers. Each of the D devices of all workers gets [B / D, ...]. All workers must have
+            the same number of batches.
+        endless: whether the dataset is infinite. For a finite one, the workers agree before each
+            batch that all of them have data left.
+    """
+    batches = without_autotuning(batches)
+    workers = num_workers(strategy)
+    if workers == 1:
+        return strategy.experimental_distribute_dataset(batches)
+    devices = strategy.num_replicas_in_sync // workers
+
+    def split(batch: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        parts = {
+            name: tf.reshape(value, [devices, -1, *tf.unstack(tf.shape(value)[1:])])
+            for name, value in batch.items()
+        }
+        return tf.data.Dataset.from_tensor_slices(parts)
+
+    own = batches.flat_map(split) if devices > 1 else batches
+    if endless:
+        own = own.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    return strategy.distribute_datasets_from_function(lambda _: own)
+
+
+def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Disables tf.data autotuning, which can delay the end of an iterator by up to a minute.
+
+    The autotuning thread may sleep past the end of the pipeline. Autotuning does not make the
+    pipelines of this library faster.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)

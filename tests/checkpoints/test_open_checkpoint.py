@@ -14,7 +14,7 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.tokenizer_files import guess_lower_case
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 from tests.other_formats import WRITERS, write_tf1

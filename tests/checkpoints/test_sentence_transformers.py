@@ -15,7 +15,7 @@ from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertEncoder
 from keras_bert.serving.server.embeddings import EmbeddingModel
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.embedding.task import TextEmbedder
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
 TEXTS = ["a good film .", "", f"{'very ' * 40}good", "Book it is bad"]

@@ -15,7 +15,7 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
 from keras_bert.tasks.loading import Source
 from keras_bert.text.settings import TokenizerSettings

@@ -9,7 +9,7 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
-from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.training.checkpoint import CheckpointWriter
 

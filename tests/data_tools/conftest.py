@@ -57,3 +57,14 @@ def contents() -> Callable[..., dict[str, bytes]]:
         return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
     return read
+
+
+@pytest.fixture
+def folder(files, tmp_path, corpus):
+    """Creates a folder with the corpus in several files, one of which has an invalid byte."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.txt").write_text(corpus(8, seed=number))
+    (folder / "odd.txt").write_bytes(b"ba \xff da\n" + corpus(1, seed=9).encode())
+    return files | {"input_file": str(folder)}

@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 import numpy as np
 import pytest
 
-from data_tools.building.shards import make_examples, tokenize
-from data_tools.corpus.documents import Reading, read_documents
-from data_tools.corpus.odd_input import OddInput
+from data_tools.corpus import Reading, read_documents
+from data_tools.lines import OddInput
 from data_tools.settings import Settings
+from data_tools.shards import make_examples, tokenize
 from keras_bert.text.tokenizer import BertTokenizer
 
 BOUND = 0.02

@@ -15,10 +15,9 @@ from data_tools.build_vocab import (
     build_extended_vocab,
     build_vocab,
 )
-from data_tools.corpus.documents import Reading
-from data_tools.corpus.odd_input import OddInput
-from data_tools.vocabulary.vocab_learning import alphabet_tokens, learn_vocab
-from data_tools.vocabulary.word_counts import count_words
+from data_tools.corpus import Reading
+from data_tools.lines import OddInput
+from data_tools.vocabulary import alphabet_tokens, count_words, learn_vocab
 from keras_bert.common.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
@@ -88,7 +87,7 @@ def test_two_processes_write_the_same_bytes(texts, root):
     """The trainer alone does not: it numbers characters in the order of a hash table."""
     code = (
         "import sys; from collections import Counter;"
-        "from data_tools.vocabulary.vocab_learning import learn_vocab;"
+        "from data_tools.vocabulary import learn_vocab;"
         "words = open(sys.argv[1]).read().split();"
         "print('\\n'.join(learn_vocab(Counter(words), 3000)))"
     )
@@ -153,7 +152,7 @@ def test_words_are_those_of_the_tokenizer(tmp_path):
 @pytest.mark.slow
 def test_word_counts_do_not_depend_on_the_batch_size(texts, monkeypatch):
     once = counted(texts)
-    monkeypatch.setattr("data_tools.vocabulary.word_counts._CHARACTERS_PER_BATCH", 999)
+    monkeypatch.setattr("data_tools.vocabulary._CHARACTERS_PER_BATCH", 999)
     assert counted(texts) == once
 
 

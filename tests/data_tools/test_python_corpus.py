@@ -4,9 +4,15 @@ import csv
 
 import pytest
 
-from data_tools.corpus.docstring_prose import prose_sentences, reads_as_english
-from data_tools.corpus.documents import OddInput, Reading, read_documents
-from data_tools.python_corpus import is_held_out, write_labelled_sentences, write_python_corpus
+from data_tools.corpus import Reading, read_documents
+from data_tools.lines import OddInput
+from data_tools.python_corpus import (
+    is_held_out,
+    prose_sentences,
+    reads_as_english,
+    write_labelled_sentences,
+    write_python_corpus,
+)
 from keras_bert.common.errors import InputError
 
 DOCSTRING = """foo(bar, baz=None) -> int

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from data_tools.corpus.documents import Reading
+from data_tools.corpus import Reading
 from data_tools.settings import Settings, reject_other_settings
 from keras_bert.common.errors import InputError
 from keras_bert.text.settings import TokenizerSettings

@@ -17,9 +17,9 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.safetensors_file import LAYOUT
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining.left_to_right import next_tokens
+from keras_bert.tasks.pretraining.batches import next_tokens
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.training.fusion import compiled
+from keras_bert.training.step import compiled
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ROW = ("input_ids", "input_mask", "segment_ids")

@@ -87,8 +87,7 @@ def build(rule: str, **settings):
     """Returns the same model in Keras with the same weights, and its built optimizer."""
     import keras
 
-    from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.optimization.lamb import Lamb
+    from keras_bert.optimization.optimizers import AdamWeightDecay, Lamb
     from keras_bert.optimization.schedules import LinearWarmupDecay
 
     model = keras.Sequential(
@@ -112,8 +111,7 @@ def build(rule: str, **settings):
 
 def clipped(gradients) -> list:
     """Returns dense gradients with a global norm of at most 1, as a training step passes them."""
-    from keras_bert.optimization.clipping import clip_scale, global_norm
-    from keras_bert.optimization.dense import densify
+    from keras_bert.optimization.optimizers import clip_scale, densify, global_norm
 
     dense = [densify(gradient) for gradient in gradients]
     scale = clip_scale(global_norm(dense))

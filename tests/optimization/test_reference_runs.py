@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.optimization.clipping import clip_scale, global_norm
-from keras_bert.optimization.dense import densify
-from keras_bert.optimization.lamb import Lamb
+from keras_bert.optimization.optimizers import (
+    AdamWeightDecay,
+    Lamb,
+    clip_scale,
+    densify,
+    global_norm,
+)
 from keras_bert.training.step import _traced_once
 
 RULES = ("adamw", "adamw_corrected", "lamb")

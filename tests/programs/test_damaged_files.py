@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from data_tools.corpus import markup
+from data_tools import markup
 from tests.damaged_files import write_corrupt_parquet
 
 TEXTS = [f"Sentence {number} is a very good film." for number in range(100)]

@@ -10,15 +10,15 @@ from absl import flags
 from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.flags import Definitions, own_flags
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
-from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+from keras_bert.tasks.embedding.task import TextEmbedder
+from keras_bert.tasks.fill_mask import MaskFiller
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fitting import fit
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
-from keras_bert.training.run import TrainingSettings
+from keras_bert.tasks.ner.task import EntityTagger
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
+from keras_bert.training.objective import TrainingSettings
 
 
 def test_the_flags_of_a_teacher_have_the_defaults_of_the_api():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_bert.tasks.ner.conll import read_conll
+from keras_bert.tasks.ner.data import read_conll
 
 TRAIN = "Ada\tB-PER\nmet\tO\nBob\tB-PER\nLee\tI-PER\n\t\nin\tO\nUlm\tB-LOC\n\t\n" * 8
 

@@ -14,7 +14,7 @@ import pytest
 from keras_bert.tasks.fine_tuning import run as fine_tuning_run
 from keras_bert.training import loop
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.stopping import Stopping
+from keras_bert.training.loop import Stopping
 from tests.programs.test_adapt import write_documents
 from tests.programs.test_run_pretraining import CONFIG
 

@@ -22,16 +22,15 @@ from keras_bert.models import (
 from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import WARMUP_FILE, write_saved_model
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
-from keras_bert.tasks.classification.served import ServedClassifier
+from keras_bert.tasks.classification.task import ServedClassifier
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.embedding.served import ServedEmbedding
-from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
-from keras_bert.tasks.fill_mask.served import ServedFillMask
+from keras_bert.tasks.embedding.task import ServedEmbedding
+from keras_bert.tasks.fill_mask import MaskFillerSettings, MaskFillingProcessor, ServedFillMask
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
-from keras_bert.tasks.ner.served import ServedTagger
+from keras_bert.tasks.ner.task import ServedTagger
+from keras_bert.tasks.question_answering.data import AnswerSettings
 from keras_bert.tasks.question_answering.processor import SpanProcessor
-from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
-from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.question_answering.task import ServedQuestionAnswering
 from keras_bert.text.tokenizer import BertTokenizer
 
 MODELS = {

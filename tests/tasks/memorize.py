@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
-from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.tasks.embedding.task import TextEmbedder
+from keras_bert.tasks.fill_mask import MaskFiller
+from keras_bert.tasks.ner.task import EntityTagger
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
 WORDS = ["good", "bad", "film", "book", "it", "is", "very", "a"]
 TEXTS = [" ".join(words) for words in (WORDS[:4], WORDS[4:], WORDS[::2], WORDS[1::2])] * 4

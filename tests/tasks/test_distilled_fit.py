@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.text_classifier import TextClassifier
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.classification.task import TextClassifier
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.long_text import window_counts
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.prepared import prepare
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
 WORDS = [text.split() for text in TEXTS]

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.weights import weights_of
-from keras_bert.tasks.classification.text_classifier import TextClassifier
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.classification.task import TextClassifier
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.tasks.ner.task import EntityTagger
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
 # 21 texts of 4 to 14 tokens, so that the last of six batches is smaller than the others.
 TEXTS = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.weights import weights_of
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fitting import reinitialize
 from tests.tasks import memorize
 

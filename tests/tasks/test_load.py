@@ -8,9 +8,9 @@ import pytest
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.classification.text_classifier import TextClassifier
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
-from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+from keras_bert.tasks.classification.task import TextClassifier
+from keras_bert.tasks.embedding.task import TextEmbedder
+from keras_bert.tasks.fill_mask import MaskFiller
 from keras_bert.tasks.load import load, task_class
 from tests.other_formats import write_tf1
 

@@ -29,17 +29,13 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.attention import SelfAttention, attend_with
-from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training import jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
-from keras_bert.training.jax_attention import attend
-from keras_bert.training.jax_devices import JaxDevices
-from keras_bert.training.jax_step import make_train_steps
-from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
-from keras_bert.training.step_metrics import concatenate
+from keras_bert.training.jax_step import JaxDevices, attend, make_train_steps
+from keras_bert.training.objective import TrainingSettings, TrainState, concatenate
 
 DEVICES = keras.distribution.list_devices()
 CASES = {
@@ -47,7 +43,7 @@ CASES = {
     "recomputed": (JaxDevices(DEVICES[:1]), {"gradient_checkpointing": True}),
     "data_parallel": (JaxDevices(DEVICES), {"gradient_accumulation_steps": 2}),
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
-    # The batch size has grown to two of three micro-batches (training/ramp.py).
+    # The batch size has grown to two of three micro-batches.
     "growing": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 3}),
     # As on accelerators, chains run again in the backward pass.
     "chains": (JaxDevices(DEVICES[:1]), {}),

@@ -11,7 +11,7 @@ from keras.ops import convert_to_numpy
 from safetensors.numpy import load_file
 
 from keras_bert.common.errors import InputError
-from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 

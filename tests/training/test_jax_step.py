@@ -17,18 +17,16 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers import attention
-from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
-from keras_bert.training.run import TrainingSettings
-from keras_bert.training.state import TrainState
+from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.step import make_train_steps
-from keras_bert.training.step_metrics import StepMetrics
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
 
 CONFIG = BertConfig(
@@ -213,7 +211,7 @@ def test_vocabulary_size_that_is_not_divisible_is_rejected(facts):
 )
 def test_unavailable_devices_are_rejected(arguments, message):
     pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training.jax_devices import make_strategy
+    from keras_bert.training.jax_step import make_strategy
 
     with pytest.raises(InputError, match=message):
         make_strategy(*arguments)
@@ -230,12 +228,12 @@ def test_unavailable_devices_are_rejected(arguments, message):
 )
 def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, devices, precision):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_devices
+    from keras_bert.training import jax_step
 
     found = [SimpleNamespace(platform=kind, compute_capability=own) for kind, own in devices]
     monkeypatch.setattr(jax, "devices", lambda: found)
-    monkeypatch.setattr(jax_devices, "_may_have_gpu", lambda: True)
-    assert jax_devices.fastest_precision() == precision
+    monkeypatch.setattr(jax_step, "_may_have_gpu", lambda: True)
+    assert jax_step.fastest_precision() == precision
 
 
 @pytest.mark.parametrize(
@@ -268,7 +266,7 @@ def test_attention_is_fused_only_where_cudnn_supports_it(
     monkeypatch, caplog, capability, dtype, head_size, length, reason
 ):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training.jax_attention import attend, fused_attention
+    from keras_bert.training.jax_step import attend, fused_attention
 
     gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
     monkeypatch.setattr(jax, "devices", lambda: [gpu])
@@ -298,11 +296,11 @@ def test_choosing_the_precision_does_not_start_jax_without_a_gpu(
     monkeypatch, tmp_path, driver, plugin, platforms
 ):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_devices
+    from keras_bert.training import jax_step
 
     # The CPU could not be split into devices afterwards.
     monkeypatch.setattr(jax, "devices", lambda: pytest.fail("JAX was started"))
-    monkeypatch.setattr(jax_devices, "_DRIVERS", [tmp_path] if driver else [])
+    monkeypatch.setattr(jax_step, "_DRIVERS", [tmp_path] if driver else [])
     monkeypatch.setitem(sys.modules, "jax_plugins", None)
     if plugin:
         (tmp_path / plugin).mkdir()
@@ -310,25 +308,25 @@ def test_choosing_the_precision_does_not_start_jax_without_a_gpu(
         found = SimpleNamespace(__path__=[str(tmp_path)])
         monkeypatch.setitem(sys.modules, "jax_plugins", found)
     monkeypatch.setattr(
-        jax_devices,
+        jax_step,
         "jax",
         SimpleNamespace(devices=jax.devices, config=SimpleNamespace(jax_platforms=platforms)),
     )
-    assert jax_devices.fastest_precision() == "float32"
+    assert jax_step.fastest_precision() == "float32"
 
 
 def test_jax_may_have_a_gpu_with_driver_and_plugin(monkeypatch, tmp_path):
     pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_devices
+    from keras_bert.training import jax_step
 
     (tmp_path / "xla_cuda12").mkdir()
     (tmp_path / "xla_cuda12" / "__init__.py").touch()
-    monkeypatch.setattr(jax_devices, "_DRIVERS", [tmp_path])
+    monkeypatch.setattr(jax_step, "_DRIVERS", [tmp_path])
     monkeypatch.setitem(sys.modules, "jax_plugins", SimpleNamespace(__path__=[str(tmp_path)]))
     monkeypatch.setattr(
-        jax_devices, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=None))
+        jax_step, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=None))
     )
-    assert jax_devices._may_have_gpu()
+    assert jax_step._may_have_gpu()
 
 
 @pytest.mark.parametrize(
@@ -346,14 +344,14 @@ def test_slow_atomics_are_avoided_where_jaxlib_has_them(
     monkeypatch, version, has_gpu, flags, is_set
 ):
     jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_devices
+    from keras_bert.training import jax_step
 
-    monkeypatch.setattr(jax_devices.jaxlib.version, "__version_info__", version)
-    monkeypatch.setattr(jax_devices, "_may_have_gpu", lambda: has_gpu)
+    monkeypatch.setattr(jax_step.jaxlib.version, "__version_info__", version)
+    monkeypatch.setattr(jax_step, "_may_have_gpu", lambda: has_gpu)
     monkeypatch.setenv("XLA_FLAGS", flags)
     started_with = []
     monkeypatch.setattr(jax, "devices", lambda: started_with.append(os.environ["XLA_FLAGS"]))
-    jax_devices.use_fast_atomics()
+    jax_step.use_fast_atomics()
     option = "--xla_backend_extra_options=-nvptx-allow-ftz-atomics"
     assert started_with == ([f"{flags} {option}".strip()] if is_set else [])
     assert os.environ["XLA_FLAGS"] == flags  # TensorFlow would end the process at the option.
@@ -362,3 +360,24 @@ def test_slow_atomics_are_avoided_where_jaxlib_has_them(
 def test_tensorflow_rejects_model_parallel():
     with pytest.raises(InputError, match="--model_parallel=2 needs KERAS_BACKEND=jax"):
         make_tensorflow_strategy("mirrored", 2, model_parallel=2)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        np.random.default_rng(0).zipf(1.3, (5, 80)) % 50,  # Frequencies like those of words.
+        np.full((3, 130), 7),  # One token fills several of the chunks that are added at once.
+        np.repeat([3, 0, 49], [129, 127, 200]),
+        np.array([[49]]),
+    ],
+    ids=["words", "one_token", "long_runs", "single"],
+)
+def test_rows_of_equal_ids_are_added(ids):
+    jnp = pytest.importorskip("jax", reason="jax is not installed").numpy
+    from keras_bert.training.jax_step import sum_by_id
+
+    rows = np.random.default_rng(1).normal(size=(*ids.shape, 3)).astype(np.float32)
+    expected = np.zeros((50, 3))
+    np.add.at(expected, ids, rows)
+    sums = sum_by_id(jnp.asarray(ids, "int32"), jnp.asarray(rows), 50)
+    np.testing.assert_allclose(sums, expected, atol=1e-5)

@@ -1,13 +1,37 @@
-"""The training loop: number of steps between returns to Python, and valid batch sizes."""
+"""The training loop: returns to Python, batch sizes, best weights, signals and checks."""
 
+import math
+import os
+import signal
+import threading
+
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_bert.common.errors import InputError
-from keras_bert.training.loop import _steps_to_next_event
-from keras_bert.training.run import TrainingSettings, check_batch_sizes
+from keras_bert.optimization.optimizers import AdamWeightDecay
+from keras_bert.training import checkpoint, loop
+from keras_bert.training.checkpoint import CheckpointWriter
+from keras_bert.training.loop import (
+    SECONDS_PER_CALL,
+    BestWeights,
+    Stopping,
+    _steps_to_next_event,
+    check_weights,
+    stop_if_not_finite,
+)
+from keras_bert.training.objective import (
+    Objective,
+    StepMetrics,
+    TrainingSettings,
+    check_batch_sizes,
+)
+
+# --- steps ---
 
 
 def settings(log_steps, save_checkpoints_steps, steps_per_loop, num_train_steps=100):
@@ -61,3 +85,237 @@ def test_batch_sizes_that_are_not_divisible_are_rejected(
 def test_divisible_batch_sizes_are_accepted(mirrored):
     check_batch_sizes(mirrored, TrainingSettings(100, 12, gradient_accumulation_steps=3), 2)
     check_batch_sizes(tf.distribute.get_strategy(), TrainingSettings(100, 7), 5)
+
+
+# --- best weights ---
+
+
+def evaluations(*values):
+    """Makes evaluations of steps 10, 20, ... from F1 scores, or from pairs of F1 and loss."""
+    pairs = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [
+        {"step": 10 * place, **dict(zip(("f1", "loss"), pair, strict=False))}
+        for place, pair in enumerate(pairs, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ((), None),
+        ((0.1, 0.3, 0.2), 20),
+        ((0.1, 0.3, 0.3), 30),  # the later of equal values
+        (((1.0, 0.94), (1.0, 0.68), (1.0, 0.58)), 30),  # of equal values, that of the lowest loss
+        (((0.5, 0.3), (0.5, 0.2), (0.4, 0.1), (0.5, 0.4)), 20),
+        (((0.5, 0.2), (0.5, 0.2)), 20),
+        (((0.5, math.nan), (0.5, 9.0), (0.5, math.nan)), 20),
+        ((math.nan, 0.3, math.nan), 20),
+        ((math.nan, math.nan), 20),
+    ],
+)
+def test_step_of_the_best_evaluation(values, best):
+    kept = BestWeights("f1", lambda step: None, lambda: None)
+    assert kept.step_of_best(evaluations(*values)) == best
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "stops"),
+    [
+        ((0.5, 0.4, 0.4), 0, False),  # 0: never stop
+        ((0.5, 0.4), 2, False),
+        ((0.5, 0.4, 0.5), 2, True),
+        ((0.5, 0.4, 0.6), 2, False),
+        ((1.0, 1.0, 1.0), 2, True),  # an equal value is no improvement
+        (((1.0, 0.94), (1.0, 0.68), (1.0, 0.58)), 2, False),  # but a lower loss is
+        (((1.0, 0.58), (1.0, 0.68), (1.0, 0.58)), 2, True),
+        ((math.nan, math.nan, math.nan), 2, True),
+        ((), 1, False),
+    ],
+)
+def test_training_stops_when_patience_is_exhausted(values, patience, stops):
+    kept = BestWeights("f1", lambda step: None, lambda: None, patience=patience)
+    assert kept.has_stopped(evaluations(*values)) == stops
+
+
+@pytest.mark.parametrize(
+    ("saved", "values", "is_saved"),
+    [
+        (None, (0.5,), True),
+        (None, (0.5, 0.4), False),  # saved by an earlier version, at the best step
+        (None, (0.5, 0.6), True),
+        (10, (0.5, 0.5), True),  # a tie
+        (10, ((0.5, 0.2), (0.5, 0.1)), True),
+        (10, ((0.5, 0.1), (0.5, 0.2)), False),
+        (20, ((0.5, 0.1), (0.5, 0.3), (0.5, 0.2)), True),  # step 10 was lost
+        (10, (0.5, 0.6), True),
+        (20, (0.5, 0.4), True),  # by an attempt that was killed
+        (30, (0.5, 0.4), True),  # of a step that must be repeated
+        (20, (0.9, 0.5, 0.6), True),  # step 10 was lost, so step 20 counts
+        (20, (0.9, 0.5, 0.4), False),
+        (10, (math.nan, 0.1), True),
+        (10, (0.1, math.nan), False),
+    ],
+)
+def test_weights_are_compared_with_the_saved_ones(saved, values, is_saved):
+    steps = []
+    kept = BestWeights("f1", steps.append, lambda: saved)
+    kept.save_if_better(evaluations(*values))
+    assert steps == [10 * len(values)] * is_saved
+
+
+@pytest.mark.parametrize(("saved", "step"), [(None, 20), (20, 20), (10, 10)])
+def test_saved_step_is_read_or_else_that_of_the_best_evaluation(saved, step):
+    kept = BestWeights("f1", lambda step: None, lambda: saved)
+    assert kept.step_of_saved(evaluations(0.1, 0.3)) == step
+
+
+# --- stopping ---
+
+
+ONE = tf.distribute.get_strategy()
+
+
+@pytest.fixture
+def two_workers(monkeypatch):
+    """Simulates two workers with equal values; returns the list of values summed so far."""
+    summed = []
+
+    def sum_of_two(values):
+        summed.append(values.tolist())
+        return 2 * values
+
+    monkeypatch.setattr(loop, "num_workers", lambda strategy: 2)
+    monkeypatch.setattr(loop, "all_sum", lambda strategy: sum_of_two)
+    return summed
+
+
+def send_sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_loop_length_follows_step_time_and_ignores_the_first_call():
+    stopping_check = Stopping(ONE, max_steps=10)
+    assert stopping_check.steps_per_call == 1
+    lengths = []
+    for seconds in (100.0, SECONDS_PER_CALL / 4, SECONDS_PER_CALL / 4, 1e-6, 3 * SECONDS_PER_CALL):
+        assert stopping_check.agree(1, seconds) is False
+        lengths.append(stopping_check.steps_per_call)
+    assert lengths == [1, 4, 4, 10, 1]
+
+
+def test_workers_agree_on_the_mean_of_their_step_times(two_workers):
+    stopping_check = Stopping(ONE, max_steps=10)
+    for _ in range(2):
+        stopping_check.agree(2, SECONDS_PER_CALL)
+    assert two_workers == [[0, SECONDS_PER_CALL / 2]] * 2
+    assert stopping_check.steps_per_call == 2
+
+
+def test_sigterm_is_reported_at_the_next_call_and_its_handler_restored():
+    before, stopping_check = signal.getsignal(signal.SIGTERM), Stopping(ONE, max_steps=10)
+    with stopping_check.on_signals():
+        assert stopping_check.agree(1, 0.1) is False
+        send_sigterm()
+        assert stopping_check.agree(1, 0.1) is True
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_stops_a_single_worker_like_sigterm():
+    before, stopping_check = signal.getsignal(signal.SIGINT), Stopping(ONE, max_steps=10)
+    with stopping_check.on_signals():
+        assert not stopping_check.interrupted
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopping_check.agree(1, 0.1) is True
+    assert stopping_check.interrupted
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_ends_one_of_several_workers_at_once(two_workers):
+    stopping_check = Stopping(ONE, max_steps=10)
+    with pytest.raises(KeyboardInterrupt), stopping_check.on_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_signal_handler_is_unchanged_outside_the_main_thread():
+    def enter():
+        with Stopping(ONE, max_steps=10).on_signals():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    before, found = signal.getsignal(signal.SIGTERM), []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [before]
+
+
+def test_sigterm_ends_an_evaluation_after_the_current_batch():
+    done = []
+
+    def evaluation(after_batch):
+        for batch in range(5):
+            if batch == 2:
+                send_sigterm()
+            done.append(batch)
+            after_batch()
+        return {"loss": 1.0}
+
+    stopping_check = Stopping(ONE, max_steps=10)
+    with stopping_check.on_signals():
+        assert stopping_check.evaluate(evaluation) is None
+    assert done == [0, 1, 2]
+
+
+def test_uninterrupted_evaluation_returns_its_metrics(two_workers):
+    def evaluation(after_batch):
+        for _ in range(1000):
+            after_batch()
+        return {"loss": 1.0}
+
+    stopping_check = Stopping(ONE, max_steps=10)
+    for _ in range(2):
+        assert stopping_check.evaluate(evaluation) == {"loss": 1.0}
+    # Two batches are timed. By their time, the next check comes after more batches than remain.
+    assert len(two_workers) == 2
+
+
+# --- checks ---
+
+
+TASK = Objective(("nll",), {"nll": 0.0}, lambda batch: {}, lambda model, batch, training: {})
+
+
+@pytest.fixture
+def model():
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="dense")], name="m")
+
+
+def metrics(losses, norms):
+    ones = np.ones(len(losses))
+    sums, weights = np.array([losses]).T, ones[:, np.newaxis]
+    return StepMetrics(sums, weights, 8 * ones, 8 * ones, ones, np.array(norms), 1e-4 * ones)
+
+
+def test_error_waits_for_the_pending_checkpoint_and_names_it(tmp_path, monkeypatch, model):
+    may_write, write = threading.Event(), checkpoint.save_file
+
+    def slow(values, path):
+        assert may_write.wait(10)
+        write(values, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", slow)
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build(model.trainable_variables)
+    writer = CheckpointWriter(tmp_path)
+    writer.save(4, model, optimizer)
+    threading.Timer(0.2, may_write.set).start()
+    message = r"step 7: the loss is nan and .* 2.0; .* last good checkpoint: .*/step-00000004;"
+    with pytest.raises(InputError, match=message):
+        stop_if_not_finite(metrics([1.0, np.nan], [1.0, 2.0]), 5, TASK, writer)
+
+
+def test_weight_that_is_not_finite_is_named(tmp_path, model):
+    writer, one = CheckpointWriter(tmp_path), tf.distribute.get_strategy()
+    check_weights(one, model, 3, writer)
+    model.trainable_variables[1].assign([0.0, np.inf, 0.0])
+    with pytest.raises(InputError, match="step 3: m/dense/bias has a weight that is not finite"):
+        check_weights(one, model, 3, writer)

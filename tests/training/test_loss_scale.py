@@ -8,12 +8,9 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.optimization.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.loop import train
-from keras_bert.training.objective import Objective
-from keras_bert.training.run import TrainingRun, TrainingSettings
-from keras_bert.training.state import TrainState
+from keras_bert.training.objective import Objective, TrainingRun, TrainingSettings, TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 

@@ -1,4 +1,4 @@
-"""Choosing devices and the fastest precision for them."""
+"""Choosing devices, the fastest precision for them, and distributing batches."""
 
 import keras
 import numpy as np
@@ -7,7 +7,13 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.training import strategy as strategies
-from keras_bert.training.strategy import check_state_dtype, fastest_precision, free, make_strategy
+from keras_bert.training.strategy import (
+    check_state_dtype,
+    distribute,
+    fastest_precision,
+    free,
+    make_strategy,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,3 +79,9 @@ def test_freed_variables_hold_no_memory(mirrored):
     free([variable])
     for copy in variable.value.values:
         assert tf.size(tf.raw_ops.ReadVariableOp(resource=copy.handle, dtype=tf.float32)) == 0
+
+
+def test_autotune_is_disabled_to_avoid_a_wait_at_the_end():
+    batches = distribute(tf.distribute.get_strategy(), tf.data.Dataset.range(3))
+    assert batches.options().autotune.enabled is False
+    assert [int(batch) for batch in batches] == [0, 1, 2]

@@ -27,14 +27,13 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.pretraining import run as pretraining_run
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training import consistency_checks, loop, run_directory
+from keras_bert.training import loop, run_folder
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
-from keras_bert.training.distribute import distribute
-from keras_bert.training.run import TrainingRun, TrainingSettings
-from keras_bert.training.stopping import Stopping
-from keras_bert.training.strategy import make_strategy
-from keras_bert.training.summaries import Summaries
+from keras_bert.training.log import Summaries
+from keras_bert.training.loop import Stopping, check_weights
+from keras_bert.training.objective import TrainingRun, TrainingSettings
+from keras_bert.training.strategy import distribute, make_strategy
 from tests.tasks.fine_tuning.conftest import classifier_of, random_examples
 from tests.tasks.fine_tuning.test_run import sums_task
 
@@ -165,15 +164,15 @@ def rejected(strategy, index, data, folder):
     if index == 0:
         write_json(done / "run.json", {"settings": {}})
         write_json(done / "results.json", {})
-    with mock.patch.object(run_directory, "_VISIBILITY_TIMEOUT", 0.5):
+    with mock.patch.object(run_folder, "_VISIBILITY_TIMEOUT", 0.5):
         return [
             outcome(lambda: go(folder / "rejected", record={"learning_rate": 1 / (1 + index)})),
             outcome(lambda: go(folder / "rejected", input_file=one_file)),
             outcome(lambda: go(folder / f"apart-{index}")),
-            outcome(lambda: consistency_checks.check_same_start(strategy, 5, [{}] * index, folder)),
-            outcome(lambda: consistency_checks.check_same_start(strategy, 5 + index, [{}], folder)),
-            outcome(lambda: run_directory.is_finished(done, {}, strategy)),
-            outcome(lambda: run_directory.is_finished(done, {"a": 1}, strategy)),
+            outcome(lambda: loop.check_same_start(strategy, 5, [{}] * index, folder)),
+            outcome(lambda: loop.check_same_start(strategy, 5 + index, [{}], folder)),
+            outcome(lambda: run_folder.is_finished(done, {}, strategy)),
+            outcome(lambda: run_folder.is_finished(done, {"a": 1}, strategy)),
         ]
 
 
@@ -181,11 +180,11 @@ def drifted(strategy, index, data, folder):
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     writer = CheckpointWriter(folder / "drifted")
-    consistency_checks.check_weights(strategy, model, 6, writer)
+    check_weights(strategy, model, 6, writer)
     kernel = model.trainable_variables[0]
     if index == 1:
         kernel.assign(np.nextafter(keras.ops.convert_to_numpy(kernel), np.float32(9)))
-    consistency_checks.check_weights(strategy, model, 7, writer)
+    check_weights(strategy, model, 7, writer)
 
 
 def sums(strategy, index, data, folder):
@@ -208,7 +207,7 @@ def session(index, data, folder, names):
     for name in names:
         digests = []
 
-        check = consistency_checks.check_weights
+        check = loop.check_weights
 
         def digest(strategy, model, step, writer, check=check, digests=digests):
             weights = [keras.ops.convert_to_numpy(v).tobytes() for v in model.variables]
@@ -217,7 +216,7 @@ def session(index, data, folder, names):
 
         with (
             mock.patch.object(loop, "check_weights", digest),
-            mock.patch.object(consistency_checks.logging, "warning") as warn,
+            mock.patch.object(loop.logging, "warning") as warn,
         ):
             result = globals()[name](strategy, index, data, folder)
         warnings = [call.args[0] % call.args[1:] for call in warn.call_args_list]

@@ -4,7 +4,7 @@ On some processors, a library computes the matrix products of a training step fa
 sequence of element-wise operations between them needs a compiler that fuses it into one pass over
 memory. A chain is a function that contains one such sequence. It has the decorator `chain`, which
 has no effect by itself. During `compile_chains_with`, each chain is compiled when it is called (for
-TensorFlow, by `compile_chain` in keras_bert/training/fusion.py).
+TensorFlow, by `compile_chain` in keras_bert/training/step.py).
 """
 
 import contextlib

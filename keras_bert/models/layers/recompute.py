@@ -3,7 +3,7 @@
 The activations kept for the backward pass take most of the memory of training. A marked layer can
 keep only its inputs, because its result depends only on these and its variables (also with dropout,
 see dropout.py). The mark has no effect by itself; during `recompute_with`, each marked layer is
-replaced by a function (for TensorFlow, see keras_bert/training/recomputation.py).
+replaced by a function (for TensorFlow, see keras_bert/training/step.py).
 """
 
 import contextlib

@@ -1,1 +1,10 @@
-"""Classification and regression of texts and pairs of texts."""
+"""Classification and regression of texts and pairs of texts.
+
+tables.py       rows and texts of TSV, CSV, JSONL, Parquet and Arrow files
+glue.py         the tasks of GLUE: their labels, metrics and files
+data.py         the examples of a run: glue.py or tables.py; labels as numbers
+processor.py    texts to tokens, examples; labels and problem type of a checkpoint
+metrics.py      the training objective, official metrics
+decoding.py     logits to labels, prediction files
+task.py         TextClassifier, its export, its fine-tuning on the files of a run
+"""

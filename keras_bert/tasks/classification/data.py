@@ -1,17 +1,42 @@
-"""Reads classification data from GLUE's files, TensorFlow Datasets or the user's own files."""
+"""Reads the examples of a run from GLUE, TensorFlow Datasets or files, and converts their labels.
 
-from collections.abc import Sequence
+The labels of n examples as numbers, for each problem type:
+
+single_label   one of C classes          int32 [n]
+multi_label    any number of C classes   float32 [n, C] of 0 and 1
+regression     a number                  float32 [n]
+"""
+
+import ast
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.glue import GlueTask, find_task
-from keras_bert.tasks.classification.labels import find_labels
-from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
-from keras_bert.tasks.classification.texts import Splits, find_glue_folder, read_glue, read_texts
-from keras_bert.tasks.classification.tfds import read_tfds
+from keras_bert.tasks.classification.glue import (
+    GlueTask,
+    find_glue_folder,
+    find_task,
+    read_glue,
+    read_tfds,
+)
+from keras_bert.tasks.classification.tables import Splits, Texts, read_texts
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.long_text import LongText
+
+DEFAULT_METRICS = {
+    "single_label": ("accuracy", "f1_macro"),
+    "multi_label": ("f1_micro", "f1_macro", "accuracy"),
+    "regression": ("pearson", "spearman"),
+}
 
 
 @dataclass(frozen=True)
@@ -220,3 +245,288 @@ def _custom(
             "--do_train=false: the checkpoint has no label names; expected --label_names"
         )
     return Problem(problem_type, labels, DEFAULT_METRICS[problem_type], separator), splits
+
+
+# --- labels ---
+
+# Problem type -> the description of a valid label in error messages.
+_EXPECTED_LABEL = {
+    "single_label": "a class name",
+    "multi_label": "a list of class names, or of a 0 or 1 for each class",
+    "regression": "a number",
+}
+
+
+# The names of a 0 and a 1, of which a row has one for each label.
+_BITS = {"0", "1", "0.0", "1.0", "false", "true", "False", "True"}
+_MISSING = ("nan", "NaN", "<NA>", "NaT")  # as pandas and NumPy write a missing value
+_CLOSING = {"[": "]", "(": ")", "{": "}"}
+# An item of a list as Python, NumPy or pandas writes it: 'a', "b's", np.str_('a') or 1, with a
+# comma or without one.
+_ITEM = re.compile(r"""(?:np\.\w+\()?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"()]+)\)?\s*,?""")
+
+
+def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
+    """Returns the classes in the training examples; () for regression.
+
+    The number of a class is its index in the result. The classes are sorted by value if all are
+    integers, otherwise alphabetically. If all are integers, 1.0, as pandas writes the integers of a
+    column with missing values, becomes 1. `separator` separates several labels of an example,
+    unless they are a list. A warning lists classes that differ only in case or Unicode form.
+
+    Raises:
+        InputError: a label is missing, or there are fewer than two classes (one for multi_label).
+    """
+    if problem_type == "regression":
+        return ()
+    found: dict[str, int] = {}  # The index of the first example of each class.
+    num_labels = 0
+    for index in range(len(texts)):
+        names = _label_names(texts, index, problem_type, separator)
+        num_labels += len(names)
+        for name in names:
+            found.setdefault(name, index)
+    if (
+        len(found) == 2 and {*found} <= _BITS and num_labels == 2 * len(texts)
+    ):  # As [0, 1] and [1, 0] are read.
+        raise InputError(
+            f"{texts.source}: expected the names of the labels, got both {' and '.join(found)} in "
+            "all examples, as if they were a 0 or 1 for each label"
+        )
+    if "None" in found:
+        raise InputError(
+            f"{texts.where(found['None'])}: expected a label, got 'None', which Python writes for "
+            "a missing value; remove these examples, or rename the class"
+        )
+    if all(re.fullmatch(r"-?\d+(\.0)?", name) for name in found):
+        found = {name.removesuffix(".0"): index for name, index in found.items()}
+    alike: dict[str, list[str]] = {}
+    for name in sorted(found):
+        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
+    if pairs := [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]:
+        logging.warning(
+            "%s: different classes have names that differ only in case or Unicode form: %s; "
+            "rename them if they are the same class",
+            texts.source,
+            "; ".join(pairs)[:200],
+        )
+    minimum = 2 if problem_type == "single_label" else 1
+    if len(found) < minimum:
+        raise InputError(
+            f"{texts.source}: expected at least {minimum} classes, got {', '.join(found) or 'none'}"
+        )
+    if all(name.removeprefix("-").isdecimal() for name in found):
+        return tuple(sorted(found, key=lambda name: (int(name), name)))
+    return tuple(sorted(found))
+
+
+def label_array(
+    texts: Texts, problem_type: str, labels: Sequence[str], separator: str = ","
+) -> np.ndarray:
+    """Converts the labels of examples to numbers, in the format at the top of this file.
+
+    `labels` are the C classes in the order of their numbers. `separator` separates several labels
+    of an example, unless they are a list. The label 1.0 is the class 1, unless there is one 1.0.
+
+    Raises:
+        InputError: a label is not one of the classes, or is not a number for regression.
+    """
+    if problem_type == "regression":
+        return np.array([_number(texts, index) for index in range(len(texts))], np.float32)
+    number = {label: index for index, label in enumerate(labels)}
+    array = np.zeros([len(texts), len(labels)], np.float32)
+    for index in range(len(texts)):
+        for name in _label_names(texts, index, problem_type, separator):
+            name = name if name in number else name.removesuffix(".0")
+            if name not in number:
+                raise InputError(
+                    f"{texts.where(index)}: unknown label {name!r}; expected "
+                    f"{'one' if problem_type == 'single_label' else 'some'} of {', '.join(labels)}"
+                )
+            array[index, number[name]] = 1
+    return array if problem_type == "multi_label" else array.argmax(axis=1).astype(np.int32)
+
+
+def given_label_array(
+    name: str, items: Sequence[Any], problem_type: str, labels: Sequence[str]
+) -> np.ndarray:
+    """Converts labels given as Python or NumPy objects to numbers, as `label_array` does.
+
+    `name` is the name of the argument in error messages, and `items` are its n labels. For
+    multi_label, they may also be n rows of C numbers 0 and 1, in the order of `labels`.
+
+    Raises:
+        InputError: a label has the wrong type for the problem, the rows may be numbers or names, or
+            `label_array` rejects a label.
+    """
+    is_multi_label = problem_type == "multi_label"
+    items = [_to_python(item) for item in items]
+    for index, item in enumerate(items):
+        values = item if is_multi_label and isinstance(item, list) else [item]
+        if isinstance(item, list) != is_multi_label or not all(
+            value is None or isinstance(value, str | int | float) for value in values
+        ):
+            expected = _EXPECTED_LABEL[problem_type]
+            raise InputError(f"{name}[{index}] is {item!r:.60}; expected {expected}")
+    if is_multi_label and _is_multi_hot(name, items, labels):
+        return np.array(items, np.float32)
+    texts = Texts(name, [], None, items, range(len(items)), [], unit="item")
+    return label_array(texts, problem_type, labels)
+
+
+def _is_multi_hot(name: str, rows: Sequence[list[Any]], labels: Sequence[str]) -> bool:
+    """Returns whether rows have a number 0 or 1 for each label, and not the names of labels.
+
+    Raises:
+        InputError: 0 or 1, as written in the rows, is also the name of a label.
+    """
+    values = [value for row in rows for value in row]
+    is_number = all(isinstance(value, int | float) and value in (0, 1) for value in values)
+    if not values or not is_number or any(len(row) != len(labels) for row in rows):
+        return False
+    names = {_label_name(type(value)(bit), name) for value in values for bit in (0, 1)} & {*labels}
+    if names:
+        raise InputError(
+            f"{name}: found a 0 or 1 for each label, but {' and '.join(sorted(names))} also name "
+            "labels; expected names as strings, or a bool array with a column for each label"
+        )
+    return True
+
+
+def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]) -> None:
+    """Logs a warning if classes have no examples; `array` is the `label_array` of `texts`."""
+    seen = array.any(axis=0) if array.ndim == 2 else np.isin(np.arange(len(labels)), array)
+    absent = [label for label, is_seen in zip(labels, seen, strict=True) if not is_seen]
+    if absent:
+        logging.warning("%s: no example is labelled %s", texts.source, ", ".join(absent))
+
+
+def class_weights(
+    setting: str, problem_type: str, labels: Sequence[str], array: np.ndarray
+) -> np.ndarray | None:
+    """Returns the weight of each class in the loss, float32 [C]; None for equal weights.
+
+    `setting` is `balanced`, C numbers such as "1,2.5", or empty for equal weights. `array` is the
+    `label_array` of the n training examples. For single_label, the balanced weight of a class is
+    n / (C x number of examples of the class). For multi_label, it is the number of examples without
+    the label, divided by the number of examples with the label; 1 for a label of all examples.
+
+    Raises:
+        InputError: the numbers do not match the classes, or a class to balance has no examples.
+    """
+    if not setting:
+        return None
+    if problem_type == "regression":
+        raise InputError(
+            f"--class_weights={setting}: a regression has no classes; expected an empty value"
+        )
+    if setting != "balanced":
+        return _listed_weights(setting, labels)
+    if problem_type == "multi_label":
+        counts = array.sum(axis=0)
+        without = np.where(counts < len(array), len(array) - counts, counts)
+        weights = without / np.maximum(counts, 1)
+    else:
+        counts = np.bincount(array, minlength=len(labels))
+        weights = len(array) / (len(labels) * np.maximum(counts, 1))
+    if not counts.all():
+        raise InputError(
+            f"--class_weights=balanced: no training example is labelled "
+            f"{labels[int(np.argmin(counts))]!r}; expected at least one for each class"
+        )
+    return weights.astype(np.float32)
+
+
+def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
+    try:
+        weights = [float(number) for number in setting.split(",")]
+    except ValueError:
+        weights = []
+    is_valid = len(weights) == len(labels) and all(0 < w < math.inf for w in weights)
+    if not is_valid:
+        raise InputError(
+            f"--class_weights={setting}: expected balanced, or {len(labels)} numbers above 0 "
+            f"separated by commas, one for each of {', '.join(labels)}"
+        )
+    return np.array(weights, np.float32)
+
+
+def _label_names(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
+    """Returns an example's labels; raises InputError if there is none, except for multi_label."""
+    label, where = texts.labels[index], texts.where(index)
+    items = _listed(label)
+    if problem_type == "single_label":
+        hint = "" if items is None else "; for lists of labels, the problem type is multi_label"
+        name = "" if items is not None else _label_name(label, where)
+        if not name:
+            raise InputError(f"{where}: expected a label, got {json.dumps(label)}{hint}")
+        return [name]
+    if items is None:
+        text = _label_name(label, where)
+        # Not "[a],[b]", which has two labels in brackets.
+        is_list = _CLOSING.get(text[:1]) == text[-1:] and text[0] not in text[1:]
+        is_list |= text.startswith("[[")
+        is_list |= bool(re.fullmatch(r"\w+\([^()]*\)", text))  # array(['a', 'b'], dtype=object)
+        if is_list and any(x in text for x in ("'", '"', separator)):
+            raise InputError(
+                f"{where}: expected labels separated by {separator!r}, or a list such as "
+                f'["a", "b"], got {text!r:.80}'
+            )
+        items = text.split(separator)
+    names = [name for item in items if (name := _label_name(item, where))]
+    if {*names} <= _BITS and len({*names}) < len(names):
+        raise InputError(
+            f"{where}: expected the names of the labels, got zeros and ones: {label!r:.80}"
+        )
+    return names
+
+
+def _listed(label: object) -> list[Any] | None:
+    """Returns the items of a list, or of a list in a cell, as JSON, Python or NumPy writes it."""
+    if not isinstance(label, str):
+        return label if isinstance(label, list) else None
+    cell = label.strip()
+    if cell == "set()":
+        return []
+    if not cell or _CLOSING.get(cell[0]) != cell[-1] or (cell[0] != "[" and "'" not in cell):
+        return None
+    try:
+        items = json.loads(cell)
+    except ValueError:
+        code = _ITEM.sub(lambda m: f"{m[1] if m[1] not in _MISSING else repr(m[1])},", cell[1:-1])
+        try:
+            items = ast.literal_eval(f"[{code}]")
+        except (ValueError, SyntaxError):
+            return None
+    return items if isinstance(items, list) else None
+
+
+def _label_name(label: object, where: str) -> str:
+    """Converts a label to a string, "" for None; numbers and booleans are written as in JSON."""
+    name = (label if isinstance(label, str) else "" if label is None else json.dumps(label)).strip()
+    if name in _MISSING or isinstance(label, list | Mapping):
+        raise InputError(
+            f"{where}: expected a label, got {name:.80}"
+            + "; remove examples without a label, or rename the class" * (name in _MISSING)
+        )
+    return name
+
+
+def _to_python(label: Any) -> Any:
+    """Converts NumPy labels to Python types, bytes to strings, and sequences to lists."""
+    if isinstance(label, np.ndarray | np.generic):
+        label = label.tolist()
+    if isinstance(label, bytes):
+        return label.decode("utf-8", "replace")
+    return [_to_python(one) for one in label] if isinstance(label, tuple | list) else label
+
+
+def _number(texts: Texts, index: int) -> float:
+    label = texts.labels[index]
+    try:
+        number = float(label)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not abs(number) <= float(np.finfo(np.float32).max):
+        raise InputError(f"{texts.where(index)}: expected a number as label, got {label!r}")
+    return number

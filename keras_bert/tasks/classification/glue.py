@@ -1,10 +1,13 @@
-"""Describes the GLUE tasks (Wang et al. 2019, https://gluebenchmark.com) in one table."""
+"""Describes the GLUE tasks (Wang et al. 2019, https://gluebenchmark.com), and reads their data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from keras_bert.common.errors import InputError
+from keras_bert.tasks.classification.tables import Splits, TableRules, Texts, read_texts
+from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -66,7 +69,6 @@ class GlueTask:
 
 
 _PAIR = ("sentence1", "sentence2")
-
 TASKS = (
     GlueTask(
         name="CoLA",
@@ -176,4 +178,98 @@ def find_task(name: str) -> GlueTask:
             return task
     raise InputError(
         f"--task_name={name}: expected {', '.join(task.name for task in TASKS)} or custom"
+    )
+
+
+# --- files ---
+
+
+def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
+    """Returns the folder with a task's files, or None if there is none.
+
+    It is `data_dir`, or the folder in `data_dir` that is named after the task.
+    """
+    files = [name for name in (task.train, *task.dev.values(), *task.test_files.values()) if name]
+    inner = [data_dir / name for name in (task.name, task.name.lower(), *task.folders)]
+    for folder in [data_dir, *inner]:
+        if any(task.path(folder, name).is_file() for name in files):
+            return folder
+    return None
+
+
+def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: bool) -> Splits:
+    """Reads a GLUE task from the folder that contains its files.
+
+    `train`, `dev` and `test` select the splits to read.
+
+    Raises:
+        InputError: a file does not exist, or a row has an invalid format.
+    """
+
+    def read(name: str, labelled: bool) -> Texts:
+        return read_texts(
+            task.path(folder, name),
+            task.text_columns,
+            task.label_column if labelled else "",
+            TableRules(
+                no_header=task.no_header if labelled else (),
+                long_rows=True,
+                # Submissions need every row of the test file.
+                skip_short_rows=task.damaged_rows and labelled,
+                empty_texts=task.damaged_rows,
+            ),
+        )
+
+    return Splits(
+        read(task.train, True) if train else None,
+        {suffix: read(name, True) for suffix, name in task.dev.items()} if dev else {},
+        {name: read(file, False) for name, file in task.test_files.items()} if test else {},
+    )
+
+
+# --- TensorFlow Datasets ---
+
+_SPLITS = {"dev": "validation", "test": "test"}
+
+
+def read_tfds(task: GlueTask, data_dir: str, *, train: bool, dev: bool, test: bool) -> Splits:
+    """Reads a GLUE task that TensorFlow Datasets has prepared.
+
+    `train`, `dev` and `test` select the splits to read. An empty `data_dir` means TFDS_DATA_DIR or
+    ~/tensorflow_datasets. Raises the errors of `open_prepared`.
+    """
+    builder = open_prepared(f"glue/{task.tfds}", data_dir)
+
+    def read(split: str, labelled: bool) -> Texts:
+        return _read(task, builder, split, labelled)
+
+    return Splits(
+        read("train", True) if train else None,
+        {suffix: read(_SPLITS["dev"] + suffix, True) for suffix in task.dev} if dev else {},
+        {
+            # MNLI's two test splits are named after its two development splits.
+            name: read(_SPLITS["test"] + suffix, False)
+            for name, suffix in zip(task.test_files, task.dev or [""], strict=True)
+        }
+        if test
+        else {},
+    )
+
+
+def _read(task: GlueTask, builder: Any, split: str, labelled: bool) -> Texts:
+    columns = task.tfds_columns or task.text_columns
+    rows = read_split(builder, split)
+    rows.sort(key=lambda row: int(row["idx"]))  # TFDS shuffles; submissions need this order.
+    texts = [[row[column].decode() for row in rows] for column in columns]
+    labels = None
+    if labelled:
+        # TFDS numbers the classes in the order of `GlueTask.labels`.
+        labels = [task.labels[row["label"]] if task.labels else float(row["label"]) for row in rows]
+    return Texts(
+        source=f"{builder.data_path}, split {split}",
+        first=texts[0],
+        second=texts[1] if len(texts) == 2 else None,
+        labels=labels,
+        places=[int(row["idx"]) for row in rows],
+        indices=[str(int(row["idx"])) for row in rows],
     )

@@ -1,19 +1,107 @@
-"""Computes the official metrics of classification and regression.
+"""Defines the training objective of a classifier, and computes official metrics.
 
-Names and values match scikit-learn and SciPy, which GLUE's scorers use. Undefined metrics, such as
-a correlation with constant predictions, are 0. For n examples and C classes, predictions and labels
-are int [n]; int [n, C] of 0 and 1 for multi-label tasks; or float [n] for regression.
+The loss of each problem type:
+
+single_label   softmax cross-entropy; an example has the class weight of its label
+multi_label    mean sigmoid cross-entropy over the classes; a class weight applies to
+               the examples that have the label
+regression     squared error
+
+Names and values of metrics match scikit-learn and SciPy, which GLUE's scorers use. Undefined
+metrics, such as a correlation with constant predictions, are 0. For n examples and C classes,
+predictions and labels are int [n]; int [n, C] of 0 and 1 for multi-label tasks; or float [n] for
+regression.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from keras import ops
 
-DEFAULT_METRICS = {
-    "single_label": ("accuracy", "f1_macro"),
-    "multi_label": ("f1_micro", "f1_macro", "accuracy"),
-    "regression": ("pearson", "spearman"),
-}
+from keras_bert.tasks.classification.data import Problem
+from keras_bert.tasks.classification.decoding import decisions
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
+from keras_bert.tasks.losses import CLASSIFICATION_LOSSES, multi_label_loss
+from keras_bert.tasks.soft_losses import SOFT_CLASSIFICATION_LOSSES
+from keras_bert.training.objective import Batch, Objective
+
+# --- training objective ---
+
+
+def classification_objective(
+    problem_type: str,
+    class_weights: np.ndarray | None = None,
+    distillation: Distillation | None = None,
+) -> Objective:
+    """Creates the objective of a classifier, for batches whose "labels" are as in data.py.
+
+    `class_weights`, float32 [C], are the weights of the classes in the loss of the labels; None for
+    equal weights. `distillation` adds the losses of a teacher; None for none.
+    """
+    is_single = problem_type == "single_label"
+    losses_of = CLASSIFICATION_LOSSES[problem_type]
+    if problem_type == "multi_label" and class_weights is not None:
+        losses_of = functools.partial(multi_label_loss, positive_weights=class_weights)
+    metrics = ("loss", "accuracy") if is_single else ("loss",)
+
+    def loss_weights(batch: Batch) -> Any:
+        weights = batch["example_weights"]
+        if is_single and class_weights is not None:
+            of_class = ops.convert_to_tensor(class_weights)
+            weights *= ops.take(of_class, batch["labels"], axis=0)
+        return weights
+
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        weights = {"loss": ops.sum(loss_weights(batch))}
+        if is_single:
+            weights["accuracy"] = ops.sum(batch["example_weights"])
+        return weights
+
+    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        logits, labels = outputs["logits"], batch["labels"]
+        losses = losses_of(labels, logits)
+        sums = {"loss": ops.sum(loss_weights(batch) * losses)}
+        if is_single:
+            hits = ops.cast(ops.argmax(logits, axis=-1) == labels, "float32")
+            sums["accuracy"] = ops.sum(batch["example_weights"] * hits)
+        return sums
+
+    soft_losses_of = SOFT_CLASSIFICATION_LOSSES[problem_type]
+
+    return OutputObjective(
+        metrics=metrics,
+        weights=weights_of,
+        sums=sums_of,
+        soft_losses=lambda teacher, outputs, temperature: soft_losses_of(
+            teacher["logits"], outputs["logits"], temperature
+        ),
+        soft_weights=lambda batch: batch["example_weights"],
+    ).objective(distillation)
+
+
+# --- metrics ---
+
+
+def score(
+    problem: Problem, answers: Mapping[str, np.ndarray], labels: np.ndarray
+) -> dict[str, float]:
+    """Computes the metrics of a classification problem, and the mean loss as "loss".
+
+    `answers` is the result of `ClassificationProcessor.decode` for n examples, as arrays, and
+    `labels` is the `label_array` of the same examples.
+    """
+    predictions = decisions(problem, answers)
+    is_regression = problem.problem_type == "regression"
+    logits = predictions[:, np.newaxis] if is_regression else answers["logits"]
+    loss = {"loss": _mean_loss(problem.problem_type, logits, labels)}
+    # `f1` scores class number 1, but "1" may be class 0 of a checkpoint: renumber by name.
+    if "f1" in problem.metrics:
+        place = np.argsort(np.argsort(problem.labels))
+        predictions, labels = place[predictions], place[labels]
+    return compute_metrics(problem.metrics, predictions, labels) | loss
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -82,8 +170,8 @@ def compute_metrics(
     return {name: METRICS[name](predictions, labels) for name in metrics}
 
 
-def mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the mean of the training loss (see objective.py), without class weights.
+def _mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
+    """Computes the mean of the training loss, without class weights.
 
     `logits` is float [n, C], or [n, 1] for regression. `labels` is the result of `label_array`.
     """

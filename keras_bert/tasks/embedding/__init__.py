@@ -1,1 +1,8 @@
-"""Converts texts to embeddings."""
+"""Text embeddings: vectors of texts, trained on pairs, triplets or scored pairs.
+
+data.py         settings; examples of files and arguments, with their checks
+processor.py    texts to tokens, hidden states to vectors; settings of a saved model
+losses.py       the losses of a batch of vectors; micro-batches in keras.Model.fit
+metrics.py      the objective of the programs, scores of vectors
+task.py         TextEmbedder, its export, its fine-tuning on the files of a run
+"""

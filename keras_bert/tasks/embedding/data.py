@@ -1,16 +1,27 @@
-"""Reads pairs, triplets and scored pairs from TSV, CSV, JSONL, Parquet and Arrow files."""
+"""Reads and checks the examples of text embeddings, from files or arguments.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+pairs         anchor, positive              texts that belong together
+triplets      anchor, positive, negative    and a text that does not belong to the anchor
+scored pairs  text_a, text_b, score         how similar two texts are
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.labels import label_array
-from keras_bert.tasks.classification.tables import read_rows, unit_of
-from keras_bert.tasks.classification.texts import Texts, check_text_cells
+from keras_bert.tasks.checks import check_list, check_same_length, check_strings
+from keras_bert.tasks.classification.data import label_array
+from keras_bert.tasks.classification.tables import Texts, check_text_cells, read_rows, unit_of
 from keras_bert.tasks.embedding.losses import DEFAULT_SCALE, EmbeddingLoss
-from keras_bert.tasks.embedding.rows import TextRows, check_range, check_scores
+from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.long_text import LongText
+
+# --- settings ---
 
 PAIRS, SCORED = "pairs", "scored"
 
@@ -94,6 +105,143 @@ def matryoshka_sizes(where: str, values: Sequence[object], hidden_size: int) -> 
     return tuple(sorted(sizes, reverse=True))
 
 
+# --- examples ---
+
+DEFAULT_RANGE = (-1.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class TextRows:
+    """n examples of k texts each, and for scored pairs their scores.
+
+    Attributes:
+        columns: k lists of n texts.
+        scores: float32 [n], as given; None for pairs and triplets.
+        where: describes where an example is, such as "train.tsv, line 3", given its index.
+        source: the name of all examples in error messages.
+    """
+
+    columns: tuple[list[str], ...]
+    scores: np.ndarray | None
+    where: Callable[[int], str]
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    @property
+    def texts(self) -> list[str]:
+        """All n · k texts; the texts of an example are consecutive."""
+        return [text for row in zip(*self.columns, strict=True) for text in row]
+
+    @property
+    def ids(self) -> np.ndarray:
+        """A number for each of the texts, int32 [n, k]; the same for equal texts."""
+        numbers: dict[str, int] = {}
+        ids = [numbers.setdefault(text, len(numbers)) for text in self.texts]
+        return np.array(ids, np.int32).reshape(-1, len(self.columns))
+
+    def labelled(self, examples: Examples, largest_score: float = 1.0) -> Examples:
+        """Adds the labels for training to the preprocessed texts.
+
+        Scores are divided by `largest_score`, so that they can be compared with cosines.
+        """
+        width = len(self.columns)
+        scores = np.zeros(len(self), np.float32) if self.scores is None else self.scores
+        labels = {
+            "scores": np.repeat(scores / np.float32(largest_score), width).astype(np.float32),
+            "text_ids": self.ids.ravel(),
+        }
+        return replace(examples, labels=labels, group_size=width)
+
+
+def check_range(name: str, value: Any) -> tuple[float, float]:
+    """Checks a range of scores, the lowest and the highest, and returns it as a tuple."""
+    try:
+        low, high = (float(bound) for bound in value)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        raise InputError(
+            f"{name}={value!r:.60}: expected the lowest and the highest score, such as 0 and 5"
+        )
+    return low, high
+
+
+def check_scores(
+    rows: TextRows, score_range: tuple[float, float] = DEFAULT_RANGE, remedy: str = ""
+) -> None:
+    """Raises InputError if a score is outside the range; `remedy` is the end of the message."""
+    low, high = score_range
+    for index in np.flatnonzero((rows.scores < low) | (rows.scores > high))[:1].tolist():
+        raise InputError(
+            f"{rows.where(index)}: the score is {rows.scores[index]:g}; expected from {low:g} to "
+            f"{high:g}{remedy}"
+        )
+
+
+def check_training_rows(rows: TextRows, loss: EmbeddingLoss, batch_size: int) -> None:
+    """Checks that a loss can learn from the examples in batches of `batch_size`.
+
+    Raises:
+        InputError: there are no examples; all scores are equal; batches are too small for the loss;
+            a negative is equal to its positive; or pairs have no negatives.
+    """
+    if not len(rows):
+        raise InputError(f"{rows.source}: has no examples; expected at least one")
+    if rows.scores is not None:
+        _check_different_scores(rows, "nothing can be learned from them")
+    is_pairs = rows.scores is None and len(rows.columns) == 2
+    if batch_size < 2 and (is_pairs or loss.name == "cosent"):
+        raise InputError(
+            f"batch size {batch_size}: the loss {loss.name} compares each pair with the other "
+            "pairs of its batch; expected at least 2"
+        )
+    ids = rows.ids
+    if is_pairs and not _has_negatives(ids):
+        raise InputError(
+            f"{rows.source}: has no negatives, because each of the {len(rows)} pairs is related to "
+            "all positives; expected unrelated pairs, or triplets"
+        )
+    if rows.scores is None and not is_pairs:
+        for index in np.flatnonzero(ids[:, 1] == ids[:, 2])[:1].tolist():
+            raise InputError(
+                f"{rows.where(index)}: the negative is the same text as the positive; expected "
+                "another text"
+            )
+
+
+def _has_negatives(ids: np.ndarray) -> bool:
+    """Returns whether any anchor of pairs of texts, [n, 2], has a negative among the positives.
+
+    Negatives are different from the anchor and from all its positives (losses.py).
+    """
+    positives = np.unique(ids[:, 1])
+    related = np.unique(np.concatenate([ids, ids[:, [0, 0]]]), axis=0)
+    related = related[np.isin(related[:, 1], positives)]
+    _, counts = np.unique(related[:, 0], return_counts=True)
+    return bool(counts.min() < len(positives))
+
+
+def check_evaluation_rows(rows: TextRows) -> None:
+    """Raises InputError if there are no examples, or if all scores are equal."""
+    if not len(rows):
+        raise InputError(f"{rows.source}: has no examples; expected at least one")
+    if rows.scores is not None:
+        _check_different_scores(rows, "Spearman's correlation is undefined")
+
+
+def _check_different_scores(rows: TextRows, consequence: str) -> None:
+    if np.all(rows.scores == rows.scores[0]):
+        raise InputError(
+            f"{rows.source}: all {len(rows)} scores are {rows.scores[0]:g}, so {consequence}; "
+            "expected at least two different scores"
+        )
+
+
+# --- files ---
+
+
 def read_training_rows(settings: EmbeddingSettings) -> TextRows:
     """Reads the training examples.
 
@@ -138,3 +286,96 @@ def _read(file: str, columns: Sequence[str], score_column: str = "") -> TextRows
     located = Texts(str(path), texts[0], None, labels, places, [], unit)
     scores = label_array(located, "regression", ()) if score_column else None
     return TextRows(texts, scores, located.where, str(path))
+
+
+# --- arguments of the Python API ---
+
+
+def given_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
+    """Checks examples that are given as Python lists.
+
+    Args:
+        name: the name of the argument `texts` in error messages.
+        texts: a tuple of two or three lists of n strings.
+        scores: n numbers, or None.
+
+    Raises:
+        InputError: an argument has another type, lists differ in length, or a text is empty.
+    """
+    widths = (2, 3) if scores is None else (2,)
+    if not isinstance(texts, tuple) or len(texts) not in widths:
+        found = f"a tuple of {len(texts)} items" if isinstance(texts, tuple) else f"{texts!r:.60}"
+        expected = "two lists of strings" + (", or for triplets three" if scores is None else "")
+        raise InputError(f"{name} is {found}; expected a tuple of {expected}")
+    columns = tuple(check_strings(f"{name}[{i}]", side) for i, side in enumerate(texts))
+    check_same_length(**{f"{name}[{i}]": side for i, side in enumerate(columns)})
+    for i, column in enumerate(columns):
+        for index, text in enumerate(column):
+            if not text.strip():
+                raise InputError(f"{name}[{i}][{index}] is {text!r:.60}; expected a text")
+    array = None if scores is None else _score_array(scores, columns[0], name)
+    return TextRows(columns, array, lambda index: f"{name}, item {index}", name)
+
+
+def _score_array(scores: Any, texts: Sequence[str], name: str) -> np.ndarray:
+    items = check_list("scores", scores, "numbers")
+    check_same_length(**{f"{name}[0]": texts, "scores": items})
+    for index, item in enumerate(items):
+        is_number = isinstance(item, int | float | np.number) and not isinstance(item, bool)
+        if not is_number or not math.isfinite(item):
+            raise InputError(f"scores[{index}] is {item!r:.60}; expected a number")
+    return np.array(items, np.float32)
+
+
+def training_arguments(
+    texts: Any, scores: Any, loss: EmbeddingLoss | str | None, hidden_size: int
+) -> tuple[TextRows, EmbeddingLoss]:
+    """Checks the examples and the loss of `TextEmbedder.fit`, and returns both.
+
+    Raises:
+        InputError: an argument is invalid.
+    """
+    rows = given_rows("texts", texts, scores)
+    loss = _given_loss(loss, rows, hidden_size)
+    if rows.scores is not None:
+        check_scores(rows)
+    return rows, loss
+
+
+def _given_loss(
+    loss: EmbeddingLoss | str | None, rows: TextRows, hidden_size: int
+) -> EmbeddingLoss:
+    """Returns the loss for training on examples, for a model with vectors of a size.
+
+    `loss` may be the name of a loss, or None for the default.
+
+    Raises:
+        InputError: the loss is unknown or not for these examples, or a Matryoshka size is invalid.
+    """
+    if loss is None:
+        loss = "mnrl" if rows.scores is None else "cosent"
+    if not isinstance(loss, EmbeddingLoss):
+        loss = EmbeddingLoss(loss)
+    if loss.takes_scores != (rows.scores is not None):
+        found, expected = ("no scores", "scores") if loss.takes_scores else ("scores", "no scores")
+        raise InputError(f"loss={loss.name!r}: got {found}; expected {expected} for this loss")
+    sizes = matryoshka_sizes(f"sizes={loss.sizes!r:.60}", loss.sizes, hidden_size)
+    return replace(loss, columns=len(rows.columns), sizes=sizes)
+
+
+def given_evaluation_rows(name: str, texts: Any, scores: Any) -> TextRows:
+    """Checks pairs to evaluate; `name` is the name of the argument `texts` in error messages."""
+    rows = given_rows(name, texts, scores)
+    if len(rows.columns) != 2:
+        raise InputError(f"{name} is a tuple of 3 items; expected a tuple of two lists of strings")
+    if rows.scores is not None:
+        check_scores(rows)
+    check_evaluation_rows(rows)
+    return rows
+
+
+def fit_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the targets of `BatchLoss` for a batch of NumPy arrays."""
+    # Numbers within the batch, because float32 represents only integers up to 2**24.
+    _, ids = np.unique(batch["text_ids"], return_inverse=True)
+    return {"vectors": np.stack([batch["scores"], ids], axis=1).astype(np.float32)}

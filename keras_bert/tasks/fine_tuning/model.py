@@ -7,8 +7,7 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.optimization.layer_decay import layer_decay_multipliers
+from keras_bert.optimization.optimizers import AdamWeightDecay, layer_decay_multipliers
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.fine_tuning.batches import BatchSettings
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of

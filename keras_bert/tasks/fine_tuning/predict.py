@@ -11,8 +11,8 @@ from keras_bert.models.memory import check_batch_fits
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.training.cluster import all_sum
+from keras_bert.training.log import progress
 from keras_bert.training.objective import AfterBatch
-from keras_bert.training.progress import progress
 
 Predict = Callable[[Examples], dict[str, np.ndarray]]
 

@@ -21,7 +21,7 @@ from absl import logging
 from keras_bert.checkpoints.model_directory import check_replaceable, open_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
-from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.optimization.optimizers import LossScale
 from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
 from keras_bert.tasks.fine_tuning.best_directory import read_best_step, save_best
 from keras_bert.tasks.fine_tuning.examples import Examples
@@ -33,16 +33,17 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.fine_tuning.teacher import label, open_teacher
 from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
-from keras_bert.training.best import BestWeights
-from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement
-from keras_bert.training.loop import Evaluation, train
-from keras_bert.training.objective import AfterBatch
-from keras_bert.training.run import check_batch_sizes, check_train_batch_fits
-from keras_bert.training.run_directory import is_finished, log_finished, running
-from keras_bert.training.state import TrainState
+from keras_bert.training.log import Board, read_evaluations
+from keras_bert.training.loop import BestWeights, Evaluation, train
+from keras_bert.training.objective import (
+    AfterBatch,
+    TrainState,
+    check_batch_sizes,
+    check_train_batch_fits,
+)
+from keras_bert.training.run_folder import is_finished, log_finished, running
 from keras_bert.training.strategy import check_state_dtype
-from keras_bert.training.summaries import read_evaluations
 
 # A cache of the model's outputs for examples, {examples: {output: array}}. It must be cleared when
 # the weights change.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.defaults import TrainingDefaults
 from keras_bert.tasks.fine_tuning.distillation import Distillation
-from keras_bert.training.run import TrainingRun
+from keras_bert.training.objective import TrainingRun
 
 
 @dataclass(frozen=True)

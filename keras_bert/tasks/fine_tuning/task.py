@@ -10,7 +10,7 @@ from keras_bert.config import BertConfig
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.task import Task
-from keras_bert.training.board import Board
+from keras_bert.training.log import Board
 from keras_bert.training.objective import Objective
 
 # Maximum number of rows in a TensorBoard table of wrong predictions.

@@ -1,4 +1,4 @@
-r"""Reads annotated texts or words from JSON and Parquet files.
+r"""Reads annotated texts or words from JSON and Parquet files, and converts spans to tags of words.
 
 A JSON file has one object per line, or is one list of objects. A Parquet or Arrow file has a column
 `text` and one of SPAN_KEYS; a null means that there is no value. The forms of an object are:
@@ -17,31 +17,45 @@ Offsets count characters as in Python's `str`. If a span contains its text, offs
 units, as JavaScript counts, are recognized. The spans of Label Studio's HyperText have
 `globalOffsets`, which count the characters outside of tags. Other spans with a label, such as those
 of other keys or of further annotations, are counted in a warning.
+
+A text is one sentence and one document. It is split into the words that the exported model finds
+(`TextWords`). A span that is not made of whole words is extended to whole words. Of overlapping
+spans, the longest one is kept. Both are counted, and the first ones are logged.
 """
 
 import functools
 import json
 import os
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.columnar_files import FORMS, read_schema
 from keras_bert.common.errors import InputError
 from keras_bert.common.text_lines import parse_json, read_lines
 from keras_bert.tasks.classification.tables import read_rows
-from keras_bert.tasks.ner.conll import DOCUMENT_START, Sentence
-from keras_bert.tasks.ner.tag_schemes import UNKNOWN, Entity
+from keras_bert.tasks.ner.processor import TextWords
+from keras_bert.tasks.ner.tag_schemes import (
+    DOCUMENT_START,
+    OUTSIDE,
+    UNKNOWN,
+    Entity,
+    Sentence,
+    iob2_tags,
+)
+from keras_bert.text.tokenizer import BertTokenizer
 
 ENDINGS = (".jsonl", ".json", *FORMS)
 SPAN_KEYS = ("entities", "ents", "spans", "label", "labels")
-
 _EXPECTED = 'expected a span such as {"start": 0, "end": 3, "type": "PER"} or [0, 3, "PER"]'
 _WORDS = ("tokens", "words")
 _TAGS = ("ner_tags", "tags", "ner", "labels")
@@ -102,11 +116,11 @@ def read_annotated(path: str | os.PathLike) -> tuple[list[AnnotatedText], int]:
         raise InputError(f"{path}: contains {found}; expected JSON objects with texts and spans")
     if is_html:
         texts = [t if t.spans else replace(t, text=_text_content(t.text)) for t in texts]
-    log_unread(path, unread, first_unread)
+    _log_unread(path, unread, first_unread)
     return texts, num_rejected
 
 
-def log_unread(path: object, counts: Mapping[str, int], where: str) -> None:
+def _log_unread(path: object, counts: Mapping[str, int], where: str) -> None:
     """Logs how many spans with a label are not read; the first one of the file is at `where`."""
     if counts:
         kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
@@ -397,3 +411,164 @@ def _utf16_offsets(text: str) -> list[int]:
     """Returns the character offset of each UTF-16 code unit of a text, and of its end."""
     sizes = (2 if ord(character) > 0xFFFF else 1 for character in text)
     return [place for place, size in enumerate(sizes) for _ in range(size)] + [len(text)]
+
+
+# --- spans to tags of words ---
+
+_CHUNK_SIZE = 1024  # texts that are split at a time
+_NAMED = 3
+
+
+@dataclass
+class SpanCounts:
+    """The spans of a file that did not fit the words: how many, and where the first ones are.
+
+    Attributes:
+        misaligned: descriptions of spans that were extended to whole words.
+        overlapping: descriptions of spans that were dropped because they overlap a longer one.
+        without_words: descriptions of spans that were dropped because they contain no word.
+    """
+
+    misaligned: list[str] = field(default_factory=list)
+    overlapping: list[str] = field(default_factory=list)
+    without_words: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, int]:
+        """Returns the numbers of spans, as in results.json."""
+        return {
+            "misaligned_spans": len(self.misaligned),
+            "overlapping_spans": len(self.overlapping),
+            "spans_without_words": len(self.without_words),
+        }
+
+    def log(self) -> None:
+        """Logs a warning for each kind of span that occurs."""
+        for problem, found in (
+            ("spans extended to whole words", self.misaligned),
+            ("spans dropped because they overlap a longer one", self.overlapping),
+            ("spans dropped because they contain no word", self.without_words),
+        ):
+            if found:
+                first = "; ".join(found[:_NAMED])
+                logging.warning("%s: %d, the first: %s", problem, len(found), first)
+
+
+def tagged_sentences(
+    texts: Sequence[AnnotatedText], tokenizer: BertTokenizer
+) -> tuple[list[Sentence], SpanCounts]:
+    """Splits texts into words, and converts their spans to IOB2 tags of the words.
+
+    Texts without words are skipped. If a text is not annotated, its sentence has no tags.
+
+    Raises:
+        InputError: no text has a word.
+    """
+    sentences: list[Sentence] = []
+    counts = SpanCounts()
+    for each, words in zip(texts, _split(texts, tokenizer), strict=True):
+        tags: list[str] = []
+        if each.spans is not None:
+            entities = _fitted(each, words, counts)
+            tags = aligned_tags(each.text, entities, words, each.where)
+            for start, end in each.unknown:
+                covered = slice(*_covered(words, start, end))
+                tags[covered] = [UNKNOWN if tag == OUTSIDE else tag for tag in tags[covered]]
+        if words:
+            strings = tuple(each.text[start:end] for start, end in words)
+            sentences.append(Sentence(strings, tuple(tags), each.line, len(sentences), each.unit))
+    if not sentences:
+        raise InputError(f"{texts[0].where}: contains no words, and neither do the texts after it")
+    return sentences, counts
+
+
+def _split(
+    texts: Sequence[AnnotatedText], tokenizer: BertTokenizer
+) -> Iterator[list[tuple[int, int]]]:
+    """Yields (start, end) of the words of each text, with character offsets."""
+    text_words = TextWords(tokenizer)
+    for first in range(0, len(texts), _CHUNK_SIZE):
+        chunk = tf.constant([each.text for each in texts[first : first + _CHUNK_SIZE]])
+        words, spans = text_words.split(chunk)
+        places = list(zip(spans.starts.numpy().tolist(), spans.ends.numpy().tolist(), strict=True))
+        for start, end in pairwise(words.row_splits.numpy().tolist()):
+            yield places[start:end]
+
+
+def _fitted(
+    each: AnnotatedText, words: Sequence[tuple[int, int]], counts: SpanCounts
+) -> list[Entity]:
+    """Returns the spans of a text that are kept, extended to whole words, in text order."""
+    fitted: list[tuple[Entity, int, int]] = []  # A span, its first word and the word after it.
+    for kind, start, end in dict.fromkeys(each.spans):
+        quoted = each.text[start:end]
+        where = f"{each.where}, characters {start} to {end}, {quoted!r:.60}"
+        first, last = _covered(words, start, end)
+        if first >= last:
+            counts.without_words.append(where)
+            continue
+        fit = (kind, words[first][0], words[last - 1][1])
+        stripped = start + len(quoted) - len(quoted.lstrip()), start + len(quoted.rstrip())
+        if fit[1:] != stripped:
+            counts.misaligned.append(f"{where}, became {each.text[fit[1] : fit[2]]!r:.60}")
+        fitted.append((fit, first, last))
+    kept: list[Entity] = []
+    is_taken = [False] * len(words)
+    fitted.sort(key=lambda item: (item[0][1] - item[0][2], item[0][1]))  # The longest span first.
+    for (kind, start, end), first, last in fitted:
+        # A span overlaps one that is at least as long only if its first or last word is in both.
+        if is_taken[first] or is_taken[last - 1]:
+            where = f"{each.where}, characters {start} to {end}, {each.text[start:end]!r:.60}"
+            counts.overlapping.append(f"{where} ({kind})")
+        else:
+            kept.append((kind, start, end))
+            is_taken[first:last] = [True] * (last - first)
+    return sorted(kept, key=lambda entity: entity[1])
+
+
+def _covered(words: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int]:
+    """Returns the first word with characters from `start` to `end`, and the word after the last."""
+    return (
+        bisect_right(words, start, key=lambda word: word[1]),
+        bisect_left(words, end, key=lambda word: word[0]),
+    )
+
+
+def aligned_tags(
+    text: str, entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str
+) -> list[str]:
+    """Converts the entities of a text to IOB2 tags, one for each word.
+
+    Args:
+        text: the text.
+        entities: (type, start, end) of each entity, with character offsets.
+        words: (start, end) of each word, with character offsets.
+        where: the expression for `entities` in error messages, such as "entities[0]".
+
+    Raises:
+        InputError: an entity does not consist of complete words, or overlaps another one.
+    """
+    first = {start: place for place, (start, _) in enumerate(words)}
+    last = {end: place for place, (_, end) in enumerate(words)}
+    aligned: list[Entity] = []
+    owners: dict[int, int] = {}
+    for place, (kind, start, end) in enumerate(entities):
+        if start not in first or end not in last:
+            covered = [(a, b) for a, b in words if a < end and b > start]
+            hint = ""
+            if covered:
+                a, b = covered[0][0], covered[-1][1]
+                hint = f", such as {a} to {b}: {text[a:b]!r:.80}"
+            raise InputError(
+                f"{where}[{place}]: characters {start} to {end}, {text[start:end]!r:.80}, are not "
+                f"complete words; expected the start and the end of words{hint}"
+            )
+        span = range(first[start], last[end] + 1)
+        overlapped = next((owners[word] for word in span if word in owners), None)
+        if overlapped is not None:
+            raise InputError(
+                f"{where}[{place}]: characters {start} to {end} overlap {where}[{overlapped}]; "
+                "expected entities that do not overlap"
+            )
+        owners |= dict.fromkeys(span, place)
+        aligned.append((kind, span.start, span.stop))
+    return iob2_tags(aligned, len(words))

@@ -1,1 +1,9 @@
-"""Pre-trains an encoder and its heads on TFRecords."""
+"""Pre-trains BERT on records: masked tokens, next sentences, or next tokens.
+
+recipe.py      TOML -> flags of each phase
+settings.py    the settings of a run
+inputs.py      settings -> checked records, vocabulary, config, checkpoint, tokenizer settings
+batches.py     records -> batches, a function of (seed, step)
+objective.py   batch -> losses and accuracies
+run.py         phases -> runs -> model/, results.json with the unigram baseline; dry run
+"""

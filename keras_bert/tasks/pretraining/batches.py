@@ -13,9 +13,9 @@ Packed rows contain several examples. Their batches also have position_ids and e
 example), [B, P] each, like next_sentence_labels.
 
 Records without masks are masked on the host (data/masking.py), so that accelerators run the same
-program for all records. Left-to-right prediction has next tokens instead of masks
-(left_to_right.py). During a batch ramp (training/ramp.py) a batch keeps its size B, and padding
-replaces the micro-batches that a step does not have yet.
+program for all records. Left-to-right prediction has next tokens instead of masks. During a batch
+ramp, a batch keeps its size B, and padding replaces the micro-batches that a step does not have
+yet.
 """
 
 from collections.abc import Callable
@@ -25,15 +25,52 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.data.masking import Masking, mask_examples
-from keras_bert.data.parsing import parse_records
-from keras_bert.data.pretraining_records import PretrainingData
-from keras_bert.tasks.pretraining.left_to_right import next_tokens
+from keras_bert.data.records import PretrainingData, parse_records
 from keras_bert.text.vocabulary import load_vocab
-from keras_bert.training.ramp import NO_RAMP, BatchRamp
 
 SHUFFLE_BUFFER = 65_536
 READ_CYCLE = 8
 _EVALUATION_SEED = 0
+_MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+
+
+# --- batch ramp ---
+
+
+@dataclass(frozen=True)
+class BatchRamp:
+    """A schedule for the number of micro-batches in a step, which increases at the start of a run.
+
+    Early in training, small batches suffice for a good gradient, and they allow more steps in a
+    fixed budget (Geiping & Goldstein 2023, section 4.3). Micro-batches keep their size, so nothing
+    is recompiled.
+
+    Step n has 1 + floor(n · (G - 1) / N) micro-batches for n < N, and G from step N on.
+
+    Attributes:
+        micro_batches: G, the number of micro-batches of a full batch, at least 1.
+        steps: N, the number of steps until the batch is full; 0 for full batches from the start.
+    """
+
+    micro_batches: int = 1
+    steps: int = 0
+
+    def counts(self) -> np.ndarray:
+        """Returns the number of micro-batches of each step of the ramp, [N] int64."""
+        return 1 + np.arange(self.steps, dtype=np.int64) * (self.micro_batches - 1) // (
+            self.steps or 1
+        )
+
+    def before(self, step: int) -> int:
+        """Returns the total number of micro-batches in steps 0 to `step` - 1."""
+        full = max(0, step - self.steps)
+        return int(self.counts()[:step].sum()) + full * self.micro_batches
+
+
+NO_RAMP = BatchRamp()
+
+
+# --- batches ---
 
 
 @dataclass(frozen=True)
@@ -241,3 +278,37 @@ def _preparer(
         return batch
 
     return mask
+
+
+# --- next tokens ---
+
+
+def next_tokens(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Replaces the masks of a batch, if it has any, with next_token_ids and next_token_weights.
+
+    The label of each token is the next token (Devlin et al. 2019, section 5.1, "LTR & No NSP").
+
+    Both are [B, S], int32 and float32. The weights are 1 for tokens that have a next token in their
+    example, and 0 otherwise. In input_ids, the original tokens replace the masked ones.
+    """
+    ids = _unmasked(batch) if _MASKS[0] in batch else batch["input_ids"]
+    # The number of each token's example, 0 at padding. An unpacked row is one example.
+    example = batch.get("example_ids", batch["input_mask"])
+    has_next = (example[:, :-1] == example[:, 1:]) & (example[:, 1:] > 0)
+    one_token = [[0, 0], [0, 1]]
+    rest = {name: value for name, value in batch.items() if name not in _MASKS}
+    return rest | {
+        "input_ids": ids,
+        "next_token_ids": tf.pad(ids[:, 1:], one_token),
+        "next_token_weights": tf.pad(tf.cast(has_next, tf.float32), one_token),
+    }
+
+
+def _unmasked(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns input_ids with the original tokens in place of [MASK] and random tokens."""
+    # [k, 2]: row and slot of each prediction, without the slots that are padding.
+    slots = tf.where(batch["masked_lm_weights"] > 0)
+    positions = tf.gather_nd(batch["masked_lm_positions"], slots)
+    places = tf.stack([slots[:, 0], tf.cast(positions, tf.int64)], axis=1)
+    original = tf.gather_nd(batch["masked_lm_ids"], slots)
+    return tf.tensor_scatter_nd_update(batch["input_ids"], places, original)

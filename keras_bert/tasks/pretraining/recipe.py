@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from absl.flags import ArgumentParser
 
 import keras_bert
 from keras_bert.common.errors import InputError
@@ -35,18 +37,6 @@ _SCHEDULE_FLAGS = (
     "num_warmup_steps",
 )
 _LENGTH_PLACEHOLDER = "{max_seq_length}"
-
-
-class Parser(Protocol):
-    """The methods of an absl flag parser that check the values in a recipe."""
-
-    def parse(self, value: Any) -> Any:
-        """Returns the parsed value, or raises ValueError with the reason."""
-
-    def flag_type(self) -> str:
-        """Returns `int`, `float`, `bool`, `string` or `string enum`."""
-
-
 _TYPES = {
     "int": (int, "a whole number"),
     "float": (int | float, "a number"),
@@ -81,9 +71,12 @@ class Phase:
         return f"{self.recipe}: phase {self.number}"
 
 
+# --- read ---
+
+
 def read_recipe(
     path: str,
-    parsers: Mapping[str, Parser],
+    parsers: Mapping[str, ArgumentParser],
     check_data: Callable[..., Any],
     data_flags: Mapping[str, type],
 ) -> list[Phase]:
@@ -143,6 +136,42 @@ def read_recipe(
     return read
 
 
+def _check_tables(path: str, content: Mapping[str, Any], phases: Any) -> None:
+    unknown = sorted(set(content) - {"data", "flags", "phase"})
+    if unknown:
+        raise InputError(f"{path}: unknown key {unknown[0]}; expected data, flags or phase")
+    if not isinstance(phases, list) or not phases:
+        raise InputError(f"{path}: has no [[phase]]; expected at least one")
+    tables = {"data": content.get("data", {}), "flags": content.get("flags", {})}
+    for number, phase in enumerate(phases, 1):
+        tables[f"phase {number}"] = phase
+        if isinstance(phase, dict):
+            tables[f"phase {number}: data"] = phase.get("data", {})
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{path}: {name} is {table!r}; expected a table")
+
+
+def _flag(place: str, name: str, value: Any, parsers: Mapping[str, ArgumentParser]) -> Any:
+    if name not in parsers:
+        raise InputError(f"{place}: {name} is not a flag that a recipe can set")
+    kind, expected = _TYPES[parsers[name].flag_type()]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{place}: {name} is {value!r}; expected {expected}")
+    try:
+        return parsers[name].parse(value)
+    except ValueError as error:
+        raise InputError(f"{place}: {name} is {value!r}: {error}") from None
+
+
+def _check_data_flag(place: str, name: str, value: Any, known: Mapping[str, type]) -> None:
+    if name not in known:
+        raise InputError(f"{place} is not a flag of create-pretraining-data")
+    kind, expected = _TYPES["string" if known[name] is str else known[name].__name__]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{place} is {value!r}; expected {expected}")
+
+
 def bundled_recipes() -> list[str]:
     """Returns the names of the bundled recipes."""
     return sorted(path.stem for path in _BUNDLED.glob("*.toml"))
@@ -158,6 +187,9 @@ def find_recipe(name: str) -> Path:
     if is_plain and path.stem in bundled_recipes() and not path.is_file():
         return _BUNDLED / f"{path.stem}.toml"
     return path
+
+
+# --- plan ---
 
 
 def plan_phases(
@@ -201,54 +233,6 @@ def plan_phases(
         )
         for index, phase in enumerate(planned)
     ]
-
-
-def data_command(phase: Phase) -> str:
-    """Returns the command that creates a phase's records, with placeholders such as TEXT."""
-    settings = [
-        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in phase.data.items()
-    ]
-    places = ["--input_file=TEXT", "--vocab_file=VOCAB"]
-    output = phase.flags["input_file"] or f"records-{phase.flags['max_seq_length']}"
-    command = ["keras-bert create-pretraining-data", *places, f"--output_dir={output}"]
-    return " ".join([*command, *settings])
-
-
-def _check_tables(path: str, content: Mapping[str, Any], phases: Any) -> None:
-    unknown = sorted(set(content) - {"data", "flags", "phase"})
-    if unknown:
-        raise InputError(f"{path}: unknown key {unknown[0]}; expected data, flags or phase")
-    if not isinstance(phases, list) or not phases:
-        raise InputError(f"{path}: has no [[phase]]; expected at least one")
-    tables = {"data": content.get("data", {}), "flags": content.get("flags", {})}
-    for number, phase in enumerate(phases, 1):
-        tables[f"phase {number}"] = phase
-        if isinstance(phase, dict):
-            tables[f"phase {number}: data"] = phase.get("data", {})
-    for name, table in tables.items():
-        if not isinstance(table, dict):
-            raise InputError(f"{path}: {name} is {table!r}; expected a table")
-
-
-def _flag(place: str, name: str, value: Any, parsers: Mapping[str, Parser]) -> Any:
-    if name not in parsers:
-        raise InputError(f"{place}: {name} is not a flag that a recipe can set")
-    kind, expected = _TYPES[parsers[name].flag_type()]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{place}: {name} is {value!r}; expected {expected}")
-    try:
-        return parsers[name].parse(value)
-    except ValueError as error:
-        raise InputError(f"{place}: {name} is {value!r}: {error}") from None
-
-
-def _check_data_flag(place: str, name: str, value: Any, known: Mapping[str, type]) -> None:
-    if name not in known:
-        raise InputError(f"{place} is not a flag of create-pretraining-data")
-    kind, expected = _TYPES["string" if known[name] is str else known[name].__name__]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{place} is {value!r}; expected {expected}")
 
 
 def _scaled(steps: int, scale: float) -> int:
@@ -295,3 +279,15 @@ def _with_length(phase: Phase, name: str) -> str:
             f"{_LENGTH_PLACEHOLDER}"
         )
     return value.replace(_LENGTH_PLACEHOLDER, str(length))
+
+
+def data_command(phase: Phase) -> str:
+    """Returns the command that creates a phase's records, with placeholders such as TEXT."""
+    settings = [
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in phase.data.items()
+    ]
+    places = ["--input_file=TEXT", "--vocab_file=VOCAB"]
+    output = phase.flags["input_file"] or f"records-{phase.flags['max_seq_length']}"
+    command = ["keras-bert create-pretraining-data", *places, f"--output_dir={output}"]
+    return " ".join([*command, *settings])

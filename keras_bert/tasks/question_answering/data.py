@@ -1,23 +1,112 @@
-"""Reads the training, development and test questions of a run.
+"""Reads and checks the questions of a run: SQuAD files, tables, TensorFlow Datasets, arguments.
 
-Questions that cannot be used for training or scoring are skipped, and a warning reports how many.
+A SQuAD file, v1.1 or v2.0:
+
+    {"data": [{"paragraphs": [{"context": str, "qas": [
+        {"id": str or int, "question": str, "answers": [{"text": str, "answer_start": int}],
+         "is_impossible": bool}]}]}]}
+
+Each row of a table, as on the Hugging Face Hub, is a line or a list item of a JSON file, or a row
+of a Parquet or Arrow file:
+
+    {"id": str or int, "context": str, "question": str,
+     "answers": {"text": [str], "answer_start": [int]}}
+
+`answer_start` is a character offset in the context. An answer with empty text is no answer. Test
+files may have no "answers". Questions that cannot be used for training or scoring are skipped, and
+a warning reports how many.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import math
+import numbers
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from absl import logging
 
+from keras_bert.common.columnar_files import FORMS, read_schema
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.question_answering.questions import (
-    Question,
-    aligned,
-    check_answered,
-    load_questions,
-)
-from keras_bert.tasks.question_answering.settings import AnswerSettings
-from keras_bert.tasks.question_answering.tfds import read_tfds
+from keras_bert.common.text_lines import parse_json, read_lines
+from keras_bert.tasks.checks import check_list, check_same_length
+from keras_bert.tasks.classification.tables import read_rows
+from keras_bert.tasks.prepared_tfds import open_prepared, read_split
+
+# --- settings ---
+
+# The minimum number of tokens in a window besides the context: [CLS], two [SEP], one of a question.
+_NOT_CONTEXT = 4
+_AT_LEAST_ONE = ("n_best_size", "max_answer_length", "max_query_length", "doc_stride")
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """Window and decoding settings, named like the flags of run_squad.
+
+    Attributes:
+        max_seq_length: maximum number of tokens in a window, including [CLS] and both [SEP].
+        max_query_length: maximum number of tokens in a question; longer questions are truncated.
+        doc_stride: number of tokens between the starts of two consecutive windows.
+        n_best_size: maximum number of candidates for each question.
+        max_answer_length: maximum number of tokens in an answer.
+        version_2_with_negative: whether a question may have no answer.
+        null_score_diff_threshold: a question whose null odds (score of "no answer" - score of the
+            best text) are higher gets the empty answer; None means 0.
+
+    Raises:
+        InputError: a value is out of range, or a threshold is given but every question has an
+            answer.
+    """
+
+    max_seq_length: int = 384
+    max_query_length: int = 64
+    doc_stride: int = 128
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float | None = None
+
+    def __post_init__(self):
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)}: expected at least 1")
+        if self.max_seq_length < self.max_query_length + 4:
+            raise InputError(
+                f"max_seq_length={self.max_seq_length}: expected at least "
+                f"{self.max_query_length + 4}, to fit max_query_length={self.max_query_length}, "
+                "[CLS], two [SEP] and one context token"
+            )
+        threshold = self.null_score_diff_threshold
+        if threshold is None:
+            return
+        if not math.isfinite(threshold):
+            raise InputError(f"null_score_diff_threshold={threshold}: expected a finite number")
+        if not self.version_2_with_negative:
+            raise InputError(
+                f"null_score_diff_threshold={threshold}: needs version_2_with_negative, because "
+                "all questions of v1.1 have an answer"
+            )
+
+    @property
+    def threshold(self) -> float | None:
+        """The null odds threshold used in decoding; None if every question has an answer (v1.1)."""
+        return (self.null_score_diff_threshold or 0.0) if self.version_2_with_negative else None
+
+
+def check_doc_stride(doc_stride: int, max_seq_length: int) -> None:
+    """Rejects a `doc_stride` set by the user that exceeds the part of the context in any window.
+
+    The default stride is not checked. If it is larger than a window, the windows do not overlap.
+    """
+    largest = max_seq_length - _NOT_CONTEXT
+    if doc_stride > largest:
+        raise InputError(
+            f"doc_stride={doc_stride}: is larger than the part of the context in a window; "
+            f"expected at most {largest}, for max_seq_length={max_seq_length}"
+        )
 
 
 @dataclass(frozen=True)
@@ -48,6 +137,34 @@ class SquadSettings:
     def version_2(self) -> bool:
         """Whether a question may have no answer."""
         return self.answers.version_2_with_negative
+
+
+# --- questions ---
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer's text and its start, a character offset in the context."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about a context, with its gold answers.
+
+    `answers` is empty if the context has no answer (v2.0), and None if the question has no
+    "answers" in the file. All questions about a context share one string object.
+    """
+
+    id: str
+    text: str
+    context: str
+    answers: tuple[Answer, ...] | None
+
+
+# --- reading the questions of a run ---
 
 
 @dataclass(frozen=True)
@@ -152,3 +269,267 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
             f"no {kind} question has an answer; expected at least one, or --version_2_with_negative"
         )
     return kept
+
+
+# --- files ---
+
+
+def load_questions(path: str | os.PathLike) -> list[Question]:
+    """Reads the questions of a SQuAD file, v1.1 or v2.0, or of a table.
+
+    Raises:
+        InputError: the file cannot be read or has another format, there are no questions, a text
+            is empty, or two questions have the same id.
+    """
+    questions: list[Question] = []
+    contexts: dict[str, str] = {}
+    for where, item in _items(Path(path)):
+        if isinstance(item, dict) and item.keys() & {"context", "question"}:
+            context = _text(item, "context", where)
+            questions.append(_question(item, contexts.setdefault(context, context), where, path))
+            continue
+        for j, paragraph in enumerate(_field(item, "paragraphs", list, where)):
+            place = f"{where}.paragraphs[{j}]"
+            context = _text(paragraph, "context", place)
+            for k, entry in enumerate(_field(paragraph, "qas", list, place)):
+                questions.append(_question(entry, context, f"{place}.qas[{k}]", path))
+    _check_ids(questions, path)
+    return questions
+
+
+def _items(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yields (place, item) for each article of a SQuAD file, or each row of a table."""
+    if form := FORMS.get(path.suffix.lower()):
+        yield from _table_rows(path, form)
+        return
+    lines = [*read_lines(path)]
+    parts = [(number, line.strip()) for number, line in lines if line.strip()]
+    if len(parts) > 1 and parts[0][1].endswith("}") and parts[1][1].startswith("{"):
+        for number, line in parts:
+            yield f"{path}, line {number}", parse_json(line, f"{path}, line {number}")
+        return
+    content = parse_json("\n".join(line for _, line in lines), f"{path}")
+    if isinstance(content, dict) and "context" in content:
+        content = [content]
+    data = content if isinstance(content, list) else _field(content, "data", list, f"{path}")
+    yield from ((f"{path}: data[{i}]", item) for i, item in enumerate(data))
+
+
+def _table_rows(path: Path, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    names, _ = read_schema(path, form)
+    optional = [name for name in ("answers", "is_impossible") if name in names]
+    columns = ["id", "question", "context", *optional]
+    for row in read_rows(path, columns):
+        yield f"{path}, row {row.line}", dict(zip(columns, row.cells, strict=True))
+
+
+def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> Question:
+    name = _name(entry, where)
+    text = _text(entry, "question", f"{path}: the question {name!r}")
+    if entry.get("answers") is None and not entry.get("is_impossible"):
+        return Question(name, text, context, None)
+    where = f"{path}: the question {name!r}"
+    answers = entry.get("answers") or []
+    if isinstance(answers, dict):
+        columns = {name: _field(answers, name, list, where) for name in ("text", "answer_start")}
+        check_same_length(
+            **{f"{where}: text": columns["text"]}, answer_start=columns["answer_start"]
+        )
+        answers = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
+    elif answers:
+        answers = _field(entry, "answers", list, where)
+    found = tuple(
+        Answer(each["text"], _field(each, "answer_start", int, where))
+        for each in answers
+        if _field(each, "text", str, where).strip()
+    )
+    if found and entry.get("is_impossible"):
+        raise InputError(
+            f"{where}: has is_impossible and the answer {found[0].text!r}; expected only one "
+            "of them"
+        )
+    return Question(name, text, context, found)
+
+
+def _field(value: Any, name: str, kind: type, where: str) -> Any:
+    """Returns a field of a JSON object; raises InputError if it is missing or has another type."""
+    found = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(found, kind):
+        got = f"{found!r:.60}" if isinstance(value, dict) and name in value else "nothing"
+        raise InputError(f"{where}: expected {name!r} to be a {kind.__name__}, got {got}")
+    return found
+
+
+def _name(entry: Any, where: str) -> str:
+    # Question ids are integers in GermanQuAD; predictions are keyed by strings.
+    number = entry.get("id") if isinstance(entry, dict) else None
+    return f"{number}" if type(number) is int else _field(entry, "id", str, where)
+
+
+def _text(value: Any, name: str, where: str) -> str:
+    text = _field(value, name, str, where)
+    if not text.strip():
+        raise InputError(f"{where}: {name!r} is empty; expected text")
+    return text
+
+
+def _check_ids(questions: Iterable[Question], where: object) -> None:
+    """Checks that there are questions and that their ids are unique."""
+    seen: dict[str, str] = {}
+    for question in questions:
+        if question.id in seen:
+            raise InputError(
+                f"{where}: duplicate question id {question.id!r}, for "
+                f"{seen[question.id][:60]!r} and {question.text[:60]!r}; expected unique ids"
+            )
+        seen[question.id] = question.text
+    if not seen:
+        raise InputError(f"{where}: contains no questions; expected a SQuAD file")
+
+
+def check_answered(questions: Iterable[Question], where: object) -> None:
+    """Checks that every question of a file has "answers", which may be empty."""
+    for question in questions:
+        if question.answers is None:
+            raise InputError(
+                f"{where}: the question {question.id!r} has no 'answers'; expected answers in a "
+                "file for training or evaluation"
+            )
+
+
+# --- TensorFlow Datasets ---
+
+
+def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
+    """Reads the questions of a SQuAD split.
+
+    `version` is "v1.1" or "v2.0", and `split` is "train" or "validation". An empty `data_dir` means
+    TFDS_DATA_DIR or ~/tensorflow_datasets.
+    """
+    builder = open_prepared(f"squad/{version}", data_dir)
+    contexts: dict[str, str] = {}
+    questions = [_tfds_question(row, contexts) for row in read_split(builder, split)]
+    _check_ids(questions, f"{builder.data_path}, split {split}")
+    return questions
+
+
+def _tfds_question(row: dict, contexts: dict[str, str]) -> Question:
+    context = row["context"].decode()
+    answers = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+    return Question(
+        row["id"].decode(),
+        row["question"].decode(),
+        contexts.setdefault(context, context),  # One string for all of its questions.
+        tuple(Answer(text.decode(), int(start)) for text, start in answers if text.strip()),
+    )
+
+
+# --- arguments of the Python API ---
+
+
+def questions_of(
+    texts: Sequence[str], contexts: Sequence[str], answers: Sequence[Any]
+) -> list[Question]:
+    """Creates questions from the arguments of `QuestionAnswerer.fit`; their ids are "0", "1", ...
+
+    Each item of `answers` is {"text": str, "start": int}, a list of such items, or None. An answer
+    with empty text is no answer.
+    """
+    answers = check_list("answers", answers, "answers")
+    check_same_length(questions=texts, answers=answers)
+    return [
+        Question(str(i), text, context, tuple(_answers_of(given, f"answers[{i}]")))
+        for i, (text, context, given) in enumerate(zip(texts, contexts, answers, strict=True))
+    ]
+
+
+def _answers_of(given: Any, where: str) -> Iterator[Answer]:
+    """Yields the answers to one question; none if `given` is None."""
+    if given is None:
+        return
+    for answer in [given] if isinstance(given, Mapping) else check_list(where, given, "answers"):
+        text, start = (
+            answer.get(name) if isinstance(answer, Mapping) else None for name in ("text", "start")
+        )
+        is_integer = isinstance(start, numbers.Integral) and not isinstance(start, bool)
+        if not isinstance(text, str) or not is_integer:
+            raise InputError(
+                f'{where} is {answer!r:.60}; expected {{"text": str, "start": int}} or None'
+            )
+        if text.strip():
+            yield Answer(text, int(start))
+
+
+def trainable_questions(questions: Sequence[Question]) -> list[Question]:
+    """Corrects questions of `questions_of` with `aligned`; raises InputError without a match."""
+    found = aligned(questions)
+    for question, match in zip(questions, found, strict=True):
+        if match is None:
+            answer = question.answers[0]
+            raise InputError(
+                f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a "
+                f"text at this offset of contexts[{question.id}]"
+            )
+    return found
+
+
+# --- positions of answers ---
+
+
+def aligned(questions: Sequence[Question]) -> list[Question | None]:
+    """Corrects the positions of the first answers to a file's questions, those that training uses.
+
+    If the context has the answer's words at `start`, the question is returned unchanged. If it has
+    them at `start` counted in UTF-16 code units, as JavaScript does, the answer is moved there. If
+    more answers are found only in UTF-16 than only in characters, UTF-16 comes first for all.
+    Otherwise, the words are searched for, with any white space between them, in the part of the
+    context that the answer should cover and one word on either side. The nearest match becomes the
+    answer. The result is None for a question without a match.
+    """
+    readings = [(question, _from_utf16(question)) for question in questions]
+    if sum(_is_at_start(moved) - _is_at_start(same) for same, moved in readings) > 0:
+        readings = [(moved, same) for same, moved in readings]
+    return [
+        next(filter(_is_at_start, reading), None) or _nearest(reading[0]) for reading in readings
+    ]
+
+
+def _is_at_start(question: Question) -> bool:
+    """Returns whether the first answer is at its position; true without answers."""
+    if not question.answers:
+        return True
+    text, start = question.answers[0].text, question.answers[0].start
+    found = question.context[start : start + len(text)] if start >= 0 else ""
+    return bool(text.split()) and found.split() == text.split()
+
+
+def _from_utf16(question: Question) -> Question:
+    """Converts the first answer's position from UTF-16 code units to characters."""
+    if not question.answers or question.answers[0].start < 0:
+        return question
+    answer, *others = question.answers
+    units = question.context[: answer.start].encode("utf-16-le", "surrogatepass")
+    start = len(units[: 2 * answer.start].decode("utf-16-le", "replace"))
+    return replace(question, answers=(replace(answer, start=start), *others))
+
+
+def _nearest(question: Question) -> Question | None:
+    """Moves the first answer to the nearest match of its words; None if there is none near it."""
+    answer, *others = question.answers
+    context, words = question.context, answer.text.split()
+    if answer.start < 0 or not words:
+        return None
+    spans = [match.span() for match in re.finditer(r"\S+", context)]
+    end = answer.start + len(answer.text)
+    touched = [i for i, (first, last) in enumerate(spans) if first < end and last >= answer.start]
+    if not touched:
+        return None
+    around = spans[max(touched[0] - 1, 0) : touched[-1] + 2]  # One more word on either side.
+    pattern = re.compile(r"\s+".join(map(re.escape, words)))
+    places = [match.span() for match in pattern.finditer(context, around[0][0], around[-1][1])]
+    if not places:
+        return None
+    start, end = min(places, key=lambda place: abs(place[0] - answer.start))
+    return replace(question, answers=(Answer(context[start:end], start), *others))

@@ -1,24 +1,101 @@
-"""Converts questions and contexts to windows, and logits to answers, in TensorFlow graphs.
+"""Splits questions and contexts into overlapping windows of tokens, and labels the answers in them.
 
-    question, context: strings [B] -> windows, ragged int32 [n, (S)]      preprocess
-    start, end logits [T] -> best spans -> answers [B]                    decode
+    question, context: strings [B] -> tokens with byte offsets -> windows, ragged int32 [n, (S)]
 
-Offsets count characters, as in Python's `str`. An invalid UTF-8 byte counts as one character, as in
-`context.decode("utf-8", "surrogateescape")`.
+    [CLS] question [SEP] part of the context [SEP]        one window
+      0      0       0            1            1          its segment ids
 
-B questions, n windows, S tokens of the longest window, T tokens of all windows, K candidates.
+Each distinct context is tokenized once.
+
+B questions, C distinct contexts, D tokens of these contexts, n windows, S tokens of the longest
+window, T tokens of all windows.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from keras_bert.serving.inputs import same_shape
-from keras_bert.tasks.question_answering.settings import AnswerSettings
-from keras_bert.tasks.question_answering.span_decoding import BestSpans, find_best_spans
-from keras_bert.tasks.question_answering.span_windows import SpanWindows, make_windows
-from keras_bert.text.offsets import byte_to_char_offsets, valid_utf8
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.prepared import Prepared, prepare
+from keras_bert.tasks.question_answering.data import AnswerSettings, Question
+from keras_bert.tasks.question_answering.decoding import (
+    ENDS,
+    SpanWindows,
+    decode_answers,
+    largest_of,
+)
+from keras_bert.text.offsets import row_ids
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.windows import count_windows
+
+
+def make_windows(
+    question: tf.Tensor, context: tf.Tensor, tokenizer: BertTokenizer, settings: AnswerSettings
+) -> SpanWindows:
+    """Tokenizes questions and their contexts, strings [B] each, and splits each pair into windows.
+
+    Each question has at least one window, and each token of its context is in at least one of them.
+    """
+    # Tokenize all texts in one call, the contexts first.
+    context, context_of = tf.unique(context)
+    count = tf.size(context)
+    ids, token_starts, token_ends = tokenizer.tokenize_with_offsets(
+        tf.concat([context, question], axis=0)
+    )
+    starts, sizes = (
+        tf.cast(of_texts, tf.int32) for of_texts in (ids.row_starts(), ids.row_lengths())
+    )
+    query_starts, truncated = starts[count:], sizes[count:] > settings.max_query_length
+    queries = tf.minimum(sizes[count:], settings.max_query_length)
+    starts, sizes = (tf.gather(of_contexts, context_of) for of_contexts in (starts, sizes))
+    room = settings.max_seq_length - 3 - queries
+    step = tf.minimum(room, settings.doc_stride)
+    counts = count_windows(sizes, room, step)
+
+    nth = tf.ragged.range(counts)  # [B, (windows)]
+    row = row_ids(nth.row_splits)  # [n]
+    offset = nth.values * tf.gather(step, row)
+    length = tf.minimum(tf.gather(sizes, row) - offset, tf.gather(room, row))
+    context_at = tf.gather(queries, row) + 2
+    first_token = tf.gather(starts, row) + offset
+
+    # The token indices of the windows as one padded table [n, S]; the padding is removed below.
+    # [SEP] and [CLS] have the two indices after the tokens of the texts.
+    separator = tf.size(ids.values)
+    tokens = tf.concat([ids.values, [tokenizer.sep_token_id, tokenizer.cls_token_id]], axis=0)
+    lengths = context_at + length + 1
+    place = tf.range(largest_of(lengths))[tf.newaxis]
+    at = context_at[:, tf.newaxis]
+    in_query = (place >= 1) & (place < at - 1)
+    in_context = (place >= at) & (place < lengths[:, tf.newaxis] - 1)
+    token = tf.where(in_context, first_token[:, tf.newaxis] + place - at, separator)
+    query_start = tf.gather(query_starts, row)[:, tf.newaxis]
+    token = tf.where(in_query, query_start + place - 1, token)
+    token = tf.where(place == 0, separator + 1, token)
+
+    real = place < lengths[:, tf.newaxis]
+    input_ids = tf.RaggedTensor.from_row_lengths(
+        tf.gather(tokens, tf.boolean_mask(token, real)),
+        tf.cast(lengths, tf.int64),
+        validate=False,
+    )
+    segment_ids = tf.cast(tf.boolean_mask(place >= at, real), tf.int32)
+    return SpanWindows(
+        input_ids,
+        input_ids.with_values(segment_ids),
+        row,
+        context_at,
+        first_token,
+        context,
+        context_of,
+        token_starts[:count],
+        token_ends[:count],
+        ~tf.gather(tokenizer.is_continuation, ids[:count].values),
+        truncated,
+    )
 
 
 class SpanProcessor:
@@ -43,76 +120,79 @@ class SpanProcessor:
             float64. If no word of the context fits in `max_answer_length` tokens, "no answer" is
             the only candidate, and "score" is equal to "null_score".
         """
-        found = find_best_spans(inputs, outputs, self.settings)
-        null_score = found.null_start_logits + found.null_end_logits
-        score = found.start_logits[:, 0] + found.end_logits[:, 0]
-        score = tf.where(found.counts > 0, score, null_score)
-        answered = found.counts > 0
-        if self.settings.threshold is not None:
-            answered &= null_score - score <= self.settings.threshold
-
-        texts, starts, ends = _texts(found, inputs)
-        return {
-            "answer": tf.where(answered, texts[:, 0], ""),
-            "start": tf.where(answered, starts[:, 0], -1),
-            "end": tf.where(answered, ends[:, 0], -1),
-            "score": score,
-            "null_score": null_score,
-            "truncated": inputs.truncated,
-        } | self._n_best(found, {"answers": texts, "starts": starts, "ends": ends})
-
-    def _n_best(self, found: BestSpans, columns: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the outputs whose names start with "nbest_", [B, K], or [B, K + 1] in v2.0.
-
-        `columns` are values of the candidates, [B, K + 1] each; the last column is "no answer".
-        """
-        settings = self.settings
-        with_null = tf.ones_like(found.counts, tf.bool)
-        if not settings.version_2_with_negative:
-            with_null = found.counts == 0
-        real = tf.sequence_mask(found.counts, settings.n_best_size)
-        real = tf.concat([real, with_null[:, tf.newaxis]], axis=1)
-        start_logits, end_logits = (
-            tf.where(real, tf.concat([logits, null[:, tf.newaxis]], axis=1), 0)
-            for logits, null in (
-                (found.start_logits, found.null_start_logits),
-                (found.end_logits, found.null_end_logits),
-            )
-        )
-        scores = tf.where(real, start_logits + end_logits, float("-inf"))
-        # A stable sort places "no answer" after candidates with an equal score.
-        order = tf.argsort(scores, direction="DESCENDING", stable=True)
-        columns = {
-            **columns,
-            "probabilities": tf.nn.softmax(scores),
-            "start_logits": start_logits,
-            "end_logits": end_logits,
-        }
-        shown = settings.n_best_size + int(settings.version_2_with_negative)
-        return {
-            f"nbest_{name}": tf.gather(values, order, batch_dims=1)[:, :shown]
-            for name, values in columns.items()
-        }
+        return decode_answers(inputs, outputs, self.settings)
 
 
-def _texts(found: BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the texts, start and end characters of the candidates, [B, K + 1] each.
+# --- examples ---
 
-    The last column is the candidate "no answer", with the text "" and the characters -1. If a
-    question has fewer than K other candidates, the columns after them have the same values.
+
+def prepare_questions(processor: SpanProcessor, questions: Sequence[Question]) -> Prepared:
+    """Splits each question with its context into one or more windows."""
+    columns = [[q.text for q in questions], [q.context for q in questions]]
+    return prepare(processor.preprocess, columns, tokenizer=processor.tokenizer)
+
+
+def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Examples:
+    """Labels the windows of `prepare_questions` with the first answer of each question.
+
+    The labels are `start_positions` and `end_positions`, int32 [n].
     """
-    first, last = (
-        tf.pad(tokens, [[0, 0], [0, 1]], constant_values=-1)
-        for tokens in (found.first_tokens, found.last_tokens)
+    parts = [np.zeros([0, 2], np.int32)]
+    first = 0
+    for chunk in prepared.chunks:
+        count = len(chunk.inputs.context_of)
+        parts.append(_span_positions(chunk.inputs, questions[first : first + count]))
+        first += count
+    start, end = np.concatenate(parts).T.copy()
+    return dataclasses.replace(
+        prepared.examples, labels={"start_positions": start, "end_positions": end}
     )
-    # The padding gives tf.gather a value even if the only context is empty and has no tokens.
-    offsets = [windows.token_starts, windows.token_ends]
-    utf8 = valid_utf8(windows.context)
-    offsets += [byte_to_char_offsets(utf8, each) for each in offsets]
-    byte_starts, byte_ends, starts, ends = (
-        tf.gather(tf.pad(each.values, [[1, 0]], constant_values=-1), tokens + 1)
-        for each, tokens in zip(offsets, (first, last) * 2, strict=True)
-    )
-    context = tf.gather(windows.context, windows.context_of)[:, tf.newaxis]
-    texts = tf.strings.substr(context, tf.maximum(byte_starts, 0), byte_ends - byte_starts)
-    return texts, starts, ends
+
+
+def _span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.ndarray:
+    """Returns the positions of the answer's first and last token in each window, int32 [n, 2].
+
+    The answer's tokens are all tokens that contain at least one of its characters. Both positions
+    are 0, the position of [CLS], in a window that lacks any of these tokens, and in every window of
+    a question without answer. `windows` must have eager tensors.
+    """
+    context_of, splits = windows.context_of.numpy(), windows.token_starts.row_splits.numpy()
+    starts, ends = windows.token_starts.values.numpy(), windows.token_ends.values.numpy()
+    spans = np.full([len(questions), 2], -1, np.int64)
+    for i, question in enumerate(questions):
+        if not question.answers:
+            continue
+        first, last = splits[context_of[i]], splits[context_of[i] + 1]
+        answer = question.answers[0]
+        begin = _byte_offset(question.context, answer.start)
+        end = _byte_offset(question.context, answer.start + len(answer.text))
+        spans[i] = (
+            first + np.searchsorted(ends[first:last], begin, side="right"),
+            first + np.searchsorted(starts[first:last], end, side="left") - 1,
+        )
+    spans = spans[windows.question.numpy()]
+    in_window = spans - windows.first_token.numpy()[:, np.newaxis]
+    inside = (spans[:, 0] >= 0) & (in_window[:, 0] >= 0) & (in_window[:, 0] <= in_window[:, 1])
+    inside &= in_window[:, 1] < windows.context_lengths.numpy()
+    positions = in_window + windows.context_at.numpy()[:, np.newaxis]
+    return np.where(inside[:, np.newaxis], positions, 0).astype(np.int32)
+
+
+def span_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Converts the labels of a batch to targets for `keras.Model.fit`.
+
+    Returns:
+        "start_logits" and "end_logits", int32 [B, S] each: 1 at the labeled position, 0 at other
+        tokens, -1 at padding.
+    """
+    targets = {}
+    for end in ENDS:
+        target = np.where(batch["input_mask"] == 1, 0, -1).astype(np.int32)
+        target[np.arange(len(target)), batch[f"{end}_positions"]] = 1
+        targets[f"{end}_logits"] = target
+    return targets
+
+
+def _byte_offset(text: str, character: int) -> int:
+    """Returns the UTF-8 byte offset of a character; a lone surrogate takes three bytes."""
+    return len(text[:character].encode("utf-8", "surrogatepass"))

@@ -19,15 +19,14 @@ from keras_bert.models import (
 )
 from keras_bert.serving.engines.opening import PRECISIONS
 from keras_bert.tasks.classification.processor import ClassifierSettings
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.processor import EmbedderSettings
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
-from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
-from keras_bert.tasks.fill_mask.processor import MaskFillerSettings
-from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.embedding.task import TextEmbedder
+from keras_bert.tasks.fill_mask import MaskFiller, MaskFillerSettings
 from keras_bert.tasks.ner.processor import TaggerSettings
-from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
-from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.ner.task import EntityTagger
+from keras_bert.tasks.question_answering.data import AnswerSettings
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.serving.conftest import CONFIG, TAGS, VOCAB
 

@@ -9,7 +9,7 @@ import pytest
 import requests
 
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.text import windows
 
 pytestmark = pytest.mark.slow  # Exports a model and starts servers.

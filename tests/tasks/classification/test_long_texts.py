@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.labeled_examples import labeled_examples
-from keras_bert.tasks.classification.processor import ClassifierSettings
-from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.classification.processor import ClassifierSettings, labeled_examples
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
 from keras_bert.tasks.long_text import LongText
 from keras_bert.tasks.prepared import prepare

@@ -1,18 +1,23 @@
-"""Tests that metrics equal those of SciPy and the documented examples of scikit-learn."""
+"""Metrics by their definitions, scores of a problem, and the training objective."""
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from scipy import stats
 
+from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.metrics import (
     accuracy,
+    classification_objective,
     f1,
     f1_macro,
     f1_micro,
     matthews_corrcoef,
     pearson,
+    score,
     spearman,
 )
+from tests.tasks.classification.test_decoding import answers_of
 
 # 3 true positives, 1 false positive, 2 false negatives, 4 true negatives.
 GOLD = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0])
@@ -76,3 +81,95 @@ def test_undefined_metric_is_0():
     assert matthews_corrcoef(np.ones(4, int), np.array([1, 1, 0, 0])) == 0
     assert pearson(np.ones(4), np.arange(4)) == 0
     assert f1(np.zeros(3, int), np.zeros(3, int)) == 0
+
+
+# --- scores of a problem ---
+
+
+@pytest.mark.parametrize(
+    ("problem", "logits", "labels", "metrics"),
+    [
+        (
+            Problem("single_label", ("a", "b"), ("accuracy",)),
+            [[0.0, 0.0], [0.0, 1000.0]],
+            [0, 1],
+            {"accuracy": 1.0, "loss": np.log(2) / 2},
+        ),
+        (
+            Problem("multi_label", ("a", "b"), ()),
+            [[0.0, 0.0], [0.0, 1000.0]],
+            [[1.0, 0.0], [0.0, 1.0]],
+            {"loss": 3 * np.log(2) / 4},
+        ),
+        (
+            Problem("regression", (), ("pearson",)),
+            [[1.0], [3.0]],
+            [0.0, 5.0],
+            {"pearson": 1.0, "loss": 2.5},
+        ),
+    ],
+)
+def test_loss_is_the_mean_over_examples(problem, logits, labels, metrics):
+    scored = score(problem, answers_of(problem, logits), np.array(labels))
+    assert scored == pytest.approx(metrics)
+
+
+def test_f1_is_that_of_label_1_in_any_label_order():
+    labels, logits = np.array([1, 1, 0, 0]), np.array([[0, 1.0], [1, 0], [1, 0], [1, 0]])
+    metrics = []
+    for names in (("0", "1"), ("1", "0")):
+        problem = Problem("single_label", names, ("accuracy", "f1"))
+        order = [int(name) for name in names]
+        numbers = np.argsort(order)[labels]
+        metrics.append(score(problem, answers_of(problem, logits[:, order]), numbers))
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["f1"] == pytest.approx(2 / 3)
+
+
+# --- training objective ---
+
+LOGITS = np.array([[2.0, -1.0], [0.5, 0.0], [1.0, 3.0], [9.0, -9.0]], np.float32)
+WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one pads the batch
+
+
+def loss(problem_type, labels, class_weights=None, logits=LOGITS):
+    task = classification_objective(problem_type, class_weights)
+    batch = {name: tf.zeros([4, 3], tf.int32) for name in ("input_ids", "input_mask")}
+    batch |= {"labels": tf.constant(labels), "example_weights": tf.constant(WEIGHTS)}
+    sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, False)
+    weights = task.weights(batch)
+    values = [[float(part[name]) for name in task.metrics] for part in (sums, weights)]
+    return task.divide(*map(np.array, values))
+
+
+def nll(logits, label):
+    return float(np.log(np.exp(logits).sum()) - logits[label])
+
+
+def test_single_label_gives_mean_cross_entropy_and_accuracy():
+    metrics = loss("single_label", [0, 1, 1, 1])
+    expected = np.mean([nll(LOGITS[0], 0), nll(LOGITS[1], 1), nll(LOGITS[2], 1)])
+    assert metrics == {"loss": pytest.approx(expected), "accuracy": pytest.approx(2 / 3)}
+
+
+def test_class_weights_weight_examples_by_their_label():
+    metrics = loss("single_label", [0, 1, 1, 1], np.array([1.0, 3.0], np.float32))
+    each = [nll(LOGITS[0], 0), nll(LOGITS[1], 1), nll(LOGITS[2], 1)]
+    assert metrics["loss"] == pytest.approx(np.average(each, weights=[1, 3, 3]))
+    assert metrics["accuracy"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 4.0]])
+def test_multi_label_loss_is_the_mean_of_binary_cross_entropies(weights):
+    labels = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.float32)
+    metrics = loss("multi_label", labels, weights and np.array(weights, np.float32))
+    probabilities = 1 / (1 + np.exp(-LOGITS))
+    terms = -(
+        labels * np.log(probabilities) * (weights or 1) + (1 - labels) * np.log(1 - probabilities)
+    )
+    assert metrics == {"loss": pytest.approx(terms[:3].mean(), rel=1e-5)}
+
+
+def test_regression_loss_is_the_mean_squared_error():
+    metrics = loss("regression", np.array([1.0, 0.5, 3.0, 100.0], np.float32), None, LOGITS[:, :1])
+    assert metrics == {"loss": pytest.approx((1 + 0 + 4) / 3)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
 from keras_bert.tasks.long_text import LongText
 from keras_bert.tasks.prepared import prepare

@@ -10,7 +10,7 @@ from keras_bert.models import BertClassifier, BertSpanLabeler, BertTokenClassifi
 from keras_bert.tasks.fine_tuning import predict
 from keras_bert.tasks.fine_tuning.batches import BatchSettings
 from keras_bert.tasks.fine_tuning.predict import make_predict_examples
-from keras_bert.training import progress
+from keras_bert.training import log
 from keras_bert.training.strategy import make_strategy
 
 FOURS = BatchSettings(4, max_seq_length=64)
@@ -78,7 +78,7 @@ def test_non_finite_outputs_of_another_worker_are_rejected(
 
 
 def test_prediction_logs_its_progress(tiny_checkpoint, make_examples, monkeypatch, caplog):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.0)
     model = make_model("examples", tiny_checkpoint)
     run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
     with caplog.at_level("INFO", "absl"):

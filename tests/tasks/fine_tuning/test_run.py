@@ -22,8 +22,7 @@ from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.objective import Objective
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import Objective, TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.tasks.fine_tuning.conftest import classifier_of
 

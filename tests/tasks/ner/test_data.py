@@ -1,4 +1,4 @@
-"""Tests files and labels: one tag scheme for the model, one set of types for all files."""
+"""Sentences of a run: tags of any scheme, labels, column files, TensorFlow Datasets."""
 
 import json
 from dataclasses import replace
@@ -9,9 +9,18 @@ import pytest
 from pyarrow import parquet
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.ner.conll import read_conll
-from keras_bert.tasks.ner.data import NerSettings, read_data, tagged
-from keras_bert.tasks.ner.labels import check_labels, check_types, make_labels, tag_ids
+from keras_bert.tasks.ner.data import (
+    NerSettings,
+    check_types,
+    make_labels,
+    open_dataset,
+    read_conll,
+    read_data,
+    tagged,
+    tfds_name,
+    write_conll,
+)
+from keras_bert.tasks.ner.tag_schemes import Sentence, check_labels, tag_ids
 
 
 @pytest.fixture
@@ -70,6 +79,8 @@ ROWS = [
     {"tokens": ["-DOCSTART-"], "ner_tags": ["O"]},
     {"tokens": ["Nobody"], "ner_tags": ["-"]},
 ]
+
+
 NAMES = ["O", "B-PER", "L-PER", "U-LOC"]
 
 
@@ -293,3 +304,225 @@ def test_missing_file_flag_is_named(tmp_path, names, do_train, message):
 def test_tags_without_a_label_in_the_model_are_named():
     with pytest.raises(InputError, match="the tag 'I-X' is not one of the model's labels O, B-X;"):
         tag_ids([["O", "B-X", "I-X"]], ["O", "B-X"])
+
+
+# --- column files ---
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text):
+        path = tmp_path / "train.conll"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def test_words_are_the_first_column_and_tags_the_last(file):
+    path = file("EU NNP I-NP B-ORG\nrejects VBZ I-VP O\n\nPeter NNP I-NP B-PER\n")
+    assert read_conll(path) == [
+        Sentence(("EU", "rejects"), ("B-ORG", "O"), line=1),
+        Sentence(("Peter",), ("B-PER",), line=4),
+    ]
+
+
+def test_other_columns_can_be_chosen(file):
+    path = file("1\tEU\tB-ORG\tx\n")
+    assert read_conll(path, token_column=1, tag_column=2)[0].words == ("EU",)
+    assert read_conll(path, token_column=1, tag_column=-2)[0].tags == ("B-ORG",)
+
+
+@pytest.mark.parametrize(
+    "end", ["\n\n", "\n\t\n", "\n \t \n", "\r\n\r\n", "\r\n\t\r\n", "\n\n\n\n"]
+)
+def test_blank_line_with_any_whitespace_ends_a_sentence(file, end):
+    sentences = read_conll(file(f"a\tO{end}b\tO"))
+    assert [sentence.words for sentence in sentences] == [("a",), ("b",)]
+
+
+def test_byte_order_mark_is_not_part_of_the_first_word(file):
+    assert read_conll(file(b"\xef\xbb\xbfEU O\n"))[0].words == ("EU",)
+
+
+def test_multiple_spaces_separate_columns_like_one(file):
+    assert read_conll(file("EU   O \nis O\n"))[0].tags == ("O", "O")
+
+
+def test_words_between_tabs_may_contain_spaces_or_be_a_no_break_space(file):
+    path = file("New York\tB-LOC\n\u00a0\tO\n\u2028\tO\n")
+    assert read_conll(path)[0].words == ("New York", "\u00a0", "\u2028")
+
+
+def test_comments_are_skipped_if_their_prefix_is_given(file):
+    path = file("#\thttp://a.b [2011]\n1\tEU\tB-ORG\n2\t#\tO\n\n# id 2\n1\tPeter\tB-PER\n")
+    sentences = read_conll(path, 1, 2, comment_prefix="#")
+    assert [s.words for s in sentences] == [("EU", "#"), ("Peter",)]
+    assert [s.line for s in sentences] == [2, 6]
+    for columns in ((0, -1), (1, 2)):
+        with pytest.raises(InputError, match=r"line [12]: .*--comment_prefix='#'"):
+            read_conll(path, *columns)
+    within = file("a O\n#b O\n")
+    assert read_conll(within, comment_prefix="#")[0].words == ("a", "#b")
+
+
+def test_docstart_lines_start_documents_and_are_not_words(file):
+    path = file("-DOCSTART- -X- O O\n\na N O O\n\nb N O O\n\n-DOCSTART- -X- O O\nc N O O\n")
+    assert [(s.words, s.document) for s in read_conll(path)] == [
+        (("a",), 0),
+        (("b",), 0),
+        (("c",), 1),
+    ]
+
+
+def test_docstart_line_may_have_fewer_columns_and_come_first(file):
+    assert read_conll(file("-DOCSTART- O\na N N O\n"))[0] == Sentence(("a",), ("O",), line=2)
+
+
+def test_file_with_one_column_has_words_without_tags(file):
+    assert read_conll(file("EU\nrejects\n")) == [Sentence(("EU", "rejects"), (), line=1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tO\nb\n", r"train\.conll, line 2: expected 2 columns, as in line 1; got 1: 'b'"),
+        ("a N O\n\nb O\n", r"line 3: expected 3 columns, as in line 1; got 2: 'b O'"),
+        ("a\tO\n\tO\n", r"line 2: column 0 is empty; expected a word and its tag"),
+        ("a\tO\nb\t\n", r"line 2: column -1 is empty"),
+        (b"a\tO\n\xff\tO\n", r"line 2: expected UTF-8, got the bytes b'\\xff\\tO"),
+        ("a\tO\nb\0\tO\n", r"line 2: has a NUL character; expected text in UTF-8"),
+        ("\n\n", r"train\.conll: contains no sentences"),
+        ("-DOCSTART- -X- O\n", r"train\.conll: contains no sentences"),
+    ],
+)
+def test_invalid_line_is_rejected_with_file_and_line_number(file, text, message):
+    with pytest.raises(InputError, match=message):
+        read_conll(file(text))
+
+
+def test_missing_column_is_rejected(file):
+    with pytest.raises(InputError, match=r"line 1: --tag_column=4, but the line has 2 columns"):
+        read_conll(file("a O\n"), tag_column=4)
+
+
+def test_missing_file_is_rejected(tmp_path):
+    with pytest.raises(InputError, match=r"none\.conll: cannot be read: No such file"):
+        read_conll(tmp_path / "none.conll")
+
+
+def test_columns_are_written_in_the_format_of_conlleval(tmp_path):
+    path = tmp_path / "predictions.conll"
+    write_conll(
+        path, [(("New York", "\u00a0"), ("B-LOC", "O"), ("B-LOC", "O")), (("a",), ("O",), ("O",))]
+    )
+    assert path.read_text() == "New_York B-LOC B-LOC\n_ O O\n\na O O\n\n"
+
+
+def test_wnut_17_is_read_completely(shared_data):
+    folder = shared_data / "ner" / "wnut17"
+    counts = {
+        name: len(read_conll(folder / name))
+        for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
+    }
+    assert counts == {
+        "wnut17train.conll": 3394,
+        "emerging.dev.conll": 1009,
+        "emerging.test.annotated": 1287,
+    }
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_column_of_word_numbers_is_rejected(tmp_path, first):
+    path = tmp_path / "a.tsv"
+    path.write_text(f"{first}\tIn\tO\n{first + 1}\tOslo\tB-LOC\n\n{first}\tHere\tO\n")
+    with pytest.raises(InputError, match=r"column 0 has the number of each word; .*_column=1"):
+        read_conll(path)
+    assert [sentence.words for sentence in read_conll(path, 1)] == [("In", "Oslo"), ("Here",)]
+
+
+# --- TensorFlow Datasets ---
+
+tfds = pytest.importorskip("tensorflow_datasets")
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+TFDS_ROWS = {"tokens": [["Ada", "Lee", "naïve"], [], ["Ulm"]], "numbers": [[1, 2, 0], [], [3]]}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Prepares conll2003 and wikiann/de in the layout of TFDS, and a dataset of another kind."""
+    import numpy as np
+    import tensorflow as tf
+
+    folder = tmp_path_factory.mktemp("tfds")
+    tags = tfds.features.Sequence(tfds.features.ClassLabel(names=TAGS))
+    others = tfds.features.Sequence(np.int32)
+    tables = {
+        ("conll2003", "conll2003"): ("ner", tags, ("train", "dev", "test")),
+        ("wikiann", "de"): ("tags", tags, ("train", "validation", "test")),
+        ("numbers", "numbers"): ("sizes", others, ("train",)),
+        ("only", "train"): ("tags", tags, ("train",)),
+        ("no", "words"): ("tags", tags, ("train", "validation")),
+    }
+    for (name, config), (column, feature, splits) in tables.items():
+        words = tf.ragged.constant(TFDS_ROWS["tokens"], dtype=tf.string)
+        numbers = tf.ragged.constant(TFDS_ROWS["numbers"], dtype=tf.int32)
+        if column != "sizes":
+            numbers = tf.cast(numbers, tf.int64)
+        rows = tf.data.Dataset.from_tensor_slices({"tokens": words, column: numbers})
+        tfds.dataset_builders.store_as_tfds_dataset(
+            name=name,
+            config=config,
+            version="1.0.0",
+            data_dir=folder,
+            features=tfds.features.FeaturesDict(
+                {"tokens": tfds.features.Sequence(tfds.features.Text()), column: feature}
+            ),
+            split_datasets=dict.fromkeys(splits, rows.skip(1).take(1) if name == "no" else rows),
+            disable_shuffling=True,
+        )
+    return str(folder)
+
+
+@pytest.mark.parametrize("task_name", ["conll2003", "wikiann/de"])
+def test_sentences_have_the_words_tags_and_lines_of_a_column_file(prepared, task_name):
+    source, sentences = open_dataset(task_name, prepared)("dev")
+    assert [(s.words, s.tags, s.line) for s in sentences] == [
+        (("Ada", "Lee", "naïve"), ("B-PER", "I-PER", "O"), 1),
+        (("Ulm",), ("B-LOC",), 5),
+    ]
+    assert f"{tfds_name(task_name)}/1.0.0, split " in source
+
+
+def test_run_reads_all_three_splits(prepared):
+    do = {"do_train": True, "do_eval": True, "do_predict": True, "new_tokenizer": None}
+    given = {"tfds": True, "data_dir": prepared}
+    splits = read_data(NerSettings(task_name="conll2003", **given), **do)
+    assert {some.source.rsplit(" ")[-1] for some in (splits.train, splits.dev, splits.test)} == {
+        *("train", "dev", "test")
+    }
+    assert splits.train.types == {"PER", "LOC"}
+    with pytest.raises(InputError, match="--task_name is missing; expected a dataset for --tfds"):
+        read_data(NerSettings(**given), **do)
+    with pytest.raises(InputError, match="--eval_file cannot be combined with --tfds"):
+        read_data(NerSettings(eval_file="dev.conll", **given), **do)
+
+
+def test_missing_split_is_skipped_and_empty_split_is_rejected(prepared):
+    do = {"do_train": True, "do_eval": True, "do_predict": True, "new_tokenizer": None}
+    given = {"tfds": True, "data_dir": prepared}
+    splits = read_data(NerSettings(task_name="only/train", **given), **do)
+    assert len(splits.train.sentences) == 2
+    assert splits.dev is splits.test is None
+    with pytest.raises(InputError, match=r"nothing to do: there are no sentences"):
+        read_data(NerSettings(task_name="only/train", **given), **do | {"do_train": False})
+    with pytest.raises(InputError, match=r"no/words/1.0.0, split train: contains no sentences"):
+        read_data(NerSettings(task_name="no/words", **given), **do)
+
+
+def test_dataset_that_is_unprepared_or_has_no_tags_is_rejected(prepared):
+    message = r"no prepared dataset conll2002/es .*tfds build conll2002/es --data_dir="
+    with pytest.raises(InputError, match=message):
+        open_dataset("conll2002/es", prepared)
+    with pytest.raises(InputError, match=r"numbers: has the columns .*; expected tokens and ner"):
+        open_dataset("numbers", prepared)

@@ -1,69 +1,326 @@
-"""Tests tagging in the graph: entities of each scheme, and invalid window lengths."""
+"""Words of texts, windows of words, and examples for a tagger."""
+
+import re
+from itertools import groupby, pairwise
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor, entity_words
-from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags
+from keras_bert.tasks import prepared
+from keras_bert.tasks.ner.data import read_conll
+from keras_bert.tasks.ner.processor import (
+    TaggerSettings,
+    TaggingProcessor,
+    TextWords,
+    prepare_sentences,
+    token_labels,
+    word_windows,
+)
+from keras_bert.tasks.ner.tag_schemes import entities
+from keras_bert.text.offsets import byte_to_char_offsets
 from keras_bert.text.tokenizer import BertTokenizer
 
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##x", *"abcdefghijklmnop"]
-SCHEMES = {
-    "iob2": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"],
-    "iob1": ["I-PER", "O", "B-PER", "I-creative-work", "B-creative-work"],
-    "bioes": ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("LOC", "PER"))],
-    "untyped": ["B", "I", "O"],
-}
+# --- texts to words ---
+
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+CHARACTER_VOCAB = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *(*CHARACTERS, *".,:;-&@#_/'中国"),
+    *(f"##{character}" for character in CHARACTERS),
+]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_entities_of_any_scheme_equal_conlleval(scheme):
-    labels = SCHEMES[scheme]
-
-    @settings(max_examples=40, deadline=None)
-    @given(st.lists(st.lists(st.integers(0, len(labels) - 1), max_size=8), max_size=6))
-    def check(rows):
-        tags = tf.RaggedTensor.from_row_lengths(
-            tf.constant([tag for row in rows for tag in row], tf.int32),
-            tf.constant([len(row) for row in rows], tf.int64),
-        )
-        inside, starts = (tags.with_values(v).to_list() for v in entity_words(labels, tags))
-        for row, *found in zip(rows, inside, starts, strict=True):
-            expected = iob2_tags(entities([labels[tag] for tag in row]), len(row))
-            assert [tag != "O" for tag in expected] == found[0]
-            assert [tag[0] == "B" for tag in expected] == found[1]
-
-    check()
+def listed(words, spans):
+    """Returns the first and last character of each word, as a list per text."""
+    starts, ends = (words.with_values(values).to_list() for values in (spans.starts, spans.ends))
+    return [[*zip(*row, strict=True)] for row in zip(starts, ends, strict=True)]
 
 
-def test_texts_and_words_of_one_sentence_give_the_same_entities():
-    labels = SCHEMES["bioes"]
-    processor = TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(labels), 8))
-    words = ["axx", "b", "c", "dxxx", "e", "f"] * 3
-    text = processor.preprocess(tf.constant([" ".join(words)]))
-    sentence = processor.preprocess_words(tf.ragged.constant([words]))
-    assert text.input_ids.to_list() == sentence.input_ids.to_list()
-    size = len(text.input_ids.values)
-    logits = np.random.default_rng(0).normal(size=[size, len(labels)]).astype(np.float32)
-    found = processor.decode({"logits": logits}, text)
-    tagged = processor.decode({"logits": logits}, sentence)
-    tags = [tag.decode() for tag in tagged["tags"].to_list()[0]]
-    expected = [
-        (
-            kind,
-            " ".join(words[first:last]),
-            pytest.approx(tagged["scores"][0, first:last].numpy().mean()),
-        )
-        for kind, first, last in entities(tags)
+@pytest.fixture(scope="module")
+def words_of():
+    """Returns a function that splits texts into words."""
+    split = tf.function(
+        TextWords(BertTokenizer(CHARACTER_VOCAB)).split,
+        input_signature=[tf.TensorSpec([None], tf.string)],
+    )
+
+    def words(*texts):
+        found, spans = split(tf.constant(texts))
+        of_bytes = listed(found, spans._replace(starts=spans.byte_starts, ends=spans.byte_ends))
+        of_characters = listed(found, spans)
+        words = [
+            [text[start:end] for start, end in row]
+            for text, row in zip(texts, of_characters, strict=True)
+        ]
+        assert words == [
+            [text.encode()[start:end].decode() for start, end in row]
+            for text, row in zip(texts, of_bytes, strict=True)
+        ]
+        return words
+
+    return words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a b\tc\nd", "a|b|c|d"),
+        ("London. (York)", "London|.|(|York|)"),
+        ("Jean-Paul at AT&T, AC/DC", "Jean-Paul|at|AT&T|,|AC/DC"),
+        ("U.S. and N.E.R.D.", "U.S.|and|N.E.R.D."),
+        ("@user #tag a@b.de snake_case", "@user|#tag|a@b.de|snake_case"),
+        ("1,000 at 7:30, a,b c:d", "1,000|at|7:30|,|a|,|b|c|:|d"),
+        ("it costs 3.5.", "it|costs|3.5|."),
+        ("Smith's l'Italie", "Smith|'|s|l|'|Italie"),
+        ("a - b -c d- . e", "a|-|b|-|c|d|-|.|e"),
+        ("end...next --", "end|.|.|.|next|-|-"),
+        ("中国-a a-中国", "中|国|-|a|a|-|中|国"),
+        ("A\u0301l-b\u00e9", "A\u0301l-b\u00e9"),
+        ("ßx-a", "ßx-a"),  # a word of unknown characters
+        ("ß-a", "ß|-|a"),  # one unknown character may be anything
+        ("", ""),
+        (" \u200b\x01 ", ""),
+    ],
+)
+def test_words_are_split_as_in_corpora(words_of, text, words):
+    assert words_of(text) == [words.split("|") if words else []]
+
+
+@pytest.mark.slow
+def test_words_are_not_joined_across_texts(words_of):
+    assert words_of("a-", "b", "@", "c", "", ".", "d") == [
+        *(["a", "-"], ["b"], ["@"], ["c"], [], ["."], ["d"]),
     ]
-    columns = (found[name].to_list()[0] for name in ("types", "texts", "scores"))
-    assert [
-        (kind.decode(), text.decode(), score) for kind, text, score in zip(*columns, strict=True)
-    ] == expected
+
+
+@pytest.mark.slow
+def test_most_entities_of_a_real_corpus_match_word_boundaries(shared_data):
+    # Joins the corpus to running text: closing punctuation and clitics follow without a space.
+    vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
+    texts, gold = [], []
+    for path in sorted((shared_data / "ner" / "wnut17").iterdir()):
+        for sentence in read_conll(path):
+            text, spans = "", []
+            for word in sentence.words:
+                is_joined = word in ".,;:!?)]}%…" or re.fullmatch(
+                    r"['’](s|m|re|ve|ll|d|t)|n'?t", word
+                )
+                text += "" if not text or is_joined or text[-1] in "([{" else " "
+                spans.append((len(text), len(text) + len(word)))
+                text += word
+            texts.append(text)
+            tags = [tag.partition(",")[0] for tag in sentence.tags]
+            gold.append([spans[first:last] for _, first, last in entities(tags)])
+    tokenizer = BertTokenizer(vocab)
+    ids, *places = tokenizer.tokenize_with_offsets(texts)
+    of_bert_words = []
+    for tokens, starts, ends in zip(
+        *(x.to_list() for x in (ids, *(byte_to_char_offsets(texts, place) for place in places))),
+        strict=True,
+    ):
+        first = [i for i, token in enumerate(tokens) if not tokenizer.vocab[token].startswith("##")]
+        last = [i - 1 for i in [*first, len(tokens)][1:]]
+        of_bert_words.append([(starts[i], ends[j]) for i, j in zip(first, last, strict=True)])
+    joined = listed(*tf.function(TextWords(tokenizer).split)(tf.constant(texts)))
+    of_white_space = [[word.span() for word in re.finditer(r"\S+", text)] for text in texts]
+
+    def share(words):
+        """Returns the percentage of entities whose words are all among those found."""
+        hits = [set(w) <= set(row) for row, spans in zip(words, gold, strict=True) for w in spans]
+        assert len(hits) == 3891
+        return round(100 * np.mean(hits), 1)
+
+    # The figures that processor.py documents.
+    assert share(joined) == 98.5
+    assert share(of_bert_words) == 96.3
+    assert share(of_white_space) == 75.6
+
+
+# --- words to windows ---
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##x", *"abcdefghijklmnop"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(VOCAB)
+
+
+def windows_of(sentences, tokenizer, max_seq_length, documents=None):
+    """Returns the windows of sentences, given as lists of words or texts with spaces."""
+    words = [text.split(" ") if isinstance(text, str) else text for text in sentences]
+    tokens = tokenizer.tokenize(tf.constant([word for row in words for word in row], tf.string))
+    tokens = tf.RaggedTensor.from_row_lengths(tokens, np.array([*map(len, words)], np.int64))
+    return word_windows(tokens, tokenizer, max_seq_length, documents)
+
+
+def shown(windows):
+    return [" ".join(VOCAB[i] for i in row) for row in windows.input_ids.to_list()]
+
+
+def labeled(windows):
+    """Returns the labeled tokens of each window."""
+    words = np.arange(len(windows.word_places), dtype=np.int32)
+    marks = windows.input_ids.with_values(token_labels(windows, words) >= 0)
+    return [
+        "".join(VOCAB[i] for i, mark in zip(*row, strict=True) if mark)
+        for row in zip(windows.input_ids.to_list(), marks.to_list(), strict=True)
+    ]
+
+
+def test_only_the_first_token_of_a_word_has_its_label(tokenizer):
+    windows = windows_of(["axx b", "c"], tokenizer, 16)
+    assert shown(windows) == ["[CLS] a ##x ##x b [SEP]", "[CLS] c [SEP]"]
+    labels = token_labels(windows, [3, 0, 2]).numpy().tolist()
+    assert labels == [-1, 3, -1, -1, 0, -1, -1, 2, -1]
+
+
+def test_with_all_tokens_each_token_of_a_word_has_its_label(tokenizer):
+    windows = windows_of(["axx b"], tokenizer, 16)
+    assert token_labels(windows, [3, 0], all_tokens=True).numpy().tolist() == [-1, 3, 3, 3, 0, -1]
+    assert windows.word_places.numpy().tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("word", ["\u200b", "\u00a0", "\ufe0f", "\x01"])
+def test_word_without_tokens_becomes_unk_so_that_no_label_shifts(tokenizer, word):
+    windows = windows_of([f"a {word} b"], tokenizer, 16)
+    assert shown(windows) == ["[CLS] a [UNK] b [SEP]"]
+    assert token_labels(windows, [1, 2, 3]).numpy().tolist() == [-1, 1, 2, 3, -1]
+
+
+def test_sentence_without_words_has_no_window(tokenizer):
+    for sentences in ([], [[]], [[], ["a"], [], [], ["b", "c"], []]):
+        for documents in (None, np.zeros([len(sentences)], np.int64)):
+            windows = windows_of(sentences, tokenizer, 8, documents)
+            assert windows.input_ids.nrows() == len([*filter(None, sentences)])
+            assert len(windows.word_places) == sum(map(len, sentences))
+            assert len(windows.row_splits) == len(sentences) + 1
+
+
+def test_long_sentence_is_split_with_overlap_and_words_labeled_once(tokenizer):
+    windows = windows_of(["a b c d e f g h i j k l"], tokenizer, 8)
+    assert shown(windows) == [
+        "[CLS] a b c d e f [SEP]",
+        "[CLS] d e f g h i [SEP]",
+        "[CLS] g h i j k l [SEP]",
+    ]
+    # d has two words after it in the first window and none before it in the second; and so on.
+    assert labeled(windows) == ["abcde", "fgh", "ijkl"]
+
+
+@pytest.mark.parametrize("max_seq_length", [3, 4, 5, 8, 15, 22])
+def test_word_is_labeled_in_the_window_with_largest_minimum_context(max_seq_length):
+    room = max_seq_length - 2
+    rng = np.random.default_rng(0)
+    # The first token of each word is its number; a few words are longer than a window.
+    sizes = [rng.integers(1, room + 3, count).tolist() for count in range(40)]
+    words = [word for row in sizes for word in row]
+    names = [f"w{index}" for index in range(len(words))]
+    tokenizer = BertTokenizer([*VOCAB, *names])
+    texts = [name + "x" * (size - 1) for name, size in zip(names, words, strict=True)]
+    splits = np.concatenate([[0], np.cumsum([len(row) for row in sizes])])
+    sentences = [texts[i:j] for i, j in pairwise(splits)]
+    windows = windows_of(sentences, tokenizer, max_seq_length)
+    # Each window shows whole words of one sentence.
+    starts = np.concatenate([[0], np.cumsum(np.minimum(words, room))])
+    spans = []
+    for row in windows.input_ids.to_list():
+        numbers = [token - len(VOCAB) for token in row if token >= len(VOCAB)]
+        spans.append((numbers[0], numbers[-1] + 1))
+        assert len(row) - 2 == starts[numbers[-1] + 1] - starts[numbers[0]] <= room
+        assert len({np.searchsorted(splits, number, "right") for number in numbers}) == 1
+    assert [place for place, _ in groupby(sorted(spans))] == spans
+
+    def context(word, span):
+        sentence = np.searchsorted(splits, word, "right") - 1
+        left = np.inf if span[0] == splits[sentence] else starts[word] - starts[span[0]]
+        right = np.inf if span[1] == splits[sentence + 1] else starts[span[1]] - starts[word + 1]
+        return min(left, right)
+
+    window_of = np.searchsorted(windows.input_ids.row_splits, windows.word_places, "right") - 1
+    for word, window in enumerate(window_of):
+        assert windows.input_ids.values[windows.word_places[word]] == len(VOCAB) + word
+        contexts = [context(word, span) for span in spans if span[0] <= word < span[1]]
+        assert context(word, spans[window]) == max(contexts)
+        assert len(contexts) <= 3
+
+
+def test_word_longer_than_a_window_is_truncated_and_labeled(tokenizer):
+    windows = windows_of(["a " + "b" + "x" * 30 + " c"], tokenizer, 8)
+    assert windows.input_ids.row_lengths().numpy().max() == 8
+    assert "".join(labeled(windows)) == "abc"
+
+
+def test_sentence_of_200_000_words_is_split_within_a_second(tokenizer):
+    sentence = np.random.default_rng(0).choice(["a", "bx", "cxx"], 200_000).tolist()
+    windows = windows_of([sentence, ["d"]], tokenizer, 128)
+    places = windows.word_places.numpy()
+    tokens = windows.input_ids.values.numpy()[places]
+    assert "".join(VOCAB[token] for token in tokens) == "".join(w[0] for w in sentence) + "d"
+    assert (np.diff(places) != 0).all()
+
+
+def test_document_context_fills_a_window_with_neighboring_sentences(tokenizer):
+    texts = ["a b c d", "e f", "g h i j", "k l"]
+    windows = windows_of(texts, tokenizer, 8, [0, 0, 0, 1])
+    assert shown(windows) == [
+        "[CLS] a b c d e f [SEP]",  # nothing before it, so all context comes from the other side
+        "[CLS] c d e f g h [SEP]",
+        "[CLS] e f g h i j [SEP]",
+        "[CLS] k l [SEP]",  # another document
+    ]
+    assert labeled(windows) == ["abcd", "ef", "ghij", "kl"]
+
+
+def test_document_context_shows_whole_words(tokenizer):
+    windows = windows_of(["axxx", "b", "cxxx"], tokenizer, 8, [0, 0, 0])
+    assert shown(windows)[1] == "[CLS] b c ##x ##x ##x [SEP]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document_context", [False, True])
+def test_every_word_of_wnut_17_is_labeled_once_at_any_length(shared_data, document_context):
+    tokenizer = BertTokenizer(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
+    read = read_conll(shared_data / "ner" / "wnut17" / "emerging.dev.conll")
+    sentences = [sentence.words for sentence in read]
+    documents = np.arange(len(sentences)) // 7 if document_context else None
+    words = [word for sentence in sentences for word in sentence]
+    numbers = np.arange(len(words), dtype=np.int32)
+    first_tokens = [
+        row[0] if row else tokenizer.unk_token_id for row in tokenizer.tokenize(words).to_list()
+    ]
+    for max_seq_length in (128, 32, 9, 3):
+        windows = windows_of(sentences, tokenizer, max_seq_length, documents)
+        lengths = windows.input_ids.row_lengths().numpy()
+        assert lengths.max() <= max_seq_length
+        assert not document_context or np.median(lengths) >= 0.9 * max_seq_length
+        ids = windows.input_ids.values.numpy()
+        assert ids[windows.word_places.numpy()].tolist() == first_tokens
+        labels = token_labels(windows, numbers).numpy()
+        assert labels[windows.word_places.numpy()].tolist() == numbers.tolist()
+        assert (labels >= 0).sum() == len(words)
+
+
+# --- examples ---
+
+LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+SENTENCES = [["a", "b", "c"], ["d", "e"], ["f", "g", "h"], ["a"]]
+
+
+@pytest.mark.parametrize("documents", [None, [0, 0, 0, 1]])
+def test_long_corpora_have_the_same_windows(monkeypatch, documents):
+    """A document may be longer than a chunk, so document context needs a single one."""
+    processor = TaggingProcessor(BertTokenizer(LETTERS), TaggerSettings(("O",), 8))
+    expected = prepare_sentences(processor, SENTENCES, documents)
+    monkeypatch.setattr(prepared, "_CHUNK_CHARACTERS", 4)
+    found = prepare_sentences(processor, SENTENCES, documents)
+    assert len(expected.chunks) == 1
+    assert len(found.chunks) == (3 if documents is None else 1)
+    assert np.array_equal(found.examples.input_ids, expected.examples.input_ids)
+    assert np.array_equal(found.examples.starts, expected.examples.starts)
 
 
 def test_windows_without_room_for_a_token_are_rejected():

@@ -15,8 +15,8 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##n", "##r", "##
 @pytest.fixture(scope="session")
 def write_dataset():
     """Returns a function that writes records and a manifest with settings of the data tool."""
-    from data_tools.building.shards import write_shard_of
     from data_tools.settings import Settings
+    from data_tools.shards import write_shard_of
 
     def write(folder: Path, documents: int = 60, corpus_seed: int = 0, **settings) -> Path:
         settings = {

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.tasks.pretraining import batches as pretraining_batches
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 

@@ -9,11 +9,10 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining.dry_run import dry_run, estimate
-from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.recipe import Phase
+from keras_bert.tasks.pretraining.run import PhaseRun, dry_run, estimate
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 
 
 def run_of(config="base", length=128, predictions=20, **changes):

@@ -1,21 +1,48 @@
-"""Tests growing batches: the records of a step, their rows in the batch, and training."""
+"""Growing batches: micro-batches of each step, their records and rows, and training."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.models import BertPretrainer
-from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
+from keras_bert.optimization.optimizers import AdamWeightDecay
+from keras_bert.tasks.pretraining.batches import BatchRamp, RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.training.ramp import BatchRamp
-from keras_bert.training.run import TrainingSettings, check_batch_sizes
-from keras_bert.training.state import TrainState
+from keras_bert.training.objective import TrainingSettings, TrainState, check_batch_sizes
 from keras_bert.training.step import make_train_steps
+
+# --- ramp ---
+
+
+def test_micro_batches_grow_linearly_from_one_to_all():
+    assert BatchRamp(4, 6).counts().tolist() == [1, 1, 2, 2, 3, 3]
+    assert [BatchRamp(4, 6).before(step) for step in (0, 1, 6, 8)] == [0, 1, 12, 20]
+
+
+def test_without_a_ramp_every_step_has_all_micro_batches():
+    assert BatchRamp(4).before(3) == 12
+    assert BatchRamp().before(3) == 3
+
+
+@given(st.integers(2, 40), st.integers(1, 200), st.integers(0, 300))
+def test_counts_rise_by_at_most_one_and_add_up(micro_batches, steps, step):
+    ramp = BatchRamp(micro_batches, steps)
+    counts = np.append(ramp.counts(), micro_batches)
+    assert counts[0] == 1
+    assert (np.diff(counts) >= 0).all()
+    if steps >= micro_batches:
+        assert np.diff(counts).max() <= 1
+    assert ramp.before(step + 1) - ramp.before(step) == counts[min(step, steps)]
+
+
+# --- batches ---
+
 
 BATCH = 12
 RAMP = BatchRamp(3, 4)  # 1, 1, 2, 2 micro-batches, then 3, of 4 records each

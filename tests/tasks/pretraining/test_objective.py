@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.data.pretraining_records import find_records
-from keras_bert.tasks.pretraining.baseline import unigram_baseline
+from keras_bert.data.records import find_records
 from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.tasks.pretraining.run import unigram_baseline
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7)).astype("float32")
 NEXT = np.array([[2.0, -1.0], [0.5, 0.25]], "float32")

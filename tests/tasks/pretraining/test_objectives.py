@@ -17,7 +17,7 @@ from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(

@@ -10,12 +10,11 @@ from safetensors.numpy import load_file
 
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.tasks.pretraining import phases
-from keras_bert.tasks.pretraining.phases import PhaseRun, check_phases, pretrain_phases
+from keras_bert.tasks.pretraining import run as run_module
 from keras_bert.tasks.pretraining.recipe import Phase
-from keras_bert.tasks.pretraining.run import make_state
+from keras_bert.tasks.pretraining.run import PhaseRun, check_phases, make_state, pretrain_phases
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(
@@ -146,7 +145,7 @@ def test_changed_phase_is_rejected_with_the_difference(finished, three):
 @pytest.mark.slow
 def test_workers_compare_one_setting_at_a_time(finished, three, monkeypatch):
     seen = {}
-    monkeypatch.setattr(phases, "check_agreement", lambda strategy, record: seen.update(record))
+    monkeypatch.setattr(run_module, "check_agreement", lambda strategy, record: seen.update(record))
     run(finished, *three)
     assert seen["phase-2.log_steps"] == 100
     assert not any(isinstance(value, dict) for value in seen.values())

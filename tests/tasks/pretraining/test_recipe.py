@@ -10,11 +10,10 @@ from absl import flags
 
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.pretraining.dry_run import estimate
-from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.recipe import data_command, plan_phases, read_recipe
+from keras_bert.tasks.pretraining.run import PhaseRun, estimate
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training.run import TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 
 RECIPES = sorted((Path(__file__).parents[3] / "keras_bert" / "recipes").glob("*.toml"))
 PARSERS = {

@@ -12,16 +12,15 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.records import find_records
 from keras_bert.models import BertPretrainer
-from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.run import TrainingRun, TrainingSettings
-from keras_bert.training.state import TrainState
+from keras_bert.training.objective import TrainingRun, TrainingSettings, TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 

@@ -5,7 +5,7 @@ import string
 
 import pytest
 
-from keras_bert.tasks.question_answering.questions import Answer, Question
+from keras_bert.tasks.question_answering.data import Answer, Question
 
 WORDS = "the norse leader was rollo who swore fealty to king charles in year what when ?"
 

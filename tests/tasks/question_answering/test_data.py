@@ -1,10 +1,24 @@
-"""Tests which questions a run reads from files or TFDS."""
+"""Questions of a run: settings, SQuAD files and tables, TensorFlow Datasets."""
+
+import json
+from dataclasses import replace
 
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.question_answering.data import SquadSettings, read_data
-from keras_bert.tasks.question_answering.questions import Answer, Question
+from keras_bert.tasks.prepared_tfds import find_prepared
+from keras_bert.tasks.question_answering.data import (
+    Answer,
+    AnswerSettings,
+    Question,
+    SquadSettings,
+    aligned,
+    check_answered,
+    check_doc_stride,
+    load_questions,
+    read_data,
+    read_tfds,
+)
 
 TEXT = "Rollo swore fealty to King Charles"
 ANSWERED = Question("a", "Who?", TEXT, (Answer("Rollo", 0),))
@@ -53,3 +67,327 @@ def test_questions_need_answers_to_be_scored_but_not_to_be_predicted(files):
 def test_missing_file_flag_is_named(files, flags, do, message):
     with pytest.raises(InputError, match=message):
         read(files, *flags, **do)
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize(
+    "name", ["n_best_size", "max_answer_length", "doc_stride", "max_query_length"]
+)
+def test_settings_out_of_range_are_rejected(name):
+    with pytest.raises(InputError, match=f"{name}=0: expected at least 1"):
+        AnswerSettings(**{name: 0})
+
+
+def test_window_must_have_room_for_the_context():
+    with pytest.raises(InputError, match="max_seq_length=67: expected at least 68"):
+        AnswerSettings(67, 64)
+
+
+def test_threshold_that_is_not_a_number_is_rejected():
+    with pytest.raises(InputError, match="null_score_diff_threshold=nan: expected a finite num"):
+        AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=float("nan"))
+
+
+def test_threshold_needs_questions_without_answer():
+    with pytest.raises(InputError, match=r"threshold=0\.0: needs version_2_with_negative"):
+        AnswerSettings(null_score_diff_threshold=0.0)
+
+
+def test_only_v2_has_a_threshold():
+    assert AnswerSettings().threshold is None
+    assert AnswerSettings(version_2_with_negative=True).threshold == 0.0
+
+
+def test_stride_that_is_larger_than_every_window_is_rejected():
+    check_doc_stride(380, 384)
+    with pytest.raises(InputError, match=r"doc_stride=381: is larger .* at most 380, for max_seq_"):
+        check_doc_stride(381, 384)
+
+
+# --- files, and positions of answers ---
+
+CONTEXT = "Rollo swore fealty."
+
+
+def entry(**changes):
+    answers = [{"text": "Rollo", "answer_start": 0}]
+    return {"id": "a", "question": "Who?", "answers": answers} | changes
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*entries, context=CONTEXT):
+        path = tmp_path / "squad.json"
+        data = [{"paragraphs": [{"context": context, "qas": list(entries)}]}]
+        path.write_text(json.dumps({"data": data}))
+        return path
+
+    return write
+
+
+def test_question_has_its_context_and_answers(write):
+    assert load_questions(write(entry())) == [
+        Question("a", "Who?", CONTEXT, (Answer("Rollo", 0),)),
+    ]
+
+
+def test_question_can_be_impossible_and_a_test_file_has_no_answers(write):
+    impossible = entry(id="b", answers=[], is_impossible=True)
+    unanswered = {"id": "c", "question": "Who?"}
+    path = write(impossible, unanswered)
+    questions = load_questions(path)
+    assert [question.answers for question in questions] == [(), None]
+    with pytest.raises(InputError, match=r"squad.json: the question 'c' has no 'answers'"):
+        check_answered(questions, path)
+
+
+def test_plausible_answers_of_impossible_questions_are_ignored(write):
+    plausible = [{"text": "Rollo", "answer_start": 0}]
+    path = write(entry(answers=[], is_impossible=True, plausible_answers=plausible))
+    assert load_questions(path)[0].answers == ()
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"id": 7.5}, r"qas\[0\]: expected 'id' to be a str, got 7.5"),
+        ({"question": " \n"}, r"the question 'a': 'question' is empty"),
+        ({"answers": "Rollo"}, r"the question 'a': expected 'answers' to be a list, got 'Rollo'"),
+        (
+            {"answers": [{"text": "Rollo"}]},
+            r"'a': expected 'answer_start' to be a int, got nothing",
+        ),
+        ({"is_impossible": True}, r"'a': has is_impossible and the answer 'Rollo'"),
+    ],
+)
+def test_invalid_question_is_rejected_with_its_id(write, broken, message):
+    with pytest.raises(InputError, match=rf"squad.json: .*{message}"):
+        load_questions(write(entry(**broken)))
+
+
+ROWS = [
+    {
+        "id": "a",
+        "title": "Rollo",
+        "context": CONTEXT,
+        "question": "Who?",
+        "answers": {"text": ["Rollo", "rollo"], "answer_start": [0, 0]},
+    },
+    {
+        "id": "b",
+        "title": "Rollo",
+        "context": CONTEXT,
+        "question": "When?",
+        "answers": {"text": [], "answer_start": []},
+    },
+]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json", "list.json", "data.json", "parquet", "arrow"])
+def test_rows_of_the_hugging_face_hub_are_read(tmp_path, form):
+    path = tmp_path / f"squad.{form}"
+    if form in ("parquet", "arrow"):
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        table = pyarrow.Table.from_pylist(ROWS)
+        if form == "parquet":
+            parquet.write_table(table, path)
+        else:
+            with pyarrow.ipc.new_file(path, table.schema) as file:
+                file.write_table(table)
+    elif form == "list.json":
+        path.write_text(json.dumps(ROWS, indent=1))
+    elif form == "data.json":
+        path.write_text(json.dumps({"version": "1", "data": ROWS}))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert load_questions(path) == [
+        Question("a", "Who?", CONTEXT, (Answer("Rollo", 0), Answer("rollo", 0))),
+        Question("b", "When?", CONTEXT, ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"context": " "}, r"jsonl, line 2: 'context' is empty"),
+        ({"context": None}, r"jsonl, line 2: expected 'context' to be a str, got None"),
+        ({"answers": {"text": ["Rollo"]}}, "'b': expected 'answer_start' to be a list"),
+        (
+            {"answers": {"text": ["Rollo"], "answer_start": []}},
+            "'b': text has 1 items, answer_start has 0 items",
+        ),
+        ({"answers": {"text": [5], "answer_start": [0]}}, "'b': expected 'text' to be a str"),
+    ],
+)
+def test_invalid_row_is_rejected_with_its_line_or_id(tmp_path, broken, message):
+    path = tmp_path / "squad.jsonl"
+    path.write_text("\n".join(map(json.dumps, (ROWS[0], ROWS[1] | broken))))
+    with pytest.raises(InputError, match=message):
+        load_questions(path)
+
+
+@pytest.mark.parametrize("is_impossible", [True, False])
+@pytest.mark.parametrize("start", [0, -1, None])
+def test_answer_with_empty_text_is_no_answer(write, is_impossible, start):
+    empty = {"text": " ", "answer_start": start}
+    path = write(entry(answers=[empty], is_impossible=is_impossible))
+    assert load_questions(path)[0].answers == ()
+
+
+def test_byte_order_mark_is_skipped(write):
+    path = write(entry())
+    expected = load_questions(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_questions(path) == expected
+
+
+def test_numeric_question_ids_are_converted_to_strings(write):
+    assert [q.id for q in load_questions(write(entry(id=7), entry(id="8")))] == ["7", "8"]
+    with pytest.raises(InputError, match="duplicate question id '7'"):
+        load_questions(write(entry(id=7), entry(id="7")))
+
+
+def test_empty_context_is_rejected(write):
+    with pytest.raises(InputError, match=r"data\[0\].paragraphs\[0\]: 'context' is empty"):
+        load_questions(write(entry(), context=""))
+
+
+def test_two_questions_with_one_id_are_rejected(write):
+    with pytest.raises(InputError, match=r"duplicate question id 'a', for 'Who\?' and 'When\?'"):
+        load_questions(write(entry(), entry(question="When?")))
+
+
+def test_file_of_another_format_is_rejected(tmp_path, write):
+    with pytest.raises(InputError, match="contains no questions"):
+        load_questions(write())
+    other = tmp_path / "other.json"
+    other.write_text('{"rows": []}')
+    with pytest.raises(InputError, match=r"other\.json: expected 'data' to be a list, got nothing"):
+        load_questions(other)
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "found"),
+    [
+        ("Rollo", 0, ("Rollo", 0)),
+        ("swore\u00a0fealty", 6, ("swore\u00a0fealty", 6)),  # other whitespace
+        ("swore  fealty", 6, ("swore fealty", 6)),  # more whitespace
+        ("swore", 5, ("swore", 6)),
+        ("fealty", 14, ("fealty", 12)),
+        ("fealty", 6, ("fealty", 12)),  # within the next word
+        ("fealty", 0, None),
+        ("Charles", 0, None),
+        ("Rollo", 99, None),
+        ("", 0, None),
+        (".", -1, None),
+    ],
+)
+def test_answer_is_moved_to_its_text_near_the_given_position(text, start, found):
+    asked = Question("a", "Who?", CONTEXT, (Answer(text, start), Answer("Rollo", 0)))
+    (moved,) = aligned([asked])
+    if found is None:
+        assert moved is None
+    else:
+        assert moved == replace(asked, answers=(Answer(*found), Answer("Rollo", 0)))
+
+
+@pytest.mark.parametrize("text", ["Rollo", "Rollo \U0001f600", "to"])
+def test_offset_in_utf_16_is_converted(text):
+    context = 30 * "\U0001f600 " + "Oslo to Rollo \U0001f600 " + 30 * "from "
+    start = context.index(text)
+    asked = Question("a", "Who?", context, (Answer(text, start + 30),))
+    assert aligned([asked]) == [replace(asked, answers=(Answer(text, start),))]
+
+
+def test_offsets_of_a_file_in_utf_16_are_converted_where_characters_match_too():
+    context = "\U0001f600\U0001f600\U0001f600 so so"
+    short = Question("a", "?", context, (Answer("so", 7),))  # The second one, in characters.
+    assert aligned([short]) == [short]
+    other = Question("b", "?", "\U0001f600 Oslo", (Answer("Oslo", 3),))  # Only in UTF-16.
+    found = [answer for question in aligned([short, other]) for answer in question.answers]
+    assert found == [Answer("so", 4), Answer("Oslo", 2)]
+    plain = Question("c", "?", "\U0001f600 Oslo", (Answer("Oslo", 2),))  # Only in characters.
+    assert aligned([short, plain]) == [short, plain]
+
+
+def test_nearest_position_is_used_and_no_answer_stays_unchanged():
+    asked = Question("a", "?", "to be or not to be", (Answer("be", 15),))
+    assert aligned([asked])[0].answers == (Answer("be", 16),)
+    impossible = replace(asked, answers=())
+    assert aligned([impossible]) == [impossible]
+
+
+@pytest.mark.parametrize(
+    ("name", "questions", "impossible"),
+    [("xquad.zh.json", 1190, 0), ("squad2_cs224n_dev.json", 6078, 3168)],
+)
+def test_real_files_are_read_completely(shared_data, name, questions, impossible):
+    read = load_questions(shared_data / "squad" / name)
+    assert len(read) == questions
+    assert sum(not question.answers for question in read) == impossible
+    assert aligned(read) == read
+
+
+# --- TensorFlow Datasets ---
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Prepares a folder with squad/v2.0 and two questions about one context."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    import numpy as np
+
+    answers = tfds.features.Sequence({"text": tfds.features.Text(), "answer_start": np.int32})
+    text = tfds.features.Text()
+    features = {"context": text, "question": text, "id": np.str_, "title": text}
+
+    def entry(name, texts, starts):
+        found = {"text": texts, "answer_start": starts}
+        row = {"context": "Rollo schwor ½ Treue.", "question": "Wer?", "id": name, "title": "N"}
+        return name, row | {"answers": found, "is_impossible": not texts}
+
+    class Squad(tfds.core.GeneratorBasedBuilder):
+        name = "squad"
+        VERSION = tfds.core.Version("3.0.0")
+        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="v2.0")]  # noqa: RUF012
+
+        def _info(self):
+            return tfds.core.DatasetInfo(
+                builder=self,
+                features=tfds.features.FeaturesDict(
+                    features | {"answers": answers, "is_impossible": np.bool_}
+                ),
+            )
+
+        def _split_generators(self, dl_manager):
+            return {"validation": [entry("a", ["Treue"], [15]), entry("b", [], [])]}
+
+        def _generate_examples(self):
+            raise NotImplementedError
+
+    folder = tmp_path_factory.mktemp("tfds")
+    Squad(data_dir=folder).download_and_prepare()
+    return folder
+
+
+def test_prepared_questions_are_read(prepared):
+    read = {question.id: question for question in read_tfds("v2.0", "validation", str(prepared))}
+    assert read["a"].answers == (Answer("Treue", 15),)
+    assert read["b"].answers == ()
+    assert read["a"].context is read["b"].context
+    assert find_prepared("squad/v2.0", str(prepared)) == prepared / "squad" / "v2.0" / "3.0.0"
+
+
+def test_missing_split_is_rejected(prepared):
+    with pytest.raises(InputError, match="split train: expected one of validation"):
+        read_tfds("v2.0", "train", str(prepared))
+
+
+def test_nothing_is_downloaded(tmp_path):
+    assert find_prepared("squad/v1.1", str(tmp_path)) is None
+    with pytest.raises(InputError, match=r"tfds build squad/v1\.1 --data_dir="):
+        read_tfds("v1.1", "train", str(tmp_path))

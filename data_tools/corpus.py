@@ -1,0 +1,434 @@
+"""Reads the documents of a corpus, each as a list of non-empty sentences.
+
+Files are in one of these formats. Text files may be compressed: .gz, .bz2, .xz or .zst.
+
+* `sentences` (format of Google's BERT): one sentence per line, a blank line between documents.
+* `prose`: running text. A blank line ends a paragraph. Two or more blank lines (the gap between
+  chapters), a form feed or the end of the file end a document.
+* `jsonl`: one JSON object per line, with the document in one of its fields.
+* `wiki`: the output of WikiExtractor for a Wikipedia dump, as `<doc>` tags or as JSON.
+* `gutenberg`: Project Gutenberg's books, one document per book, without headers and licences.
+* `parquet`: Parquet files, with a document in a column of each row.
+* `arrow`: Arrow files, and the folders that Hugging Face's `Dataset.save_to_disk` writes.
+* `html`, `markdown`, `docx`: web pages, Markdown files, Word documents, one document per file.
+* `mixed`: files of several formats; the ending of a name determines the format (ENDINGS).
+"""
+
+import glob
+import hashlib
+import heapq
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from absl import logging
+
+from data_tools import formats
+from data_tools.jobs import Progress
+from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, is_archive
+from data_tools.markup import MarkupFile, markup_texts
+from data_tools.sentences import check_language
+from keras_bert.common.columnar_files import ARROW, PARQUET
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import atomic_path
+
+_BLOCK_BYTES = 1 << 20
+_TABLES = {"parquet": PARQUET, "arrow": ARROW}
+_MARKUP = ("html", "markdown", "docx")
+MIXED = "mixed"
+INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg", *_TABLES, *_MARKUP, MIXED)
+# The formats whose files have several fields or columns.
+FIELD_FORMATS = ("jsonl", *_TABLES, MIXED)
+# The formats whose files can be divided between two documents.
+DIVISIBLE = ("sentences", "prose", "jsonl", "wiki")
+# The formats of the files of a mixed corpus; .gz, .bz2, .xz or .zst may follow.
+ENDINGS = {
+    ".txt": "prose",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".docx": "docx",
+}
+# The packages that determine the text of a document, beyond those that all formats use.
+FORMAT_PACKAGES = {
+    "parquet": ("pyarrow",),
+    "arrow": ("pyarrow",),
+    "html": ("lxml",),
+    "markdown": ("lxml", "markdown-it-py"),
+    "docx": ("lxml",),
+    MIXED: ("lxml", "markdown-it-py", "pyarrow"),
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Settings for reading a corpus.
+
+    Attributes:
+        input_format: one of INPUT_FORMATS.
+        text_field: name of the field or column that holds the document, for FIELD_FORMATS.
+        language: ISO 639-1 code of the language whose rules split text into sentences; not used by
+            the format `sentences`.
+        max_bad_line_share: maximum fraction of undecodable or malformed lines, or rows, per file.
+    """
+
+    input_format: str = "sentences"
+    text_field: str = "text"
+    language: str = "en"
+    max_bad_line_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.input_format not in INPUT_FORMATS:
+            raise InputError(
+                f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
+            )
+        if not self.text_field:
+            raise InputError("--text_field=: expected the name of a field")
+        check_language(self.language)
+        if not 0 <= self.max_bad_line_share <= 1:
+            raise InputError(
+                f"--max_bad_line_share={self.max_bad_line_share}: expected from 0 to 1"
+            )
+
+
+def find_input_files(
+    patterns: str, input_format: str = Reading.input_format, flag: str = "input_file"
+) -> list[str]:
+    """Returns the distinct paths that match a comma-separated list of files, globs and directories.
+
+    `**` in a glob matches nested folders. A directory stands for all files below it, except hidden
+    ones (a name with a leading dot); with arrow or mixed, a dataset folder stands for its data
+    files (`select_data_files`). The files are sorted within a glob or a directory. Error messages
+    start with `flag`, the flag that provides the list.
+
+    Raises:
+        InputError: if an entry matches no file, or something that is not a regular file; if a
+            dataset folder is not complete; or if the ending of a name is that of another format
+            than the default format.
+    """
+    # If the whole value is the name of a file, its commas belong to the name.
+    entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
+    paths: dict[str, None] = {}
+    for entry in filter(None, (entry.strip() for entry in entries)):
+        found = _expand(entry)
+        if not found:
+            raise InputError(
+                f"--{flag}: no file matches {entry!r}; expected a file, glob or folder"
+            )
+        for path in itertools.filterfalse(os.path.isfile, found):
+            # A pipe or a device may never end, and the next build cannot read it again.
+            problem = "is not a regular file" if os.path.exists(path) else "is a broken link"
+            raise InputError(f"--{flag}: {path} {problem}; expected text files")
+        paths.update(dict.fromkeys(found))
+    if not paths:
+        raise InputError(f"--{flag}={patterns!r}: empty list; expected files, globs or folders")
+    if input_format == Reading.input_format:
+        _reject_other_formats(paths, flag)
+    return select_data_files(paths) if input_format in ("arrow", MIXED) else list(paths)
+
+
+def _reject_other_formats(paths: Iterable[str], flag: str) -> None:
+    """Raises an `InputError` if the default format would read a file whose ending is another's."""
+    for path in paths:
+        named = ENDINGS.get(_ending(path), "prose")
+        if named != "prose":
+            raise InputError(
+                f"--{flag}: {path} is not a text file with one sentence per line, as "
+                f"--input_format={Reading.input_format} expects; use --input_format={named}, or "
+                f"{MIXED} for files of several formats"
+            )
+
+
+def _expand(entry: str) -> list[str]:
+    if os.path.isfile(entry):  # before glob, because a name may contain "["
+        return [entry]
+    matches = [entry] if os.path.isdir(entry) else sorted(glob.glob(entry, recursive=True))
+    paths = []
+    for match in matches:
+        if not os.path.isdir(match):
+            paths.append(match)
+        elif match == entry:
+            for folder, subfolders, names in os.walk(match):
+                subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+                visible = sorted(name for name in names if not name.startswith("."))
+                paths += [os.path.join(folder, name) for name in visible]
+    return paths
+
+
+def open_local(path: str) -> BinaryIO:
+    """Opens a local file for reading bytes; raises an `OSError` if it cannot be opened."""
+    return open(path, "rb")
+
+
+def read_documents(
+    path: str,
+    reading: Reading,
+    odd: OddInput,
+    open_file: Callable[[str], BinaryIO] = open_local,
+) -> Iterator[list[str]]:
+    """Yields the documents of one file, each a list of sentences.
+
+    After the last document, the counts of empty, malformed or too long input in the file are added
+    to `odd`. `open_file` opens a path and returns the stream of its stored bytes.
+
+    Raises:
+        InputError: if the file cannot be read, is a broken archive or UTF-16, or has too many
+            undecodable or malformed lines. Some documents may have been yielded before.
+    """
+    for text in read_texts(path, reading, odd, open_file):
+        yield text.split("\n")
+
+
+def read_texts(
+    path: str,
+    reading: Reading,
+    odd: OddInput,
+    open_file: Callable[[str], BinaryIO] = open_local,
+    part: Part = WHOLE,
+) -> Iterator[str]:
+    r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences.
+
+    If `part` is not the whole file, a large share of bad lines is not an error; `odd.bad_lines`
+    becomes their number.
+    """
+    input_format = format_of(path, reading)
+    if input_format is None:
+        _count_unknown(path, _ending(path), odd, open_file)
+        return
+    if input_format in _MARKUP:
+        file = MarkupFile(path, reading.max_bad_line_share, open_file)
+        yield from _counted(file, markup_texts(file, input_format, reading.language), odd)
+        return
+    if form := _TABLES.get(input_format):
+        rows = formats.Rows(path, reading.max_bad_line_share, open_file)
+        yield from _counted(
+            rows, formats.table_texts(rows, form, reading.text_field, reading.language), odd
+        )
+        return
+    longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
+    sizes = {"max_line_bytes": longest} if longest else {}
+    # The bad lines of all parts are checked together.
+    share = reading.max_bad_line_share if part == WHOLE else 1
+    lines = Lines(path, share, open_file, part=part, **sizes)
+    if input_format == "sentences":
+        texts = formats.sentence_texts(lines)
+    elif input_format == "prose":
+        texts = formats.prose_texts(lines, reading.language)
+    elif input_format == "jsonl":
+        texts = formats.json_texts(lines, reading.text_field, reading.language)
+    elif input_format == "wiki":
+        texts = formats.wiki_texts(lines, reading.language)
+    else:
+        texts = formats.gutenberg_texts(lines, reading.language)
+    yield from _counted(lines, texts, odd)
+
+
+def format_of(path: str, reading: Reading) -> str | None:
+    """Returns the format of a file; None if it is mixed and the ending of the name is unknown."""
+    return ENDINGS.get(_ending(path)) if reading.input_format == MIXED else reading.input_format
+
+
+def is_divisible(path: str, reading: Reading) -> bool:
+    """Returns whether several processes can read parts of a file (`formats.starts_document`)."""
+    return format_of(path, reading) in DIVISIBLE and not is_archive(path)
+
+
+def _ending(path: str) -> str:
+    stem, ending = os.path.splitext(path.lower())
+    return os.path.splitext(stem)[1] if is_archive(path) else ending
+
+
+def _count_unknown(
+    path: str, ending: str, odd: OddInput, open_file: Callable[[str], BinaryIO]
+) -> None:
+    """Counts a file with an unknown ending; reads it only for its checksum."""
+    unknown = OddInput()
+    unknown.add("unknown_files", {"file": path}, f"ending {ending!r}")
+    odd.merge(unknown)
+    try:
+        with open_file(path) as file:
+            while file.read(_BLOCK_BYTES):
+                pass
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+
+
+def _counted(units: Units, texts: Iterable[str], odd: OddInput) -> Iterator[str]:
+    """Yields the texts of a file; then checks its units, and adds their odd input to `odd`."""
+    is_empty = True
+    for text in texts:
+        is_empty = False
+        yield text
+    if getattr(units, "part", WHOLE) == WHOLE:
+        units.check_bad_units()
+        if is_empty:
+            units.add_odd("empty_files")
+    else:
+        odd.bad_lines = units.bad_units()
+    odd.merge(units.odd)
+
+
+# --- folders of Dataset.save_to_disk ---
+
+_STATE, _SPLITS = "state.json", "dataset_dict.json"
+_INDICES = ("_indices_files", "_indices_data_files")
+
+
+def select_data_files(paths: Iterable[str]) -> list[str]:
+    """Returns the paths of a corpus without other files of dataset folders than their data files.
+
+    Folders without state.json are returned unchanged. A folder of `Dataset.save_to_disk` has:
+
+        dataset_dict.json           {"splits": [name, ...]}, if it has a subfolder for each split
+        state.json                  {"_data_files": [{"filename": "data-00000-of-00002.arrow"}]}
+        dataset_info.json           description
+        data-00000-of-00002.arrow   record batches as an Arrow stream
+
+    Raises:
+        InputError: a folder lacks a data file or a split, or its description is invalid.
+    """
+    paths = list(paths)
+    found = set(paths)
+    for path in paths:
+        if os.path.basename(path) == _SPLITS:
+            folder = os.path.dirname(path)
+            for split in _names(path, "splits"):
+                if os.path.join(folder, split, _STATE) not in found:
+                    raise InputError(
+                        f"{path}: lists the split {split!r}, but {os.path.join(folder, split)} "
+                        f"has no {_STATE}; expected the complete folder of Dataset.save_to_disk"
+                    )
+            found.discard(path)
+    for path in paths:
+        if os.path.basename(path) == _STATE:
+            folder = os.path.dirname(path)
+            listed = {os.path.join(folder, name) for name in _names(path, "_data_files")}
+            if missing := sorted(listed - found):
+                raise InputError(
+                    f"{path}: lists {len(listed)} data files, but {missing[0]} is missing; "
+                    "expected the complete folder of Dataset.save_to_disk"
+                )
+            found -= {each for each in found if os.path.dirname(each) == folder} - listed
+    return [path for path in paths if path in found]
+
+
+def _names(path: str, key: str) -> list[str]:
+    """Returns the names in a list of names, or of {"filename": name}, in a JSON file."""
+    expected = f"expected a file that Dataset.save_to_disk wrote, with a list {key!r}"
+    try:
+        with open(path, "rb") as file:
+            content = json.load(file)
+            names = [_name(entry) for entry in content[key]]
+            has_indices = any(content.get(name) for name in _INDICES)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path}: invalid content ({error!r:.80}); {expected}") from None
+    if has_indices:
+        raise InputError(
+            f"{path}: selects rows of its data files by indices, the format of an old version of "
+            "datasets; save the dataset again with a version from 2.0 on"
+        )
+    return names
+
+
+def _name(entry: Any) -> str:
+    name = entry["filename"] if isinstance(entry, dict) else entry
+    if not isinstance(name, str) or os.path.basename(name) != name:
+        raise ValueError(name)
+    return name
+
+
+# --- held-out documents ---
+
+TRAIN, EVAL = "train", "eval"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The number of held-out documents.
+
+    Attributes:
+        share: fraction of the documents.
+        max_documents: maximum number of documents.
+    """
+
+    share: float
+    max_documents: int
+
+    def count(self, num_documents: int) -> int:
+        """Returns the number of held-out documents: at least one, and not all documents."""
+        wanted = min(round(self.share * num_documents), self.max_documents)
+        return min(max(1, wanted), num_documents - 1)
+
+
+def split_documents(
+    input_files: Sequence[str], reading: Reading, folder: Path, held_out: HeldOut
+) -> None:
+    """Writes the documents of a corpus to train.txt and eval.txt in a new folder.
+
+    A document is held out if the checksum of its text is among the smallest of the corpus. The
+    choice is therefore as good as random, but does not depend on the names and the order of the
+    files. Of several documents with the same text, only the first is written. An over-long document
+    is read in parts, each of which counts as a document.
+
+    The folder appears when both files are complete. The files are read twice, so that only the
+    checksums of the documents are in memory.
+
+    Raises:
+        InputError: a file cannot be read, the corpus has fewer than two different documents, or the
+            folder cannot be written.
+    """
+    odd = OddInput()
+    remaining: set[bytes] = set()
+    with Progress("reading documents", None, "documents") as progress:
+        for path in input_files:
+            for text in read_texts(path, reading, odd):
+                remaining.add(_checksum(text))
+                progress.add(1)
+    odd.log()
+    if len(remaining) < 2:
+        found = "no documents" if not remaining else "a single document"
+        more = f" and {len(input_files) - 1} more files" if len(input_files) > 1 else ""
+        raise InputError(
+            f"{input_files[0]}{more}: {found} with text, read as --input_format="
+            f"{reading.input_format}; expected at least 2 different documents, because one is held "
+            "out (in running text, two blank lines or a form feed separate documents)"
+        )
+    evaluated = set(heapq.nsmallest(held_out.count(len(remaining)), remaining))
+    logging.info(
+        "%d different documents: %d for training, %d held out",
+        len(remaining),
+        len(remaining) - len(evaluated),
+        len(evaluated),
+    )
+    with (
+        atomic_path(folder) as partial,
+        Progress("writing documents", len(remaining), "documents") as progress,
+    ):
+        partial.mkdir()
+        with (
+            open(partial / f"{TRAIN}.txt", "wb") as train,
+            open(partial / f"{EVAL}.txt", "wb") as evaluation,
+        ):
+            for path in input_files:
+                for text in read_texts(path, reading, OddInput()):
+                    checksum = _checksum(text)
+                    if checksum in remaining:  # Otherwise, it is already written.
+                        remaining.remove(checksum)
+                        file = evaluation if checksum in evaluated else train
+                        file.write(text.encode() + b"\n\n")
+                        progress.add(1)
+
+
+def _checksum(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -1,1 +1,0 @@
-"""Reads corpus files as documents of sentences."""

@@ -1,1 +1,0 @@
-"""Creates pre-training examples from tokenized documents, and encodes them as TFRecords."""

@@ -1,0 +1,417 @@
+r"""Reads the corpus formats of lines and rows, one function per format.
+
+Each function yields the documents in the `Lines` of a file, or the `Rows` of a table, as texts with
+`\n` between sentences, and counts odd input.
+"""
+
+import codecs
+import contextlib
+import html
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, BinaryIO, NamedTuple
+
+from data_tools.lines import Line, Lines, Units, is_archive, is_blank
+from data_tools.sentences import Document, is_over_long
+from keras_bert.common.columnar_files import is_string, read_batches
+from keras_bert.common.errors import InputError
+
+# --- one sentence per line, prose, JSON lines, WikiExtractor ---
+
+MAX_JSON_LINE_BYTES = 100 << 20
+
+_SURPLUS_BLANK_LINES = re.compile(r"\n\n\n+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+# Fewer lines are not judged by their lengths.
+_MIN_LINES = 20
+_SENTENCE_ENDS = tuple(".!?:;\"')]»”’…।؟。！？」")
+
+_DOC_TAG_STARTS = re.compile(r"<doc\b")
+_TITLE_STARTS = re.compile(r'\btitle="')
+
+
+def starts_document(input_format: str, first: bytes) -> Callable[[bytes, bytes, bytes], bool]:
+    """Returns a function that detects where a file can be divided without changing its documents.
+
+    The function gets three consecutive lines and returns whether the last one starts a document,
+    whatever precedes the first one. `first` is the first line of the file that is not blank.
+    """
+    if input_format == "sentences":
+        return lambda _, before, line: not before.strip() and not is_blank(line)
+    if input_format == "prose":
+        return lambda *lines: not any(map(bytes.strip, lines[:2])) and not is_blank(lines[2])
+    if input_format == "wiki" and not first.startswith(b"{"):
+        return lambda _, __, line: _title_of_tag(line.decode(errors="replace").strip()) is not None
+    return lambda _, __, line: input_format == "jsonl" or line.lstrip().startswith(b"{")
+
+
+def _is_hard_wrapped(text: str) -> bool:
+    """Returns whether the lines of a text are those of running text with a maximum line length.
+
+    Their lengths are almost equal, and few of them end a sentence. In 76 of 85 books of Project
+    Gutenberg (the others are plays and verse), 95% of the lines are at most 1.25 times as long as
+    the median; in files with one sentence per line, 1.3 to 3.5 times.
+    """
+    found = [line for line in map(str.strip, text.split("\n")) if line]
+    lengths = sorted(map(len, found))
+    if len(found) < _MIN_LINES:
+        return False
+    median, long = lengths[len(lengths) // 2], lengths[int(0.95 * len(lengths))]
+    num_ends = sum(line.endswith(_SENTENCE_ENDS) for line in found)
+    return 30 <= median <= 160 and long <= 1.25 * median and num_ends < 0.5 * len(found)
+
+
+def sentence_texts(lines: Lines) -> Iterator[str]:
+    """Yields the documents of a file with one sentence per line, a blank line between documents."""
+    # For speed, whole blocks are processed with string methods, not single lines.
+    parts: list[str] = []  # of the current document
+    length = num_sentences = 0
+    is_in_parts = False
+    for block, text in lines.blocks():
+        if block.number == 1 and _is_hard_wrapped(text):
+            lines.odd.add("hard_wrapped_files", {"file": lines.path})
+        text = "\n".join(map(str.strip, text.split("\n")))  # still ends in a line end
+        _count_empty_documents(lines, block, text)
+        if text.startswith("\n"):
+            yield from _not_empty(parts)
+            parts, length, num_sentences, is_in_parts = [], 0, 0, False
+        first, *others = text.split("\n\n")
+        parts.append(first)
+        length += len(first)
+        num_sentences += first.count("\n")
+        if others:
+            yield from _not_empty(parts)
+            for document in others[:-1]:
+                if document := document.strip("\n"):
+                    yield document
+            parts, length, is_in_parts = [others[-1]], len(others[-1]), False
+            num_sentences = others[-1].count("\n")
+        if is_over_long(length, num_sentences):
+            if not is_in_parts:
+                lines.add_odd("long_documents", block)
+            yield from _not_empty(parts)
+            parts, length, num_sentences, is_in_parts = [], 0, 0, True
+    yield from _not_empty(parts)
+
+
+def _not_empty(parts: list[str]) -> Iterator[str]:
+    if document := "".join(parts).strip("\n"):
+        yield document
+
+
+def _count_empty_documents(lines: Lines, block: Line, text: str) -> None:
+    """Counts the extra blank lines between documents within one block.
+
+    Those at the end of a part of the file are followed by the document of the next part.
+    """
+    if "\n\n\n" not in text:
+        return
+    first, times = 0, 0
+    ends_part = block.offset + len(block.content) == lines.part.end
+    for run in _SURPLUS_BLANK_LINES.finditer(text):
+        if run.start() > 0 and (run.end() < len(text) or ends_part):
+            first = first or run.start() + 2
+            times += len(run[0]) - 2
+    if times:
+        number = text.count("\n", 0, first)
+        after = block.content.split(b"\n", number)[-1]
+        offset = block.offset + len(block.content) - len(after)
+        place = Line(block.number + number, offset, b"", False)
+        lines.add_odd("empty_documents", place, times)
+
+
+def prose_texts(lines: Lines, language: str) -> Iterator[str]:
+    """Yields the documents of running text; two blank lines or a form feed end a document."""
+    document = Document(lines, language)
+    blank_lines = 0
+    for line in lines.lines():
+        for part_number, part in enumerate(lines.decode(line).split("\f")):
+            opens_page = part_number > 0
+            text = part.strip()
+            blank_lines = 0 if text else blank_lines + 1
+            if opens_page or blank_lines >= 2:
+                yield from document.end()
+            if text:
+                yield from document.add_line(text, line)
+            else:
+                document.end_paragraph()
+    yield from document.end()
+
+
+def json_texts(lines: Lines, text_field: str, language: str) -> Iterator[str]:
+    """Yields the field `text_field` of each JSON object, one per line, as a document.
+
+    Line breaks in the field end paragraphs.
+    """
+    document = Document(lines, language)
+    for line, fields in _json_objects(lines, lines.lines(), text_field):
+        yield from document.of_paragraphs(fields[text_field].split("\n"), line)
+
+
+def _json_objects(
+    lines: Lines, source: Iterable[Line], text_field: str
+) -> Iterator[tuple[Line, dict]]:
+    """Yields the JSON objects whose text field is a string; counts and skips all other lines."""
+    long_line = 0
+    for line in source:
+        if line.is_partial:
+            if line.number != long_line:
+                lines.add_malformed(line, f"longer than {MAX_JSON_LINE_BYTES} bytes")
+            long_line = line.number
+            continue
+        text = lines.decode(line).strip()
+        if not text:
+            continue
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            lines.add_malformed(line, f"not JSON: {error}")
+            continue
+        del text  # frees memory: it may be large, like its fields
+        if not isinstance(fields, dict):
+            lines.add_malformed(line, f"a JSON {type(fields).__name__}; expected an object")
+        elif text_field not in fields:
+            lines.add_malformed(line, f"no field {text_field!r} in the JSON object")
+        elif not isinstance(fields[text_field], str):
+            kind = type(fields[text_field]).__name__
+            lines.add_malformed(line, f"field {text_field!r} is a {kind}; expected a string")
+        else:
+            if b"\\u" in line.content:  # only an escape can produce a lone surrogate
+                fields[text_field], times = _SURROGATE.subn("\ufffd", fields[text_field])
+                if times:
+                    lines.add_odd("lone_surrogates", line, times)
+            yield line, fields
+
+
+def wiki_texts(lines: Lines, language: str) -> Iterator[str]:
+    """Yields the articles in the output of WikiExtractor: `<doc ...>` to `</doc>`, or JSON lines.
+
+    The first non-blank line of the file determines the form. If the first line of an article
+    repeats its title, the line is skipped. Redirects are counted as empty documents.
+    """
+    source = lines.lines()
+    for first in source:
+        if start := first.content.strip():
+            read = _wiki_json_texts if start.startswith(b"{") else _wiki_tag_texts
+            yield from read(lines, chain([first], source), language)
+
+
+def _wiki_json_texts(lines: Lines, source: Iterable[Line], language: str) -> Iterator[str]:
+    document = Document(lines, language)
+    for line, fields in _json_objects(lines, source, "text"):
+        title = html.unescape(str(fields.get("title", ""))).strip()
+        paragraphs = [html.unescape(text) for text in fields["text"].split("\n")]
+        has_title = paragraphs[0].strip() == title
+        yield from document.of_paragraphs(paragraphs[has_title:], line)
+
+
+def _wiki_tag_texts(lines: Lines, source: Iterable[Line], language: str) -> Iterator[str]:
+    document = Document(lines, language)
+    opened: Line | None = None
+    title: str | None = None  # of the article, until its first line is read
+    for line in source:
+        text = lines.decode(line).strip()
+        if (named := _title_of_tag(text)) is not None:
+            if opened:
+                lines.add_malformed(opened, "an article without the end tag '</doc>'")
+                yield from document.end()
+            opened, title = line, html.unescape(named).strip()
+        elif text == "</doc>" and opened:
+            yield from document.end_or_count_empty(opened)
+            opened = None
+        elif text and not opened:
+            lines.add_malformed(line, f"found {text[:40]!r}; expected '<doc ...>'")
+        elif text:
+            text = html.unescape(text)
+            if text != title:
+                yield from document.add_line(text, line)
+                document.end_paragraph()
+            title = None
+    if opened:
+        lines.add_malformed(opened, "an article without the end tag '</doc>'")
+        yield from document.end()
+
+
+def _title_of_tag(text: str) -> str | None:
+    """Returns the title in a line `<doc ... title="...">`.
+
+    Returns "" if the tag has no title, and None if the line is no such tag.
+    """
+    if not (_DOC_TAG_STARTS.match(text) and text.endswith(">")):
+        return None
+    attributes = text[:-1].rstrip()
+    title = _TITLE_STARTS.search(attributes)  # the last attribute; it may contain quotes
+    if title and attributes.endswith('"') and title.end() < len(attributes):
+        return attributes[title.end() : -1]
+    return ""
+
+
+# --- Project Gutenberg ---
+
+# "*** START OF THIS PROJECT GUTENBERG EBOOK EMMA ***", "***START OF THE ..."; the oldest files
+# have the end of a licence instead, "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*".
+_BOOK_STARTS = re.compile(rb"\*{3}\s*START OF (?:TH(?:E|IS) )?PROJECT GUTENBERG", re.IGNORECASE)
+_SMALL_PRINT_ENDS = re.compile(rb"\*END ?\*? ?THE SMALL PRINT", re.IGNORECASE)
+_BOOK_ENDS = re.compile(
+    rb"\*{3}\s*END OF (?:TH(?:E|IS) )?PROJECT GUTENBERG"
+    rb"|End of (?:the |this )?Project Gutenberg(?:'s|\xe2\x80\x99s)?\b",
+    re.IGNORECASE,
+)
+_CHARACTER_SET = re.compile(rb"Character set encoding:\s*(.+)", re.IGNORECASE)
+_CREDITS = re.compile(
+    r"(?:Produced|Prepared|Transcribed|E-?text prepared|"
+    r"This e-?(?:text|book) was (?:produced|prepared|transcribed))\s+(?:by|from)\b",
+    re.IGNORECASE,
+)
+_EMPHASIS = re.compile(r"(?<!\w)_([^_]+)_(?!\w)")
+_SINGLE_BYTE_SETS = re.compile(
+    r"(?:iso[- ]?8859-|windows(?: codepage)?[- ]?|cp-?)(\d+)", re.IGNORECASE
+)
+_CREDIT_PARAGRAPHS = 3  # credits precede the title page
+_MAX_HEADER_BYTES = 1 << 20
+
+
+def gutenberg_texts(lines: Lines, language: str) -> Iterator[str]:
+    """Yields the books of a Project Gutenberg file as documents.
+
+    A book is the text between a start marker and an end marker; a file without markers is read as
+    one book. The lines before the start marker may name the character set. Credits ("Produced by
+    ...") at the start of a book and the underscores of _emphasis_ are removed.
+    """
+    document = Document(lines, language, _tidy_book)
+    opened: Line | None = None  # first line of the current book
+    after_small_print = in_marker = False
+    header: list[Line] | None = []  # lines before the first marker
+    header_bytes = 0
+    encoding = "utf-8"
+    for line in lines.lines():
+        content = line.content.strip()
+        if in_marker:  # a long title continues on the next line
+            in_marker = bool(content) and not content.endswith(b"***")
+        elif _BOOK_STARTS.match(content):
+            if opened and not after_small_print:
+                yield from document.end_or_count_empty(opened)
+            document.drop()
+            opened, after_small_print, header = line, False, None
+            in_marker = not content.endswith(b"***")
+        elif opened is None and _SMALL_PRINT_ENDS.match(content):
+            opened, after_small_print, header = line, True, None
+        elif _BOOK_ENDS.match(content):
+            if header:
+                opened = header[0]
+                yield from _add_unmarked(document, lines, header, encoding)
+            if opened:
+                yield from document.end_or_count_empty(opened)
+            opened, header, encoding = None, None, "utf-8"
+        elif opened:
+            yield from document.add_line(lines.decode(line, encoding).strip(), line)
+        else:
+            if named := _CHARACTER_SET.match(content):
+                encoding = _encoding(named[1].decode("ascii", "replace"))
+            if header is not None and (header or content):
+                header.append(line)
+                header_bytes += len(content)
+                if header_bytes > _MAX_HEADER_BYTES:
+                    opened = header[0]
+                    yield from _add_unmarked(document, lines, header, encoding)
+                    header = None
+    if header:
+        opened = header[0]
+        yield from _add_unmarked(document, lines, header, encoding)
+    if opened:
+        yield from document.end_or_count_empty(opened)
+
+
+def _add_unmarked(
+    document: Document, lines: Lines, header: list[Line], encoding: str
+) -> Iterator[str]:
+    lines.add_odd("unmarked_files", header[0])
+    for line in header:
+        yield from document.add_line(lines.decode(line, encoding).strip(), line)
+
+
+def _encoding(name: str) -> str:
+    """Returns Python's name of a single-byte character set, or utf-8 for other names."""
+    if re.match(r"iso[- ]latin-?1", name, re.IGNORECASE):
+        return "iso-8859-1"
+    if numbered := _SINGLE_BYTE_SETS.match(name):
+        prefix = "iso-8859-" if name.lower().startswith("iso") else "cp"
+        with contextlib.suppress(LookupError):
+            return codecs.lookup(prefix + numbered[1]).name
+    return "utf-8"
+
+
+def _tidy_book(paragraph: str, number: int) -> str:
+    if number < _CREDIT_PARAGRAPHS and _CREDITS.match(paragraph):
+        return ""
+    return _EMPHASIS.sub(r"\1", paragraph)
+
+
+# --- rows of Parquet and Arrow files ---
+
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+
+
+class Row(NamedTuple):
+    """The place of a row: its number in the file, from 1."""
+
+    number: int
+
+
+class Rows(Units):
+    """The rows of one file, which can be read once.
+
+    `max_bad_line_share` is the maximum fraction of rows with undecodable text.
+    """
+
+    name = "row"
+
+    def __init__(self, path: str, max_bad_line_share: float, open_file: Callable[[str], BinaryIO]):
+        super().__init__(path, max_bad_line_share)
+        self._open_file = open_file
+
+    def texts(self, form: str, column: str) -> Iterator[tuple[Row, str]]:
+        """Yields each row with its text in a column; the text of a null is empty.
+
+        `form` is `columnar_files.PARQUET` or `columnar_files.ARROW`.
+        """
+        if is_archive(self.path):
+            raise InputError(
+                f"{self.path}: is compressed; expected a {form} file, which has a compression of "
+                "its own; decompress the file"
+            )
+        try:
+            with self._open_file(self.path) as file:
+                for batch in read_batches(self.path, file, form, [column]):
+                    (values,) = batch.columns
+                    if not is_string(values.type):
+                        raise InputError(
+                            f"{self.path}: column {column!r} has the type {values.type}; expected "
+                            "strings; --text_field names the column with the text"
+                        )
+                    for number, value in enumerate(values, start=batch.first_row):
+                        self._num_units = number
+                        yield Row(number), self._text(Row(number), value)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
+
+    def _text(self, row: Row, value: Any) -> str:
+        try:
+            return value.as_py() or ""
+        except UnicodeDecodeError:
+            value = getattr(value, "value", value)  # of a dictionary
+        text = value.as_buffer().to_pybytes().decode(errors="surrogateescape")
+        text, times = _ESCAPED_BYTE.subn("\ufffd", text)
+        self.add_odd("undecodable_bytes", row, max(times, 1))
+        self._add_bad(row.number, "the text is not UTF-8")
+        return text
+
+
+def table_texts(rows: Rows, form: str, column: str, language: str) -> Iterator[str]:
+    """Yields the text in each row as a document; line breaks in the text end paragraphs."""
+    document = Document(rows, language)
+    for row, text in rows.texts(form, column):
+        yield from document.of_paragraphs(text.split("\n"), row)

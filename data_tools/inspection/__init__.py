@@ -1,1 +1,0 @@
-"""Reads and verifies record files, computes statistics and formats examples as text."""

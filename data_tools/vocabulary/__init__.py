@@ -1,1 +1,0 @@
-"""Learns and extends vocabularies from words and their counts."""

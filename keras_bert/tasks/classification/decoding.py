@@ -1,0 +1,112 @@
+"""Decodes a classifier's logits, and writes prediction files.
+
+NAME.tsv     the columns `index` and `prediction` (a label or a number), with a header
+NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1": 0.98}}
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.common.files import write_bytes
+from keras_bert.tasks.classification.data import Problem
+
+
+def decode_logits(
+    logits: tf.Tensor, labels: Sequence[str], problem_type: str
+) -> dict[str, tf.Tensor]:
+    """Decodes the logits [B, C] of texts into the outputs of `TextClassifier.predict`."""
+    if problem_type == "regression":
+        return {"score": logits[:, 0]}
+    if problem_type == "multi_label":
+        order = tf.argsort(logits, direction="DESCENDING", stable=True)
+        on = tf.gather(logits, order, batch_dims=1) > 0
+        return {
+            "labels": tf.where(on, tf.gather(list(labels), order), ""),
+            "probabilities": tf.sigmoid(logits),
+            "logits": logits,
+        }
+    return {
+        "label": tf.gather(list(labels), tf.argmax(logits, axis=-1)),
+        "probabilities": tf.nn.softmax(logits),
+        "logits": logits,
+    }
+
+
+# --- prediction files ---
+
+
+def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Converts decoded outputs to predictions in the format of the labels.
+
+    `answers` is the result of `ClassificationProcessor.decode` for n examples, as arrays; its
+    labels may be strings or byte strings.
+
+    Returns:
+        For single_label, class numbers, int [n]. For multi_label, int [n, C] with 1 for each class
+        with a probability above 0.5. For regression, float [n].
+    """
+    if problem.problem_type == "regression":
+        return answers["score"]
+    number = {label.encode(): index for index, label in enumerate(problem.labels)}
+    number |= {label: index for index, label in enumerate(problem.labels)}
+    if problem.problem_type == "single_label":
+        return np.array([number[label] for label in answers["label"]], np.int32)
+    decided = np.zeros([len(answers["labels"]), len(problem.labels)], np.int32)
+    for row, names in zip(decided, answers["labels"], strict=True):
+        row[[number[name] for name in names if name]] = 1
+    return decided
+
+
+def write_predictions(
+    path: Path, problem: Problem, indices: Sequence[str], answers: Mapping[str, np.ndarray]
+) -> None:
+    """Writes the predictions for one file of n examples to `path`.tsv and `path`.jsonl.
+
+    `indices` are the n values of the column `index`, and `answers` is as for `decisions`. In the
+    TSV file, regression values are clipped to the problem's `score_range`.
+    """
+    decided = decisions(problem, answers)
+    if problem.problem_type == "regression":
+        # GLUE submissions have three decimals. Other values may be tiny, so they are written with
+        # 7 significant digits.
+        values, number_format = decided.astype(float), ".7g"
+        if problem.score_range is not None:
+            values, number_format = np.clip(values, *problem.score_range), ".3f"
+        cells = [f"{value:{number_format}}" for value in values]
+        records = [{"prediction": float(f"{value:.7g}")} for value in values]
+    else:
+        records = [
+            {
+                "prediction": class_names(row, problem.labels),
+                "probabilities": {
+                    label: round(float(p), 6)
+                    for label, p in zip(problem.labels, probabilities, strict=True)
+                },
+            }
+            for row, probabilities in zip(decided, answers["probabilities"], strict=True)
+        ]
+        names = [record["prediction"] for record in records]
+        cells = [
+            name if isinstance(name, str) else problem.label_separator.join(name) for name in names
+        ]
+    rows = ["index\tprediction", *map("\t".join, zip(indices, cells, strict=True))]
+    lines = [
+        json.dumps({"index": index} | record, ensure_ascii=False)
+        for index, record in zip(indices, records, strict=True)
+    ]
+    for suffix, content in (("tsv", rows), ("jsonl", lines)):
+        write_bytes(
+            path.with_name(f"{path.name}.{suffix}"),
+            "".join(f"{line}\n" for line in content).encode(),
+        )
+
+
+def class_names(decided: np.ndarray, labels: Sequence[str]) -> str | list[str]:
+    """Converts a class number to the class name, or a row [C] to the names of its 1s."""
+    if np.ndim(decided):
+        return [label for label, on in zip(labels, decided, strict=True) if on]
+    return labels[int(decided)]

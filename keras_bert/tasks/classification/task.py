@@ -1,0 +1,542 @@
+"""Defines TextClassifier, the signatures of its exports, and fine-tuning on files."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.models import BertClassifier
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import (
+    check_list,
+    check_not_empty,
+    check_same_length,
+    check_texts,
+    check_validation_data,
+)
+from keras_bert.tasks.classification.data import (
+    DEFAULT_METRICS,
+    ClassificationSettings,
+    Problem,
+    class_weights,
+    given_label_array,
+    label_array,
+    read_data,
+    warn_of_absent_labels,
+)
+from keras_bert.tasks.classification.decoding import class_names, decisions, write_predictions
+from keras_bert.tasks.classification.metrics import classification_objective, score
+from keras_bert.tasks.classification.processor import (
+    ClassificationProcessor,
+    ClassifierSettings,
+    head_settings,
+    labeled_examples,
+    metric_names,
+    short_problem_type,
+    takes_pairs,
+    transformers_problem_type,
+)
+from keras_bert.tasks.classification.tables import Splits, Texts
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
+from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextTask
+from keras_bert.tasks.losses import CLASSIFICATION_LOSSES
+from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
+from keras_bert.tasks.text_tasks import ServedTexts
+from keras_bert.tasks.truncation import report_splits, report_truncation
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.log import Board
+
+_TEXT = "The Norman dynasty had a major impact on medieval Europe."
+_QUESTION = "Who had an impact on Europe?"
+_DEFAULT = ModelOptions()
+
+
+class TextClassifier(LongTextTask):
+    """Classifies texts or pairs of texts, or predicts a score for them.
+
+    Example:
+        classifier = TextClassifier.from_pretrained("bert", labels=["0", "1"])
+        classifier.fit((first, second), labels, epochs=3, batch_size=16, seed=0)
+        classifier.predict((first, second))["label"]
+
+    Args:
+        model: a BertClassifier.
+        tokenizer: the tokenizer for the model's vocabulary.
+        settings: labels and maximum length.
+    """
+
+    task: ClassVar[str] = "classification"
+    input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+
+    settings: ClassifierSettings
+    processor: ClassificationProcessor
+    _metrics: Sequence[
+        str
+    ] = ()  # Of the GLUE task of the loaded model; `source` is None after fit.
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int | None = None,
+        problem_type: str | None = None,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+    ) -> "TextClassifier":
+        """Loads a fine-tuned classifier, or adds a new head to a pre-trained model.
+
+        Args:
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            labels: the names of the classes, needed for a new head; by default the labels of the
+                model's head.
+            max_seq_length: maximum number of tokens of a text or pair; by default the value used in
+                training, or 128.
+            problem_type: `single_label`, `multi_label` or `regression`; by default that of the
+                model's head, or `single_label` for a new head.
+            tokenizer: overrides the checkpoint's tokenizer.
+            dtype: dtype policy, such as "mixed_bfloat16".
+
+        Raises:
+            InputError: the path cannot be opened, the model is of another task, or the labels do
+                not match the model's head.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        return cls.from_source(
+            source,
+            labels=labels,
+            max_seq_length=max_seq_length,
+            problem_type=problem_type,
+            options=ModelOptions(tokenizer, dtype),
+        )
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int | None = None,
+        problem_type: str | None = None,
+        pair: bool | None = None,
+        options: ModelOptions = _DEFAULT,
+    ) -> "TextClassifier":
+        """Creates the classifier from an open checkpoint, as `from_pretrained` does.
+
+        `pair` is whether the exported model takes two texts; by default, whether the model was
+        trained on pairs.
+        """
+        settings = replace(
+            head_settings(source, labels, problem_type),
+            max_seq_length=source.max_seq_length(max_seq_length),
+            pair=source.setting("pair", bool, pair, takes_pairs(source)),
+            long_text=LongText.saved(source),
+        )
+        if settings.pair:
+            source.checkpoint.check_segments()
+        model = BertClassifier(source.checkpoint.config, settings.num_logits, dtype=options.dtype)
+        loaded = cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+        loaded._metrics = metric_names(source, settings.problem_type)
+        return loaded
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
+        """Returns the settings recorded in an export's export.json."""
+        return ClassifierSettings(
+            labels=tuple(info["labels"]),
+            problem_type=short_problem_type(info["problem_type"], "export.json"),
+            max_seq_length=info["max_seq_length"],
+            pair=info["pair"],
+            long_text=LongText.of_export(info),
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The class names in the order of the logits; empty for regression."""
+        return self.settings.labels
+
+    def fit(
+        self,
+        texts: Any,
+        labels: Sequence[Any],
+        *,
+        validation_data: tuple[Any, Sequence[Any]] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        teacher: "TextClassifier | None" = None,
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains the model with `keras.Model.fit` on one device and returns its history.
+
+        Args:
+            texts: n strings, or a tuple of two lists of n strings for pairs.
+            labels: n label names; for multi_label, n lists of label names, or a multi-hot array
+                [n, C] of 0 and 1 in the order of the model's C labels; for regression, n numbers.
+            validation_data: (texts, labels), evaluated after each epoch; the logs contain the
+                metrics as `val_accuracy` and so on.
+            callbacks: Keras callbacks.
+            teacher: a trained TextClassifier with the same labels and vocabulary, whose outputs the
+                model learns in addition (distillation). The options distillation_weight
+                and temperature belong to it.
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
+
+        Raises:
+            InputError: an argument is invalid.
+        """
+        self._check_fit(options, teacher)
+        columns = self._columns(texts)
+        array = self._label_array(labels, columns)
+        held_out = None
+        if validation_data is not None:
+            held_out = check_validation_data(validation_data, "a tuple (texts, labels)")
+            names = ("validation_data[0]", "validation_data[1]")
+            expected = self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
+            check_not_empty("validation_data", expected)
+        if columns[0]:
+            self._replace_settings(pair=len(columns) == 2)
+        prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
+        limit = f"max_seq_length={self.settings.max_seq_length}"
+        report_truncation(prepared.truncated, "training texts", limit)
+        # A Keras metric, so that callbacks know that higher values are better.
+        accuracy = [keras.metrics.SparseCategoricalAccuracy("accuracy")]
+        data = FitData(
+            examples=labeled_examples(prepared, array),
+            targets=lambda batch: {"logits": batch["labels"]},
+            losses={"logits": CLASSIFICATION_LOSSES[self.settings.problem_type]},
+            metrics={"logits": accuracy} if self.settings.problem_type == "single_label" else {},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            soft_kind=self.settings.problem_type,
+        )
+        evaluate = (lambda: self.evaluate(*held_out)) if held_out else None
+        return self._fit(data, options, evaluate, callbacks, teacher)
+
+    def evaluate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, float]:
+        """Computes the metrics of the model on texts and labels, given as for `fit`.
+
+        Returns:
+            "loss", and the metrics of the GLUE task that the loaded model was fine-tuned on. For
+                other models: "accuracy" and "f1_macro" for single_label; "f1_micro", "f1_macro" and
+                "accuracy" for multi_label; "pearson" and "spearman" for regression.
+
+        Raises:
+            InputError: an argument is invalid, or there are no texts.
+        """
+        columns = self._columns(texts)
+        array = self._label_array(labels, columns)
+        if not len(array):
+            raise InputError("evaluate() got no texts; expected at least one")
+        answers = self._predict(columns, batch_size)
+        limit = f"max_seq_length={self.settings.max_seq_length}"
+        # Exports of earlier versions do not have this output.
+        report_truncation(answers.get("truncated", np.zeros(len(array))), "texts", limit)
+        metrics = self._metrics or DEFAULT_METRICS[self.settings.problem_type]
+        problem = Problem(self.settings.problem_type, self.labels, metrics)
+        return score(problem, answers, array)
+
+    def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
+        """Predicts the labels or scores of n texts or pairs, given as for `fit`.
+
+        Returns:
+            For single_label, "label" [n], and "probabilities" and "logits" [n, C] for the C
+                classes.
+            For multi_label, "labels", "probabilities" and "logits", [n, C] each. A row of "labels"
+                has the labels with a probability above 0.5, most probable first, then "" as
+                padding.
+            For regression, "score" [n].
+            For all types, "truncated" [n]: whether tokens of the text or pair were removed, because
+                it has more than `max_seq_length`.
+
+        Raises:
+            InputError: an argument is invalid.
+        """
+        return self._predict(self._columns(texts), batch_size)
+
+    def make_processor(self) -> ClassificationProcessor:
+        """Creates the processor for the current settings."""
+        return ClassificationProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Creates the tf.Module whose signatures are exported."""
+        return ServedClassifier(network, self.processor)
+
+    def description(self) -> dict[str, Any]:
+        """Returns the entries of export.json for the labels and the problem type."""
+        return {
+            "problem_type": self.problem_type_name,
+            "labels": list(self.labels),
+            "pair": self.settings.pair,
+        }
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the input strings of a warm-up request for a server."""
+        return {"text": _TEXT} | ({"text_pair": _QUESTION} if self.settings.pair else {})
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """The names of the model's labels."""
+        return self.labels
+
+    @property
+    def problem_type_name(self) -> str:
+        """The problem type as transformers names it, such as `single_label_classification`."""
+        return transformers_problem_type(self.settings.problem_type)
+
+    def _saved_settings(self) -> dict[str, Any]:
+        names = ("max_seq_length", "problem_type", "pair")
+        own = {name: getattr(self.settings, name) for name in names}
+        return own | self.settings.long_text.to_dict()
+
+    def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
+        columns = check_texts(name, texts, allow_pairs=True)
+        if len(columns) == 2 and self.settings.long_text != TRUNCATED:
+            raise InputError(
+                f"{name} is a tuple of pairs, but long_text is "
+                f"{self.settings.long_text.strategy!r}; expected single texts, or 'truncate'"
+            )
+        if len(columns) == 2 and self._model is not None:
+            count = self.model.config.type_vocab_size
+            if count < 2:
+                raise InputError(
+                    f"{name} is a tuple of pairs, but the model has type_vocab_size {count}; "
+                    "expected single texts, or a model with 2 segments"
+                )
+        return columns
+
+    def _label_array(
+        self,
+        labels: Any,
+        columns: Sequence[Sequence[str]],
+        names: tuple[str, str] = ("texts", "labels"),
+    ) -> np.ndarray:
+        """Checks labels and converts them to numbers, as `label_array` does.
+
+        `names` are the names of the arguments for texts and labels in error messages.
+        """
+        items = check_list(names[1], labels, "labels")
+        check_same_length(**{names[0]: columns[0], names[1]: items})
+        return given_label_array(names[1], items, self.settings.problem_type, self.labels)
+
+
+class ServedClassifier(ServedTexts):
+    """The SavedModel signatures of a classifier or a regression model."""
+
+    def __init__(self, network: Network, processor: ClassificationProcessor):
+        super().__init__(network, processor)
+        self.input_names = ("text", "text_pair") if processor.settings.pair else ("text",)
+
+
+# --- fine-tuning ---
+
+
+@dataclass(frozen=True)
+class _Split:
+    """The n texts of a file, their model inputs and their labels.
+
+    `labels` is the result of `label_array`; None for texts that are predicted, but not scored.
+    """
+
+    texts: Texts
+    processor: ClassificationProcessor
+    prepared: Prepared
+    labels: np.ndarray | None = None
+
+    def answers(self, predict: Predict) -> dict[str, np.ndarray]:
+        """Runs the model; returns its raw outputs and the decoded answers, {name: [n, ...]}."""
+        outputs = predict(self.prepared.examples)
+        return outputs | gathered(list(decoded(self.processor, self.prepared, outputs)))
+
+
+def fine_tune_classifier(
+    classification: ClassificationSettings, run: FineTuningRun
+) -> dict[str, object]:
+    """Fine-tunes a classifier once for each seed, or resumes an unfinished run.
+
+    Returns:
+        The scores of results.json: "loss", the task's metrics (for MNLI with the suffixes
+        `_matched` and `_mismatched`), and "score", the mean of these metrics. The best weights are
+        those with the highest "score".
+    """
+    settings = run.settings
+    start = open_pretrained(settings)
+    problem, splits = read_data(
+        classification,
+        start.checkpoint.labels,
+        do_train=settings.do_train,
+        do_eval=settings.do_eval,
+        do_predict=settings.do_predict,
+    )
+    task = make_task(
+        problem,
+        splits,
+        start,
+        settings.max_seq_length,
+        classification,
+        run.distillation,
+    )
+    return fine_tune(run, start, task)
+
+
+def make_task(
+    problem: Problem,
+    splits: Splits,
+    start: Pretrained,
+    max_seq_length: int,
+    classification: ClassificationSettings | None = None,
+    distillation: Distillation | None = None,
+) -> FineTuningTask:
+    """Creates the task that trains on, scores and predicts the texts of a run.
+
+    `start` is the checkpoint to start from. `classification` has the class weights and the settings
+    of long texts. `distillation` adds the losses of a teacher.
+    """
+    first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
+    classification = classification or ClassificationSettings("custom")
+    settings = ClassifierSettings(
+        problem.labels,
+        problem.problem_type,
+        max_seq_length,
+        first.second is not None,
+        classification.long_text_settings,
+    )
+    processor = ClassificationProcessor(start.tokenizer(), settings)
+
+    def prepared(texts: Texts) -> Prepared:
+        if texts.second is not None:
+            start.checkpoint.check_segments()
+        columns = [texts.first] if texts.second is None else [texts.first, texts.second]
+        return prepare(processor.preprocess, columns, tokenizer=processor.tokenizer)
+
+    def labelled(texts: Texts) -> _Split:
+        labels = label_array(texts, problem.problem_type, problem.labels, problem.label_separator)
+        return _Split(texts, processor, prepared(texts), labels)
+
+    train = weights = None
+    all_prepared: dict[str, Prepared] = {}
+    if splits.train:
+        split = labelled(splits.train)
+        all_prepared["train"] = split.prepared
+        train = labeled_examples(split.prepared, split.labels)
+        weights = class_weights(
+            classification.class_weights,
+            problem.problem_type,
+            problem.labels,
+            train.labels["labels"],
+        )
+    dev = {suffix: labelled(texts) for suffix, texts in splits.dev.items()}
+    if problem.labels:
+        for scored in dev.values():
+            warn_of_absent_labels(scored.texts, scored.labels, problem.labels)
+
+    def to_predict(texts: Texts) -> _Split:
+        # Reuse the development split, so that the model runs over the same texts only once.
+        scored = next((each for each in dev.values() if each.texts is texts), None)
+        return scored or _Split(texts, processor, prepared(texts))
+
+    test = {name: to_predict(texts) for name, texts in splits.test.items()}
+    all_prepared |= {f"dev{suffix}": split.prepared for suffix, split in dev.items()}
+    all_prepared |= {name: split.prepared for name, split in test.items()}
+
+    def write(predict: Predict, folder: Path) -> None:
+        for name, split in test.items():
+            write_predictions(folder / name, problem, split.texts.indices, split.answers(predict))
+            logging.info("Wrote %d predictions to %s", len(split.texts), folder / f"{name}.tsv")
+
+    read = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
+    return FineTuningTask(
+        make=lambda config, dtype: TextClassifier(
+            BertClassifier(config, settings.num_logits, dtype=dtype),
+            processor.tokenizer,
+            settings,
+        ),
+        objective=classification_objective(problem.problem_type, weights, distillation),
+        train=train,
+        score=(lambda predict: _scores(problem, dev, predict)) if dev else None,
+        best="score",
+        show=lambda predict, board: _show(problem, dev, predict, board),
+        write_predictions=write if test else None,
+        labels=problem.labels or None,
+        problem_type=transformers_problem_type(problem.problem_type),
+        data={name: list(texts.rows()) for name, texts in read.items()},
+        truncated=report_splits(all_prepared, "examples", f"max_seq_length={max_seq_length}"),
+    )
+
+
+def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> dict[str, float]:
+    """Returns the scores of all development sets, and "score", the mean of their metrics.
+
+    The keys of `dev` are the suffixes of the metric names. The mean does not include the losses.
+    """
+    scores = {}
+    for suffix, split in dev.items():
+        split_scores = score(problem, split.answers(predict), split.labels)
+        scores |= {name + suffix: value for name, value in split_scores.items()}
+    averaged = [scores[name + suffix] for suffix in dev for name in problem.metrics]
+    return scores | {"score": float(np.mean(averaged))}
+
+
+def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: Board) -> None:
+    """Writes the wrong predictions on each development set to TensorBoard.
+
+    For single_label with two classes, it also writes the precision-recall curve of the second one.
+    """
+    header = ("where", "text", "text pair", "label", "prediction", "confidence")
+    for suffix, scored in dev.items():
+        answers = scored.answers(predict)
+        board.table(f"wrong_predictions{suffix}", header, _worst(problem, scored, answers))
+        if problem.problem_type == "single_label" and len(problem.labels) == 2:
+            probabilities = answers["probabilities"][:, 1]
+            board.pr_curve(f"label_{problem.labels[1]}{suffix}", scored.labels == 1, probabilities)
+
+
+def _worst(
+    problem: Problem, scored: _Split, answers: Mapping[str, np.ndarray]
+) -> list[list[object]]:
+    """Returns table rows of at most SHOWN wrong predictions, the most confident one first.
+
+    For regression, every prediction counts as wrong, and the one with the largest error is first.
+    """
+    labels, texts = scored.labels, scored.texts
+    decided = decisions(problem, answers)
+    if problem.problem_type == "regression":
+        error = np.abs(decided - labels)
+        wrong, confidence = np.arange(len(labels)), [""] * len(labels)
+        shown_labels, shown = ([f"{v:.3f}" for v in values] for values in (labels, decided))
+    else:
+        probabilities = answers["probabilities"]
+        if problem.problem_type == "multi_label":
+            error = np.abs(probabilities - labels).max(axis=1)
+            wrong = np.flatnonzero((decided != labels).any(axis=1))
+        else:
+            error = probabilities.max(axis=1)
+            wrong = np.flatnonzero(decided != labels)
+        confidence = [f"{value:.3f}" for value in error]
+        shown_labels, shown = (
+            [_joined(class_names(row, problem.labels)) for row in rows]
+            for rows in (labels, decided)
+        )
+    order = wrong[np.argsort(-error[wrong], kind="stable")][:SHOWN]
+    second = texts.second or [""] * len(texts)
+    return [
+        [texts.where(i), texts.first[i], second[i], shown_labels[i], shown[i], confidence[i]]
+        for i in order
+    ]
+
+
+def _joined(names: str | list[str]) -> str:
+    return names if isinstance(names, str) else ", ".join(names)

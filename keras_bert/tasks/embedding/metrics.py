@@ -1,0 +1,135 @@
+"""Defines the objective of training text embeddings, and scores them by the cosines of texts.
+
+scored pairs   Spearman's and Pearson's correlation of cosines and scores
+pairs          recall at k: how many anchors have their positive among the k nearest of all
+               positives of the evaluation set
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert.common.errors import InputError
+from keras_bert.models.bert_network import select_inputs
+from keras_bert.models.pooled_encoder import pool, project
+from keras_bert.tasks.classification.metrics import pearson, spearman
+from keras_bert.tasks.embedding.data import TextRows
+from keras_bert.tasks.embedding.losses import EmbeddingLoss, RowLabels
+from keras_bert.training.objective import Batch, Objective, RowObjective
+
+# --- training objective ---
+
+
+def embedding_objective(loss: EmbeddingLoss, pooling: str) -> Objective:
+    """Creates the objective for a `BertEncoder` and batches with "scores" and "text_ids" [R].
+
+    `pooling` is `mean` or `cls`.
+    """
+
+    def vectors_of(model: keras.Model, batch: Batch, training: bool) -> Any:
+        hidden = model(select_inputs(batch), training=training)["sequence_output"]
+        return project(model, pool(hidden, batch["input_mask"], pooling))
+
+    def sums_of_vectors(vectors: Any, batch: Batch) -> dict[str, Any]:
+        labels = RowLabels(batch["scores"], batch["text_ids"], batch["example_weights"])
+        return {"loss": loss.total(vectors, labels)}
+
+    return Objective(
+        metrics=("loss",),
+        losses={"loss": 0.0},
+        weights=lambda batch: {"loss": loss.weight(batch["example_weights"])},
+        sums=lambda model, batch, training: sums_of_vectors(
+            vectors_of(model, batch, training), batch
+        ),
+        rows=RowObjective(vectors_of, sums_of_vectors),
+        rows_per_example=loss.columns,
+    )
+
+
+# --- scores ---
+
+RECALLS = (1, 5, 10)
+_CHUNK = 512  # anchors that are compared with all positives at once
+
+
+def best_metric(rows: TextRows | None) -> str:
+    """Returns the name of the metric that determines the best weights."""
+    return "recall_at_1" if rows is not None and rows.scores is None else "spearman"
+
+
+def score_embeddings(
+    rows: TextRows, vectors: np.ndarray, sizes: Sequence[int] = ()
+) -> dict[str, float]:
+    """Scores the vectors of the texts of n pairs.
+
+    Args:
+        rows: the pairs.
+        vectors: float [2 · n, H]; the two texts of a pair are consecutive rows.
+        sizes: the sizes of truncated vectors to score too, as `spearman_64`.
+
+    Returns:
+        "spearman" and "pearson" for scored pairs, otherwise "recall_at_1", "recall_at_5" and
+        "recall_at_10"; for each size, the same names with the suffix `_SIZE`.
+    """
+    scores = _score(rows, vectors)
+    for size in sizes:
+        if size < vectors.shape[-1]:
+            truncated = _score(rows, vectors[:, :size])
+            scores |= {f"{name}_{size}": value for name, value in truncated.items()}
+    return scores
+
+
+def _unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Scales vectors [..., H] to length 1; zero vectors remain zero."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)
+
+
+def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.ndarray:
+    """Truncates vectors [n, H] to [n, size], and scales them to length 1 if `normalize`.
+
+    Raises:
+        InputError: `size` is not a whole number from 1 to H.
+    """
+    width = vectors.shape[-1]
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= width:
+        raise InputError(f"size={size!r}: expected a whole number from 1 to {width}")
+    truncated = vectors[:, :size]
+    return _unit_vectors(truncated) if normalize else truncated
+
+
+def _score(rows: TextRows, vectors: np.ndarray) -> dict[str, float]:
+    unit = _unit_vectors(vectors.astype(np.float32))
+    first, second = unit[0::2], unit[1::2]
+    if rows.scores is not None:
+        cosines = np.sum(first * second, axis=1, dtype=np.float64)
+        return {
+            "spearman": spearman(cosines, rows.scores),
+            "pearson": pearson(cosines, rows.scores),
+        }
+    ranks = np.concatenate(list(_ranks(rows.ids, first, second)))
+    return {f"recall_at_{k}": float(np.mean(ranks < k)) for k in RECALLS}
+
+
+def _ranks(ids: np.ndarray, anchors: np.ndarray, positives: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the ranks of the positives of each chunk of anchors, from 0.
+
+    The rank is the number of other positives that are at least as near to the anchor. As in
+    training (losses.py), equal texts count once, and neither the anchor's own text nor the other
+    positives of an equal anchor count.
+    """
+    texts, first_places, place = np.unique(ids[:, 1], return_index=True, return_inverse=True)
+    candidates = positives[first_places]
+    excluded = {text: [column] for column, text in enumerate(texts.tolist())}
+    for anchor, column in zip(ids[:, 0].tolist(), place.tolist(), strict=True):
+        excluded.setdefault(anchor, []).append(column)
+    for start in range(0, len(anchors), _CHUNK):
+        cosines = anchors[start : start + _CHUNK] @ candidates.T
+        for row, found in enumerate(cosines):
+            own = found[place[start + row]]
+            found[excluded[int(ids[start + row, 0])]] = -np.inf
+            found[place[start + row]] = own
+        own = cosines[np.arange(len(cosines)), place[start : start + len(cosines)]]
+        yield np.sum(cosines >= own[:, np.newaxis], axis=1) - 1

@@ -1,0 +1,483 @@
+"""Defines TextEmbedder, the signatures of its exports, and fine-tuning on files."""
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
+from keras_bert.common.errors import InputError
+from keras_bert.models.pooled_encoder import POOLINGS, PooledEncoder, vector_size
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import check_texts, check_validation_data
+from keras_bert.tasks.embedding.data import (
+    EmbeddingSettings,
+    TextRows,
+    check_evaluation_rows,
+    check_training_rows,
+    fit_targets,
+    given_evaluation_rows,
+    read_evaluation_rows,
+    read_training_rows,
+    training_arguments,
+)
+from keras_bert.tasks.embedding.losses import (
+    IN_BATCH_LOSSES,
+    BatchLoss,
+    EmbeddingLoss,
+    network_for_training,
+)
+from keras_bert.tasks.embedding.metrics import (
+    best_metric,
+    embedding_objective,
+    score_embeddings,
+    truncated_vectors,
+)
+from keras_bert.tasks.embedding.processor import (
+    POOLER,
+    EmbedderSettings,
+    EmbeddingProcessor,
+    make_encoder,
+    saved_settings,
+    settings_of_export,
+)
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.long_text import LongTextTask, pooled_rows
+from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
+from keras_bert.tasks.running import ModelRunner
+from keras_bert.tasks.text_tasks import ServedTexts
+from keras_bert.tasks.truncation import report_splits, report_truncation
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.backend import BACKEND
+
+_TEXT = "The Norman dynasty had a major impact on medieval Europe."
+_DEFAULT = ModelOptions()
+
+
+class TextEmbedder(LongTextTask):
+    """Converts texts to vectors.
+
+    Example:
+        embedder = TextEmbedder.from_pretrained("bert")
+        vectors = embedder.predict(["A text.", "Another one."])["mean"]
+        embedder.fit((questions, answers), epochs=1, batch_size=64, seed=0)
+
+    Args:
+        model: a `BertEncoder`.
+        tokenizer: a tokenizer with the model's vocabulary.
+        settings: text length and normalization.
+    """
+
+    task: ClassVar[str] = "embedding"
+    optional_weights: ClassVar[tuple[str, ...]] = (POOLER,)
+
+    settings: EmbedderSettings
+    processor: EmbeddingProcessor
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        max_seq_length: int | None = None,
+        normalize: bool | None = None,
+        *,
+        pooling: str | None = None,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+    ) -> "TextEmbedder":
+        """Loads the encoder of a model.
+
+        Args:
+            path: any checkpoint that `--init_checkpoint` accepts.
+            max_seq_length: maximum number of tokens in a text; defaults to the maximum in training,
+                then to the maximum in the sentence-transformers files, or 128.
+            normalize: whether vectors are scaled to length 1; defaults to the saved setting, then
+                to whether modules.json (sentence-transformers) contains a Normalize module.
+            pooling: the vector that `fit` trains and `evaluate` scores, `mean` or `cls`; defaults
+                to that of the sentence-transformers files, then to the saved setting, or `mean`.
+            tokenizer: replaces the tokenizer of the checkpoint.
+            dtype: dtype policy, such as "mixed_bfloat16"; defaults to Keras' global policy.
+
+        Raises:
+            InputError: the path cannot be opened, or a setting is out of range.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        options = ModelOptions(tokenizer, dtype)
+        return cls.from_source(
+            source,
+            max_seq_length=max_seq_length,
+            normalize=normalize,
+            pooling=pooling,
+            options=options,
+        )
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        max_seq_length: int | None = None,
+        normalize: bool | None = None,
+        pooling: str | None = None,
+        options: ModelOptions = _DEFAULT,
+    ) -> "TextEmbedder":
+        """Creates the object from an open checkpoint."""
+        settings = saved_settings(source, max_seq_length, normalize, pooling)
+        model = make_encoder(source.checkpoint.config, settings, options.dtype)
+        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
+        """Restores the settings from the content of an export's export.json."""
+        return settings_of_export(info)
+
+    def fit(
+        self,
+        texts: Any,
+        scores: Sequence[float] | None = None,
+        *,
+        loss: EmbeddingLoss | str | None = None,
+        gradient_accumulation_steps: int = 1,
+        validation_data: tuple[Any, Sequence[float] | None] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains the encoder with `keras.Model.fit` on one device and returns its history.
+
+        If long texts are split into windows, training uses the first window of each text.
+
+        Args:
+            texts: for pairs, a tuple of two lists of n strings: anchors and positives, or the texts
+                of scored pairs; for triplets, a tuple of three lists, the last one of negatives.
+            scores: n numbers from -1 to 1, the similarities of the pairs; None for pairs and
+                triplets without scores.
+            loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
+                scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
+            gradient_accumulation_steps: number of micro-batches in which a batch is computed, to
+                save memory; the gradients are those of the whole batch. TensorFlow only.
+            validation_data: (texts, scores) or (texts, None), evaluated after each epoch; the logs
+                contain the metrics as `val_spearman` and so on.
+            callbacks: Keras callbacks.
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
+
+        Raises:
+            InputError: an argument is invalid.
+        """
+        self._check_fit(options, has_teacher=False)
+        batch_size = FitSettings.of(options, self.task).batch_size
+        rows, loss = training_arguments(texts, scores, loss, vector_size(self.model))
+        check_training_rows(rows, loss, batch_size)
+        evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
+        pooling = self.settings.pooling or "mean"
+        network = network_for_training(self.model, pooling, gradient_accumulation_steps)
+        self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
+        in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
+        prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
+        limit = f"max_seq_length={self.settings.max_seq_length}"
+        report_truncation(prepared.truncated, "training texts", limit)
+        data = FitData(
+            examples=rows.labelled(prepared.examples),
+            targets=fit_targets,
+            losses={"vectors": BatchLoss(loss.name, loss.scale, loss.columns, loss.sizes)},
+            metrics={},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.pooler,),
+            network=network,
+        )
+        return self._fit(data, options, evaluate, callbacks)
+
+    def evaluate(
+        self, texts: Any, scores: Sequence[float] | None = None, batch_size: int = 32
+    ) -> dict[str, float]:
+        """Scores the cosines of pairs of texts, with the pooling of the model.
+
+        Args:
+            texts: a tuple of two lists of n strings.
+            scores: n numbers from -1 to 1; None for pairs of an anchor and its positive.
+            batch_size: number of texts per batch.
+
+        Returns:
+            With scores, "spearman" and "pearson", the correlations of cosines and scores. Without,
+                "recall_at_1", "recall_at_5" and "recall_at_10": the fraction of anchors whose
+                positive is among the nearest of all positives. A model with Matryoshka sizes has
+                the same names for each smaller size, such as "spearman_64".
+
+        Raises:
+            InputError: an argument is invalid, there are no texts, or all scores are equal.
+        """
+        rows = given_evaluation_rows("texts", texts, scores)
+        vectors = self._predict((rows.texts,), batch_size)[self.settings.pooling or "mean"]
+        return score_embeddings(rows, vectors, self.settings.matryoshka_sizes)
+
+    def predict(
+        self,
+        texts: Sequence[str],
+        batch_size: int = 32,
+        size: int | None = None,
+        prompt_name: str | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Converts texts to vectors.
+
+        Args:
+            texts: n strings.
+            batch_size: number of texts per batch.
+            size: the size to which vectors are truncated; None for whole vectors. Truncated vectors
+                are useful if the model was trained with this Matryoshka size.
+            prompt_name: the name of the prompt that is put before each text, such as "query";
+                None for the default prompt of the model, if it has one.
+
+        Returns:
+            "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
+                "pooled", if the model has a pooler; float32 [n, H] each, or [n, size]. The one of
+                the model's pooling is the vector of sentence-transformers, after its Dense modules.
+            "truncated", bool [n]: whether tokens of the text were removed.
+            "num_tokens", int32 [n]: number of tokens with [CLS] and [SEP]; for windows, the sum.
+        """
+        columns = check_texts("texts", texts)
+        settings = self.settings
+        prompt, preprocess = settings.prompt(prompt_name), None
+        if prompt_name not in (None, settings.default_prompt_name):
+            if self.serve is None:
+                preprocess = functools.partial(self.processor.preprocess, prompt_name=prompt_name)
+            elif settings.default_prompt_name is None:
+                columns = [[prompt + text for text in column] for column in columns]
+            else:
+                raise InputError(
+                    f"prompt_name={prompt_name!r}: the export puts the prompt "
+                    f"{settings.default_prompt_name!r} before each text; expected None"
+                )
+        answers = with_strings(gathered(list(self._answers(columns, batch_size, preprocess))))
+        if size is not None:
+            for name in self.settings.names:
+                answers[name] = truncated_vectors(answers[name], size, self.settings.normalize)
+        return answers
+
+    @property
+    def prediction_model(self) -> PooledEncoder:
+        """The encoder with the pooling of the model, or else the mean."""
+        return PooledEncoder(self.model, self.settings.pooling or "mean")
+
+    @property
+    def uses_pooler(self) -> bool:
+        """False: no loss depends on the pooler."""
+        return False
+
+    def describe(self) -> ModelDescription:
+        """Returns what a saved model directory contains besides the weights.
+
+        If the pooling is known, sentence-transformers can open the directory.
+        """
+        settings, description = self.settings, super().describe()
+        if settings.pooling is None:
+            return description
+        names = [field.name for field in fields(SentenceTransformer)]
+        files = SentenceTransformer(**{name: getattr(settings, name) for name in names})
+        return replace(description, sentence_transformer=files)
+
+    def make_processor(self) -> EmbeddingProcessor:
+        """Creates the processor for the current settings."""
+        return EmbeddingProcessor(self.tokenizer, self.settings, getattr(self._model, "dense", ()))
+
+    def served(self, network: Network) -> tf.Module:
+        """Creates the module with the signatures of an export."""
+        return ServedEmbedding(network, self.processor)
+
+    def text_settings(self) -> dict[str, Any]:
+        """Returns the text settings that export.json stores."""
+        settings = self.settings
+        return super().text_settings() | {
+            "normalize": settings.normalize,
+            "pooling": settings.pooling,
+            "matryoshka_sizes": [*settings.matryoshka_sizes],
+            "prompts": dict(settings.prompts),
+            "default_prompt_name": settings.default_prompt_name,
+        }
+
+    def example_request(self) -> dict[str, str]:
+        """Returns {input name: string} for a warm-up request to a server."""
+        return {"text": _TEXT}
+
+    @functools.cached_property
+    def _runner(self) -> ModelRunner:
+        # The hidden states of all tokens would need much memory outside the device.
+        return ModelRunner(PooledEncoder(self.model, self.settings.names), self.tokenizer)
+
+    def _saved_settings(self) -> dict[str, Any]:
+        saved = super()._saved_settings()
+        for name in ("long_text", "dense", "prompts", "default_prompt_name", "truncate_dim"):
+            del saved[name]  # Others than `long_text` are in the files of sentence-transformers.
+        return saved | self.settings.long_text.to_dict()
+
+    def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:
+        check_validation_data(
+            held_out, "a tuple (texts, scores), with None for pairs without scores"
+        )
+        given_evaluation_rows("validation_data[0]", *held_out)
+        return lambda: self.evaluate(*held_out)
+
+    def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
+        """Returns {"vectors": float32 [n, 2 or 3, H]} for n rows, which are windows or texts."""
+        shape = [len(prepared.examples), len(self.settings.names), self.model.config.hidden_size]
+        check_memory(f"vectors of {shape[0]} texts or windows", 4 * math.prod(shape))
+        return super()._outputs(prepared, batch_size)
+
+
+class ServedEmbedding(ServedTexts):
+    """The SavedModel signatures of an encoder, which map texts or token ids to vectors."""
+
+    processor: EmbeddingProcessor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec({"vectors": "row"}, pooled=self.processor.settings.pooled)
+
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        """Computes the vectors of each row, float32 [n, 2 or 3, H]."""
+        # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
+        shape = [len(self.processor.settings.names), self.network.config.hidden_size]
+        vectors = self.network.reduced(input_ids, segment_ids, self._vectors, shape)
+        return {"vectors": vectors}
+
+    def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Computes the vectors of some rows: hidden states [t, H] -> [b, 2 or 3, H]."""
+        vectors = self.processor.vectors(hidden, splits)
+        if not self.processor.settings.pooled:
+            return vectors
+        pooled = self.network.pooled(vectors[:, 0])
+        return tf.concat([vectors, pooled[:, tf.newaxis]], axis=1)
+
+
+# --- fine-tuning ---
+
+
+@dataclass(frozen=True)
+class _Splits:
+    """The training and the development examples of a run; each may be None."""
+
+    train: TextRows | None
+    dev: TextRows | None
+
+
+def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
+    """Trains an embedding model once for each seed, or resumes an unfinished run.
+
+    Returns:
+        The scores of results.json, those of `score_embeddings`.
+    """
+    settings = run.settings
+    start = open_pretrained(settings)
+    model = _embedder_settings(embedding, start, settings.max_seq_length)
+    loss = embedding.make_loss(model.width(start.config.hidden_size))
+    model = replace(model, matryoshka_sizes=tuple(loss.sizes))
+    largest_score = max(map(abs, embedding.numeric_range))
+    if settings.do_train:
+        _check_devices(loss, run)
+    splits = _Splits(
+        read_training_rows(embedding) if settings.do_train else None,
+        read_evaluation_rows(embedding) if settings.do_eval else None,
+    )
+    if splits.train is None and splits.dev is None:
+        raise InputError(
+            "nothing to do: found no development examples; expected --eval_file, or --do_train"
+        )
+    if splits.train is not None:
+        check_training_rows(splits.train, loss, run.training.train_batch_size)
+    if splits.dev is not None:
+        check_evaluation_rows(splits.dev)
+    task = make_task(splits, loss, model, start.tokenizer(), largest_score)
+    return fine_tune(run, start, task)
+
+
+def make_task(
+    splits: _Splits,
+    loss: EmbeddingLoss,
+    settings: EmbedderSettings,
+    tokenizer: BertTokenizer,
+    largest_score: float = 1.0,
+) -> FineTuningTask:
+    """Creates the task that trains on and scores the texts of a run.
+
+    Scores are divided by `largest_score` for training.
+    """
+    processor = EmbeddingProcessor(tokenizer, settings)
+    all_prepared: dict[str, Prepared] = {}
+
+    train = score = None
+    if splits.train is not None:
+        in_training = EmbeddingProcessor(tokenizer, settings.in_training)
+        all_prepared["train"] = prepare(
+            in_training.preprocess, [splits.train.texts], tokenizer=processor.tokenizer
+        )
+        train = splits.train.labelled(all_prepared["train"].examples, largest_score)
+    if splits.dev is not None:
+        dev = all_prepared["dev"] = prepare(
+            processor.preprocess, [splits.dev.texts], tokenizer=processor.tokenizer
+        )
+
+        def score(predict: Predict) -> dict[str, float]:
+            vectors = pooled_rows(dev, predict(dev.examples)["vectors"], processor)
+            return score_embeddings(splits.dev, vectors, settings.matryoshka_sizes)
+
+    return FineTuningTask(
+        make=lambda config, dtype: TextEmbedder(
+            make_encoder(config, settings, dtype), tokenizer, settings
+        ),
+        objective=embedding_objective(loss, settings.pooling),
+        train=train,
+        score=score,
+        best=best_metric(splits.dev),
+        data={} if splits.dev is None else {"dev": _items(splits.dev)},
+        truncated=report_splits(all_prepared, "texts", f"max_seq_length={settings.max_seq_length}"),
+    )
+
+
+def _embedder_settings(
+    embedding: EmbeddingSettings, start: Pretrained, max_seq_length: int
+) -> EmbedderSettings:
+    source = Source.of(start.checkpoint)
+    source.check_heads(TextEmbedder.task, TextEmbedder.__name__)
+    saved = saved_settings(source)
+    pooling = embedding.pooling or saved.pooling or POOLINGS[0]
+    return replace(
+        saved,
+        max_seq_length=max_seq_length,
+        pooling=pooling,
+        long_text=embedding.long_text_settings,
+    )
+
+
+def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:
+    devices = run.strategy.num_replicas_in_sync
+    if devices > 1 and loss.name in IN_BATCH_LOSSES:
+        raise InputError(
+            f"--loss={loss.name}: got {devices} devices; expected one, because the loss compares "
+            "all examples of a batch. For larger batches, use --gradient_accumulation_steps"
+        )
+    if BACKEND != "tensorflow" and run.training.gradient_accumulation_steps > 1:
+        raise InputError(
+            f"--gradient_accumulation_steps={run.training.gradient_accumulation_steps}: the loss "
+            f"of embeddings needs KERAS_BACKEND=tensorflow for micro-batches, got {BACKEND}"
+        )
+
+
+def _items(rows: TextRows) -> list[tuple[object, ...]]:
+    scores = [None] * len(rows) if rows.scores is None else np.asarray(rows.scores).tolist()
+    return list(zip(*rows.columns, scores, strict=True))

@@ -1,0 +1,448 @@
+"""Predicts the tokens for [MASK].
+
+    text [B] -> tokens -> [CLS] a [SEP]                                  preprocess
+    logits of masks [P, V] -> best tokens of each mask [P, K]            best_tokens
+    -> best tokens grouped by text [B, M, K]                             decode
+
+B texts, P masks in all texts, M masks in the text with the most masks, K tokens per mask, V tokens
+in the vocabulary.
+"""
+
+import functools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.data.masking import Masking, mask_examples
+from keras_bert.models import BertPretrainer
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import check_not_empty, check_texts
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.losses import masked_lm_loss
+from keras_bert.tasks.prepared import Prepared, prepare
+from keras_bert.tasks.running import ModelRunner
+from keras_bert.tasks.task import Task
+from keras_bert.tasks.text_tasks import ServedTexts, TextProcessor
+from keras_bert.tasks.truncation import report_truncation
+from keras_bert.text.offsets import row_ids
+from keras_bert.text.padding import Segments
+from keras_bert.text.tokenizer import BertTokenizer
+
+_TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
+_MASKED_LM_PROB = 0.15
+_DEFAULT = ModelOptions()
+# The maximum number of masks per step. It limits the memory for logits, V floats per mask.
+_MASKS_AT_ONCE = 128
+_MASKS_AT_ONCE_SERVED = 256
+
+# --- processor ---
+
+
+@dataclass(frozen=True)
+class MaskFillerSettings:
+    """Settings of a `MaskFiller`.
+
+    Attributes:
+        max_seq_length: maximum number of tokens in a text, including [CLS] and [SEP]. A longer text
+            is truncated, and masks in the truncated part are ignored.
+        top_k: number of tokens to return for each mask.
+    """
+
+    max_seq_length: int = 128
+    top_k: int = 5
+
+    def __post_init__(self):
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1:
+            raise InputError(f"top_k={self.top_k!r}: expected a whole number of at least 1")
+
+
+class MaskFillingProcessor(TextProcessor):
+    """Converts texts to inputs of the network, and its logits at [MASK] to the best tokens."""
+
+    def __init__(self, tokenizer: BertTokenizer, settings: MaskFillerSettings):
+        super().__init__(tokenizer, settings)
+        self._vocab = tokenizer.vocab
+
+    def is_mask(self, input_ids: tf.Tensor) -> tf.Tensor:
+        """Returns whether each token is [MASK], bool [T], for token ids int32 [T]."""
+        return input_ids == self.tokenizer.mask_token_id
+
+    def mask_counts(self, input_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Counts the masks of each text, int32 [B]."""
+        is_mask = tf.cast(self.is_mask(input_ids.values), tf.int32)
+        rows = tf.size(input_ids.row_splits) - 1
+        return tf.math.unsorted_segment_sum(is_mask, row_ids(input_ids.row_splits), rows)
+
+    def best_tokens(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the probabilities and ids of the best tokens, [P, K] each, for logits [P, V]."""
+        return tf.math.top_k(tf.nn.softmax(logits), self.settings.top_k)
+
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Segments) -> dict[str, tf.Tensor]:
+        """Groups the best tokens of all masks, `scores` and `token_ids` [P, K], by text.
+
+        Returns:
+            `tokens` (strings), `token_ids` (int32) and `scores` (float32), [B, M, K] each, padded
+            with "", -1 and 0 after the last mask of a text; and `truncated`, bool [B].
+        """
+        counts = self.mask_counts(inputs.input_ids)
+
+        def by_text(values: tf.Tensor, padding: str | int | float) -> tf.Tensor:
+            rows = tf.RaggedTensor.from_row_lengths(values, counts, validate=False)
+            return rows.to_tensor(padding, shape=[None, None, self.settings.top_k])
+
+        return {
+            "tokens": by_text(tf.gather(self._vocab, outputs["token_ids"]), ""),
+            "token_ids": by_text(outputs["token_ids"], -1),
+            "scores": by_text(outputs["scores"], 0.0),
+            "truncated": inputs.truncated,
+        }
+
+
+# --- task ---
+
+
+class MaskFiller(Task):
+    """Predicts the tokens for [MASK].
+
+    Example:
+        filler = MaskFiller.from_pretrained("bert")
+        filler.predict(["The capital of France is [MASK]."])["tokens"][0]
+
+    Args:
+        model: a `BertPretrainer`.
+        tokenizer: a tokenizer with the model's vocabulary and `keep_special_tokens`.
+        settings: text length and number of tokens per mask.
+    """
+
+    task: ClassVar[str] = "fill_mask"
+    optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler", "next_sentence")
+
+    settings: MaskFillerSettings
+    processor: MaskFillingProcessor
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        max_seq_length: int | None = None,
+        top_k: int | None = None,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+    ) -> "MaskFiller":
+        """Loads a pre-trained model.
+
+        Args:
+            path: any checkpoint that `--init_checkpoint` accepts.
+            max_seq_length: maximum number of tokens in a text; defaults to the maximum in training,
+                or 128.
+            top_k: number of tokens to return for each mask; defaults to the saved setting, or 5.
+            tokenizer: replaces the tokenizer of the checkpoint; needs `keep_special_tokens`.
+            dtype: dtype policy, such as "mixed_bfloat16"; defaults to Keras' global policy.
+
+        Raises:
+            InputError: the path cannot be opened, the model has another task, or a setting is out
+                of range.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        options = ModelOptions(tokenizer, dtype)
+        return cls.from_source(source, max_seq_length=max_seq_length, top_k=top_k, options=options)
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        max_seq_length: int | None = None,
+        top_k: int | None = None,
+        options: ModelOptions = _DEFAULT,
+    ) -> "MaskFiller":
+        """Creates the object from an open checkpoint."""
+        settings = MaskFillerSettings(
+            source.max_seq_length(max_seq_length), source.setting("top_k", int, top_k, 5)
+        )
+        vocab_size = source.checkpoint.config.vocab_size
+        if settings.top_k > vocab_size:
+            raise InputError(
+                f"top_k={settings.top_k}: expected from 1 to {vocab_size}, the vocabulary size"
+            )
+        model = BertPretrainer(source.checkpoint.config, dtype=options.dtype)
+        tokenizer = source.tokenizer(options.tokenizer, special=True)
+        if not tokenizer.keep_special_tokens:
+            raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
+        return cls._load(source, model, tokenizer, settings)
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> MaskFillerSettings:
+        """Restores the settings from the content of an export's export.json."""
+        return MaskFillerSettings(info["max_seq_length"], info["top_k"])
+
+    def fit(
+        self,
+        texts: Sequence[str],
+        *,
+        validation_data: Sequence[str] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Continues masked-LM pre-training with Keras' `fit`, on one device.
+
+        New masks are drawn at every step (Liu et al. 2019, section 4.1). Unlike in `keras-bert
+        adapt`, Adam corrects its bias, because a training with `fit` may be too short for the
+        warm-up to replace that. For large corpora, use run_pretraining.py.
+
+        Args:
+            texts: n strings, truncated to `max_seq_length` tokens.
+            validation_data: strings, with which `evaluate` runs after each epoch.
+            callbacks: Keras callbacks.
+            **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
+        """
+        self._check_fit(options, has_teacher=False)
+        (column,) = check_texts("texts", texts)
+        if validation_data is not None:
+            check_not_empty("validation_data", *check_texts("validation_data", validation_data))
+        examples = self._examples(column, "training texts")
+        data = FitData(
+            examples=examples,
+            targets=self._targets,
+            losses={"masked_lm_logits": masked_lm_loss},
+            metrics={},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.encoder.pooler, self.model.next_sentence),
+        )
+        evaluate = None
+        if validation_data is not None:
+            evaluate = lambda: self.evaluate(validation_data)  # noqa: E731
+        return self._fit(data, options, evaluate, callbacks)
+
+    def evaluate(
+        self, texts: Sequence[str], batch_size: int = 32, seed: int = 0
+    ) -> dict[str, float]:
+        """Computes the masked-LM loss and accuracy with randomly chosen masks.
+
+        Args:
+            texts: n strings.
+            batch_size: number of texts per batch.
+            seed: seed of the masks, which depend only on it and on the index of each text.
+
+        Returns:
+            "loss" and "masked_lm_loss", both in nats per masked token, and "masked_lm_accuracy".
+
+        Raises:
+            InputError: an argument is invalid, there are no texts, they have no tokens, or the
+                model is an export, which returns only the likeliest tokens.
+        """
+        _ = self.model  # Raises an error for an exported model, which has no logits.
+        (column,) = check_texts("texts", texts)
+        if not column:
+            raise InputError("evaluate() got no texts; expected at least one")
+        examples = self._examples(column, "texts")
+        loss = hits = count = 0.0
+        for batch in self._runner.batches(examples, batch_size):
+            masking = self._masking(batch)
+            rows = [
+                mask_examples(ids, mask, masking, np.random.default_rng([seed, max(0, index)]))
+                for ids, mask, index in zip(
+                    batch["input_ids"][:, np.newaxis],
+                    batch["input_mask"][:, np.newaxis],
+                    batch["example_index"].tolist(),  # -1 for filler rows
+                    strict=True,
+                )
+            ]
+            masked = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+            chosen = masked["masked_lm_weights"] * batch["example_weights"][:, np.newaxis] > 0
+            ids = masked["masked_lm_ids"][chosen]
+            places = np.nonzero(chosen)[0], masked["masked_lm_positions"][chosen]
+            for part, logits in self._logits(batch | masked, *places):
+                logits = logits.astype(np.float64)
+                logits -= logits.max(axis=-1, keepdims=True)
+                of_ids = np.take_along_axis(logits, ids[part, np.newaxis], -1)[:, 0]
+                loss += float((np.log(np.exp(logits).sum(-1)) - of_ids).sum())
+                hits += float((logits.argmax(-1) == ids[part]).sum())
+            count += len(ids)
+        if not count:
+            raise InputError("evaluate(): the texts have no tokens that can be masked")
+        mean = loss / count
+        return {"loss": mean, "masked_lm_loss": mean, "masked_lm_accuracy": hits / count}
+
+    def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, Any]:
+        """Predicts the tokens for each [MASK].
+
+        Args:
+            texts: n strings with [MASK]. A text is truncated to `max_seq_length` tokens; masks in
+                the removed part have no predictions.
+            batch_size: number of texts per batch.
+
+        Returns:
+            "tokens" (strings), "token_ids" (int32) and "scores" (probabilities, float32): each is a
+            list of n arrays [M, top_k] for the M masks of the text in order, the most probable
+            token first. "truncated", bool [n]: whether the end of the text was removed.
+        """
+        columns = check_texts("texts", texts)
+        chunks = list(self._answers(columns, batch_size))
+        answers = [row for chunk in chunks for row in _rows(chunk)]
+        names = ("tokens", "token_ids", "scores")
+        found: dict[str, Any] = {name: [row[name] for row in answers] for name in names}
+        if "truncated" in chunks[0]:  # Not in exports of earlier versions.
+            found["truncated"] = np.concatenate([chunk["truncated"] for chunk in chunks])
+        return found
+
+    def make_processor(self) -> MaskFillingProcessor:
+        """Creates the processor for the current settings."""
+        return MaskFillingProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Creates the module with the signatures of an export."""
+        return ServedFillMask(network, self.processor)
+
+    def text_settings(self) -> dict[str, Any]:
+        """Returns the text settings that export.json stores."""
+        return super().text_settings() | {"top_k": self.settings.top_k}
+
+    def example_request(self) -> dict[str, str]:
+        """Returns {input name: string} for a warm-up request to a server."""
+        return {"text": _TEXT}
+
+    @functools.cached_property
+    def _runner(self) -> ModelRunner:
+        return ModelRunner(self.model.encoder, self.tokenizer)
+
+    def _logits(
+        self, batch: Mapping[str, np.ndarray], rows: np.ndarray, positions: np.ndarray
+    ) -> Iterator[tuple[slice, np.ndarray]]:
+        """Yields the logits [C, V] of a slice of the tokens at `rows` and `positions`, [M] each."""
+        if not len(rows):
+            return
+        hidden = self._runner.forward(batch)["sequence_output"][rows, positions]
+        table = self.model.encoder.embeddings.word_embeddings
+        for start in range(0, len(hidden), _MASKS_AT_ONCE):
+            part = slice(start, start + _MASKS_AT_ONCE)
+            logits = self.model.masked_lm(hidden[np.newaxis, part], None, table)
+            yield part, keras.ops.convert_to_numpy(logits)[0]
+
+    def _examples(self, texts: Sequence[str], what: str) -> Examples:
+        """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
+        prepared = prepare(self.processor.preprocess, [texts], tokenizer=self.tokenizer)
+        limit = f"max_seq_length={self.settings.max_seq_length}"
+        report_truncation(prepared.truncated, what, limit)
+        return prepared.examples
+
+    def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
+        """Computes the best tokens of the P masks of the texts, in order.
+
+        Returns "scores" and "token_ids", [P, top_k] each.
+        """
+        examples = prepared.examples
+        is_mask = self.processor.is_mask(tf.constant(examples.input_ids)).numpy()
+        starts = np.concatenate([[0], np.cumsum(is_mask)])[examples.starts]
+        shape = [int(is_mask.sum()), self.settings.top_k]
+        best = {"scores": np.zeros(shape, np.float32), "token_ids": np.zeros(shape, np.int32)}
+        for batch in self._runner.batches(examples, batch_size) if shape[0] else ():
+            masks = batch["input_ids"] == self.tokenizer.mask_token_id
+            rows, positions = np.nonzero(masks & (batch["example_index"] >= 0)[:, np.newaxis])
+            nth = np.arange(len(rows)) - np.searchsorted(rows, rows)  # in the row
+            targets = starts[batch["example_index"][rows]] + nth
+            for part, logits in self._logits(batch, rows, positions):
+                scores, ids = self.processor.best_tokens(tf.constant(logits))
+                best["scores"][targets[part]] = scores.numpy()
+                best["token_ids"][targets[part]] = ids.numpy()
+        return best
+
+    def _parts(self, prepared: Prepared) -> list[slice]:
+        """Returns for each chunk of texts the slice of its masks among the P masks."""
+        counts = [
+            int(self.processor.is_mask(chunk.inputs.input_ids.values).numpy().sum())
+            for chunk in prepared.chunks
+        ]
+        ends = np.cumsum(counts)
+        return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
+    def _masking(self, batch: Mapping[str, np.ndarray]) -> Masking:
+        predictions = max(1, round(batch["input_ids"].shape[1] * _MASKED_LM_PROB))
+        return Masking.from_vocab(self.tokenizer.vocab, _MASKED_LM_PROB, predictions)
+
+    def _targets(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Masks a training batch in place and returns {output name: targets}; -1 is ignored."""
+        rng = np.random.default_rng([*batch["dropout_seed"].view(np.uint32)[:4]])
+        batch |= mask_examples(batch["input_ids"], batch["input_mask"], self._masking(batch), rng)
+        weights = batch["masked_lm_weights"]
+        return {
+            "masked_lm_logits": np.where(weights > 0, batch["masked_lm_ids"], -1),
+            "next_sentence_logits": np.zeros([len(weights)], np.int32),  # This output has no loss.
+        }
+
+
+def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Splits the answers of a chunk, [B, M, K] each, into one dict per text, without padding."""
+    rows = []
+    for tokens, ids, scores in zip(
+        answers["tokens"], answers["token_ids"], answers["scores"], strict=True
+    ):
+        kept = ids[:, 0] >= 0
+        strings = np.array([[token.decode() for token in mask] for mask in tokens[kept]], object)
+        strings = strings.reshape(-1, ids.shape[1])
+        rows.append({"tokens": strings, "token_ids": ids[kept], "scores": scores[kept]})
+    return rows
+
+
+# --- serving signatures ---
+
+
+class ServedFillMask(ServedTexts):
+    """The SavedModel signatures of a pre-trained model, which map texts or token ids to tokens."""
+
+    processor: MaskFillingProcessor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        processor = self.processor
+        return NetworkSpec(
+            {"scores": "mask", "token_ids": "mask"},
+            top_k=processor.settings.top_k,
+            mask_token_id=processor.tokenizer.mask_token_id,
+        )
+
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        """Computes the probabilities and ids of the best tokens of each mask, [P, K] each."""
+        counts = self.processor.mask_counts(input_ids)
+        shape = [self.network.config.hidden_size]
+        hidden = self.network.reduced(input_ids, segment_ids, self._of_masks, shape, counts)
+        scores, ids = self._best(hidden)
+        return {"scores": scores, "token_ids": ids}
+
+    def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Selects the hidden states of the p masks in some rows: [t, H] -> [p, H]."""
+        return tf.gather(hidden, tf.where(self.processor.is_mask(input_ids))[:, 0])
+
+    def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the probabilities and ids of the best tokens, [P, K] each, for masks [P, H]."""
+        masks = tf.shape(hidden)[0]
+        steps = (masks + _MASKS_AT_ONCE_SERVED - 1) // _MASKS_AT_ONCE_SERVED
+        shape = [None, self.processor.settings.top_k]
+        parts = tuple(
+            tf.TensorArray(dtype, steps, infer_shape=False, element_shape=shape)
+            for dtype in (tf.float32, tf.int32)
+        )
+
+        def step(index: tf.Tensor, scores: tf.TensorArray, ids: tf.TensorArray) -> tuple:
+            some = hidden[index * _MASKS_AT_ONCE_SERVED : (index + 1) * _MASKS_AT_ONCE_SERVED]
+            values, indices = self.processor.best_tokens(self.network.masked_lm(some))
+            return index + 1, scores.write(index, values), ids.write(index, indices)
+
+        _, scores, ids = tf.while_loop(
+            lambda index, *_: index < steps, step, (tf.constant(0), *parts), parallel_iterations=1
+        )
+        return tf.ensure_shape(scores.concat(), shape), tf.ensure_shape(ids.concat(), shape)

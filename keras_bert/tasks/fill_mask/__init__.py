@@ -1,1 +1,0 @@
-"""Predicts the tokens for [MASK]."""

@@ -1,0 +1,99 @@
+"""Defines the training objective of a tagger, and computes strict entity scores as conlleval does.
+
+The objective is softmax cross-entropy over the labeled tokens. An entity is correct if its first
+word, its last word and its type are all correct.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from keras import ops
+
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
+from keras_bert.tasks.losses import token_hits, token_losses
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, entities
+from keras_bert.tasks.soft_losses import soft_label_losses
+from keras_bert.training.objective import Batch, Objective
+
+# --- training objective ---
+
+
+def tagging_objective(distillation: Distillation | None = None) -> Objective:
+    """Creates the objective for batches with "tags" [B, S], which are -1 for unlabeled tokens.
+
+    `distillation` adds the losses of a teacher; None for none.
+    """
+
+    def tagged(batch: Batch) -> Any:
+        return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]
+
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        count = ops.sum(tagged(batch))
+        return {"loss": count, "tag_accuracy": count}
+
+    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        logits, weights = outputs["logits"], tagged(batch)
+        return {
+            "loss": ops.sum(weights * token_losses(batch["tags"], logits)),
+            "tag_accuracy": ops.sum(weights * token_hits(batch["tags"], logits)),
+        }
+
+    return OutputObjective(
+        metrics=("loss", "tag_accuracy"),
+        weights=weights_of,
+        sums=sums_of,
+        soft_losses=lambda teacher, outputs, temperature: soft_label_losses(
+            teacher["logits"], outputs["logits"], temperature
+        ),
+        soft_weights=tagged,
+    ).objective(distillation)
+
+
+# --- scores ---
+
+# The gold tags and the predicted tags of a sentence.
+TagPair = tuple[Sequence[str], Sequence[str]]
+
+
+def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> dict[str, float]:
+    """Scores predicted tags against gold tags, both with the prefixes of BIOES.
+
+    `types` are entity types to report even if they do not occur.
+
+    Returns:
+        "precision", "recall" and "f1" of all entities, the same for each type ("f1_PER"), and
+        "accuracy", the share of words with the correct tag. All scores are between 0 and 1. A score
+        that would be a division by 0 is 0.
+    """
+    correct, predicted, expected = Counter(), Counter(), Counter()
+    words = hits = 0
+    for gold_tags, predicted_tags in sentences:
+        # Predictions for words whose label is unknown are ignored.
+        predicted_tags = [
+            OUTSIDE if gold == UNKNOWN else tag
+            for gold, tag in zip(gold_tags, predicted_tags, strict=True)
+        ]
+        gold, found = set(entities(gold_tags)), set(entities(predicted_tags))
+        expected.update(kind for kind, *_ in gold)
+        predicted.update(kind for kind, *_ in found)
+        correct.update(kind for kind, *_ in gold & found)
+        words += len(gold_tags) - gold_tags.count(UNKNOWN)
+        hits += sum(map(str.__eq__, gold_tags, predicted_tags))
+    scores = _precision_recall_f1(correct.total(), predicted.total(), expected.total())
+    for kind in sorted({*expected, *predicted, *types}):
+        of_type = _precision_recall_f1(correct[kind], predicted[kind], expected[kind])
+        scores |= {f"{name}_{kind}": value for name, value in of_type.items()}
+    return scores | {"accuracy": hits / words if words else 0.0}
+
+
+def _precision_recall_f1(correct: int, predicted: int, expected: int) -> dict[str, float]:
+    precision = correct / predicted if predicted else 0.0
+    recall = correct / expected if expected else 0.0
+    both = precision + recall
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": 2 * precision * recall / both if both else 0.0,
+    }

@@ -1,0 +1,594 @@
+"""Defines EntityTagger, the signatures of its exports, and fine-tuning on files."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_json
+from keras_bert.models import BertTokenClassifier
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows
+from keras_bert.serving.network import Network
+from keras_bert.serving.saved_model import Outputs, ServedTask, Steps
+from keras_bert.tasks.checks import (
+    check_batch_size,
+    check_list,
+    check_not_empty,
+    check_strings,
+    check_validation_data,
+)
+from keras_bert.tasks.exported import Serve
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
+from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.loading import ModelOptions, Source, is_of_other_task
+from keras_bert.tasks.losses import tag_accuracy, tag_loss
+from keras_bert.tasks.ner.data import (
+    NerSettings,
+    SentenceSplits,
+    TaggedSentences,
+    are_sentences,
+    check_entities,
+    check_sentences,
+    check_types,
+    check_word_tags,
+    make_labels,
+    read_data,
+    write_conll,
+)
+from keras_bert.tasks.ner.decoding import Answers, listed_entities, listed_tags
+from keras_bert.tasks.ner.metrics import entity_scores, tagging_objective
+from keras_bert.tasks.ner.processor import (
+    TaggerSettings,
+    TaggingProcessor,
+    TextWindows,
+    WordWindows,
+    predicted_tags,
+    prepare_sentences,
+    prepare_texts,
+    tagged_examples,
+)
+from keras_bert.tasks.ner.span_records import aligned_tags
+from keras_bert.tasks.ner.tag_schemes import (
+    check_labels,
+    entities,
+    entity_types,
+    label_names,
+    tag_ids,
+)
+from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.task import Task
+from keras_bert.text.strings import encode_texts
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.log import Board
+
+_TEXT = "The Norman dynasty had a major impact on medieval Europe."
+_DEFAULT = ModelOptions()
+
+
+class _Annotated(NamedTuple):
+    """Windows of sentences, and the IOB2 tags of each sentence."""
+
+    prepared: Prepared
+    tags: list[list[str]]
+
+
+class EntityTagger(Task):
+    """Finds named entities in texts, and tags words.
+
+    Example:
+        tagger = EntityTagger.from_pretrained("bert", labels=["PER", "LOC"])
+        tagger.fit([["Ada", "lives", "in", "Ulm"]], [["B-PER", "O", "O", "B-LOC"]], epochs=3)
+        tagger.predict(["Ada lives in Ulm."])  # {"types": [["PER", "LOC"]], "texts": ...}
+
+    Args:
+        model: a BertTokenClassifier.
+        tokenizer: the tokenizer for the model's vocabulary.
+        settings: labels and window length.
+    """
+
+    task: ClassVar[str] = "ner"
+    optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
+
+    settings: TaggerSettings
+    processor: TaggingProcessor
+    _serve_words: Serve | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int | None = None,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+    ) -> "EntityTagger":
+        """Loads a fine-tuned tagger, or adds a new head to a pre-trained model.
+
+        Args:
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            labels: entity types such as PER, or IOB2 tags including O, for a new head. For a model
+                with a head, a name for each of its logits; by default the model's labels.
+            max_seq_length: maximum number of tokens in a window; by default the value used in
+                training, or 128. Longer texts are split into several windows.
+            tokenizer: overrides the checkpoint's tokenizer.
+            dtype: dtype policy, such as "mixed_bfloat16".
+
+        Raises:
+            InputError: the path cannot be opened, the model is of another task, or the labels do
+                not match the model's head.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        return cls.from_source(
+            source,
+            labels=labels,
+            max_seq_length=max_seq_length,
+            options=ModelOptions(tokenizer, dtype),
+        )
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int | None = None,
+        options: ModelOptions = _DEFAULT,
+    ) -> "EntityTagger":
+        """Creates the tagger from an open checkpoint, as `from_pretrained` does."""
+        names = label_names(source.checkpoint, labels)
+        settings = TaggerSettings(names, source.max_seq_length(max_seq_length))
+        model = BertTokenClassifier(source.checkpoint.config, len(names), dtype=options.dtype)
+        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> TaggerSettings:
+        """Returns the settings recorded in an export's export.json."""
+        return TaggerSettings(tuple(info["labels"]), info["max_seq_length"])
+
+    @classmethod
+    def from_export(
+        cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]
+    ) -> "EntityTagger":
+        """Creates a tagger that runs an exported SavedModel, and cannot be trained.
+
+        `info` is the content of export.json, and `signatures` are the model's signatures by name.
+        """
+        loaded = super().from_export(info, signatures)
+        loaded._serve_words = signatures["words"]
+        return loaded
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels in the order of the logits."""
+        return self.settings.labels
+
+    def fit(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        validation_data: tuple[Any, Any] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        teacher: "EntityTagger | None" = None,
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains the model with `keras.Model.fit` on one device and returns its history.
+
+        Args:
+            inputs: n lists of words, or n texts.
+            targets: for words, n lists of tags of any scheme, such as IOB2, one tag per word; "-"
+                is an unknown label, which is not trained on. For texts, n lists of entities
+                {"start": int, "end": int, "type": str} with character offsets. An entity must
+                consist of whole words; processor.py describes how texts are split into words.
+            validation_data: (inputs, targets), evaluated after each epoch; the logs contain the
+                scores as `val_f1` and so on.
+            callbacks: Keras callbacks.
+            teacher: a trained EntityTagger with the same labels and vocabulary, whose outputs the
+                model learns in addition (distillation). The options distillation_weight
+                and temperature belong to it.
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
+        """
+        self._check_fit(options, teacher)
+        annotated = self._annotated(inputs, targets)
+        held_out = None
+        if validation_data is not None:
+            expected = "a tuple (inputs, targets), as for fit()"
+            held_out = self._annotated(*check_validation_data(validation_data, expected))
+            check_not_empty("validation_data", held_out.tags)
+        ids = tag_ids(annotated.tags, self.labels)
+        data = FitData(
+            examples=tagged_examples(annotated.prepared, ids),
+            targets=lambda batch: {"logits": batch["tags"]},
+            losses={"logits": tag_loss},
+            metrics={"logits": [tag_accuracy]},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.encoder.pooler,),
+            soft_kind="tags",
+        )
+        evaluate = (lambda: self._scores(held_out)) if held_out else None
+        return self._fit(data, options, evaluate, callbacks, teacher)
+
+    def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
+        """Computes the entity scores of the model on inputs and targets, given as for `fit`.
+
+        Returns:
+            "precision", "recall" and "f1" of all entities and of each type ("f1_PER"), and
+                "accuracy", the share of words with the correct tag.
+
+        Raises:
+            InputError: an argument is invalid, or there are no sentences.
+        """
+        if not check_list("inputs", inputs, "strings, or of lists of words"):
+            raise InputError("evaluate() got no sentences; expected at least one")
+        if self.serve is not None and are_sentences(inputs):
+            sentences = check_sentences("words", inputs)
+            gold = check_word_tags(sentences, targets, self.labels)
+            predicted = self.predict(sentences, batch_size)["tags"]
+            return entity_scores(zip(gold, predicted, strict=True), entity_types(self.labels))
+        return self._scores(self._annotated(inputs, targets), batch_size)
+
+    def predict(self, inputs: Any, batch_size: int = 32) -> dict[str, list[list[Any]]]:
+        """Finds the entities of texts, or tags words.
+
+        Args:
+            inputs: n texts, or n lists of words.
+            batch_size: number of windows per batch.
+
+        Returns:
+            For texts, n lists each: "types" and "texts" of the entities; "starts" and "ends", their
+                character offsets; and "scores", the mean probability of the labels of the entity's
+                words.
+            For words, n lists each, with one value per word: "tags" in IOB2, and "scores", the
+                probability of the most probable label.
+        """
+        if are_sentences(inputs):
+            return self._tagged(check_sentences("words", inputs), check_batch_size(batch_size))
+        texts = check_strings("texts", inputs)
+        return listed_entities(texts, self._answers([texts], batch_size))
+
+    def make_processor(self) -> TaggingProcessor:
+        """Creates the processor for the current settings."""
+        return TaggingProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Creates the tf.Module whose signatures are exported."""
+        return ServedTagger(network, self.processor)
+
+    def description(self) -> dict[str, Any]:
+        """Returns the entries of export.json for the labels."""
+        return {"labels": list(self.labels)}
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the input strings of a warm-up request for a server."""
+        return {"text": _TEXT}
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """The names of the model's labels."""
+        return self.labels
+
+    def _annotated(self, inputs: Any, targets: Any) -> _Annotated:
+        """Checks sentences or texts with their annotations, and splits them into windows.
+
+        The arguments are as for `fit`.
+        """
+        _ = self.model  # Raises an error for an exported model, which has no Keras model.
+        if are_sentences(inputs):
+            sentences = check_sentences("words", inputs)
+            tags = check_word_tags(sentences, targets, self.labels)
+            return _Annotated(prepare_sentences(self.processor, sentences), tags)
+        texts = check_strings("texts", inputs)
+        entities = check_entities(texts, targets, self.labels)
+        prepared, words = prepare_texts(self.processor, texts)
+        tags = [
+            aligned_tags(*each, where=f"entities[{index}]")
+            for index, each in enumerate(zip(texts, entities, words, strict=True))
+        ]
+        return _Annotated(prepared, tags)
+
+    def _scores(self, annotated: _Annotated, batch_size: int = 32) -> dict[str, float]:
+        check_batch_size(batch_size)
+        outputs = self._outputs(annotated.prepared, batch_size)
+        predicted = predicted_tags(self.processor, annotated.prepared, outputs)
+        return entity_scores(zip(annotated.tags, predicted, strict=True), entity_types(self.labels))
+
+    def _tagged(self, sentences: list[list[str]], batch_size: int) -> dict[str, list[list[Any]]]:
+        """Returns the "tags" and "scores" of the words of sentences, as `predict` does."""
+        chunks = (
+            self._answers([sentences], batch_size, self.processor.preprocess_words)
+            if self._serve_words is None
+            else _served_tags(self._serve_words, sentences, batch_size)
+        )
+        return listed_tags(sentences, chunks)
+
+
+def _served_tags(
+    serve: Serve, sentences: Sequence[Sequence[str]], batch_size: int
+) -> Iterator[Answers]:
+    """Yields the outputs of an exported model's `words` signature, one batch at a time.
+
+    `serve` is the signature, and `batch_size` the number of sentences per batch.
+    """
+    for start in range(0, len(sentences), batch_size):
+        some = sentences[start : start + batch_size]
+        padded = np.full([len(some), max(map(len, some))], b"", object)
+        for row, words in zip(padded, some, strict=True):
+            row[: len(words)] = encode_texts(words)
+        outputs = serve(words=tf.constant(padded, tf.string))
+        yield {name: value.numpy() for name, value in outputs.items()}
+
+
+# --- serving signatures ---
+# B texts or sentences, W words of the longest sentence, E the largest number of entities in a text,
+# S tokens in a row, C labels.
+
+# The values after the last entity of a text, or after the last word of a sentence.
+PADDING = {"types": "", "texts": "", "starts": -1, "ends": -1, "scores": 0.0, "tags": ""}
+
+
+class _Sentences(NamedTuple):
+    """The windows of sentences, and the place of each word, int32 [B, W], among all words.
+
+    At padding, the place is the number of all words.
+    """
+
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+    windows: WordWindows
+    places: tf.Tensor
+
+
+class ServedTagger(ServedTask):
+    """The SavedModel signatures of a tagger."""
+
+    def __init__(self, network: Network, processor: TaggingProcessor):
+        super().__init__(name="tagger")
+        self.network = network
+        self.processor = processor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec({"logits": "token"})
+
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
+        text = tf.TensorSpec([None], tf.string, name="text")
+        words = tf.TensorSpec([None, None], tf.string, name="words")
+        return {
+            "serving_default": Steps([text], self.processor.preprocess, self._entities),
+            "words": Steps([words], self._sentences, self._tags),
+            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._token_tags),
+        }
+
+    def _entities(self, outputs: Outputs, inputs: TextWindows) -> dict[str, tf.Tensor]:
+        """Finds the entities of texts, as `TaggingProcessor.decode` does, padded to [B, E]."""
+        found = self.processor.decode(outputs, inputs)
+        return {name: values.to_tensor(PADDING[name]) for name, values in found.items()}
+
+    def _sentences(self, words: tf.Tensor) -> _Sentences:
+        """Splits words, strings [B, W] with one sentence per row, padded with "", into windows."""
+        is_word = words != ""
+        sentences = tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(words, is_word),
+            tf.math.count_nonzero(is_word, axis=1),
+            validate=False,
+        )
+        places = tf.cumsum(tf.cast(tf.reshape(is_word, [-1]), tf.int32), exclusive=True)
+        places = tf.where(is_word, tf.reshape(places, tf.shape(words)), tf.size(sentences.values))
+        windows = self.processor.preprocess_words(sentences)
+        return _Sentences(windows.input_ids, windows.segment_ids, windows, places)
+
+    def _tags(self, outputs: Outputs, inputs: _Sentences) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `TaggingProcessor.decode`, [B, W], with "" and 0 at padding."""
+        found = self.processor.decode(outputs, inputs.windows)
+        # At padding, gather the padding value, which is appended to the values of the words.
+        return {
+            name: tf.gather(tf.concat([values.values, [PADDING[name]]], axis=0), inputs.places)
+            for name, values in found.items()
+        }
+
+    def _of_token_ids(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> UnpaddedRows:
+        """Removes the padding of rows that the client has tokenized, int32 [B, S] each."""
+        return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+
+    def _token_tags(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
+        """Labels the tokens of rows.
+
+        Returns:
+            "tags", strings [B, S], the most probable label of each token, "" at padding; "logits",
+            float32 [B, S, C], 0 at padding; and "truncated", bool [B], whether tokens beyond the
+            model's positions were ignored.
+        """
+        logits = outputs["logits"]
+        most_probable = rows.padded(1 + tf.argmax(logits, axis=-1, output_type=tf.int32))
+        return {
+            "tags": tf.gather(["", *self.processor.settings.labels], most_probable),
+            "logits": rows.padded(logits),
+            "truncated": rows.truncated,
+        }
+
+
+# --- fine-tuning ---
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """Sentences to score or to predict, split into windows."""
+
+    tagged: TaggedSentences
+    processor: TaggingProcessor
+    prepared: Prepared
+
+    def predicted(self, predict: Predict) -> list[list[str]]:
+        """Predicts the tags of each sentence, in IOB2 whatever the scheme of the model's labels."""
+        return predicted_tags(self.processor, self.prepared, predict(self.prepared.examples))
+
+    def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
+        """Scores predicted tags, a list for each sentence, against the gold tags.
+
+        The result has scores of all entity types of the model, even if a type does not occur.
+        """
+        types = entity_types(self.processor.settings.labels)
+        return entity_scores(zip(self.tagged.tags, predicted, strict=True), types)
+
+
+def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
+    """Fine-tunes a tagger once for each seed, or resumes an unfinished run.
+
+    Returns:
+        The scores of results.json: accuracy, precision, recall and f1 on the development sentences,
+        and the precision, recall and f1 of each entity type.
+    """
+    settings = run.settings
+    start = open_pretrained(settings)
+    splits = read_data(
+        ner,
+        new_tokenizer=start.tokenizer,
+        do_train=settings.do_train,
+        do_eval=settings.do_eval,
+        do_predict=settings.do_predict,
+    )
+    task = make_task(ner, splits, start, settings.max_seq_length, run.distillation)
+    return fine_tune(run, start, task)
+
+
+def make_task(
+    ner: NerSettings,
+    splits: SentenceSplits,
+    start: Pretrained,
+    max_seq_length: int,
+    distillation: Distillation | None = None,
+) -> FineTuningTask:
+    """Creates the task that trains on, scores and predicts the sentences of a run."""
+    labels, source = _labels_of_run(splits.train, start)
+    processor = TaggingProcessor(start.tokenizer(), TaggerSettings(tuple(labels), max_seq_length))
+
+    def prepared(split: TaggedSentences) -> Prepared:
+        documents = [sentence.document for sentence in split.sentences]
+        words = [sentence.words for sentence in split.sentences]
+        return prepare_sentences(processor, words, documents if ner.document_context else None)
+
+    def evaluated(split: TaggedSentences | None) -> _Evaluated | None:
+        if split is None:
+            return None
+        check_types(split, labels, source)
+        return _Evaluated(split, processor, prepared(split))
+
+    dev = evaluated(splits.dev)
+    test = dev if splits.test is splits.dev else evaluated(splits.test)
+    train = None
+    if splits.train:
+        ids = tag_ids(splits.train.tags, labels)
+        train = tagged_examples(prepared(splits.train), ids, ner.label_all_tokens)
+    splits_read = {"dev": splits.dev, "test": splits.test}
+    return FineTuningTask(
+        make=lambda config, dtype: EntityTagger(
+            BertTokenClassifier(config, num_labels=len(labels), dtype=dtype),
+            processor.tokenizer,
+            processor.settings,
+        ),
+        objective=tagging_objective(distillation),
+        train=train,
+        score=(lambda predict: dev.scores(dev.predicted(predict))) if dev else None,
+        best="f1",
+        show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
+        write_predictions=(lambda predict, folder: _write(test, predict, folder)) if test else None,
+        labels=labels,
+        data={name: split.sentences for name, split in splits_read.items() if split},
+        counts=_span_counts(splits),
+    )
+
+
+def _span_counts(splits: SentenceSplits) -> dict[str, int]:
+    """Returns the counts of spans that did not fit the words, under their names in results.json."""
+    named = {"train": splits.train, "dev": splits.dev}
+    if splits.test is not splits.dev:
+        named["test"] = splits.test
+    return {
+        f"{name}_{kind}": count
+        for name, split in named.items()
+        if split
+        for kind, count in split.counts.items()
+    }
+
+
+def _labels_of_run(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str], object]:
+    """Returns the model's labels, and the file or checkpoint that defines them."""
+    checkpoint = start.checkpoint
+    if train:
+        return make_labels(train, checkpoint.labels), train.source
+    if start.labels is None:
+        raise InputError(
+            f"{checkpoint.path}: has no label names; expected a tagger, --label_names or --do_train"
+        )
+    if is_of_other_task(checkpoint, "ner"):
+        raise InputError(
+            f"{checkpoint.path}: is a {checkpoint.architecture}; expected a tagger, or --do_train"
+        )
+    check_labels(start.labels, checkpoint.path)
+    return start.labels, checkpoint.path
+
+
+def _show(dev: _Evaluated, predict: Predict, board: Board) -> None:
+    """Writes the sentences with wrong predictions to TensorBoard."""
+    board.table(
+        "wrong_predictions",
+        ("where", "sentence", "missed", "wrong"),
+        list(_wrong_sentences(dev, dev.predicted(predict)))[:SHOWN],
+    )
+
+
+def _wrong_sentences(
+    dev: _Evaluated, predicted: Sequence[Sequence[str]]
+) -> Iterator[tuple[str, str, str, str]]:
+    for sentence, gold_tags, tags in zip(
+        dev.tagged.sentences, dev.tagged.tags, predicted, strict=True
+    ):
+        gold, found = entities(gold_tags), entities(tags)
+        if gold == found:
+            continue
+        missed, wrong = (
+            ", ".join(
+                f"{' '.join(sentence.words[first:last])} ({kind})"
+                for kind, first, last in these
+                if (kind, first, last) not in others
+            )
+            for these, others in ((gold, found), (found, gold))
+        )
+        yield (
+            f"{Path(dev.tagged.source).name}:{sentence.line}",
+            " ".join(sentence.words),
+            missed,
+            wrong,
+        )
+
+
+def _write(test: _Evaluated, predict: Predict, folder: Path) -> None:
+    """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
+    predicted = test.predicted(predict)
+    columns = [[sentence.words for sentence in test.tagged.sentences], test.tagged.tags, predicted]
+    rows = zip(*(column for column in columns if column is not None), strict=True)
+    write_conll(folder / "predictions.conll", list(rows))
+    logging.info("Wrote %d sentences to %s", len(predicted), folder / "predictions.conll")
+    if test.tagged.tags is not None:
+        scores = test.scores(predicted)
+        write_json(folder / "test_results.json", {"file": test.tagged.source} | scores)
+        logging.info("%s: f1=%.4g", test.tagged.source, scores["f1"])

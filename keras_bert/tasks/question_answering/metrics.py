@@ -1,0 +1,241 @@
+"""Defines the training objective of question answering, and computes the official SQuAD scores.
+
+The loss is the mean of two cross-entropies over the positions of a window, for the first and last
+token of the answer (Devlin et al. 2019, section 4.2). Padding is excluded, so the loss of a window
+does not depend on the other windows of its batch.
+
+The scores are exact match and F1, in percent. Predicted and gold texts are normalized first. Exact
+match compares the texts, and F1 the words between white space; both take the best match among the
+gold answers (Rajpurkar et al. 2016; 2018 for questions without answer). Chinese has no white space
+between words, so its F1 is close to exact match, as in the official scorer.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from keras import ops
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
+from keras_bert.tasks.losses import position_loss
+from keras_bert.tasks.question_answering.data import AnswerSettings, Question
+from keras_bert.tasks.question_answering.decoding import ENDS, Predictions
+from keras_bert.tasks.soft_losses import soft_position_losses
+from keras_bert.training.objective import Batch, Objective
+
+# --- training objective ---
+
+
+def span_objective(distillation: Distillation | None = None) -> Objective:
+    """Creates the objective for batches with "start_positions" and "end_positions", int32 [B].
+
+    "span_accuracy" is the share of windows in which both positions have the highest logit.
+    `distillation` adds the losses of a teacher; None for none.
+    """
+
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        total = ops.sum(batch["example_weights"])
+        return {"loss": total, "span_accuracy": total}
+
+    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        losses, hits = 0.0, True
+        for end in ENDS:
+            position = batch[f"{end}_positions"]
+            loss, hit = position_loss(position, batch["input_mask"] == 1, outputs[f"{end}_logits"])
+            losses += 0.5 * loss
+            hits &= hit
+        weights = batch["example_weights"]
+        return {
+            "loss": ops.sum(weights * losses),
+            "span_accuracy": ops.sum(weights * ops.cast(hits, "float32")),
+        }
+
+    def soft_losses(teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+        names = [f"{end}_logits" for end in ENDS]
+        return sum(
+            0.5 * soft_position_losses(teacher[name], outputs[name], temperature) for name in names
+        )
+
+    return OutputObjective(
+        metrics=("loss", "span_accuracy"),
+        weights=weights_of,
+        sums=sums_of,
+        soft_losses=soft_losses,
+        soft_weights=lambda batch: batch["example_weights"],
+    ).objective(distillation)
+
+
+# --- official scores ---
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Normalizes an answer: lower case, no ASCII punctuation, no articles, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
+    """Computes the scores of results.json; for v2.0, they include the best null odds thresholds."""
+    predictions = found.answers(settings.threshold)
+    if not settings.version_2_with_negative:
+        return score_v1(found.questions, predictions)
+    return (
+        score_v2(found.questions, predictions)
+        | best_thresholds(found.questions, found.best_texts, found.null_odds)
+        | {"null_score_diff_threshold": threshold_for_others(found, settings)}
+    )
+
+
+def threshold_for_others(found: Predictions, settings: AnswerSettings) -> float:
+    """Returns the null odds threshold for other questions than those in `found`.
+
+    It is the threshold in `settings`, or else the one with the best F1 on the questions in `found`.
+    """
+    if settings.null_score_diff_threshold is not None:
+        return settings.null_score_diff_threshold
+    return best_f1_threshold(found.questions, found.best_texts, found.null_odds)
+
+
+def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
+    """Computes "exact" and "f1" like the official SQuAD v1.1 scorer.
+
+    A missing prediction scores 0; predictions with an unknown question id are ignored.
+    """
+    exact, f1 = _question_scores(questions, predictions, _f1_v1)
+    return {"exact": _percent(exact), "f1": _percent(f1)}
+
+
+def _percent(scores: Sequence[float]) -> float:
+    """Returns the mean in percent, without `sum`, which rounds differently since Python 3.12."""
+    total = 0.0
+    for score in scores:
+        total += score
+    return 100.0 * total / len(scores)
+
+
+def score_v2(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
+    """Computes the scores of the official SQuAD v2.0 scorer.
+
+    `predictions` is {question id: text} for every question; "" means no answer.
+
+    Returns:
+        "exact", "f1" and "total", the number of questions. The prefix "HasAns_" means the questions
+        with an answer, and "NoAns_" those without.
+    """
+    missing = [question.id for question in questions if question.id not in predictions]
+    if missing:
+        raise InputError(
+            f"{len(missing)} of {len(questions)} questions have no prediction, such as "
+            f"{missing[0]!r}; expected one for each"
+        )
+    exact, f1 = _question_scores(questions, predictions, _f1_v2)
+    has_answer = [bool(question.answers) for question in questions]
+    results: dict[str, float] = {}
+    for prefix, wanted in (("", None), ("HasAns_", True), ("NoAns_", False)):
+        chosen = [i for i, has in enumerate(has_answer) if wanted is None or has is wanted]
+        if not chosen:
+            continue
+        for name, scores in (("exact", exact), ("f1", f1)):
+            results[prefix + name] = _percent([scores[i] for i in chosen])
+        results[f"{prefix}total"] = len(chosen)
+    return results
+
+
+def best_thresholds(
+    questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> dict[str, float]:
+    """Finds the null odds thresholds that give the best v2.0 scores on these questions.
+
+    A question whose null odds (see Predictions) are above the threshold gets the empty answer, and
+    other questions get their best text in `answers`, {question id: text}.
+
+    Returns:
+        "best_exact" and "best_f1" in percent, and their thresholds with the suffix "_thresh".
+    """
+    results = {}
+    for name, (total, odds, count) in _best_counts(questions, answers, null_odds).items():
+        results[f"best_{name}"] = 100.0 * total / len(questions)
+        results[f"best_{name}_thresh"] = float(odds[count - 1]) if count else 0.0
+    return results
+
+
+def best_f1_threshold(
+    questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> float:
+    """Finds the null odds threshold with the best F1, for use on other questions.
+
+    It is the threshold of `best_thresholds`, except if empty answers to all questions are best. The
+    official scorer then reports 0, which would still answer some questions; this function returns a
+    value below all null odds.
+    """
+    _, odds, count = _best_counts(questions, answers, null_odds)["f1"]
+    return float(odds[count - 1] if count else np.nextafter(odds[0], -np.inf))
+
+
+def _best_counts(
+    questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> dict[str, tuple[float, np.ndarray, int]]:
+    """Returns the best total score for "exact" and for "f1", and how to reach it.
+
+    Returns:
+        {metric: (total score, sorted null odds float64 [n], k)}: the total over the n questions is
+        best if the k questions with the lowest null odds are answered, and the others are not.
+    """
+    odds = np.array([null_odds[question.id] for question in questions], np.float64)
+    has_answer = np.array([bool(question.answers) for question in questions])
+    is_empty = np.array([not answers[question.id] for question in questions])
+    order = np.argsort(odds, kind="stable")
+    results = {}
+    scores = _question_scores(questions, answers, _f1_v2)
+    for name, values in zip(("exact", "f1"), scores, strict=True):
+        # The gain of answering: the score of the answer, or -1 (the lost point) if there is none.
+        gains = np.where(has_answer, values, np.where(is_empty, 0.0, -1.0))[order]
+        totals = np.cumsum(np.concatenate([[(~has_answer).sum()], gains]))
+        best = int(np.argmax(totals))  # The first maximum; 0 means only empty answers.
+        results[name] = float(totals[best]), odds[order], best
+    return results
+
+
+def _question_scores(
+    questions: Sequence[Question],
+    predictions: Mapping[str, str],
+    f1_of: Callable[[list[str], list[str]], float],
+) -> tuple[list[float], list[float]]:
+    """Returns lists with exact match and F1, from 0 to 1, of each question.
+
+    `f1_of(predicted words, gold words)` computes the F1 for one gold answer; the best match counts.
+    """
+    exact, f1 = [], []
+    for question in questions:
+        gold = [normalize_answer(answer.text) for answer in question.answers]
+        if f1_of is _f1_v2:
+            gold = [text for text in gold if text] or [""]
+        if question.id not in predictions:
+            exact.append(0.0)
+            f1.append(0.0)
+            continue
+        predicted = normalize_answer(predictions[question.id])
+        exact.append(float(predicted in gold))
+        f1.append(max(f1_of(predicted.split(), text.split()) for text in gold))
+    return exact, f1
+
+
+def _f1_v1(predicted: list[str], gold: list[str]) -> float:
+    common = sum((Counter(predicted) & Counter(gold)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(gold)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _f1_v2(predicted: list[str], gold: list[str]) -> float:
+    if not predicted or not gold:
+        return float(predicted == gold)
+    return _f1_v1(predicted, gold)

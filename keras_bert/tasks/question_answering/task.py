@@ -1,0 +1,557 @@
+"""Defines QuestionAnswerer, the signatures of its exports, and fine-tuning on files."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypedDict, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_json
+from keras_bert.models import BertSpanLabeler
+from keras_bert.serving.engines.opening import NetworkSpec
+from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows
+from keras_bert.serving.network import Network
+from keras_bert.serving.saved_model import Outputs, ServedTask, Steps
+from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
+from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
+from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.losses import span_loss
+from keras_bert.tasks.prepared import Prepared, decoded, gathered
+from keras_bert.tasks.question_answering.data import (
+    AnswerSettings,
+    Question,
+    QuestionSplits,
+    SquadSettings,
+    check_doc_stride,
+    questions_of,
+    read_data,
+    scorable,
+    trainable,
+    trainable_questions,
+)
+from keras_bert.tasks.question_answering.decoding import Predictions, SpanWindows, texts_at
+from keras_bert.tasks.question_answering.metrics import (
+    ENDS,
+    score,
+    score_v2,
+    span_objective,
+    threshold_for_others,
+)
+from keras_bert.tasks.question_answering.processor import (
+    SpanProcessor,
+    prepare_questions,
+    span_targets,
+    training_examples,
+)
+from keras_bert.tasks.task import Task
+from keras_bert.tasks.truncation import report_splits, report_truncation
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.log import Board
+
+_CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
+_QUESTION = "Who had an impact on Europe?"
+_DEFAULT = ModelOptions()
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Keyword arguments of `from_pretrained`; see AnswerSettings."""
+
+    max_seq_length: int | None
+    max_query_length: int | None
+    doc_stride: int | None
+    n_best_size: int | None
+    max_answer_length: int | None
+    version_2_with_negative: bool | None
+    null_score_diff_threshold: float | None
+
+
+def _answer_settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
+    """Completes the settings that are given by the user.
+
+    A setting that is missing or None in `given` is taken from the model, or else from the run that
+    wrote the model, or else from the defaults of AnswerSettings.
+    """
+    default = AnswerSettings()
+    settings: dict[str, Any] = {
+        name: source.setting(name, int, given.get(name), getattr(default, name))
+        for name in ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
+    }
+    settings["max_seq_length"] = source.max_seq_length(
+        given.get("max_seq_length"), default.max_seq_length
+    )
+    name = "version_2_with_negative"
+    version_2 = settings[name] = source.setting(name, bool, given.get(name), False)
+    name = "null_score_diff_threshold"
+    threshold = given.get(name)
+    if threshold is None and version_2:
+        threshold = source.setting(name, float, None)
+        threshold = source.run.threshold() if threshold is None else threshold
+    answers = AnswerSettings(**settings, null_score_diff_threshold=threshold)
+    if given.get("doc_stride") is not None:
+        check_doc_stride(answers.doc_stride, answers.max_seq_length)
+    return answers
+
+
+class QuestionAnswerer(Task):
+    """Answers questions with spans of their contexts.
+
+    Example:
+        answerer = QuestionAnswerer.from_pretrained("out/squad")
+        answerer.predict(["Who swore fealty?"], ["Rollo swore fealty to King Charles."])["answer"]
+
+    Args:
+        model: a BertSpanLabeler.
+        tokenizer: the tokenizer for the model's vocabulary.
+        settings: window and answer lengths, number of candidates, and threshold.
+    """
+
+    task: ClassVar[str] = "question_answering"
+    input_names: ClassVar[tuple[str, ...]] = ("question", "context")
+    optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
+
+    settings: AnswerSettings
+    processor: SpanProcessor
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+        **settings: Unpack[AnswerOptions],
+    ) -> "QuestionAnswerer":
+        """Loads a fine-tuned span labeler, or adds a new span head to a pre-trained model.
+
+        Args:
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            tokenizer: overrides the checkpoint's tokenizer.
+            dtype: dtype policy, such as "mixed_bfloat16".
+            **settings: fields of AnswerSettings; by default the values used in training, or the
+                defaults of AnswerSettings.
+
+        Raises:
+            InputError: the path cannot be opened, the model is of another task or has only one
+                segment, or a setting is out of range.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        return cls.from_source(source, options=ModelOptions(tokenizer, dtype), **settings)
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        options: ModelOptions = _DEFAULT,
+        **settings: Unpack[AnswerOptions],
+    ) -> "QuestionAnswerer":
+        """Creates the question answerer from an open checkpoint, as `from_pretrained` does."""
+        known = [field.name for field in fields(AnswerSettings)]
+        unknown = sorted(set(settings) - set(known))
+        if unknown:
+            raise InputError(
+                f"{cls.__name__} got unknown settings {', '.join(unknown)}; expected any "
+                f"of {', '.join(known)}"
+            )
+        source.checkpoint.check_segments()
+        model = BertSpanLabeler(source.checkpoint.config, dtype=options.dtype)
+        tokenizer = source.tokenizer(options.tokenizer)
+        return cls._load(source, model, tokenizer, _answer_settings(source, settings))
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
+        """Returns the settings recorded in an export's export.json."""
+        names = [field.name for field in fields(AnswerSettings)]
+        known = {name: info[name] for name in names if name in info}
+        # Earlier exports use the name "version_2", and have a threshold in v1.1 too.
+        known.setdefault("version_2_with_negative", bool(info.get("version_2")))
+        if not known["version_2_with_negative"]:
+            known["null_score_diff_threshold"] = None
+        return AnswerSettings(**known)
+
+    def fit(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        answers: Sequence[Mapping[str, Any] | None],
+        *,
+        validation_data: tuple[Any, Sequence[Any]] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        teacher: "QuestionAnswerer | None" = None,
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains the model with `keras.Model.fit` on one device and returns its history.
+
+        Args:
+            questions: n strings.
+            contexts: n strings, the context of each question.
+            answers: n answers {"text": str, "start": int}: a slice of the context and its character
+                offset. None means no answer and needs `version_2_with_negative`. If an item is a
+                list of answers, the first one is used.
+            validation_data: ((questions, contexts), answers), evaluated after each epoch; the logs
+                contain the scores as `val_exact`, `val_f1` and so on.
+            callbacks: Keras callbacks.
+            teacher: a trained QuestionAnswerer with the same vocabulary, whose outputs the model
+                learns in addition (distillation). The options distillation_weight and temperature
+                belong to it.
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
+
+        Raises:
+            InputError: an argument is invalid, such as an answer that is not in its context.
+        """
+        self._check_fit(options, teacher)
+        checked = self._questions(questions, contexts, answers)
+        evaluate = None
+        if validation_data is not None:
+            held_out = _triple_of(validation_data)
+            check_not_empty("validation_data", self._questions(*held_out))
+            evaluate = lambda: self.evaluate(*held_out)  # noqa: E731
+        trainable = trainable_questions(checked)
+        prepared = prepare_questions(self.processor, trainable)
+        self._report_truncation(prepared.truncated, "training questions")
+        data = FitData(
+            examples=training_examples(prepared, trainable),
+            targets=span_targets,
+            losses={f"{end}_logits": span_loss for end in ENDS},
+            metrics={},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.encoder.pooler,),
+            soft_kind="positions",
+        )
+        return self._fit(data, options, evaluate, callbacks, teacher)
+
+    def evaluate(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        answers: Sequence[Mapping[str, Any] | Sequence[Mapping[str, Any]] | None],
+        batch_size: int = 32,
+    ) -> dict[str, float]:
+        """Computes the official SQuAD scores of the model.
+
+        The first three arguments are as for `fit`. If an item of `answers` is a list, the answer
+        that matches best counts. `batch_size` is the number of windows per batch.
+
+        Returns:
+            "exact" and "f1" in percent. If questions may have no answer, also the scores of
+                questions with and without answer ("HasAns_f1", "NoAns_f1" and so on), and the best
+                thresholds of the null odds.
+
+        Raises:
+            InputError: an argument is invalid, or there are no questions.
+        """
+        checked = self._questions(questions, contexts, answers)
+        if not checked:
+            raise InputError("evaluate() got no questions; expected at least one")
+        columns = [[q.text for q in checked], [q.context for q in checked]]
+        outputs = gathered(list(self._answers(columns, batch_size)))
+        # Exports of earlier versions do not have this output.
+        self._report_truncation(outputs.get("truncated", np.zeros(len(checked))), "questions")
+        return score(Predictions(checked, outputs), self.settings)
+
+    def predict(
+        self, questions: Sequence[str], contexts: Sequence[str], batch_size: int = 32
+    ) -> dict[str, np.ndarray]:
+        """Answers questions.
+
+        Args:
+            questions: n strings.
+            contexts: n strings of any length, the context of each question.
+            batch_size: number of windows per batch.
+
+        Returns:
+            "answer" [n]: slices of the contexts that consist of complete words, or "" for no
+                answer.
+            "start" and "end" [n]: the character offsets of the answer in its context, or -1.
+            "score" [n]: start logit + end logit of the best text, even if the answer is ""; for a
+                context without candidates, "null_score".
+            "null_score" [n]: the score of "no answer". The null odds are "null_score" - "score".
+            "truncated" [n]: whether the question was truncated to `max_query_length` tokens.
+                Contexts are never truncated, but split into windows.
+            "nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities",
+                "nbest_start_logits" and "nbest_end_logits" [n, candidates]: candidates with
+                different texts, best first, padded with "", -1 and 0. If questions may have no
+                answer, "" is one more candidate, with the offsets -1.
+        """
+        questions, contexts = _columns(questions, contexts)
+        outputs = gathered(list(self._answers([questions, contexts], batch_size)))
+        outputs = {
+            name: values.astype(np.float32) if values.dtype == np.float64 else values
+            for name, values in outputs.items()
+        }
+        # Slice the given strings: they may contain characters that UTF-8 cannot encode.
+        outputs["answer"] = texts_at(contexts, outputs["start"], outputs["end"])
+        outputs["nbest_answers"] = texts_at(
+            contexts, outputs["nbest_starts"], outputs["nbest_ends"]
+        )
+        return outputs
+
+    def make_processor(self) -> SpanProcessor:
+        """Creates the processor for the current settings."""
+        return SpanProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Creates the tf.Module whose signatures are exported."""
+        return ServedQuestionAnswering(network, self.processor)
+
+    def text_settings(self) -> dict[str, Any]:
+        """Returns the entries of export.json that describe preprocessing and decoding."""
+        return asdict(self.settings)
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the input strings of a warm-up request for a server."""
+        return {"question": _QUESTION, "context": _CONTEXT}
+
+    def _report_truncation(self, truncated: np.ndarray, questions: str) -> None:
+        limit = f"max_query_length={self.settings.max_query_length}"
+        report_truncation(truncated, questions, limit)
+
+    def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
+        questions, contexts = _columns(questions, contexts)
+        checked = questions_of(questions, contexts, answers)
+        for index, question in enumerate(checked):
+            if not question.answers and not self.settings.version_2_with_negative:
+                raise InputError(
+                    f"answers[{index}] is {answers[index]!r}; expected an answer, or "
+                    "version_2_with_negative=True for questions without answer"
+                )
+        return checked
+
+
+def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
+    questions = check_strings("questions", questions)
+    contexts = check_strings("contexts", contexts)
+    check_same_length(questions=questions, contexts=contexts)
+    return questions, contexts
+
+
+def _triple_of(value: Any) -> tuple[Any, Any, Any]:
+    """Splits `validation_data` into questions, contexts and answers."""
+    is_nested = isinstance(value, tuple | list) and len(value) == 2
+    if not is_nested or not isinstance(value[0], tuple | list) or len(value[0]) != 2:
+        raise InputError(
+            f"validation_data is {value!r:.60}; expected ((questions, contexts), answers)"
+        )
+    return (*value[0], value[1])
+
+
+# --- serving signatures ---
+
+_LOGITS = ("start_logits", "end_logits")
+
+
+class ServedQuestionAnswering(ServedTask):
+    """The SavedModel signatures of question answering.
+
+    Raises:
+        InputError: `max_seq_length` exceeds the model's number of positions.
+    """
+
+    def __init__(self, network: Network, processor: SpanProcessor):
+        length, limit = processor.settings.max_seq_length, network.config.max_position_embeddings
+        if length > limit:
+            raise InputError(
+                f"max_seq_length={length}: expected at most the model's {limit} positions"
+            )
+        super().__init__(name="question_answering")
+        self.network = network
+        self.processor = processor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec(dict.fromkeys(_LOGITS, "token"))
+
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
+        texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
+        return {
+            "serving_default": Steps(texts, self.processor.preprocess, self._answers),
+            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._logits),
+        }
+
+    def _answers(self, outputs: Outputs, inputs: SpanWindows) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `SpanProcessor.decode`, with scores in float32."""
+        return {
+            name: tf.cast(value, tf.float32) if value.dtype.is_floating else value
+            for name, value in self.processor.decode(outputs, inputs).items()
+        }
+
+    def _of_token_ids(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> UnpaddedRows:
+        """Removes the padding of windows that the client has tokenized, int32 [B, S] each."""
+        return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+
+    def _logits(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
+        """Returns the logits of the tokens of each window.
+
+        Returns:
+            "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
+            "truncated", bool [B], whether tokens beyond the model's positions were ignored.
+        """
+        logits = {name: rows.padded(outputs[name]) for name in _LOGITS}
+        return {**logits, "truncated": rows.truncated}
+
+
+# --- fine-tuning ---
+# training questions -> windows with answer positions -----------------> training examples
+# dev questions -> windows -> logits -> candidates -> texts -----------> official scores
+# test questions -> windows -> logits -> candidates -> texts ----------> predictions.json, ...
+
+
+class _QuestionSet:
+    """Questions to score or to answer, split into windows once."""
+
+    def __init__(
+        self, questions: Sequence[Question], tokenizer: BertTokenizer, settings: AnswerSettings
+    ):
+        self.questions = questions
+        self.settings = settings
+        self._processor = SpanProcessor(tokenizer, settings)
+        self.prepared = prepare_questions(self._processor, questions)
+
+    def decode(self, predict: Predict) -> Predictions:
+        """Runs the model and decodes the candidate answers of each question."""
+        logits = predict(self.prepared.examples)
+        chunks = decoded(self._processor, self.prepared, logits)
+        return Predictions(self.questions, gathered(list(chunks)))
+
+    def score(self, predict: Predict) -> dict[str, float]:
+        """Runs the model and returns the official SQuAD scores, as in results.json."""
+        return score(self.decode(predict), self.settings)
+
+
+def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
+    """Fine-tunes a span labeler once for each seed, or resumes an unfinished run.
+
+    The `max_seq_length` of the run is the window length. Returns the scores of results.json.
+    """
+    settings = run.settings
+    squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
+    start = open_pretrained(settings)
+    start.checkpoint.check_segments()
+    splits = read_data(
+        squad,
+        do_train=settings.do_train,
+        do_eval=settings.do_eval,
+        do_predict=settings.do_predict,
+    )
+    task = make_task(squad, splits, start.tokenizer(), run.distillation)
+    return fine_tune(run, start, task)
+
+
+def make_task(
+    squad: SquadSettings,
+    splits: QuestionSplits,
+    tokenizer: BertTokenizer,
+    distillation: Distillation | None = None,
+) -> FineTuningTask:
+    """Creates the task that trains on, scores and answers the questions of a run."""
+    train = dev = test = None
+    all_prepared: dict[str, Prepared] = {}
+    if splits.dev is not None:
+        questions = scorable(splits.dev, squad, "development")
+        dev = _QuestionSet(questions, tokenizer, squad.answers)
+    if splits.test is not None:
+        # Reuse the development windows, unless some of those questions cannot be scored.
+        is_scored = splits.test is splits.dev and len(dev.questions) == len(splits.dev)
+        test = dev if is_scored else _QuestionSet(splits.test, tokenizer, squad.answers)
+
+    if splits.train is not None:
+        questions = trainable(splits.train, squad)
+        prepared = prepare_questions(SpanProcessor(tokenizer, squad.answers), questions)
+        all_prepared["train"] = prepared
+        train = training_examples(prepared, questions)
+        logging.info("Training on %d questions in %d windows", len(questions), len(train))
+    all_prepared |= {
+        name: chosen.prepared for name, chosen in (("dev", dev), ("test", test)) if chosen
+    }
+
+    def write(predict: Predict, folder: Path) -> None:
+        threshold = squad.answers.threshold
+        if squad.version_2 and test is not dev:
+            if dev:
+                threshold = threshold_for_others(dev.decode(predict), squad.answers)
+            logging.info(
+                "Questions whose null odds (score of no answer minus score of the best answer) are "
+                "above %.4f get the empty answer",
+                threshold,
+            )
+        found = test.decode(predict)
+        write_json(folder / "predictions.json", found.answers(threshold))
+        write_json(folder / "nbest_predictions.json", found.n_best(squad.version_2))
+        if squad.version_2:
+            write_json(folder / "null_odds.json", found.null_odds)
+
+    read = {"dev": splits.dev, "test": splits.test}
+    return FineTuningTask(
+        make=lambda config, dtype: QuestionAnswerer(
+            BertSpanLabeler(config, dtype=dtype), tokenizer, squad.answers
+        ),
+        objective=span_objective(distillation),
+        train=train,
+        score=dev.score if dev else None,
+        best="best_f1" if squad.version_2 else "f1",
+        show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
+        write_predictions=write if test else None,
+        data={name: questions for name, questions in read.items() if questions is not None},
+        truncated=report_splits(
+            all_prepared, "questions", f"max_query_length={squad.answers.max_query_length}"
+        ),
+    )
+
+
+def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
+    """Writes wrong answers to TensorBoard, and for v2.0 the precision-recall curve of "no answer".
+
+    `dev` are the development questions.
+    """
+    found = dev.decode(predict)
+    board.table(
+        "wrong_predictions",
+        ("id", "question", "answered", "expected", "null odds", "context"),
+        _wrong_answers(found, found.answers(dev.settings.threshold)),
+    )
+    if dev.settings.version_2_with_negative:
+        odds = np.array([*found.null_odds.values()])
+        board.pr_curve(
+            "no_answer",
+            np.array([not question.answers for question in dev.questions]),
+            1 / (1 + np.exp(-np.clip(odds, -50, 50))),
+        )
+
+
+def _wrong_answers(found: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
+    rows = []
+    null_odds = found.null_odds
+    for question in found.questions:
+        if score_v2([question], answers)["exact"]:
+            continue
+        expected = " / ".join(dict.fromkeys(answer.text for answer in question.answers))
+        rows.append(
+            (
+                question.id,
+                question.text,
+                answers[question.id] or "(no answer)",
+                expected or "(no answer)",
+                f"{null_odds[question.id]:.3g}",
+                question.context[:300],
+            )
+        )
+        if len(rows) == SHOWN:
+            break
+    return rows

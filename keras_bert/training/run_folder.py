@@ -1,0 +1,295 @@
+"""Records a run in its directory, finds out whether it is finished, and locks the directory.
+
+`run.json` is the record of the run; `results.json` exists once the run is finished; `.lock` exists
+while a process is working in the directory, and contains the process id and machine. `run.json` has
+
+    settings        everything that affects the results; a resumed run must have the same settings
+    versions        package versions at the start of the run
+    resumed_with    other package versions with which the run was resumed, if any
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, write_json
+from keras_bert.common.lock import locked
+from keras_bert.common.package_versions import package_versions
+from keras_bert.training.checkpoint import PREFIX
+from keras_bert.training.cluster import (
+    all_sum,
+    convert_lost_worker_errors,
+    gather,
+    num_workers,
+    worker_index,
+)
+from keras_bert.training.metrics import BOARD, METRICS
+
+RUN_FILE, RESULTS = "run.json", "results.json"
+_PACKAGES = ("tensorflow", "jax", "keras", "numpy")
+_LOCK = ".lock"
+_MARKER_PREFIX = ".workers-"
+_VISIBILITY_TIMEOUT = 10.0  # seconds; on a network file system, new files may be visible late
+
+
+# --- directory ---
+
+
+def is_finished(
+    output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
+) -> bool:
+    """Returns whether the run in a directory is finished; all workers must call it.
+
+    `settings` must contain everything that affects the results, as JSON values.
+
+    Raises:
+        InputError: the run has other settings, or the workers do not share the directory.
+    """
+    last, message = "", ""
+    if worker_index(strategy) == 0:
+        try:
+            last = _last_file(output_dir, settings)
+        except InputError as error:
+            message = str(error)
+    last, message = gather(strategy, [last, message])[0]
+    if message:
+        raise InputError(message)
+    if last:
+        _check_all_find(strategy, output_dir / last)
+    return last == RESULTS
+
+
+def log_finished(output_dir: Path, is_part: bool = False) -> None:
+    """Logs that a run is finished. Unless `is_part`, also logs how to start a new run."""
+    remedy = "" if is_part else " (use another folder for a new run)"
+    logging.info("%s is finished; nothing to do%s", output_dir, remedy)
+
+
+def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
+    """Returns the last file that this run wrote: "run.json", "results.json" or "" (a new run)."""
+    if not (output_dir / RUN_FILE).exists():
+        return ""
+    _check_same_settings(output_dir, settings)
+    return RESULTS if (output_dir / RESULTS).exists() else RUN_FILE
+
+
+@contextlib.contextmanager
+def running(
+    output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
+) -> Iterator[Path]:
+    """Records a run in its directory and locks the directory during the block.
+
+    Yields the directory to write to: the run directory on worker 0, a temporary one on the others.
+    A new run that raises an InputError before it has logged or saved anything leaves no files, so
+    that the corrected command can use the directory.
+
+    Raises:
+        InUse: another process is using the directory.
+        InputError: the directory cannot be written, contains a run with other settings, or is not
+            shared by all workers.
+        KeyboardInterrupt: Ctrl-C ended the block; the message has the step of the last checkpoint.
+    """
+    with convert_lost_worker_errors(strategy), _with_last_checkpoint(output_dir):
+        if worker_index(strategy):
+            with tempfile.TemporaryDirectory() as folder:
+                _check_one_folder(strategy, output_dir)
+                yield Path(folder)
+        else:
+            in_use = f"{output_dir}: another process is using this folder"
+            with (
+                _without_empty_folder(output_dir),
+                locked(output_dir / _LOCK, in_use),
+                _without_files_of_failed_start(output_dir),
+            ):
+                # Checked again: another run may have started and ended since `is_finished`.
+                _last_file(output_dir, settings)
+                _write_record(output_dir, settings)
+                _check_one_folder(strategy, output_dir)
+                yield output_dir
+        all_sum(strategy)(np.zeros([1]))  # Waits for the files of worker 0.
+
+
+@contextlib.contextmanager
+def _with_last_checkpoint(output_dir: Path) -> Iterator[None]:
+    """Adds the last checkpoint, also that of a part of the run, to a KeyboardInterrupt."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        checkpoints = [*output_dir.rglob(f"checkpoints/{PREFIX}*")]
+        if interrupt.args or not checkpoints:
+            raise
+        last = max(checkpoints, key=lambda path: (path.stat().st_mtime_ns, path.name))
+        step = int(last.name.removeprefix(PREFIX))
+        raise KeyboardInterrupt(
+            f"the checkpoint of step {step} is saved in {last.parent}"
+        ) from interrupt
+
+
+@contextlib.contextmanager
+def _without_empty_folder(folder: Path) -> Iterator[None]:
+    """Deletes a folder that did not exist before the block and is empty after an InputError."""
+    existed = folder.exists()
+    try:
+        yield
+    except InputError:
+        if not existed:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _without_files_of_failed_start(output_dir: Path) -> Iterator[None]:
+    """Deletes the files of a new run that raises an InputError before it logs or saves anything."""
+    before = {*os.listdir(output_dir)}
+    try:
+        yield
+    except InputError:
+        created = {*os.listdir(output_dir)} - before
+        checkpoints, metrics = output_dir / "checkpoints", output_dir / METRICS
+        has_saved = created - {RUN_FILE, BOARD, checkpoints.name, METRICS}
+        has_saved = has_saved or (checkpoints.exists() and any(checkpoints.iterdir()))
+        has_logged = metrics.exists() and metrics.stat().st_size
+        if RUN_FILE in created and not (has_saved or has_logged):
+            for path in (output_dir / name for name in created):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+        raise
+
+
+def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> None:
+    """Raises an InputError if a worker does not see a marker file that worker 0 creates."""
+    if num_workers(strategy) == 1:
+        return
+    mark = output_dir / f"{_MARKER_PREFIX}{secrets.token_hex(8)}"
+    is_chief = worker_index(strategy) == 0
+    try:
+        if is_chief:
+            for leftover in output_dir.glob(f"{_MARKER_PREFIX}*"):  # from a killed process
+                leftover.unlink()
+            write_json(mark, {})
+        name = gather(strategy, mark.name)[0]
+        _check_all_find(strategy, output_dir / name)
+    finally:
+        if is_chief:
+            mark.unlink(missing_ok=True)
+
+
+def _check_all_find(strategy: tf.distribute.Strategy, path: Path) -> None:
+    """Raises an InputError if a worker does not see a file of worker 0 in the run directory."""
+    if num_workers(strategy) == 1:
+        return
+    found = gather(strategy, [str(path.parent.absolute()), _becomes_visible(path)])
+    for other, (folder, there) in enumerate(found):
+        if not there:
+            raise InputError(
+                f"--output_dir is {found[0][0]} on worker 0 and {folder} on worker {other}, where "
+                "the files of worker 0 are not visible; expected one folder that all workers share"
+            )
+
+
+def _becomes_visible(path: Path) -> bool:
+    end = time.monotonic() + _VISIBILITY_TIMEOUT
+    while True:
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent.parent)  # Refreshes the cache of a network file system.
+            if path.name in os.listdir(path.parent):
+                return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+
+
+# --- record ---
+
+
+def _check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> None:
+    """Raises an InputError with all differences if the run in a directory has other settings.
+
+    A setting that the record does not have, because an earlier version of the package wrote it, was
+    off.
+    """
+    run_file = output_dir / RUN_FILE
+    settings = json.loads(json.dumps(settings))
+    old = read_json(run_file).get("settings")
+    if not isinstance(old, dict):
+        raise InputError(f"{run_file}: has no settings; expected the record of a run")
+    old, settings = flat(old), flat(settings)
+    changed = [
+        f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
+        for name in sorted(set(old) | set(settings))
+        if old.get(name) != settings.get(name) and not (name not in old and settings[name] is False)
+    ]
+    if changed:
+        raise InputError(
+            f"{output_dir}: contains a run with other settings: {'; '.join(changed)}; expected the "
+            "same settings to resume it, or another --output_dir"
+        )
+
+
+def flat(settings: Mapping[str, object]) -> dict[str, object]:
+    """Flattens nested settings: `log_steps` of `phase-1` becomes `phase-1.log_steps`."""
+    named = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            named |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
+        else:
+            named[name] = value
+    return named
+
+
+def _write_record(output_dir: Path, settings: Mapping[str, object]) -> None:
+    """Writes run.json for a new run, or updates "resumed_with" when a run resumes.
+
+    If parts of the run used different versions of a package, a warning is logged.
+    """
+    path, now = output_dir / RUN_FILE, package_versions(_PACKAGES)
+    if not path.exists():
+        write_json(path, {"settings": settings, "versions": now})
+        return
+    record = read_json(path)
+    later = record.get("resumed_with", [])
+    used = [record.get("versions"), *(later if isinstance(later, list) else [])]
+    used = [versions for versions in used if isinstance(versions, dict)]
+    if used:
+        if _differences([*used, now]) and now not in used:
+            write_json(path, record | {"resumed_with": [*used[1:], now]})
+        _warn_of_versions(output_dir, [*used, now])
+
+
+def _warn_of_versions(output_dir: Path, used: Sequence[Mapping[str, str]]) -> None:
+    if different := _differences(used):
+        logging.warning(
+            "%s: parts of this run used different versions of packages, from the first to the "
+            "last: %s; the results may differ from those of a run with one version. Install the "
+            "first version of each package to get the same results as an uninterrupted run",
+            output_dir,
+            ", ".join(f"{name} {' and '.join(found)}" for name, found in different.items()),
+        )
+
+
+def _differences(used: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Returns {package: versions in the order of their use} of packages with several versions."""
+    names = [
+        "keras_bert",
+        *(name for name in _PACKAGES if name != "jax" or keras.backend.backend() == "jax"),
+    ]
+    found = {
+        name: list(dict.fromkeys(str(versions[name]) for versions in used if name in versions))
+        for name in names
+    }
+    return {name: versions for name, versions in found.items() if len(versions) > 1}

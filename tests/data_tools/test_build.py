@@ -1,0 +1,544 @@
+"""Tests that a local build writes the same bytes with any number of workers and after failures."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from data_tools import build, shards
+from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.settings import Settings
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import sha256
+from tests.disk import unsafe_renames
+
+SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
+# Two workers need several seconds, so that both kills come long before the end.
+SLOW = replace(SMALL, dupe_factor=500, num_shards=64)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"do_whole_word_mask": True},
+        {"ngram": 3},
+        {"next_sentence": "order"},
+        {"next_sentence": "none"},
+        {"dynamic": True},
+        {"pack": True},
+        {"pack": True, "dynamic": True, "next_sentence": "none"},
+    ],
+    ids=lambda options: "-".join(options) or "default",
+)
+def test_shards_do_not_depend_on_the_order_of_work(files, contents, monkeypatch, options):
+    settings = replace(SMALL, **options)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    one = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    monkeypatch.setattr(build, "run_jobs", lambda function, jobs, *_: map(function, reversed(jobs)))
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert contents(files["output_dir"]) == one
+
+
+class RepeatingExecutor(ThreadPoolExecutor):
+    """Runs every job twice, as a cluster that has lost the connection to a worker does."""
+
+    def submit(self, function, job):
+        super().submit(function, job)
+        return super().submit(function, job)
+
+
+def test_any_executor_writes_the_same_bytes(files, contents, monkeypatch, tmp_path):
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    complete = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    monkeypatch.chdir(tmp_path)
+    relative = {name: os.path.relpath(path) for name, path in files.items()}
+    with RepeatingExecutor(1) as executor:
+        create_pretraining_data(**relative, settings=SMALL, num_workers=2, executor=executor)
+    assert contents(files["output_dir"]) == complete
+
+
+@pytest.mark.slow
+def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus, tmp_path):
+    """Two workers read several files of rows; one worker reads one file of JSON lines."""
+    texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
+    (tmp_path / "corpus.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    )
+    for number in range(3):
+        table = pa.table({"text": texts[number::3]})
+        parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=4)
+        with pa.ipc.new_stream(str(tmp_path / f"{number}.arrow"), table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
+    shards = []
+    for pattern, input_format, num_workers in [
+        ("corpus.jsonl", "jsonl", 1),
+        ("*.parquet", "parquet", 2),
+        ("*.arrow", "arrow", 2),
+    ]:
+        files |= {"input_file": str(tmp_path / pattern), "output_dir": str(tmp_path / input_format)}
+        settings = replace(SMALL, input_format=input_format)
+        manifest = create_pretraining_data(**files, settings=settings, num_workers=num_workers)
+        for entry in manifest["inputs"]:
+            assert entry["sha256"] == sha256(entry["file"])
+            assert entry["bytes"] == os.path.getsize(entry["file"])
+        assert ("pyarrow" in manifest["made_with"]) == (input_format != "jsonl")
+        found = contents(files["output_dir"])
+        shards.append({name: found[name] for name in found if name.endswith(".tfrecord")})
+    assert shards[0] == shards[1] == shards[2]
+    assert len(shards[0]) == 4
+
+
+@pytest.mark.slow
+def test_one_and_eight_workers_write_the_same_bytes(files, contents, corpus, tmp_path):
+    """Uses several input files, which are divided among the workers.
+
+    The test of the killed build covers two workers.
+    """
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(9):
+        (folder / f"{number}.txt").write_text(corpus(5, seed=number))
+    files["input_file"] = str(folder)
+    settings = replace(SMALL, num_shards=8, do_whole_word_mask=True, ngram=2, pack=True)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    one = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    create_pretraining_data(**files, settings=settings, num_workers=8)
+    assert contents(files["output_dir"]) == one
+
+
+def start(root, files, settings, num_workers, **popen):
+    """Starts the program in a new process."""
+    flags = [f"--{name}={value}" for name, value in (files | settings.to_dict()).items()]
+    command = [sys.executable, "-m", "keras_bert", "create-pretraining-data", *flags]
+    command.append(f"--num_workers={num_workers}")
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root, **popen)
+
+
+def notes_of(files) -> list[str]:
+    return sorted(path.name for path in Path(files["output_dir"]).glob(".building/*.tfrecord.json"))
+
+
+def wait_for_shards(files, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(notes_of(files)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def workers_of(process) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [
+        int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def finish(files, settings, monkeypatch) -> list[int]:
+    """Runs the build in this process; returns the numbers of the shards that it made."""
+    made = []
+    make_shard = shards.make_shard
+
+    def counted(job):
+        made.append(job.index)
+        return make_shard(job)
+
+    monkeypatch.setattr(shards, "make_shard", counted)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    monkeypatch.undo()
+    return made
+
+
+@pytest.mark.slow
+def test_killed_build_resumes_with_the_missing_shards(
+    root, files, contents, monkeypatch, random_moment
+):
+    """Kills a worker, then the main process, then lets the build finish."""
+    there = 0
+    for victim in ("worker", "build"):
+        with start(root, files, SLOW, num_workers=2) as process:
+            wait_for_shards(files, there + random_moment.randrange(1, 5))
+            time.sleep(random_moment.uniform(0, 0.3))
+            workers = workers_of(process)
+            os.kill(workers[0] if victim == "worker" else process.pid, signal.SIGKILL)
+            _, stderr = process.communicate(timeout=60)
+        if victim == "worker":
+            assert process.returncode == 1
+            assert "error: a worker process died, possibly because it ran out of memory" in stderr
+            assert "Traceback" not in stderr
+        deadline = time.monotonic() + 60
+        while any(os.path.exists(f"/proc/{pid}") for pid in workers):
+            assert time.monotonic() < deadline, f"workers {workers} outlived their build"
+            time.sleep(0.05)
+        there = len(notes_of(files))
+        assert 1 <= there < SLOW.num_shards
+        left = [".building", ".building.lock"] if victim == "build" else [".building"]
+        assert sorted(os.listdir(files["output_dir"])) == left  # no part of a dataset
+
+    assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards - there
+    resumed = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards
+    assert contents(files["output_dir"]) == resumed
+
+
+@pytest.mark.slow
+def test_full_disk_prints_no_traceback_and_finished_shards_are_kept(
+    root, files, contents, monkeypatch
+):
+    """Sets a file size limit below the size of the largest shard, as a quota would."""
+    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    complete = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    sizes = [shard["bytes"] for shard in manifest["shards"]]
+    largest = sizes.index(max(sizes))
+    limit = max(sizes) - 1
+    assert sorted(sizes)[-2] < limit
+
+    process = start(
+        root,
+        files,
+        SMALL,
+        num_workers=1,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    error = stderr.strip().rsplit("\n", 1)[-1]
+    assert f"records-{largest:05d}-of-00004.tfrecord: cannot be written" in error
+    assert "Traceback" not in stderr
+    assert len(notes_of(files)) == largest
+
+    assert finish(files, SMALL, monkeypatch) == list(range(largest, 4))
+    assert contents(files["output_dir"]) == complete
+
+
+def test_long_lines_long_documents_and_nul_bytes_are_accepted(files, corpus):
+    rng = random.Random(0)
+    line = " ".join(rng.choice(["ba", "da", "fa"]) for _ in range(1 << 20))  # 3 MiB, bound 1 MiB
+    Path(files["input_file"]).write_text(corpus(3) + "\nba \0 da .\nfa\0ga .\n\n" + line)
+    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert manifest["inputs"][0]["odd"]["long_lines"]["count"] == 1
+    assert manifest["counts"]["documents"] == 5
+    assert manifest["counts"]["sentences"] == 60 + 2 + 4  # the line in parts of at most 1 MiB
+
+
+def test_kill_while_the_dataset_is_moved_is_repaired_by_the_next_run(files, monkeypatch, contents):
+    write_json = build.files.write_json
+
+    def killed(path, content):
+        if path.endswith("manifest.json"):
+            raise KeyboardInterrupt
+        write_json(path, content)
+
+    monkeypatch.setattr(build.files, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    monkeypatch.undo()
+    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    again = str(files["output_dir"]) + "-again"
+    complete = create_pretraining_data(
+        **files | {"output_dir": again}, settings=SMALL, num_workers=1
+    )
+    assert manifest["shards"] == complete["shards"]
+    assert sorted(contents(files["output_dir"])) == sorted(contents(again))
+
+
+def test_interrupted_build_makes_only_the_missing_shards(files, monkeypatch, contents):
+    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    complete = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+
+    make_shard, made = shards.make_shard, []
+
+    def dies_at_the_third(job):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(job.index)
+        return make_shard(job)
+
+    monkeypatch.setattr(shards, "make_shard", dies_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert os.listdir(files["output_dir"]) == [".building"]  # no part of a dataset
+
+    other = Settings(**settings.to_dict() | {"dupe_factor": 2})
+    with pytest.raises(InputError, match=r"unfinished dataset .*dupe_factor was 10, now 2"):
+        create_pretraining_data(**files, settings=other, num_workers=1)
+
+    made.clear()
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert made == [2]
+    assert contents(files["output_dir"]) == complete
+
+
+def test_build_started_with_other_versions_is_not_resumed(files, monkeypatch, contents):
+    """Rejects it, since the shards could differ, and keeps its files.
+
+    This also holds for a build that did not record its versions.
+    """
+    kill_before(monkeypatch, files, "shard")
+    plan_file = Path(files["output_dir"], ".building/plan.json")
+    plan = json.loads(plan_file.read_text())
+    plan["made_with"]["numpy"] = "1.0.0"
+    for made_with, difference in (
+        (
+            plan["made_with"],
+            r": numpy was 1\.0\.0, now \d[^;]*; expected the same .*; to start again, remove ",
+        ),
+        (None, r": keras_bert was unknown, now .*; tensorflow-text was unknown, now "),
+    ):
+        plan_file.write_text(json.dumps(plan | {"made_with": made_with}))
+        before = contents(files["output_dir"])
+        with pytest.raises(InputError, match="started with other package versions" + difference):
+            create_pretraining_data(**files, settings=SMALL, num_workers=1)
+        assert contents(files["output_dir"]) == before
+
+
+def test_killed_build_of_parquet_resumes_unless_the_file_changed(
+    files, monkeypatch, contents, corpus, tmp_path
+):
+    def write(texts):
+        parquet.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+
+    settings = replace(SMALL, input_format="parquet")
+    texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
+    write(texts)
+    files["input_file"] = str(tmp_path / "a.parquet")
+    kill_before(monkeypatch, files, "shard", settings)
+    write(texts[1:])
+    with pytest.raises(InputError, match=r"input file was a\.parquet"):
+        create_pretraining_data(**files, settings=settings, num_workers=1)
+    write(texts)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    resumed = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert contents(files["output_dir"]) == resumed
+
+
+def test_next_build_into_the_same_folder_uses_the_new_vocabulary(files, contents):
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    shutil.rmtree(files["output_dir"])
+    vocab_file = Path(files["vocab_file"])
+    tokens = vocab_file.read_text().split()
+    vocab_file.write_text("\n".join(tokens[:5] + tokens[:4:-1]) + "\n")
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    second = contents(files["output_dir"])
+    elsewhere = files["output_dir"] + "-elsewhere"
+    create_pretraining_data(**files | {"output_dir": elsewhere}, settings=SMALL, num_workers=1)
+    assert second == contents(elsewhere)
+
+
+def test_files_left_by_a_kill_during_cleanup_are_removed_later(files, monkeypatch, contents):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    monkeypatch.undo()
+    building = Path(files["output_dir"], ".building")
+    assert list(building.glob("documents-*/*"))
+
+    with build.locked_folder(files["output_dir"]):  # locked by a build that is still running
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert list(building.glob("documents-*/*"))
+
+    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert not building.exists()
+    names = [shard["file"] for shard in manifest["shards"]]
+    assert sorted(contents(files["output_dir"])) == sorted([*names, "manifest.json", "vocab.txt"])
+
+
+def test_second_build_into_the_same_folder_is_rejected(files):
+    with (
+        build.locked_folder(files["output_dir"]),
+        pytest.raises(InputError, match="another build is running in this folder"),
+    ):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+
+
+def test_dataset_finished_by_another_build_is_not_rebuilt(files, monkeypatch):
+    locked_folder, made = build.locked_folder, []
+
+    def late(output_dir):
+        monkeypatch.undo()
+        made.append(create_pretraining_data(**files, settings=SMALL, num_workers=1))
+        return locked_folder(output_dir)
+
+    monkeypatch.setattr(build, "locked_folder", late)
+    assert create_pretraining_data(**files, settings=SMALL, num_workers=1) == made[0]
+    assert not [name for name in os.listdir(files["output_dir"]) if name.startswith(".")]
+
+
+def kill_before(monkeypatch, files, moment, settings=SMALL):
+    """Ends a build, as a kill would, before its second shard or its manifest is written."""
+    make_shard, write_json = shards.make_shard, build.files.write_json
+
+    def dies_at_the_second(job):
+        if job.index == 1:
+            raise KeyboardInterrupt
+        return make_shard(job)
+
+    def dies_at_the_manifest(path, content):
+        if str(path).endswith("manifest.json"):
+            raise KeyboardInterrupt
+        write_json(path, content)
+
+    if moment == "shard":
+        monkeypatch.setattr(shards, "make_shard", dies_at_the_second)
+    else:
+        monkeypatch.setattr(build.files, "write_json", dies_at_the_manifest)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=settings, num_workers=1)
+    monkeypatch.undo()
+
+
+@pytest.fixture
+def complete(files, contents):
+    """Returns the dataset of an uninterrupted build; leaves the output folder as it was."""
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    made = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    return made
+
+
+@pytest.mark.parametrize("damage", ["lost", "truncated", "grown"])
+def test_damaged_temporary_files_are_rebuilt(
+    files, monkeypatch, contents, complete, caplog, damage
+):
+    kill_before(monkeypatch, files, "shard")
+    victim = sorted(Path(files["output_dir"]).glob(".building/documents-*/*"))[-1]
+    if damage == "lost":
+        victim.unlink()
+    else:
+        os.truncate(victim, victim.stat().st_size + (10 if damage == "grown" else -10))
+    assert finish(files, SMALL, monkeypatch) == [1, 2, 3]
+    assert "temporary files are damaged: reading the text again" in caplog.text
+    assert contents(files["output_dir"]) == complete
+
+
+@pytest.mark.parametrize("moment", ["shard", "manifest"])
+@pytest.mark.parametrize("damage", ["lost", "truncated"])
+def test_missing_or_truncated_shard_is_rebuilt_even_if_recorded_as_done(
+    files, monkeypatch, contents, complete, moment, damage
+):
+    kill_before(monkeypatch, files, moment)
+    (victim,) = Path(files["output_dir"]).rglob("records-00000-of-00004.tfrecord")
+    if damage == "lost":
+        victim.unlink()
+    else:
+        os.truncate(victim, victim.stat().st_size - 1)
+    assert finish(files, SMALL, monkeypatch) == ([0, 1, 2, 3] if moment == "shard" else [0])
+    assert contents(files["output_dir"]) == complete
+
+
+def test_manifest_is_not_written_if_a_shard_was_lost_during_the_move(files, monkeypatch):
+    replace_file = os.replace
+
+    def loses(source, destination):
+        if str(destination) == os.path.join(files["output_dir"], "records-00002-of-00004.tfrecord"):
+            os.remove(source)
+        else:
+            replace_file(source, destination)
+
+    monkeypatch.setattr(os, "replace", loses)
+    with pytest.raises(InputError, match=r"records-00002-.*: found no file; expected \d+ bytes"):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert not os.path.exists(os.path.join(files["output_dir"], "manifest.json"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_prints_no_traceback_and_the_build_resumes(
+    root, files, monkeypatch, contents, random_moment
+):
+    """Sends SIGINT to the entire process group, as a terminal does."""
+    with start(root, files, SLOW, num_workers=2, start_new_session=True) as process:
+        wait_for_shards(files, random_moment.randrange(1, 9))
+        time.sleep(random_moment.uniform(0, 0.3))
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.endswith(
+        ": interrupted: work that is not saved yet is lost: run the same command again to resume\n"
+    )
+    assert "Traceback" not in stderr
+    there = len(notes_of(files))
+    assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards - there
+
+
+# --- a full disk, and flushed files ---
+
+
+LARGER = replace(SMALL, dupe_factor=10)
+SMALL_BUILD = """
+import json
+from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.settings import Settings
+files = json.loads({files!r})
+settings = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=2)
+create_pretraining_data(**files, settings=settings, num_workers=1)
+"""
+
+
+@pytest.mark.parametrize("free", [0, 8192])
+def test_shard_on_a_full_disk_is_an_error_and_leaves_no_file(small_disk, files, corpus, free):
+    documents = [text.encode().split(b"\n") for text in corpus(30).strip().split("\n\n")]
+    path = small_disk.path / "records-00000-of-00004.tfrecord"
+
+    def write():
+        shards.write_shard_of(documents, 0, files["vocab_file"], LARGER, str(path))
+
+    small_disk.fill(free)
+    with pytest.raises(InputError, match=r"of-00004\.tfrecord: cannot be written \(.*[Nn]o space"):
+        write()
+    assert os.listdir(small_disk.path) == []
+    small_disk.release()
+    write()
+    assert path.stat().st_size > 8192
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("free", [0, 1 << 14, 1 << 18])
+def test_records_on_a_full_disk_are_an_error_and_the_same_command_completes_them(
+    small_disk, files, contents, free
+):
+    """The disk is full from the start, or while the temporary files or the shards are written."""
+    create_pretraining_data(**files, settings=LARGER, num_workers=1)
+    expected = contents(files["output_dir"])
+    folder = small_disk.path / "records"
+    small_disk.fill(free)
+    with pytest.raises(InputError, match=r"cannot be written \(.*[Nn]o space left"):
+        create_pretraining_data(
+            **files | {"output_dir": str(folder)}, settings=LARGER, num_workers=1
+        )
+    assert not (folder / "manifest.json").exists()
+    small_disk.release()
+    create_pretraining_data(**files | {"output_dir": str(folder)}, settings=LARGER, num_workers=1)
+    assert contents(folder) == expected
+
+
+@pytest.mark.slow
+def test_records_are_flushed_before_and_after_their_renames(tmp_path, files, trace_files):
+    folder = tmp_path / "out"
+    calls = trace_files(SMALL_BUILD.format(files=json.dumps(files)), folder)
+    renamed = {paths[1] for name, paths in calls if name == "rename"}
+    names = [f"records-0000{index}-of-00002.tfrecord" for index in (0, 1)]
+    assert {str(folder / name) for name in [*names, "manifest.json", "vocab.txt"]} <= renamed
+    assert unsafe_renames(calls) == []

@@ -1,0 +1,579 @@
+"""Tests of the corpus formats: JSON lines, WikiExtractor, Project Gutenberg, Parquet and Arrow."""
+
+import bz2
+import gzip
+import json
+import subprocess
+import tracemalloc
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from data_tools import formats, sentences
+from data_tools.corpus import Reading, find_input_files, read_documents
+from data_tools.lines import OddInput
+from data_tools.spill import InputFile
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import sha256
+from tests.damaged_files import write_corrupt_parquet
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Returns a function that reads content in a format: (documents, counts of odd input)."""
+
+    def read(content, input_format, name="corpus", **reading):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        odd = OddInput()
+        documents = list(read_documents(str(path), Reading(input_format, **reading), odd))
+        return documents, {kind: entry["count"] for kind, entry in odd.to_dict().items()}
+
+    return read
+
+
+def json_lines(*values):
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+# JSON lines
+
+
+def test_json_line_is_a_document_and_its_line_ends_end_paragraphs(read):
+    content = json_lines(
+        {"text": "One. Two.\nA heading\n\nThree.", "id": 1}, {"id": 2, "text": "Four."}
+    )
+    assert read(content, "jsonl") == ([["One.", "Two.", "A heading", "Three."], ["Four."]], {})
+
+
+def test_text_field_names_the_json_field(read):
+    content = json_lines({"text": "Not this.", "body": "今天很好。我们去吧！"})
+    assert read(content, "jsonl", text_field="body", language="zh")[0] == [
+        ["今天很好。", "我们去吧！"]
+    ]
+
+
+def test_blank_lines_are_skipped_and_empty_texts_are_empty_documents(read):
+    content = "\n" + json_lines({"text": ""}, {"text": " \n"}, {"text": "One."}) + "\n \n"
+    assert read(content, "jsonl") == ([["One."]], {"empty_documents": 2})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "One."', r"not JSON: Expecting ',' delimiter"),
+        ("[1, 2]", "a JSON list; expected an object"),
+        ('{"body": "One."}', "no field 'text' in the JSON object"),
+        ('{"text": null}', "field 'text' is a NoneType; expected a string"),
+        ("[" * 100_000, "not JSON: maximum recursion depth exceeded"),
+    ],
+)
+def test_malformed_lines_are_counted_up_to_the_allowed_share(read, line, message):
+    good = json_lines(*[{"text": "One."}] * 10)
+    documents, odd = read(good + line + "\n", "jsonl")
+    assert (documents, odd) == ([["One."]] * 10, {"malformed_lines": 1})
+    share = r"1 of 11 lines are bad, more than --max_bad_line_share=0\.05 allows$"
+    with pytest.raises(InputError, match=rf"line 11: {message}.* \(byte offset 170 of .*: {share}"):
+        read(good + line + "\n", "jsonl", max_bad_line_share=0.05)
+    with pytest.raises(InputError, match=rf"line 11: {message}"):
+        read(good + line + "\n", "jsonl", max_bad_line_share=0)
+
+
+def test_lone_surrogates_are_replaced(read):
+    content = '{"text": "A \\ud83d one. A \\ud83d\\ude00 two."}\n'
+    assert read(content, "jsonl") == ([["A \ufffd one.", "A 😀 two."]], {"lone_surrogates": 1})
+
+
+def test_line_with_two_defects_counts_as_one_bad_line(read):
+    with pytest.raises(InputError, match="1 of 2 lines are bad"):
+        read(b'{"text": "One."}\n\xff\n', "jsonl")
+
+
+def test_too_long_json_line_is_skipped(read, monkeypatch):
+    monkeypatch.setattr(formats, "MAX_JSON_LINE_BYTES", 1 << 20)
+    content = json_lines({"text": "One."}, {"text": "a " * 2_000_000}, {"text": "Two."})
+    assert read(content, "jsonl", max_bad_line_share=0.5) == (
+        [["One."], ["Two."]],
+        {"long_lines": 1, "malformed_lines": 1},
+    )
+
+
+def test_long_document_is_split_into_parts(read, monkeypatch):
+    monkeypatch.setattr(sentences, "MAX_DOCUMENT_LENGTH", 1000)
+    monkeypatch.setattr(sentences, "MAX_PARAGRAPH_LENGTH", 100)
+    text = "A sentence of some words. " * 200
+    documents, odd = read(json_lines({"text": text}, {"text": "One."}), "jsonl")
+    assert odd == {"long_documents": 1}
+    assert documents[-1] == ["One."]
+    lengths = [len(" ".join(document)) for document in documents[:-1]]
+    assert all(1000 <= length <= 1200 for length in lengths[:-1])
+    assert lengths[-1] <= 1200
+    assert " ".join(" ".join(document) for document in documents[:-1]) == text.strip()
+
+
+# WikiExtractor
+
+WIKI_TAGS = """<doc id="1" url="https://e.org/?curid=1" title="AT&amp;T &quot;A&quot;">
+AT&amp;T "A"
+
+AT&amp;T is a firm. It is &lt;large&gt;.
+
+History.
+It began in 1885.
+
+</doc>
+<doc id="2" url="https://e.org/?curid=2" title="Redirect">
+Redirect
+
+
+
+</doc>
+<doc id="3" revid="9" url="https://e.org/?curid=3" title="">
+Text from the first line on.
+</doc>
+"""
+WIKI_DOCUMENTS = [
+    ["AT&T is a firm.", "It is <large>.", "History.", "It began in 1885."],
+    ["Text from the first line on."],
+]
+WIKI_JSON = json_lines(
+    {
+        "id": "1",
+        "title": 'AT&amp;T "A"',
+        "text": 'AT&amp;T "A"\n\nAT&amp;T is a firm. It is &lt;large&gt;.\nHistory.\nIt began '
+        "in 1885.",
+    },
+    {"id": "2", "title": "Redirect", "text": ""},
+    {"id": "3", "title": "Three", "text": "Text from the first line on."},
+)
+
+
+@pytest.mark.parametrize("content", [WIKI_TAGS, WIKI_JSON], ids=["tags", "json"])
+@pytest.mark.parametrize("name", ["wiki_00", "wiki_00.bz2"])
+def test_wikipedia_titles_and_redirects_are_skipped(read, content, name):
+    content = content.encode()
+    content = bz2.compress(content) if name.endswith("bz2") else content
+    assert read(content, "wiki", name) == (WIKI_DOCUMENTS, {"empty_documents": 1})
+
+
+def test_leading_blank_lines_do_not_change_the_detected_format(read):
+    assert read("\n \n" + WIKI_JSON, "wiki")[0] == WIKI_DOCUMENTS
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("One.\nTwo.\n", r"line 1: found 'One\.'; expected '<doc \.\.\.>'"),
+        ('<doc id="1" title="A">\nA\nOne.\n', "line 1: an article without the end tag '</doc>'"),
+        ('<doc id="1" title="A">\nOne.\n' * 2 + "</doc>", "line 1: an article without the end tag"),
+    ],
+)
+def test_broken_wikipedia_files_are_rejected(read, content, message):
+    with pytest.raises(InputError, match=message):
+        read(content, "wiki")
+
+
+# Project Gutenberg
+
+HEADER = """The Project Gutenberg EBook of A Book, by Someone
+
+Title: A Book
+Character set encoding: {charset}
+
+"""
+BODY = """
+
+Produced by A. Volunteer and the Online
+Distributed Proofreading Team
+
+
+
+A BOOK
+
+CHAPTER I
+
+It _was_ a dark night. The caf\xe9 of
+_The Mill_ was shut.
+
+He owed 17__ pounds.
+
+"""
+FOOTER = """
+End of Project Gutenberg's A Book, by Someone
+
+*** END OF THIS PROJECT GUTENBERG EBOOK A BOOK ***
+
+This file should be named 1234.txt
+"""
+BOOK = [
+    "A BOOK",
+    "CHAPTER I",
+    "It was a dark night.",
+    "The caf\xe9 of The Mill was shut.",
+    "He owed 17__ pounds.",
+]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***", FOOTER),
+        ("***START OF THE PROJECT GUTENBERG EBOOK A BOOK***", FOOTER),
+        ("*** START OF THE PROJECT GUTENBERG EBOOK A BOOK,\nOR A LONG TITLE ***", FOOTER),
+        (
+            "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***",
+            "***END OF THE PROJECT GUTENBERG EBOOK A BOOK***\nA licence.\n",
+        ),
+        (
+            "A licence.\n*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*",
+            "End of the Project Gutenberg Etext of A Book\nAnd more.\n",
+        ),
+        (
+            "*END THE SMALL PRINT! FOR PUBLIC DOMAIN EBOOKS*Ver.02/11/02*END*\nMore of it.\n"
+            "*** START OF THE PROJECT GUTENBERG EBOOK A BOOK ***",
+            FOOTER,
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("charset", "codec"),
+    [
+        ("UTF-8", "utf-8"),
+        ("ISO-8859-1", "latin-1"),
+        ("ISO Latin-1", "latin-1"),
+        ("Windows Codepage 1252", "cp1252"),
+        ("Wrongly named", "utf-8"),
+    ],
+)
+def test_book_is_the_text_between_the_markers(read, start, end, charset, codec):
+    content = (HEADER.format(charset=charset) + start + BODY + end).encode(codec)
+    assert read(content.replace(b"\n", b"\r\n"), "gutenberg") == ([BOOK], {})
+
+
+def test_several_books_in_a_file_with_different_character_sets(read):
+    start = "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
+    books = [
+        (HEADER.format(charset="ISO-8859-1") + start + BODY + FOOTER).encode("latin-1"),
+        ("Title: A Book\n" + start + BODY + FOOTER).encode(),
+        (start + FOOTER).encode(),
+        (start + "The end is lacking.\n").encode(),
+        (start + BODY).encode(),
+    ]
+    assert read(b"".join(books), "gutenberg") == (
+        [BOOK, BOOK, ["The end is lacking."], BOOK],
+        {"empty_documents": 1},
+    )
+
+
+def test_file_without_markers_is_read_as_a_whole_and_counted(read, shared_data):
+    assert read("\nOne. Two.\n\nThree.\n", "gutenberg") == (
+        [["One.", "Two.", "Three."]],
+        {"unmarked_files": 1},
+    )
+    novel = (shared_data / "corpus/pride_and_prejudice.txt").read_bytes()
+    (document,), odd = read(novel, "gutenberg")
+    assert odd == {"unmarked_files": 1}
+    assert document[0] == "Chapter 1"
+    assert "“You want to tell me, and I have no objection to hearing it.”" in document
+
+
+def test_end_marker_without_a_start_marker_ends_the_book(read):
+    assert read("One.\n\nEnd of Project Gutenberg's A Book\nMore.\n", "gutenberg") == (
+        [["One."]],
+        {"unmarked_files": 1},
+    )
+
+
+def test_unclosed_tag_is_read_in_linear_time(read):
+    """A pattern that tries every position for the end of the tag would take hours."""
+    for text in ("<doc" + " " * 200_000 + "x", "<doc " + 'title="' * 30_000 + "\n"):
+        with pytest.raises(InputError, match="expected '<doc"):
+            read(text, "wiki")
+
+
+# --- rows of Parquet and Arrow files ---
+
+
+TEXTS = ["One. Two.\nA heading", "Three.", "", None, "Four."]
+DOCUMENTS = [["One.", "Two.", "A heading"], ["Three."], ["Four."]]
+
+
+def write_parquet(path, table, **options):
+    parquet.write_table(table, path, **options)
+    return path
+
+
+def write_arrow(path, table, new=pa.ipc.new_stream, rows=2):
+    with new(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+def read_table(path, input_format, **reading):
+    odd = OddInput()
+    documents = list(read_documents(str(path), Reading(input_format, **reading), odd))
+    return documents, odd
+
+
+def make_table(texts=TEXTS, name="text", kind=None):
+    return pa.table({"id": list(range(len(texts))), name: pa.array(texts, kind or pa.string())})
+
+
+def check_texts(path, input_format):
+    documents, odd = read_table(path, input_format)
+    assert documents == DOCUMENTS
+    places = [{"file": str(path), "row": 3}, {"file": str(path), "row": 4}]
+    assert odd.to_dict() == {"empty_documents": {"count": 2, "files": 1, "first": places}}
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+)
+@pytest.mark.parametrize("options", [{"row_group_size": 2}, {"compression": "zstd"}], ids=str)
+def test_parquet(tmp_path, kind, options):
+    check_texts(write_parquet(tmp_path / "a.parquet", make_table(kind=kind), **options), "parquet")
+
+
+@pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+def test_arrow(tmp_path, new, kind):
+    check_texts(write_arrow(tmp_path / "a.arrow", make_table(kind=kind), new), "arrow")
+
+
+def test_text_field_names_the_column(tmp_path):
+    path = write_parquet(tmp_path / "a.parquet", make_table(name="body"))
+    assert read_table(path, "parquet", text_field="body")[0] == DOCUMENTS
+    with pytest.raises(InputError, match=r"a\.parquet: has no column 'text'; .* columns: id, body"):
+        read_table(path, "parquet")
+    with pytest.raises(InputError, match="column 'id' has the type int64; expected strings"):
+        read_table(path, "parquet", text_field="id")
+
+
+@pytest.mark.parametrize("input_format", ["parquet", "arrow"])
+def test_text_that_is_not_utf8_is_counted_by_row(tmp_path, input_format):
+    values = pa.array([b"Good.", b"B\xffd. Good.", *[b"Good."] * 8], pa.binary())
+    bad = pa.table({"text": values.view(pa.string())})
+    write = write_parquet if input_format == "parquet" else write_arrow
+    path = write(tmp_path / "a", bad)
+    documents, odd = read_table(path, input_format)
+    assert documents[1] == ["B\ufffdd.", "Good."]
+    assert odd.to_dict()["undecodable_bytes"]["first"] == [{"file": str(path), "row": 2}]
+    with pytest.raises(InputError, match=r"a row 2: the text is not UTF-8: more than --max_bad"):
+        read_table(path, input_format, max_bad_line_share=0)
+
+
+@pytest.mark.parametrize(
+    ("input_format", "content", "message"),
+    [
+        ("parquet", b"", "is empty; expected a Parquet file"),
+        ("arrow", b"", "is empty; expected an Arrow file"),
+        ("parquet", b"plain text", "starts with the bytes b'plain '; expected a Parquet file"),
+        ("arrow", b"PAR1 and more", "starts with the bytes b'PAR1 a'; expected an Arrow file"),
+        ("parquet", b"PAR1 truncated", "expected a complete Parquet file, with its end marker"),
+        ("parquet", b"PAR1\x00\x00\x00\x00PARE", "is encrypted"),
+        ("parquet", b"PAR1\xff\xff\x00\x00PAR1", "the footer of the file cannot be read: "),
+        ("arrow", b"ARROW1\0\0\xff\xff\xff\x7fARROW1", "the schema cannot be read: "),
+        ("arrow", b"\xff\xff\xff\xff\x10\0\0\0", "expected a complete Arrow file, with its end"),
+    ],
+)
+def test_other_files_are_rejected(tmp_path, input_format, content, message):
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(InputError, match="/a: .*" + message) as error:
+        read_table(tmp_path / "a", input_format)
+    assert "\n" not in str(error.value)
+
+
+def test_column_name_that_is_not_utf8_is_rejected(tmp_path):
+    path = write_arrow(tmp_path / "a.arrow", make_table(name="texté"))
+    path.write_bytes(path.read_bytes().replace("texté".encode(), b"text\xff\xff"))
+    with pytest.raises(InputError, match=r"a\.arrow: the schema cannot be read: 'utf-8' codec"):
+        read_table(path, "arrow")
+
+
+def test_compressed_file_is_rejected(tmp_path):
+    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress(b"PAR1"))
+    with pytest.raises(InputError, match=r"a\.parquet\.gz: is compressed; .* decompress the file"):
+        read_table(tmp_path / "a.parquet.gz", "parquet")
+
+
+@pytest.mark.parametrize("compression", ["snappy", "none"])
+def test_corrupt_row_group_is_named(tmp_path, compression):
+    texts = [f"Sentence {number} of the corpus." for number in range(100)]
+    columns = {"id": range(len(texts)), "text": texts}
+    path = write_corrupt_parquet(tmp_path / "a.parquet", columns, compression)
+    with pytest.raises(InputError, match=r"row group 2 \(rows 51 to 100\) cannot be read: ") as e:
+        read_table(path, "parquet")
+    assert "\n" not in str(e.value)
+
+
+def test_damaged_record_batch_is_named(tmp_path):
+    path = write_arrow(tmp_path / "a.arrow", make_table(["One."] * 6))
+    content = path.read_bytes()
+    offsets = (0).to_bytes(4, "little") + (4).to_bytes(4, "little")
+    at = content.rindex(offsets)
+    damaged = content[: at + 4] + (2**30).to_bytes(4, "little") + content[at + 8 :]
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match="the record batch from row 5 cannot be read: "):
+        read_table(path, "arrow")
+
+
+def test_checksum_and_progress_cover_the_whole_file(tmp_path, monkeypatch):
+    path = str(write_parquet(tmp_path / "a.parquet", make_table(["One. Two."] * 5000)))
+    for skipped in (64 << 20, 0):  # 0: the file is read in order only at the end
+        monkeypatch.setattr("data_tools.spill._HashedStream._MAX_SKIPPED_BYTES", skipped)
+        done = []
+        source = InputFile(path, Reading("parquet"), on_read=done.append)
+        assert len(list(source.documents())) == 5000
+        entry = source.entry()
+        assert entry["sha256"] == sha256(path)
+        assert entry["bytes"] == sum(done) == (tmp_path / "a.parquet").stat().st_size
+
+
+def test_file_that_changes_while_it_is_read_is_rejected(tmp_path):
+    path = write_parquet(
+        tmp_path / "a.parquet", make_table(["One. Two."] * 2000), row_group_size=500
+    )
+    documents = InputFile(str(path), Reading("parquet")).documents()
+    next(documents)
+    with open(path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(InputError, match=r"a\.parquet: the content changed while it was read"):
+        list(documents)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_row_group(tmp_path):
+    text = "A sentence of a document. " * 40
+    path = write_parquet(
+        tmp_path / "a.parquet",
+        make_table([f"{n} {text}" for n in range(30_000)]),
+        compression="none",
+    )
+    assert path.stat().st_size > 30 << 20
+    pool, tracker = pa.proxy_memory_pool(pa.default_memory_pool()), 0
+    previous = pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        for document in read_documents(str(path), Reading("parquet"), OddInput()):
+            tracker += len(document)
+        python_peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(previous)
+    assert tracker == 30_000 * 40
+    assert pool.max_memory() + python_peak < 12 << 20
+
+
+# Folders of Dataset.save_to_disk
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    """Returns a folder with two splits in the format of Hugging Face datasets 5.2."""
+    folder = tmp_path / "dataset"
+    for split in ("train", "test"):
+        (folder / split).mkdir(parents=True)
+        names = [f"data-{number:05d}-of-00002.arrow" for number in range(2)]
+        for name in names:
+            write_arrow(folder / split / name, make_table([f"A {split}. {name}."]))
+        state = {"_data_files": [{"filename": name} for name in names], "_split": split}
+        (folder / split / "state.json").write_text(json.dumps(state))
+        (folder / split / "dataset_info.json").write_text("{}")
+        (folder / split / "cache-1.arrow").write_bytes(b"cache")
+    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    return folder
+
+
+def test_dataset_folder_stands_for_its_data_files(dataset):
+    paths = find_input_files(str(dataset), "arrow")
+    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
+    assert paths == [str(dataset / split / name) for split in ("test", "train") for name in names]
+    assert find_input_files(str(dataset / "train"), "arrow") == paths[2:]
+    assert read_table(paths[2], "arrow")[0] == [["A train.", "data-00000-of-00002.arrow."]]
+
+
+def test_missing_data_file_or_split_is_named(dataset):
+    (dataset / "train" / "data-00001-of-00002.arrow").unlink()
+    with pytest.raises(
+        InputError, match=r"lists 2 data files, but .*data-00001-of-00002\.arrow is"
+    ):
+        find_input_files(str(dataset), "arrow")
+    (dataset / "test" / "state.json").unlink()
+    with pytest.raises(InputError, match=r"lists the split 'test', but .*/test has no state\.json"):
+        find_input_files(str(dataset), "arrow")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "invalid content"),
+        ("[]", "invalid content"),
+        ('{"_data_files": [1]}', "invalid content"),
+        ('{"_data_files": [{"filename": "../other"}]}', "invalid content"),
+        ('{"_data_files": [], "_indices_files": [1]}', "selects rows of its data files by indices"),
+    ],
+)
+def test_invalid_state_is_rejected(dataset, content, message):
+    (dataset / "train" / "state.json").write_text(content)
+    with pytest.raises(InputError, match=f"state.json: {message}"):
+        find_input_files(str(dataset), "arrow")
+
+
+# --- folders of Dataset.save_to_disk ---
+
+
+WRITE = """
+import sys
+from pathlib import Path
+
+import datasets
+
+folder = Path(sys.argv[1])
+texts = [f"Sentence {number}. The next one.\\nA paragraph." for number in range(10)]
+rows = datasets.Dataset.from_dict({"id": range(12), "text": [*texts, None, ""]})
+rows.save_to_disk(folder / "single")
+rows.save_to_disk(folder / "shards", num_shards=3)
+rows.select([9, 0, 5]).save_to_disk(folder / "selected")
+rows.filter(lambda row: row["id"] < 2).save_to_disk(folder / "filtered")
+splits = {"train": rows.select(range(6)), "test": rows.select(range(6, 8))}
+datasets.DatasetDict(splits).save_to_disk(folder / "splits", num_shards={"train": 2, "test": 1})
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(peers_python, tmp_path_factory):
+    """Returns a folder with datasets; fails if .peers is older than its list of packages."""
+    folder = tmp_path_factory.mktemp("datasets")
+    done = subprocess.run(
+        [peers_python, "-c", WRITE, folder], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("input_format", ["arrow", "mixed"])
+@pytest.mark.parametrize(
+    ("name", "num_files", "numbers", "num_empty"),
+    [
+        ("single", 1, range(10), 2),
+        ("shards", 3, range(10), 2),
+        ("selected", 1, [9, 0, 5], 0),
+        ("filtered", 1, [0, 1], 0),
+        ("splits", 3, [6, 7, *range(6)], 0),
+        ("splits/train", 2, range(6), 0),
+    ],
+)
+def test_folders_of_save_to_disk(folder, input_format, name, num_files, numbers, num_empty):
+    odd, documents = OddInput(), []
+    paths = find_input_files(str(folder / name), input_format)
+    assert len(paths) == num_files
+    for path in paths:
+        documents += read_documents(path, Reading(input_format), odd)
+    assert documents == [[f"Sentence {n}.", "The next one.", "A paragraph."] for n in numbers]
+    assert odd["empty_documents"] == num_empty

@@ -1,0 +1,60 @@
+"""Tests of running jobs on local processes: results, errors and the end of the workers."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data_tools.jobs import run_jobs
+from keras_bert.common.errors import InputError
+
+
+def test_one_worker_runs_in_this_process():
+    assert list(run_jobs(lambda job: (os.getpid(), job), [3, 4], num_workers=1)) == [
+        (os.getpid(), 3),
+        (os.getpid(), 4),
+    ]
+
+
+def test_every_job_returns_its_result():
+    assert sorted(run_jobs(abs, range(-7, 0), num_workers=2)) == list(range(1, 8))
+
+
+def test_error_of_one_job_is_raised():
+    with pytest.raises(ValueError, match="invalid literal"):
+        list(run_jobs(int, ["1", "x", "2"], num_workers=2))
+
+
+def test_death_of_a_worker_raises_an_error():
+    with pytest.raises(InputError, match="a worker process died"):
+        list(run_jobs(os._exit, [9, 9], num_workers=2))
+
+
+def test_worker_ended_by_ctrl_c_raises_keyboard_interrupt():
+    with pytest.raises(KeyboardInterrupt):
+        list(run_jobs(signal.raise_signal, [signal.SIGINT] * 2, 2))
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_parent_is_killed(root):
+    """Kills the parent process while two workers have half a minute of work left."""
+    code = """
+import os, time
+from data_tools.jobs import run_jobs
+if __name__ == "__main__":
+    for _ in run_jobs(time.sleep, [0, *[30] * 4], 2):
+        children = open(f"/proc/self/task/{os.getpid()}/children").read()
+        print(children, flush=True)
+"""
+    script = [sys.executable, "-c", code]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, cwd=root) as parent:
+        children = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.send_signal(signal.SIGKILL)
+    assert len(children) >= 2
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{pid}") for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

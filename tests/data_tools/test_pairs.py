@@ -1,0 +1,369 @@
+"""Tests of next-sentence pairs against the rules in FACTS, and of full sentences."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from data_tools.pairs import (
+    A_END,
+    A_START,
+    B_END,
+    B_START,
+    LABEL,
+    Documents,
+    ExampleSpans,
+    make_full_sentences,
+    make_pairs,
+    truncate_pairs,
+)
+
+NEXT, RANDOM = 0, 1
+IN_ORDER, SWAPPED = 0, 1
+
+
+def pairs_of(documents, max_seq_length, short_seq_prob, seed, next_sentence="random"):
+    rng = np.random.default_rng(seed)
+    return make_pairs(documents, max_seq_length, short_seq_prob, next_sentence, rng)
+
+
+def documents_of(sentence_lengths: list[list[int]]) -> Documents:
+    """Returns documents with sentences of the given lengths; all token ids are different."""
+    lengths = [length for document in sentence_lengths for length in document]
+    return Documents(
+        ids=np.arange(sum(lengths), dtype=np.int32),
+        sentence_starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        document_starts=np.cumsum([0, *map(len, sentence_lengths)]).astype(np.int64),
+    )
+
+
+corpora = st.lists(
+    st.lists(st.integers(1, 40), min_size=1, max_size=30), min_size=2, max_size=8
+).map(documents_of)
+
+
+def spread(num_documents: int, num_sentences: int, seed: int = 0) -> Documents:
+    rng = np.random.default_rng(seed)
+    return documents_of(rng.integers(3, 30, (num_documents, num_sentences)).tolist())
+
+
+def document_of(documents: Documents, token: np.ndarray) -> np.ndarray:
+    sentence = np.searchsorted(documents.sentence_starts, token, "right") - 1
+    return np.searchsorted(documents.document_starts, sentence, "right") - 1
+
+
+@given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
+@settings(max_examples=200, deadline=None)
+def test_unused_sentences_are_used_again(documents, max_seq_length, short_seq_prob, seed):
+    """Checks that A, or A and the true B, cover every document once without gaps."""
+    pairs = pairs_of(documents, max_seq_length, short_seq_prob, seed)
+    at = 0
+    for a_start, a_end, b_start, b_end, is_random in pairs.tolist():
+        assert a_start == at
+        at = a_end
+        if not is_random:
+            assert b_start == at  # B starts where A ends
+            at = b_end
+    assert at == len(documents.ids)
+
+
+@pytest.mark.slow
+@given(corpora, st.integers(5, 64), st.integers(0, 99))
+@settings(max_examples=200, deadline=None)
+def test_both_halves_are_whole_sentences_of_one_document(documents, max_seq_length, seed):
+    pairs = pairs_of(documents, max_seq_length, 0.1, seed)
+    assert np.isin(pairs[:, :4], documents.sentence_starts).all()
+    for start, end in ((A_START, A_END), (B_START, B_END)):
+        assert (pairs[:, start] < pairs[:, end]).all()
+        of_first = document_of(documents, pairs[:, start])
+        np.testing.assert_array_equal(of_first, document_of(documents, pairs[:, end] - 1))
+
+
+@given(corpora, st.integers(5, 64), st.integers(0, 99))
+@settings(max_examples=100, deadline=None)
+def test_chunk_ends_with_the_sentence_that_reaches_the_target(documents, max_seq_length, seed):
+    pairs = pairs_of(documents, max_seq_length, 0.0, seed)
+    target = max_seq_length - 3
+    document_ends = documents.sentence_starts[documents.document_starts[1:]]
+    for a_start, a_end, b_start, b_end, is_random in pairs.tolist():
+        # The last sentence of B begins below the target; B ends there or with its document.
+        last = documents.sentence_starts[np.searchsorted(documents.sentence_starts, b_end) - 1]
+        length_before_last = a_end - a_start + last - b_start
+        assert length_before_last < target or (is_random and last == b_start)
+        assert a_end - a_start + b_end - b_start >= target or b_end in document_ends
+
+
+def test_half_of_the_pairs_are_random_and_all_of_single_sentence_chunks():
+    documents = spread(50, 400)
+    pairs = pairs_of(documents, 128, 0.0, 1)
+    # All chunks have several sentences, except some at the ends of documents.
+    ends = np.isin(pairs[:, A_END], documents.sentence_starts[documents.document_starts[1:]])
+    inner = pairs[~ends]
+    test = stats.binomtest(int(inner[:, LABEL].sum()), len(inner), 0.5)
+    assert len(inner) > 2000
+    assert test.pvalue > 1e-4
+
+    long_sentences = documents_of([[200] * 20] * 5)
+    assert pairs_of(long_sentences, 128, 0.0, 1)[:, LABEL].all()
+
+
+def test_random_b_comes_from_another_document():
+    documents = spread(20, 100)
+    pairs = pairs_of(documents, 64, 0.1, 2)
+    pairs = pairs[pairs[:, LABEL] == RANDOM]
+    a, b = (document_of(documents, pairs[:, column]) for column in (A_START, B_START))
+    assert (a != b).all()
+    # Every other document, and every start sentence in it, is equally likely.
+    assert stats.chisquare(np.bincount(b, minlength=20)).pvalue > 1e-4
+    sentence = np.searchsorted(documents.sentence_starts, pairs[:, B_START]) % 100
+    assert stats.chisquare(np.bincount(sentence, minlength=100)).pvalue > 1e-4
+
+
+def test_random_b_comes_from_the_same_document_after_ten_draws():
+    pairs = pairs_of(documents_of([[10] * 50]), 32, 0.0, 3)
+    assert pairs[:, LABEL].any()
+
+
+def test_length_of_a_in_sentences_is_uniform_and_below_the_chunk_length():
+    """a_end = randint(1, len(chunk) - 1): for 12 sentences, 1 to 11 are equally likely."""
+    documents = documents_of([[10] * 12] * 6000)
+    pairs = pairs_of(documents, 120 + 3, 0.0, 4)
+    is_first = np.isin(pairs[:, A_START], documents.sentence_starts[documents.document_starts])
+    a_sentences = (pairs[is_first, A_END] - pairs[is_first, A_START]) // 10
+    assert a_sentences.min() == 1
+    assert a_sentences.max() == 11
+    assert stats.chisquare(np.bincount(a_sentences)[1:]).pvalue > 1e-4
+
+
+def test_target_length_is_drawn_once_per_document_uniformly_from_2():
+    """With sentences of one token, a true pair has exactly the target length."""
+    max_num_tokens = 32
+    documents = documents_of([[1] * 400] * 3000)
+    pairs = pairs_of(documents, max_num_tokens + 3, 0.1, 5)
+    document_ends = documents.sentence_starts[documents.document_starts[1:]]
+    true_next = pairs[(pairs[:, LABEL] == NEXT) & ~np.isin(pairs[:, B_END], document_ends)]
+    length = true_next[:, B_END] - true_next[:, A_START]
+    document = document_of(documents, true_next[:, A_START])
+    targets = []
+    for number in range(3000):
+        of_document = np.unique(length[document == number])
+        assert len(of_document) == 1
+        targets.append(of_document[0])
+    counts = np.bincount(targets, minlength=max_num_tokens + 1)
+    assert counts[:2].sum() == 0
+    expected = np.full(max_num_tokens - 1, 0.1 / (max_num_tokens - 1))
+    expected[-1] += 0.9
+    assert stats.chisquare(counts[2:], 3000 * expected).pvalue > 1e-4
+
+
+def reference_truncation(a_length: int, b_length: int, most: int) -> tuple[int, int]:
+    while a_length + b_length > most:
+        if a_length > b_length:
+            a_length -= 1
+        else:
+            b_length -= 1
+    return a_length, b_length
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 125), st.integers(0, 9))
+@settings(max_examples=300, deadline=None)
+def test_longer_half_is_truncated_and_b_for_equal_lengths(a_length, b_length, most, seed):
+    pairs = np.array([[1000, 1000 + a_length, 5000, 5000 + b_length, RANDOM]])
+    truncated = truncate_pairs(pairs, most, np.random.default_rng(seed))[0]
+    lengths = (truncated[A_END] - truncated[A_START], truncated[B_END] - truncated[B_START])
+    assert lengths == reference_truncation(a_length, b_length, most)
+    assert 1000 <= truncated[A_START] < truncated[A_END] <= 1000 + a_length
+    assert 5000 <= truncated[B_START] < truncated[B_END] <= 5000 + b_length
+    assert truncated[LABEL] == RANDOM
+
+
+def test_tokens_are_removed_at_either_end_with_equal_probability():
+    pairs = np.tile([0, 70, 100, 160, NEXT], (4000, 1))  # A loses 18 tokens, B loses 8
+    truncated = truncate_pairs(pairs, 104, np.random.default_rng(6))
+    for column, removed in ((A_START, 18), (B_START, 8)):
+        at_the_front = np.bincount(truncated[:, column] - pairs[:, column], minlength=removed + 1)
+        expected = 4000 * stats.binom.pmf(np.arange(removed + 1), removed, 0.5)
+        often = expected > 5
+        seen, wanted = at_the_front[often], expected[often]
+        assert stats.chisquare(seen, wanted * seen.sum() / wanted.sum()).pvalue > 1e-4
+
+
+def test_pairs_that_fit_are_not_truncated():
+    pairs = np.array([[0, 50, 60, 135, NEXT]])
+    np.testing.assert_array_equal(truncate_pairs(pairs, 125, np.random.default_rng(0)), pairs)
+
+
+@pytest.mark.parametrize("lengths", [[[5]], [[5], [7]]])
+def test_document_of_one_sentence_gives_one_random_pair(lengths):
+    pairs = pairs_of(documents_of(lengths), 128, 0.0, 0)
+    assert len(pairs) == len(lengths)
+    assert pairs[:, LABEL].all()
+
+
+@pytest.mark.slow
+@given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
+@settings(max_examples=200, deadline=None)
+def test_sentence_order_uses_every_token_once_except_single_token_chunks(
+    documents, max_seq_length, short_seq_prob, seed
+):
+    pairs = pairs_of(documents, max_seq_length, short_seq_prob, seed, "order")
+    at = 0
+    for a_start, a_end, b_start, b_end, label in pairs.tolist():
+        first, second = (a_start, a_end), (b_start, b_end)
+        if label == SWAPPED:
+            first, second = second, first
+        assert first[1] == second[0]
+        # A chunk of one sentence of one token cannot be split into two parts.
+        skipped = np.isin(np.arange(at, first[0] + 1), documents.sentence_starts)
+        assert skipped.all()
+        assert first[0] < first[1]
+        assert second[0] < second[1]
+        assert len(set(document_of(documents, np.array([first[0], second[1] - 1])))) == 1
+        at = second[1]
+    skipped = np.arange(at, len(documents.ids) + 1)
+    assert np.isin(skipped, documents.sentence_starts).all()
+
+
+def test_half_of_the_pairs_are_swapped_for_any_split_position():
+    pairs = pairs_of(spread(50, 400), 128, 0.0, 1, "order")
+    assert stats.binomtest(int(pairs[:, LABEL].sum()), len(pairs), 0.5).pvalue > 1e-4
+    is_swapped = pairs[:, LABEL] == SWAPPED
+    first_length = np.where(
+        is_swapped, pairs[:, B_END] - pairs[:, B_START], pairs[:, A_END] - pairs[:, A_START]
+    )
+    assert stats.ks_2samp(first_length[is_swapped], first_length[~is_swapped]).pvalue > 1e-4
+
+
+def test_sentence_order_splits_a_single_sentence_uniformly():
+    documents = documents_of([[10]] * 9000 + [[1]] * 5)
+    pairs = pairs_of(documents, 128, 0.0, 2, "order")
+    assert len(pairs) == 9000
+    first_start = np.minimum(pairs[:, A_START], pairs[:, B_START])
+    split = np.maximum(pairs[:, A_START], pairs[:, B_START]) - first_start
+    counts = np.bincount(split, minlength=10)
+    assert counts[0] == 0
+    assert stats.chisquare(counts[1:]).pvalue > 1e-4
+
+
+def test_sentence_order_splits_a_chunk_between_sentences():
+    documents = documents_of([[10] * 12] * 6000)
+    pairs = pairs_of(documents, 120 + 3, 0.0, 3, "order")
+    assert len(pairs) == 6000
+    lengths = pairs[:, A_END] - pairs[:, A_START]
+    counts = np.bincount(lengths[pairs[:, LABEL] == IN_ORDER] // 10, minlength=12)
+    assert (lengths % 10 == 0).all()
+    assert stats.chisquare(counts[1:]).pvalue > 1e-4
+
+
+@given(corpora, st.integers(5, 64), st.integers(0, 99))
+@settings(max_examples=50, deadline=None)
+def test_examples_are_selected_and_concatenated_like_a_list(documents, max_seq_length, seed):
+    copies = [pairs_of(documents, max_seq_length, 0.1, seed + copy) for copy in range(3)]
+    joined = ExampleSpans.concatenate([ExampleSpans.of_pairs(pairs) for pairs in copies])
+    pairs = np.concatenate(copies)
+    chosen = np.random.default_rng(seed).permutation(len(pairs))[: len(pairs) // 2]
+    taken, expected = joined.take(chosen), ExampleSpans.of_pairs(pairs[chosen])
+    for name in ("parts", "first_part", "labels"):
+        np.testing.assert_array_equal(getattr(taken, name), getattr(expected, name))
+    of_pairs = pairs[chosen]
+    text = of_pairs[:, A_END] - of_pairs[:, A_START] + of_pairs[:, B_END] - of_pairs[:, B_START]
+    np.testing.assert_array_equal(taken.lengths(), text + 3)
+
+
+# --- full sentences (RoBERTa, section 4.2) ---
+
+
+def rows_of(sentence_lengths, max_seq_length, short_seq_prob, seed):
+    """Returns the rows as lists of (start, end), and their lengths."""
+    rng = np.random.default_rng(seed)
+    examples = make_full_sentences(
+        documents_of(sentence_lengths), max_seq_length, short_seq_prob, rng
+    )
+    assert not examples.labels.any()
+    parts, starts = examples.parts.tolist(), examples.first_part.tolist()
+    return [parts[a:b] for a, b in itertools.pairwise(starts)], examples.lengths()
+
+
+lengths_of_sentences = st.lists(
+    st.lists(st.integers(1, 40), min_size=1, max_size=20), min_size=1, max_size=8
+)
+
+
+@pytest.mark.slow
+@given(
+    lengths_of_sentences, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99)
+)
+@settings(max_examples=100, deadline=None)
+def test_every_token_is_in_one_row_and_no_row_is_too_long(
+    sentence_lengths, max_seq_length, short_seq_prob, seed
+):
+    rows, lengths = rows_of(sentence_lengths, max_seq_length, short_seq_prob, seed)
+    tokens = [token for row in rows for start, end in row for token in range(start, end)]
+    assert sorted(tokens) == list(range(sum(map(sum, sentence_lengths))))
+    assert lengths.max() <= max_seq_length
+    for row, length in zip(rows, lengths, strict=True):
+        # A row is [CLS] and its parts, each followed by [SEP].
+        assert length == 1 + sum(end - start + 1 for start, end in row)
+
+
+@given(lengths_of_sentences, st.integers(5, 64), st.integers(0, 99))
+@settings(max_examples=100, deadline=None)
+def test_rows_are_as_full_as_whole_sentences_allow(sentence_lengths, max_seq_length, seed):
+    """Compares with a simple implementation, with documents in the order that was drawn."""
+    max_tokens = max_seq_length - 2
+    documents = documents_of(sentence_lengths)
+    rows, _ = rows_of(sentence_lengths, max_seq_length, 0.0, seed)
+    document_starts = documents.sentence_starts[documents.document_starts[:-1]].tolist()
+    order = [start for row in rows for start, _ in row if start in document_starts]
+
+    expected, room = [], 0
+    for document_start in order:
+        number = document_starts.index(document_start)
+        at, is_new = document_start, True
+        for length in sentence_lengths[number]:
+            for begin in range(0, length, max_tokens):
+                size = min(max_tokens, length - begin)
+                between = 1 if is_new else 0  # the [SEP] after the previous document
+                if size + between > room or not expected:
+                    expected.append([[at, at + size]])
+                    room = max_tokens - size
+                elif is_new:
+                    expected[-1].append([at, at + size])
+                    room -= size + 1
+                else:
+                    expected[-1][-1][1] += size
+                    room -= size
+                at += size
+                is_new = False
+    assert rows == expected
+
+
+def test_every_order_of_documents_is_equally_likely():
+    firsts = [rows_of([[30]] * 4, 32, 0.0, seed)[0] for seed in range(2400)]
+    orders = [tuple(row[0][0] // 30 for row in rows) for rows in firsts]
+    _, counts = np.unique(orders, axis=0, return_counts=True)
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_short_target_length_is_drawn_for_each_row():
+    rows, lengths = rows_of([[1] * 60000], 32, 0.3, 0)
+    counts = np.bincount(lengths[:-1] - 2, minlength=31)  # the last row holds the rest
+    expected = np.full(29, 0.3 / 29)  # targets from 2 to 30
+    expected[-1] += 0.7
+    assert not counts[:2].any()
+    assert stats.chisquare(counts[2:], expected * counts.sum()).pvalue > 1e-4
+    assert len(rows) > 2000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sentence_longer_than_a_row_is_split_across_rows(seed):
+    rows, _ = rows_of([[5, 70, 4, 3]], 32, 0.0, seed)
+    assert rows == [[[0, 5]], [[5, 35]], [[35, 65]], [[65, 82]]]
+
+
+def test_no_documents_give_no_rows():
+    assert rows_of([], 32, 0.1, 0)[0] == []

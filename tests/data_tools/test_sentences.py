@@ -1,0 +1,97 @@
+"""Tests of splitting prose into sentences."""
+
+import time
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_tools import sentences as splitter
+from data_tools.sentences import LANGUAGES, check_language, split_sentences
+from keras_bert.common.errors import InputError
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["It rained.", "We stayed in.", "Nobody came!", "Why?"],
+        ["Mr. Bennet said no to Dr. J. R. Smith.", "He left at 3.15 p.m. on Jan. 5 for St. Ives."],
+        ["See Fig. 3 and pp. 7 f., e.g. the U.S. Senate.", "It cost $3.50."],
+        ['"Is it?" she asked.', '"It is!"', "“My dear.”", "He went at last.", "Done."],
+        ["Really?!", "Yes... perhaps.", "Well.", "It is 5."],
+        ["It works with None, etc. and so on.", "Call foo.bar() first.", "1990 was a good year."],
+        ["I did it for you and I.", "They did not."],
+    ],
+)
+def test_english(sentences):
+    assert split_sentences(" ".join(sentences)) == sentences
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("zh", ["今天天气很好。", "我们去公园吧！", "你来吗？！", "“好的。”", "他说。"]),
+        ("ja", ["吾輩は猫である。", "名前はまだ無い。", "「行きますか？」", "と彼は聞いた。"]),
+        ("en", ["今天天气很好。", "名前はまだ無い。"]),
+    ],
+)
+def test_chinese_and_japanese_sentences_need_no_space(language, sentences):
+    assert split_sentences("".join(sentences), language) == sentences
+
+
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("hi", ["यह एक वाक्य है।", "यह दूसरा है।"]),
+        ("ar", ["هل أنت بخير؟", "نعم.", "حسنا."]),
+        ("fr", ["Où est-il ?", "Là."]),
+        ("de", ["Das ist z.B. Dr. Müller bzw. Frau Meier.", "Am 3. Oktober kam er."]),
+    ],
+)
+def test_stops_and_abbreviations_of_other_languages(language, sentences):
+    assert split_sentences(" ".join(sentences), language) == sentences
+
+
+@pytest.mark.parametrize("language", ["", "xx", "english", "EN", "de-AT"])
+def test_unknown_language_is_rejected(language):
+    with pytest.raises(InputError, match=f"--language={language}: expected a two-letter ISO"):
+        check_language(language)
+
+
+def test_blank_text_has_no_sentence():
+    assert split_sentences("") == split_sentences(" \n ") == []
+
+
+def test_line_ends_become_spaces_and_nul_bytes_are_kept():
+    assert split_sentences("It\nrai\0ned. We\nstayed.") == ["It rai\0ned.", "We stayed."]
+
+
+@pytest.mark.slow
+@given(
+    st.text(alphabet="aAb1 .!?…。」\"')(,\n\0“é", max_size=60) | st.text(max_size=60),
+    st.sampled_from(sorted(LANGUAGES)),
+    st.sampled_from([7, 1000]),
+)
+@settings(deadline=None)
+def test_only_white_space_is_lost(text, language, length):
+    # Longer texts are split part by part.
+    with mock.patch.object(splitter, "_MAX_SEGMENT_LENGTH", length):
+        sentences = split_sentences(text, language)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(sentence and sentence == sentence.strip() for sentence in sentences)
+    assert not any("\n" in sentence for sentence in sentences)
+
+
+def test_long_text_is_split_like_a_short_one():
+    sentences = ["Mr. Bennet said no.", "He left at 3.15 p.m. on a Sunday.", "“Why?”"] * 5000
+    assert split_sentences(" ".join(sentences)) == sentences
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["“a. ", "a", "a b ", "。", "(", "Mr. "])
+def test_splitting_time_is_linear_in_the_text_length(text):
+    """An open quote takes sentencex quadratic time; here a megabyte takes about a second."""
+    start = time.process_time()
+    split_sentences(text * (1_000_000 // len(text)))
+    assert time.process_time() - start < 20

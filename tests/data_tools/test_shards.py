@@ -1,0 +1,227 @@
+"""Tests of making a shard: from documents to records of the kind given by the settings."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from data_tools import shards
+from data_tools.settings import Settings
+from data_tools.shards import make_examples, tokenize, write_shard_of
+from keras_bert.data.masking import Masking, mask_examples, num_to_predict
+from keras_bert.text.tokenizer import BertTokenizer
+
+WORDS = [f"word{number}" for number in range(200)]
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", *(f"##{n}" for n in range(200))]
+PAD, CLS, SEP, MASK = 0, 2, 3, 4
+
+STATIC = {"masked_lm_positions", "masked_lm_ids", "masked_lm_weights"}
+ALWAYS = {"input_ids", "input_mask", "segment_ids", "next_sentence_labels"}
+PACKED = {"position_ids", "example_ids", "next_sentence_positions", "next_sentence_weights"}
+
+KINDS = [
+    {"next_sentence": next_sentence, "dynamic": dynamic, "pack": pack, "ngram": ngram}
+    for next_sentence in ("random", "order", "none")
+    for dynamic in (False, True)
+    for pack in (False, True)
+    for ngram in ((1,) if dynamic else (1, 3))
+]
+
+
+@pytest.fixture(scope="module")
+def vocab_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    path.write_text("\n".join(VOCAB) + "\n")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(vocab_file):
+    return BertTokenizer(vocab_file)
+
+
+def texts(num_documents=40, seed=0, longest=8):
+    """Returns documents whose sentences consist of words of two tokens."""
+    rng = np.random.default_rng(seed)
+    return [
+        [
+            " ".join(rng.choice(WORDS, rng.integers(1, longest))).encode()
+            for _ in range(rng.integers(1, 12))
+        ]
+        for _ in range(num_documents)
+    ]
+
+
+def settings_of(**kind):
+    values = {"max_seq_length": 32, "max_predictions_per_seq": 8, "dupe_factor": 3, "num_shards": 2}
+    return Settings(**values | kind)
+
+
+def all_features(documents, tokenizer, settings, index=0):
+    batches = list(make_examples(documents, tokenizer, settings, index))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def test_sentences_and_documents_without_tokens_are_dropped(tokenizer):
+    documents = tokenize(
+        [[b"word1", b"\xe2\x80\x8b"], [b"\xe2\x80\x8b"], [b"word2 word3"]], tokenizer
+    )
+    assert documents.ids.tolist() == [5, 7, 5, 8, 5, 9]
+    assert documents.sentence_starts.tolist() == [0, 2, 6]
+    assert documents.document_starts.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_features_of_every_kind(tokenizer, kind):
+    settings = settings_of(**kind)
+    features = all_features(tokenize(texts(), tokenizer), tokenizer, settings)
+    expected = ALWAYS | (set() if settings.dynamic else STATIC)
+    assert features.keys() == expected | (PACKED if settings.pack else set())
+    ids, mask, segment = (features[n] for n in ("input_ids", "input_mask", "segment_ids"))
+    example_ids = features.get("example_ids", mask)
+
+    assert (np.diff(mask.astype(int), axis=1) <= 0).all()  # real tokens, then padding
+    assert not ids[mask == 0].any()
+    assert not segment[mask == 0].any()
+    np.testing.assert_array_equal(example_ids > 0, mask > 0)
+    assert (ids[:, 0] == CLS).all()
+    if settings.next_sentence == "none":
+        assert not segment.any()
+        assert not features["next_sentence_labels"].any()
+    else:
+        assert set(np.unique(features["next_sentence_labels"])) == {0, 1}
+
+    for row in range(0, len(ids), 7):
+        for number in range(1, example_ids[row].max() + 1):
+            inside = np.flatnonzero(example_ids[row] == number)
+            assert (np.diff(inside) == 1).all()
+            assert ids[row, inside[-1]] == SEP
+            # Static masking may draw [SEP] as a random token.
+            if settings.next_sentence != "none" and settings.dynamic:
+                seps = inside[ids[row, inside] == SEP]
+                assert len(seps) == 2
+                np.testing.assert_array_equal(segment[row, inside] == 1, inside > seps[0])
+            if settings.pack:
+                np.testing.assert_array_equal(
+                    features["position_ids"][row, inside], np.arange(len(inside))
+                )
+                assert features["next_sentence_positions"][row, number - 1] == inside[0]
+    if settings.pack:
+        weights = features["next_sentence_weights"]
+        np.testing.assert_array_equal(weights.sum(axis=1), example_ids.max(axis=1))
+        assert weights.shape == (len(ids), 8)
+        assert not features["position_ids"][mask == 0].any()
+        empty = weights == 0
+        assert not features["next_sentence_labels"][empty].any()
+        assert not features["next_sentence_positions"][empty].any()
+    if not settings.dynamic:
+        chosen = features["masked_lm_positions"][features["masked_lm_weights"] > 0]
+        assert (chosen > 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_shard_depends_only_on_its_documents_and_settings(vocab_file, tmp_path, kind):
+    settings = settings_of(**kind)
+    notes = [
+        write_shard_of(texts(), index, vocab_file, settings, str(tmp_path / name))
+        for index, name in ((0, "a"), (0, "b"), (1, "c"))
+    ]
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert notes[0]["sha256"] != notes[2]["sha256"]
+    assert notes[0].pop("file") == "a"
+    assert notes[1].pop("file") == "b"
+    assert notes[0] == notes[1] == json.loads(json.dumps(notes[0]))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_counts_in_the_shard_record_match_the_shard(vocab_file, tokenizer, tmp_path, kind):
+    settings = settings_of(**kind)
+    note = write_shard_of(texts(), 1, vocab_file, settings, str(tmp_path / "shard"))
+    documents = tokenize(texts(), tokenizer)
+    features = all_features(documents, tokenizer, settings, 1)
+    counts = {
+        "index": 1,
+        "documents": len(documents),
+        "sentences": len(documents.sentence_starts) - 1,
+        "rows": len(features["input_ids"]),
+        "random_next": features["next_sentence_labels"].sum(),
+        "masked": 0 if settings.dynamic else features["masked_lm_weights"].sum(),
+        "real_tokens": features["input_mask"].sum(),
+        "examples": features["example_ids"].max(axis=1).sum()
+        if settings.pack
+        else len(features["input_ids"]),
+    }
+    assert {name: note[name] for name in counts} == counts
+
+
+@pytest.mark.parametrize("next_sentence", ["random", "order", "none"])
+def test_packing_keeps_the_examples_and_uses_fewer_rows(tokenizer, next_sentence):
+    """Checks that packed rows hold exactly the examples of unpacked rows."""
+    documents = tokenize(texts(200, longest=3), tokenizer)
+    examples = []
+    for pack in (False, True):
+        settings = settings_of(
+            next_sentence=next_sentence, pack=pack, dynamic=True, short_seq_prob=0.5
+        )
+        features = all_features(documents, tokenizer, settings)
+        example_ids = features.get("example_ids", features["input_mask"])
+        found = []
+        for row, ids in enumerate(features["input_ids"]):
+            for number in range(1, example_ids[row].max() + 1):
+                inside = example_ids[row] == number
+                label = int(features["next_sentence_labels"][row, number - 1])
+                segments = features["segment_ids"][row, inside]
+                found.append((ids[inside].tolist(), segments.tolist(), label))
+        examples.append((len(features["input_ids"]), sorted(found)))
+    (unpacked_rows, unpacked), (packed_rows, packed) = examples
+    assert packed == unpacked
+    assert packed_rows < 0.9 * unpacked_rows
+
+
+def test_dynamic_masks_have_the_distribution_of_static_masks(tokenizer):
+    """Masks the rows of --dynamic and compares counts, positions and replacements."""
+    documents = tokenize(texts(300), tokenizer)
+    static = all_features(documents, tokenizer, settings_of(dupe_factor=10))
+    rows = all_features(documents, tokenizer, settings_of(dupe_factor=10, dynamic=True))
+    masking = Masking.from_vocab(VOCAB, 0.15, 8)
+    rng = np.random.default_rng(1)
+    dynamic = mask_examples(rows["input_ids"], rows["input_mask"], masking, rng)
+    # The pairs are the same; only the masks differ.
+    for name in ALWAYS - {"input_ids"}:
+        np.testing.assert_array_equal(rows[name], static[name])
+    originals = static["input_ids"].copy()
+    row, slot = static["masked_lm_weights"].nonzero()
+    originals[row, static["masked_lm_positions"][row, slot]] = static["masked_lm_ids"][row, slot]
+    np.testing.assert_array_equal(originals, rows["input_ids"])
+
+    counts = dynamic["masked_lm_weights"].sum(axis=1)
+    np.testing.assert_array_equal(counts, static["masked_lm_weights"].sum(axis=1))
+    np.testing.assert_array_equal(counts, num_to_predict(rows["input_mask"].sum(axis=1), 0.15, 8))
+    tables = []
+    for features in (static, dynamic):
+        predicted = features["masked_lm_weights"] > 0
+        positions = features["masked_lm_positions"]
+        now = np.take_along_axis(features["input_ids"], positions, axis=1)[predicted]
+        before = features["masked_lm_ids"][predicted]
+        fate = np.where(now == MASK, 0, np.where(now == before, 1, 2))
+        tables.append((np.bincount(fate), np.bincount(positions[predicted], minlength=32)[1:]))
+    for old, new in zip(*tables, strict=True):
+        table = np.stack([old, new])[:, old + new > 20]
+        assert stats.chi2_contingency(table).pvalue > 1e-4
+
+
+def test_no_documents_give_an_empty_shard(vocab_file, tmp_path):
+    for kind in KINDS:
+        note = write_shard_of([], 0, vocab_file, settings_of(**kind), str(tmp_path / "shard"))
+        assert (note["examples"], note["bytes"]) == (0, 0)
+
+
+def test_rows_do_not_depend_on_the_batch_size(tokenizer, monkeypatch):
+    """Checks rows without masks: static masks do depend on the batch size."""
+    documents = tokenize(texts(), tokenizer)
+    settings = settings_of(dynamic=True, pack=True)
+    expected = all_features(documents, tokenizer, settings)
+    monkeypatch.setattr(shards, "_ROWS_PER_BATCH", 7)
+    for name, values in all_features(documents, tokenizer, settings).items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)

@@ -1,0 +1,580 @@
+"""Tests TextClassifier: training, saving and exporting from a checkpoint, and invalid input."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.common.errors import InputError
+from keras_bert.models import BertPretrainer
+from keras_bert.tasks import task
+from keras_bert.tasks.classification.processor import takes_pairs
+from keras_bert.tasks.classification.task import TextClassifier
+from keras_bert.tasks.fine_tuning.batches import BatchSettings, bucket_lengths, training_plan
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
+from keras_bert.tasks.load import load
+from keras_bert.tasks.loading import Source
+from keras_bert.tasks.prepared import prepare
+from tests.other_formats import WRITERS
+from tests.tasks.classification import classify_on_backend
+
+# From 4 to 31 tokens.
+TEXTS = [f"{('bad ', 'good ')[i % 2] * (1 + i * 7 % 28)}film" for i in range(32)]
+LABELS = [("neg", "pos")[i % 2] for i in range(32)]
+PAIRS = (TEXTS, [f"it is {'very ' * (i % 3)}a book" for i in range(32)])
+FAST = {"verbose": 0, "batch_size": 4, "seed": 0, "learning_rate": 1e-2, "jit_compile": False}
+
+
+def open_new(pretrained, **changes):
+    return TextClassifier.from_pretrained(
+        pretrained, **{"labels": ["neg", "pos"], "max_seq_length": 32} | changes
+    )
+
+
+def weights_of(task):
+    return [keras.ops.convert_to_numpy(weight) for weight in task.model.weights]
+
+
+@pytest.fixture(scope="module")
+def options(pretrained):
+    """Returns options of `fit` with which the first two batches have one length, the third another.
+
+    Keras would infer the shapes of all batches from the first two.
+    """
+    lengths = prepare(open_new(pretrained).processor.preprocess, [TEXTS]).examples.lengths
+    buckets = bucket_lengths(32)
+    for seed in range(1000):
+        chosen = training_plan(lengths, BatchSettings(4, seed=seed, length_pool=1))
+        found = [np.searchsorted(buckets, lengths[chosen(step)[0]].max()) for step in range(3)]
+        if found[0] == found[1] != found[2]:
+            return FAST | {"seed": seed, "length_pool": 1, "epochs": 3}
+    raise AssertionError
+
+
+@pytest.fixture(scope="module")
+def trained(pretrained, options, tmp_path_factory):
+    """Returns a classifier after three epochs, its history, and the folder of its callbacks."""
+    folder = tmp_path_factory.mktemp("callbacks")
+    keras.utils.set_random_seed(1)
+    classifier = open_new(pretrained)
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(folder / "best.weights.h5", save_weights_only=True),
+        keras.callbacks.ModelCheckpoint(folder / "best.keras", monitor="val_loss"),
+        keras.callbacks.TensorBoard(folder / "tensorboard", write_graph=False),
+        keras.callbacks.EarlyStopping(monitor="val_accuracy", patience=3),
+    ]
+    held_out = (TEXTS[:10], LABELS[:10])
+    history = classifier.fit(
+        TEXTS, LABELS, validation_data=held_out, callbacks=callbacks, **options
+    )
+    return classifier, history.history, folder
+
+
+def test_fit_learns_and_reports_the_metrics_of_both_sets(trained):
+    classifier, history, _ = trained
+    names = {"loss", "accuracy", "val_loss", "val_accuracy", "val_f1_macro"}
+    assert history.keys() >= names
+    assert {len(values) for name, values in history.items() if name in names} == {3}
+    assert history["loss"][-1] < history["loss"][0]
+    assert history["val_accuracy"][-1] == 1.0
+    metrics = classifier.evaluate(TEXTS, LABELS)
+    assert metrics.keys() == {"loss", "accuracy", "f1_macro"}
+    assert classifier.evaluate(TEXTS[:10], LABELS[:10], batch_size=3)["loss"] == pytest.approx(
+        history["val_loss"][-1], abs=1e-5
+    )
+
+
+def test_callbacks_write_their_files(trained):
+    classifier, _, folder = trained
+    assert list((folder / "tensorboard").rglob("events*"))
+    logits = classifier.predict(TEXTS[:5])["logits"]
+    loaded = keras.models.load_model(folder / "best.keras")
+    for found in (loaded.weights, None):
+        if found is None:
+            before = weights_of(classifier)
+            classifier.model.load_weights(folder / "best.weights.h5")
+            found = before
+        for mine, theirs in zip(weights_of(classifier), found, strict=True):
+            np.testing.assert_array_equal(mine, keras.ops.convert_to_numpy(theirs))
+    np.testing.assert_allclose(classifier.predict(TEXTS[:5])["logits"], logits, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_seed_of_fit_determines_the_weights(pretrained, trained, options):
+    keras.utils.set_random_seed(2)  # The new head is initialized with other values.
+    classifier = open_new(pretrained)
+    classifier.fit(TEXTS, LABELS, **options)
+    for mine, theirs in zip(weights_of(classifier), weights_of(trained[0]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_evaluate_logs_the_number_of_truncated_texts(trained, caplog):
+    classifier = trained[0]
+    limit = classifier.settings.max_seq_length
+    classifier.evaluate(["good " * limit, "good"], LABELS[:2])
+    assert f"1 of 2 texts are truncated to max_seq_length={limit} tokens" in caplog.text
+
+
+def test_predictions_do_not_depend_on_the_batch(trained, monkeypatch):
+    classifier = trained[0]
+    alone = [classifier.predict([text])["logits"][0] for text in TEXTS[:5]]
+    monkeypatch.setattr(task, "prepare", lambda *a, **k: prepare(*a, **k, chunk_size=3))
+    for batch_size in (1, 2, 32):
+        answers = classifier.predict(np.array(TEXTS[:5]), batch_size=batch_size)
+        np.testing.assert_allclose(answers["logits"], alone, atol=1e-5)
+        assert answers["label"].tolist() == [LABELS[i] for i in range(5)]
+        np.testing.assert_allclose(answers["probabilities"].sum(axis=1), 1, atol=1e-6)
+
+
+def test_empty_list_of_texts_gives_empty_arrays(trained):
+    for empty in ([], ([], []), np.array([])):
+        answers = trained[0].predict(empty)
+        assert {name: value.shape for name, value in answers.items()} == {
+            "label": (0,),
+            "probabilities": (0, 2),
+            "logits": (0, 2),
+            "truncated": (0,),
+        }
+
+
+def test_any_string_is_accepted_as_text(trained):
+    texts = ["", " ", "\ud800", "good\x00", "\u4f60", "a" * 10_000, "[CLS] [MASK]"]
+    answers = trained[0].predict(texts)
+    assert np.isfinite(answers["logits"]).all()
+    assert len(answers["label"]) == len(texts)
+
+
+def test_saved_model_reloads_unchanged(trained, tmp_path):
+    classifier = trained[0]
+    classifier.save_pretrained(tmp_path / "out")
+    expected = classifier.predict(TEXTS[:5])
+    for opened in (load(tmp_path / "out"), TextClassifier.from_pretrained(tmp_path / "out")):
+        assert isinstance(opened, TextClassifier)
+        assert opened.settings == classifier.settings
+        answers = opened.predict(TEXTS[:5])
+        np.testing.assert_array_equal(answers["logits"], expected["logits"])
+        assert answers["label"].tolist() == expected["label"].tolist()
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "neg", "1": "pos"}
+    # The same names in another order are accepted, other names are rejected.
+    assert TextClassifier.from_pretrained(tmp_path / "out", ["pos", "neg"]).labels == ("neg", "pos")
+    with pytest.raises(InputError, match=r"labels=\['a', 'b'\]: .*has the labels neg, pos; exp"):
+        TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b"])
+    with pytest.raises(InputError, match=r"labels=\['a', 'b', 'c'\]: .*neg, pos"):
+        TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b", "c"])
+
+
+@pytest.mark.slow
+def test_exported_model_gives_the_same_predictions(trained, tmp_path):
+    classifier = trained[0]
+    folder = classifier.export(tmp_path / "reviews" / "1")
+    assert folder == tmp_path / "reviews" / "1"
+    exported = load(folder)
+    assert exported.settings == classifier.settings
+    texts = [*TEXTS[:5], "", "good \u00e9"]
+    expected, answers = classifier.predict(texts), exported.predict(texts, batch_size=3)
+    assert answers.keys() == expected.keys()
+    assert answers["label"].tolist() == expected["label"].tolist()
+    for name in ("probabilities", "logits"):
+        np.testing.assert_allclose(answers[name], expected[name], atol=1e-5)
+    assert exported.predict([])["logits"].shape == (0, 2)
+    assert exported.evaluate(TEXTS, LABELS) == pytest.approx(
+        classifier.evaluate(TEXTS, LABELS), abs=1e-5
+    )
+    with pytest.raises(InputError, match=r"got text, text_pair; the exported model expects text"):
+        exported.predict((["a"], ["b"]))
+    for call in (
+        lambda: exported.fit(TEXTS, LABELS),
+        lambda: exported.model,
+        lambda: exported.save_pretrained(tmp_path / "out"),
+        lambda: exported.export(tmp_path / "2"),
+    ):
+        with pytest.raises(InputError, match="an exported model has no Keras model"):
+            call()
+
+
+@pytest.mark.parametrize("format", ["hugging_face", "tf1", "keras_hub", "run"])
+def test_checkpoint_of_every_format_opens(pretrained, format, tmp_path):
+    path = tmp_path / "checkpoint"
+    if format == "run":
+        shutil.copytree(pretrained, path / "model")
+        (path / "run.json").write_text('{"settings": {"max_seq_length": 24}}')
+    else:
+        model = BertPretrainer.from_pretrained(pretrained)
+        WRITERS[format](path, model, open_checkpoint(pretrained).description)
+    classifier = TextClassifier.from_pretrained(path, labels=["0", "1"])
+    assert classifier.settings.max_seq_length == (24 if format == "run" else 32)
+    expected = open_new(pretrained).model.encoder
+    for mine, theirs in zip(classifier.model.encoder.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (mine, theirs)))
+
+
+@pytest.fixture(scope="module")
+def several(pretrained):
+    """Returns a multi-label classifier that is trained on pairs."""
+    classifier = open_new(pretrained, labels=["good", "very"], problem_type="multi_label")
+    labels = [[name for name in ("good", "very") if name in text] for text in TEXTS]
+    classifier.fit(PAIRS, labels, epochs=4, **FAST | {"learning_rate": 1e-2})
+    return classifier, labels
+
+
+@pytest.mark.slow
+def test_multiple_labels_of_pairs(several, tmp_path):
+    classifier, labels = several
+    metrics = classifier.evaluate(PAIRS, labels)
+    assert metrics.keys() == {"loss", "accuracy", "f1_micro", "f1_macro"}
+    assert metrics["f1_micro"] > 0.7
+    answers = classifier.predict(PAIRS)
+    for names, row in zip(answers["labels"], answers["probabilities"], strict=True):
+        order = [classifier.labels[i] for i in np.argsort(-row) if row[i] > 0.5]
+        assert names.tolist() == order + [""] * (2 - len(order))
+    # It was trained on pairs, so its export takes pairs.
+    classifier.save_pretrained(tmp_path / "out")
+    exported = load(load(tmp_path / "out").export(tmp_path / "serving" / "1"))
+    found = exported.predict(PAIRS)
+    assert found["labels"].tolist() == answers["labels"].tolist()
+    np.testing.assert_allclose(found["logits"], answers["logits"], atol=1e-5)
+
+
+@pytest.mark.slow
+def test_regression_with_early_stopping(pretrained, tmp_path):
+    numbers = [float("good" in text) - 0.5 for text in TEXTS]
+    model = TextClassifier.from_pretrained(pretrained, problem_type="regression", max_seq_length=32)
+    stopping = keras.callbacks.EarlyStopping(
+        monitor="val_loss", min_delta=9.0, patience=1, restore_best_weights=True
+    )
+    data = (TEXTS, np.array(numbers))
+    history = model.fit(*data, validation_data=data, epochs=9, callbacks=[stopping], **FAST)
+    assert "accuracy" not in history.history
+    assert len(history.history["val_pearson"]) == 2
+    metrics = model.evaluate(TEXTS, numbers)
+    assert metrics.keys() == {"loss", "pearson", "spearman"}
+    assert metrics["loss"] == pytest.approx(history.history["val_loss"][0], abs=1e-5)
+    assert metrics["loss"] != pytest.approx(history.history["val_loss"][1], abs=1e-5)
+    assert model.labels == ()
+    model.save_pretrained(tmp_path / "out")
+    opened = load(tmp_path / "out")
+    assert opened.settings.problem_type == "regression"
+    np.testing.assert_array_equal(opened.predict(TEXTS)["score"], model.predict(TEXTS)["score"])
+
+
+def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
+    trained[0].save_pretrained(tmp_path / "out")
+    classifier = load(tmp_path / "out")
+    before = classifier.predict(TEXTS[:3])["logits"]
+    head = classifier.model.classifier
+    head.enable_lora(2)
+    head.lora_kernel_b.assign(np.ones(head.lora_kernel_b.shape))
+    after = classifier.predict(TEXTS[:3])["logits"]
+    assert np.abs(after - before).max() > 1e-3
+    batch = prepare(classifier.processor.preprocess, [TEXTS[:1]]).examples.input_ids[np.newaxis]
+    inputs = {"input_ids": batch, "input_mask": batch * 0 + 1, "segment_ids": batch * 0}
+    np.testing.assert_allclose(classifier.model(inputs)["logits"], after[:1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "pair"),
+    [
+        ({"task_name": "MRPC"}, True),
+        ({"task_name": "mrpc"}, True),
+        ({"task_name": "stsb"}, True),
+        ({"task_name": "sst2"}, False),
+        ({"task_name": "custom"}, False),
+        ({"task_name": "Custom", "text_pair_column": "b"}, True),
+        ({"text_pair_column": ""}, False),
+        ({}, False),
+    ],
+)
+def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
+    pretrained, settings, pair, tmp_path
+):
+    source = Source(open_checkpoint(pretrained), EarlierRun(tmp_path, settings, {}))
+    assert takes_pairs(source) is pair
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"labels": None},
+            r"labels is None, but .* has no classification head; expected the class",
+        ),
+        ({"labels": ["a"]}, r"labels=\['a'\]: expected at least two different names"),
+        ({"labels": ["a", "a"]}, r"labels=\['a', 'a'\]: expected at least two different names"),
+        ({"labels": "ab"}, r"labels is 'ab', a str; expected a list of names"),
+        ({"max_seq_length": 33}, r"max_seq_length=33: expected from 5 to the model's 32 positions"),
+        ({"max_seq_length": 4}, r"max_seq_length=4: expected from 5 to"),
+        ({"max_seq_length": "32"}, r"max_seq_length='32': expected a whole number"),
+        ({"problem_type": "single"}, r"problem_type='single': expected one of single_label, multi"),
+        (
+            {"problem_type": "regression"},
+            r"labels=\['neg', 'pos'\]: expected no labels for a regression",
+        ),
+    ],
+)
+def test_settings_that_do_not_match_the_model_are_rejected(pretrained, arguments, message):
+    with pytest.raises(InputError, match=message):
+        open_new(pretrained, **arguments)
+
+
+def test_path_that_is_not_a_checkpoint_is_rejected(tmp_path):
+    with pytest.raises(InputError, match=str(tmp_path)):
+        TextClassifier.from_pretrained(tmp_path)
+    with pytest.raises(InputError, match="nowhere"):
+        TextClassifier.from_pretrained(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("architecture", ["BertForTokenClassification", "BertForQuestionAnswering"])
+def test_model_of_another_task_is_rejected(pretrained, architecture, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": [architecture]}))
+    message = rf"path='.*model': is a {architecture}; TextClassifier expects a model for its own"
+    with pytest.raises(InputError, match=message):
+        TextClassifier.from_pretrained(tmp_path / "model", labels=["a", "b"])
+
+
+def test_pairs_need_a_model_with_two_segments(make_checkpoint, tmp_path):
+    path = make_checkpoint(tmp_path / "bert", ["a", "b"], type_vocab_size=1)
+    classifier = TextClassifier.from_pretrained(path, labels=["0", "1"])
+    message = r"texts is a tuple of pairs, but the model has type_vocab_size 1; expected single"
+    for call in (
+        lambda: classifier.predict((["a"], ["b"])),
+        lambda: classifier.fit((["a"], ["b"]), ["0"]),
+        lambda: classifier.evaluate((["a"], ["b"]), ["0"]),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "given", "message"),
+    [
+        (["a", "b"], ["neg"], {}, "texts has 2 items, labels has 1 items; expected lists of the"),
+        ("a text", ["neg"], {}, "texts is 'a text', a str; expected a list of strings"),
+        (["a", 5], ["neg", "pos"], {}, r"texts\[1\] is 5, a int; expected a string"),
+        ((["a"], ["b", "c"]), ["neg"], {}, r"texts\[0\] has 1 items, texts\[1\] has 2 items"),
+        (["a"], "neg", {}, "labels is 'neg', a str; expected a list of labels"),
+        (["a"], ["good"], {}, "labels, item 0: unknown label 'good'; expected one of neg, pos"),
+        (["a"], [["neg"]], {}, r"labels\[0\] is \['neg'\]; expected a class name"),
+        (["a"], [None], {}, "labels, item 0: expected a label, got null"),
+        ([], [], {}, r"fit\(\) got no examples; expected at least one"),
+        (["a"], ["neg"], {"epochs": 0}, "epochs=0: expected a whole number of at least 1"),
+        (["a"], ["neg"], {"batch_size": 1.5}, "batch_size=1.5: expected a whole number"),
+        (["a"], ["neg"], {"learning_rate": 0}, "learning_rate=0: expected a number above 0"),
+        (["a"], ["neg"], {"learning_rate": "x"}, "learning_rate='x': expected a number$"),
+        (["a"], ["neg"], {"seed": -1}, "seed=-1: expected a whole number from 0"),
+        (["a"], ["neg"], {"lr": 1.0}, r"fit\(\) got unknown arguments lr; expected any of epochs"),
+        (["a"], ["neg"], {"validation_data": ["a"]}, r"validation_data is \['a'\]; expected a tup"),
+        (["a"], ["neg"], {"validation_data": ([], [])}, "validation_data is empty; expected at l"),
+        (
+            ["a"],
+            ["neg"],
+            {"validation_data": (["a"], ["x"])},
+            r"validation_data\[1\], item 0: unknown label 'x'",
+        ),
+        (
+            ["a"],
+            ["neg"],
+            {"validation_data": (["a"], [])},
+            r"validation_data\[0\] has 1 items, validation_data\[1\] has 0 items",
+        ),
+    ],
+)
+def test_invalid_arguments_of_fit_are_named_before_any_computation(
+    trained, texts, labels, given, message
+):
+    classifier = trained[0]
+    before, source = weights_of(classifier), classifier.settings
+    with pytest.raises(InputError, match=message):
+        classifier.fit(texts, labels, **given)
+    assert classifier.settings == source
+    for mine, theirs in zip(weights_of(classifier), before, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_invalid_arguments_of_evaluate_and_predict_are_named(trained, several):
+    classifier = trained[0]
+    with pytest.raises(InputError, match=r"evaluate\(\) got no texts; expected at least one"):
+        classifier.evaluate([], [])
+    with pytest.raises(InputError, match="texts has 1 items, labels has 2 items"):
+        classifier.evaluate(["a"], ["neg", "pos"])
+    for call in (classifier.predict, lambda *a, **k: classifier.evaluate(*a, ["neg"], **k)):
+        with pytest.raises(InputError, match="batch_size=0: expected a whole number"):
+            call(["a"], batch_size=0)
+        with pytest.raises(InputError, match="texts is 'a', a str; expected a list of strings"):
+            call("a")
+    with pytest.raises(InputError, match=r"labels\[0\] is 'good'; expected a list of class names"):
+        several[0].evaluate(["a"], ["good"])
+    with pytest.raises(InputError, match="unknown label 'bad'; expected some of good, very"):
+        several[0].evaluate(["a"], [["bad"]])
+
+
+def test_labels_of_any_type_convertible_to_a_name_are_accepted(pretrained):
+    classifier = open_new(pretrained, labels=[0, 1])
+    assert classifier.labels == ("0", "1")
+    for labels in ([0, 1], np.array([0, 1]), [np.int64(0), "1"], ["0", "1"]):
+        assert classifier.evaluate(["a", "b"], labels).keys() == {"loss", "accuracy", "f1_macro"}
+
+
+def test_multi_hot_arrays_are_read_as_a_column_for_each_label(pretrained):
+    classifier = open_new(pretrained, labels=["c", "a", "b"], problem_type="multi_label")
+    texts, names = ["good", "bad film", "very"], [["a", "b"], [], ["c"]]
+    expected = classifier.evaluate(texts, names)
+    rows = [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
+    for kind in (bool, np.int8, np.int64, np.float32):
+        assert classifier.evaluate(texts, np.array(rows, kind)) == expected
+    for given in (rows, [np.array(row) for row in rows], tuple(map(tuple, rows))):
+        assert classifier.evaluate(texts, given) == expected
+    assert classifier.evaluate(texts, [np.array(row, "S1") for row in names]) == expected
+    for wrong in (np.array(rows)[:, :2], np.array(rows) * 2, np.array(rows) / 2):
+        with pytest.raises(InputError, match=r"unknown label '.*'; expected some of c, a, b"):
+            classifier.evaluate(texts, wrong)
+
+
+def test_numbers_that_may_be_names_or_a_multi_hot_array_are_rejected(pretrained):
+    classifier = open_new(pretrained, labels=["0", "1", "2"], problem_type="multi_label")
+    texts, rows = ["good", "bad film"], [[0, 1, 1], [1, 0, 0]]
+    message = (
+        "labels: found a 0 or 1 for each label, but 0 and 1 also name labels; expected names as "
+        "strings, or a bool array with a column for each label"
+    )
+    for given in (np.array(rows), rows):
+        for call in (classifier.evaluate, classifier.fit):
+            with pytest.raises(InputError) as caught:
+                call(texts, given)
+            assert str(caught.value) == message
+    expected = classifier.evaluate(texts, [["1", "2"], ["0"]])
+    assert classifier.evaluate(texts, np.array(rows, bool)) == expected
+    assert classifier.evaluate(texts, [[1, 2], [0]]) == expected
+
+
+def test_labels_that_are_not_names_or_numbers_are_rejected(pretrained):
+    classifier = open_new(pretrained)
+    assert classifier.evaluate(["a"], np.array([b"pos"])) == classifier.evaluate(["a"], ["pos"])
+    with pytest.raises(InputError, match=r"labels\[0\] is <object .*; expected a class name"):
+        classifier.evaluate(["a"], [object()])
+
+
+@pytest.mark.slow
+def test_fit_keeps_the_metrics_of_the_task_and_forgets_pairs(pretrained, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "run" / "model")
+    (tmp_path / "run" / "run.json").write_text('{"settings": {"task_name": "QQP"}}')
+    classifier = open_new(tmp_path / "run", labels=["0", "1"])
+    data = (["good", "bad film"], ["1", "0"])
+    before = classifier.evaluate(*data)
+    assert before.keys() == {"loss", "accuracy", "f1"}
+    pairs = (data[0], data[0])
+    classifier.fit(pairs, data[1], **FAST, epochs=1)
+    assert classifier.settings.pair
+    classifier.fit(*data, **FAST, epochs=1)
+    assert not classifier.settings.pair  # An export takes single texts again.
+    assert classifier.example_request().keys() == {"text"}
+    assert classifier.evaluate(*data).keys() == before.keys()
+
+
+def test_untrained_model_is_not_exported(pretrained, tmp_path):
+    message = r"model: lacks the weights classifier/kernel, classifier/bias; exp"
+    with pytest.raises(InputError, match=message):
+        open_new(pretrained).export(tmp_path / "1")
+    assert not (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a/first",), "is not a version number"),
+        (("1", "tflite"), "format='tflite': expected one of saved_model, onnx"),
+        (("1", "onnx", "bfloat16"), "compute_type has no effect with format='onnx'"),
+        (("1", "saved_model", "float16"), "compute_type='float16': expected one of float32, bfl"),
+        (("1", "saved_model", None, True), "int8 has no effect with format='saved_model'"),
+    ],
+)
+def test_invalid_arguments_of_export_are_named(trained, arguments, message, tmp_path):
+    place, *others = arguments
+    names = ("format", "compute_type", "int8")
+    with pytest.raises(InputError, match=message):
+        trained[0].export(tmp_path / place, **dict(zip(names, others, strict=False)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_tokenizer_with_another_vocabulary_is_rejected(pretrained, trained):
+    from keras_bert.text.tokenizer import BertTokenizer
+
+    own = trained[0].tokenizer
+    other = BertTokenizer([*own.vocab, "more"])
+    with pytest.raises(InputError, match=r"tokenizer: has 16 tokens, but .* has vocab_size 15"):
+        open_new(pretrained, tokenizer=other)
+    assert open_new(pretrained, tokenizer=own).tokenizer is own
+
+
+@pytest.fixture(scope="module")
+def untrained(make_checkpoint, tmp_path_factory):
+    """Returns the folder of an untrained classifier without dropout."""
+    folder = tmp_path_factory.mktemp("untrained")
+    sizes = {"initializer_range": 0.2, "max_position_embeddings": 96}
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    words = ["good", "bad", "film", "very"]
+    encoder = make_checkpoint(folder / "bert", words, **sizes, **no_dropout)
+    open_new(encoder, max_seq_length=96).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(scope="module", params=["jax", "torch"])
+def on_backend(request, backend_python, untrained, root, tmp_path_factory):
+    """Returns a backend, and the report and model of a training on it.
+
+    Preprocessing and decoding run in TensorFlow, and the model runs on the other backend.
+    """
+    python = backend_python(request.param)
+    folder = tmp_path_factory.mktemp(request.param) / "out"
+    script = root / "tests" / "tasks" / "classification" / "classify_on_backend.py"
+    environment = os.environ | {"KERAS_BACKEND": request.param, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [python, script, untrained, folder],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return request.param, json.loads(done.stdout.splitlines()[-1]), folder
+
+
+def test_other_backends_train_and_predict_as_tensorflow(on_backend, untrained):
+    _, report, folder = on_backend
+    classifier = TextClassifier.from_pretrained(untrained, max_seq_length=96)
+    data = (classify_on_backend.TEXTS, classify_on_backend.LABELS)
+    for name in ("history", "second_history"):  # The last batch of each epoch has two texts.
+        fitted = classifier.fit(*data, validation_data=data, **classify_on_backend.OPTIONS)
+        assert report[name].keys() == fitted.history.keys()
+        for metric, values in fitted.history.items():
+            np.testing.assert_allclose(report[name][metric], values, atol=1e-3)
+    assert report["untrained"] == []
+    mine = load(folder).predict(classify_on_backend.TEXTS)
+    assert mine["label"].tolist() == report["label"]
+    np.testing.assert_allclose(mine["logits"], report["logits"], atol=1e-5)
+
+
+def test_jax_compiles_few_programs_and_keeps_them_for_the_next_fit(on_backend):
+    backend, report, _ = on_backend
+    if backend == "jax":
+        # Fit: training batches of 32, 64 and 96 tokens, partial ones, and one evaluation batch.
+        # Prediction: 1, 2, 4 and 8 texts.
+        assert report["compilations"] == {"fit": 5, "predict": 4, "second_fit": 0}
+
+
+def test_next_fit_has_its_own_learning_rate(on_backend):
+    _, report, _ = on_backend
+    assert 0 < report["moved_at_a_low_rate"] < 1e-4
+
+
+def test_threads_predict_at_the_same_time(on_backend):
+    _, report, _ = on_backend
+    assert report["failures"] == []

@@ -1,0 +1,505 @@
+"""TextEmbedder: vectors, training with fit, exported signatures."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tracemalloc
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.common import host_memory
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import BertEncoder
+from keras_bert.serving.network import Network
+from keras_bert.tasks.embedding.losses import EmbeddingLoss
+from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
+from keras_bert.tasks.embedding.task import ServedEmbedding, TextEmbedder
+from keras_bert.tasks.load import load
+from keras_bert.text.padding import pad_segments
+from keras_bert.text.strings import encode_texts
+from keras_bert.text.tokenizer import BertTokenizer
+
+TEXTS = ["The film is good.", "", f"{'very ' * 40}good", "a book", "\ud800 it"]
+
+
+@pytest.fixture(scope="module")
+def embedder(pretrained):
+    return TextEmbedder.from_pretrained(pretrained, max_seq_length=16)
+
+
+def test_vectors_are_those_of_the_encoder(embedder):
+    vectors = embedder.predict(TEXTS)
+    assert vectors.pop("truncated").tolist() == [False, False, True, False, False]
+    lengths = [len(ids) for ids in embedder.preprocess(encode_texts(TEXTS)).input_ids.numpy()]
+    assert vectors.pop("num_tokens").tolist() == lengths
+    assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (len(TEXTS), 16)
+    )
+    for index, text in enumerate(TEXTS):
+        encoded = text.encode("utf-8", "ignore")
+        ids = embedder.processor.preprocess([encoded]).input_ids.numpy()
+        assert ids.shape[1] <= 16
+        outputs = embedder.model(
+            {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
+        )
+        hidden = np.asarray(outputs["sequence_output"])[0]
+        np.testing.assert_allclose(vectors["cls"][index], hidden[0], atol=1e-5)
+        np.testing.assert_allclose(vectors["mean"][index], hidden.mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(
+            vectors["pooled"][index], np.asarray(outputs["pooled_output"])[0], atol=1e-5
+        )
+
+
+def test_vectors_do_not_depend_on_the_batch(embedder):
+    texts = TEXTS * 3
+    expected = embedder.predict(texts)
+    for batch_size in (1, 4):
+        for name, value in embedder.predict(texts, batch_size=batch_size).items():
+            np.testing.assert_allclose(value, expected[name], atol=1e-5)
+
+
+def test_hidden_states_stay_on_the_device(make_checkpoint, tmp_path):
+    sizes = {"hidden_size": 64, "max_position_embeddings": 256}
+    wide = TextEmbedder.from_pretrained(make_checkpoint(tmp_path / "bert", ["a"], **sizes), 256)
+    texts = ["a " * 250] * 32
+    wide.predict(texts)  # Traces the model.
+    tracemalloc.start()
+    try:
+        wide.predict(texts)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * 32 * 256 * 64 / 2  # Half of the hidden states, in bytes.
+
+
+def test_evaluation_of_symmetric_pairs_ignores_the_text_of_the_anchor(embedder):
+    scores = embedder.evaluate((["a film", "the book"], ["the book", "a film"]))
+    assert scores["recall_at_1"] == 1.0
+
+
+def test_empty_list_of_texts_gives_empty_arrays(embedder):
+    vectors = embedder.predict([])
+    assert vectors.pop("truncated").shape == vectors.pop("num_tokens").shape == (0,)
+    assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (0, 16)
+    )
+
+
+@pytest.mark.slow
+def test_saved_and_exported_models_give_the_same_vectors(pretrained, embedder, tmp_path):
+    unit = TextEmbedder.from_pretrained(pretrained, 16, normalize=True)
+    expected = unit.predict(TEXTS)
+    for name, value in embedder.predict(TEXTS).items():
+        if name in ("truncated", "num_tokens"):
+            continue
+        lengths = np.linalg.norm(value, axis=1, keepdims=True)
+        np.testing.assert_allclose(expected[name], value / lengths, atol=1e-5)
+    unit.save_pretrained(tmp_path / "out")
+    opened = load(tmp_path / "out")
+    assert isinstance(opened, TextEmbedder)
+    exported = load(opened.export(tmp_path / "vectors" / "1"))
+    for other in (opened, exported):
+        assert other.settings == unit.settings
+        found = other.predict(TEXTS, batch_size=2)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, atol=1e-5)
+        assert other.predict([])["mean"].shape == (0, 16)
+
+
+def test_encoder_without_a_pooler_has_no_pooled_vector(pretrained, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    weights = {name: value for name, value in load_file(file).items() if "pooler" not in name}
+    save_file(weights, file)
+    assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"]).keys() == {
+        "cls",
+        "mean",
+        "truncated",
+        "num_tokens",
+    }
+
+
+def test_fine_tuned_model_gives_embeddings(pretrained, tmp_path):
+    """The heads of a fine-tuned model are ignored."""
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    settings = json.loads(file.read_text()) | {"architectures": ["BertForTokenClassification"]}
+    file.write_text(json.dumps(settings))
+    assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"])["cls"].shape == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.predict("a text"), "texts is 'a text', a str; expected a list of strings"),
+        (lambda it: it.predict(["a", None]), r"texts\[1\] is None, a NoneType; expected a string"),
+        (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
+        (lambda it: it.predict(["a"], batch_size=-1), "batch_size=-1: expected a whole number"),
+        (lambda it: it.predict(["a"], size=17), "size=17: expected a whole number from 1 to 16"),
+        (lambda it: it.predict(["a"], size=0), "size=0: expected a whole number from 1 to 16"),
+    ],
+)
+def test_invalid_arguments_are_named(embedder, call, message):
+    with pytest.raises(InputError, match=message):
+        call(embedder)
+
+
+def test_length_above_the_number_of_positions_is_rejected(pretrained):
+    with pytest.raises(InputError, match="max_seq_length=64: expected from 5 to the model's 32"):
+        TextEmbedder.from_pretrained(pretrained, max_seq_length=64)
+
+
+# --- fit ---
+
+# Texts about something good or bad; the score is whether two texts agree.
+FIRST = [f"{'very ' * (i % 3)}{('bad', 'good')[i % 2]} film" for i in range(12)]
+SECOND = [f"{'it is ' * (i % 2)}a {('bad', 'good')[i // 2 % 2]} book ." for i in range(12)]
+SCORES = [0.9 if i % 2 == i // 2 % 2 else -0.4 for i in range(12)]
+PAIRS = (["good film", "bad film", "very book"], ["a good book .", "it is bad", "very very"])
+FAST = {"verbose": 0, "batch_size": 6, "learning_rate": 1e-2, "jit_compile": False}
+
+
+def open_new(pretrained, **changes):
+    return TextEmbedder.from_pretrained(pretrained, 16, **changes)
+
+
+def weights_of(embedder):
+    return {
+        variable.path: keras.ops.convert_to_numpy(variable) for variable in embedder.model.weights
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(pretrained, tmp_path_factory):
+    """Returns an embedder after four epochs, its history and the folder of its callback."""
+    embedder, folder = open_new(pretrained), tmp_path_factory.mktemp("callbacks")
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(folder / "best.keras", monitor="val_spearman", mode="max")
+    ]
+    loss = EmbeddingLoss("cosent", sizes=(16, 4))
+    held_out = ((FIRST, SECOND), SCORES)
+    history = embedder.fit(
+        (FIRST, SECOND),
+        SCORES,
+        loss=loss,
+        epochs=4,
+        seed=0,
+        validation_data=held_out,
+        callbacks=callbacks,
+        **FAST,
+    )
+    return embedder, history.history, folder
+
+
+@pytest.mark.slow
+def test_fit_learns_the_order_of_the_scores(pretrained, trained):
+    embedder, history, _ = trained
+    before = open_new(pretrained).evaluate((FIRST, SECOND), SCORES)["spearman"]
+    scores = embedder.evaluate((FIRST, SECOND), SCORES, batch_size=3)
+    assert scores.keys() == {"spearman", "pearson", "spearman_4", "pearson_4"}
+    assert scores["spearman"] > max(before, 0.8)
+    assert len(history["loss"]) == 4
+    assert history["val_spearman_4"][-1] == pytest.approx(scores["spearman_4"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_saved_model_keeps_pooling_sizes_and_vectors(trained, tmp_path):
+    embedder = trained[0]
+    embedder.save_pretrained(tmp_path / "out")
+    modules = json.loads((tmp_path / "out" / "modules.json").read_text())
+    assert [module["type"].split(".")[-1] for module in modules] == ["Transformer", "Pooling"]
+    opened = load(tmp_path / "out")
+    assert opened.settings == embedder.settings
+    assert (opened.settings.pooling, opened.settings.matryoshka_sizes) == ("mean", (16, 4))
+    expected = embedder.predict(FIRST)["mean"]
+    np.testing.assert_allclose(opened.predict(FIRST)["mean"], expected, atol=1e-6)
+    np.testing.assert_allclose(opened.predict(FIRST, size=4)["mean"], expected[:, :4], atol=1e-6)
+    opened.save_pretrained(tmp_path / "out")  # A directory of an earlier save is replaced.
+    exported = load(opened.export(tmp_path / "vectors" / "1"))
+    assert exported.settings == embedder.settings
+    assert exported.evaluate((FIRST, SECOND), SCORES)["spearman"] == pytest.approx(
+        embedder.evaluate((FIRST, SECOND), SCORES)["spearman"], abs=1e-3
+    )
+    with pytest.raises(InputError, match="an exported model has no Keras model"):
+        exported.fit((FIRST, SECOND), SCORES)
+
+
+def test_normalized_model_has_the_module_of_sentence_transformers(pretrained, tmp_path):
+    unit = open_new(pretrained, normalize=True, pooling="cls")
+    unit.save_pretrained(tmp_path / "out")
+    assert (tmp_path / "out" / "2_Normalize").is_dir()
+    pooling = json.loads((tmp_path / "out" / "1_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode_cls_token"]
+    assert not pooling["pooling_mode_mean_tokens"]
+    assert load(tmp_path / "out").settings == unit.settings
+    short = unit.predict(FIRST, size=4)["cls"]
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_callbacks_save_the_model(trained):
+    embedder, _, folder = trained
+    best = keras.models.load_model(folder / "best.keras")
+    assert best.pooling == "mean"
+    assert {v.path for v in best.encoder.weights} == {v.path for v in embedder.model.weights}
+
+
+@pytest.mark.slow
+def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
+    embedder = open_new(pretrained, pooling="cls")
+    before = weights_of(embedder)
+    triplets = (FIRST, FIRST[::-1], SECOND)
+    held_out = (PAIRS, None)
+    history = embedder.fit(triplets, epochs=2, seed=1, validation_data=held_out, **FAST).history
+    assert history.keys() >= {"val_recall_at_1", "val_recall_at_5", "val_recall_at_10"}
+    changed = {
+        path for path, value in weights_of(embedder).items() if (value != before[path]).any()
+    }
+    assert changed == {path for path in before if "pooler" not in path}
+    assert embedder.model.pooler.trainable
+    again = open_new(pretrained, pooling="cls")
+    again.fit(triplets, epochs=2, seed=1, **FAST)
+    for path, value in weights_of(again).items():
+        np.testing.assert_array_equal(value, weights_of(embedder)[path])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("steps", "jit_compile"),  # In micro-batches of 4 rows, or of 3 and the rest.
+    [(3, False), (4, False), (4, True)],
+)
+def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps, jit_compile, tmp_path):
+    pairs = (FIRST[:11], [f"{text} {'very ' * i}" for i, text in enumerate(SECOND[:11])])
+    whole, cached = open_new(pretrained), open_new(pretrained)
+    first = whole.fit(pairs, epochs=2, **FAST).history
+    second = cached.fit(
+        pairs,
+        epochs=2,
+        gradient_accumulation_steps=steps,
+        callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "last.keras")],
+        **FAST | {"jit_compile": jit_compile},
+    ).history
+    assert first["loss"][-1] != first["loss"][0]
+    np.testing.assert_allclose(second["loss"], first["loss"], rtol=1e-4)
+    for path, value in weights_of(cached).items():
+        np.testing.assert_allclose(value, weights_of(whole)[path], atol=1e-4, err_msg=path)
+    saved = keras.models.load_model(tmp_path / "last.keras")
+    inputs = {name: np.ones([1, 4], np.int32) for name in ("input_ids", "input_mask")}
+    inputs["segment_ids"] = np.zeros([1, 4], np.int32)
+    vectors = [each(inputs)["vectors"].numpy() for each in (saved, cached.prediction_model)]
+    np.testing.assert_allclose(*vectors, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2])
+def test_float16_training_moves_with_gradients_that_underflow_without_loss_scaling(
+    pretrained, steps
+):
+    embedder = open_new(pretrained, dtype="mixed_float16")
+    before = weights_of(embedder)
+    # The gradient of the hidden states is below 6e-8, the smallest number of float16.
+    loss = EmbeddingLoss("mnrl", scale=1e-6)
+    options = FAST | {"weight_decay": 0.0, "epochs": 2}
+    embedder.fit(PAIRS, loss=loss, gradient_accumulation_steps=steps, **options)
+    for path, value in weights_of(embedder).items():
+        if "pooler" not in path and not path.endswith("key/bias"):
+            assert np.abs(value - before[path]).max() > 1e-6, path
+
+
+@pytest.mark.slow
+def test_fit_restores_what_lora_has_frozen(pretrained):
+    embedder = open_new(pretrained)
+    embedder.model.enable_lora(2)
+    before, values = [v.path for v in embedder.model.trainable_variables], weights_of(embedder)
+    embedder.fit(PAIRS, epochs=2, **FAST)
+    assert [v.path for v in embedder.model.trainable_variables] == before
+    changed = [
+        path for path, value in weights_of(embedder).items() if (value != values[path]).any()
+    ]
+    assert {*changed} <= {*before}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 2])
+def test_files_of_callbacks_are_loaded_in_a_new_process(pretrained, root, tmp_path, steps):
+    callbacks = [keras.callbacks.ModelCheckpoint(tmp_path / "last.keras")]
+    embedder = open_new(pretrained)
+    embedder.fit(PAIRS, callbacks=callbacks, gradient_accumulation_steps=steps, epochs=1, **FAST)
+    code = f"""
+import keras_bert
+import keras
+model = keras.models.load_model({str(tmp_path / "last.keras")!r})
+print(type(model.optimizer).__name__, model.weights[0].path)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == f"AdamWeightDecay {embedder.model.weights[0].path}\n"
+
+
+def test_rejected_fit_keeps_the_settings(pretrained):
+    embedder = open_new(pretrained)
+    before = embedder.settings
+    loss = EmbeddingLoss("mnrl", sizes=(16, 4))
+    for options in ({"temperature": 3.0}, {"gradient_accumulation_steps": 0}):
+        with pytest.raises(InputError):
+            embedder.fit(PAIRS, loss=loss, **options, **FAST)
+        assert embedder.settings == before
+
+
+def test_vectors_that_exceed_the_memory_are_rejected(pretrained, monkeypatch):
+    embedder = open_new(pretrained)
+    needed = 4 * 2 * 3 * embedder.model.config.hidden_size  # Three texts, two vectors of each.
+    free = iter([10**9, *[needed - 1] * 9])
+    monkeypatch.setattr(host_memory, "available", lambda: next(free))
+    with pytest.raises(InputError, match=r"the vectors of 3 texts or windows need .* GB more, but"):
+        embedder.predict(PAIRS[0])
+
+
+def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
+    embedder = open_new(pretrained)
+    before = weights_of(embedder)
+    for held_out, message in (
+        ((PAIRS,), r"validation_data is .*; expected a tuple \(texts, scores\), with None"),
+        ((PAIRS, [1, 2]), r"validation_data\[0\]\[0\] has 3 items, scores has 2 items"),
+        ((PAIRS, [1, 1, 1]), "all 3 scores are 1, so Spearman's correlation is undefined"),
+        ((("a", "b"), None), r"validation_data\[0\]\[0\] is 'a', a str; expected a list"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embedder.fit(PAIRS, validation_data=held_out, **FAST)
+    for path, value in weights_of(embedder).items():
+        np.testing.assert_array_equal(value, before[path])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.fit(PAIRS, loss="cosine"), "loss='cosine': got no scores; expected scores"),
+        (lambda it: it.fit(PAIRS, [0, 1, 0], loss="mnrl"), "loss='mnrl': got scores; expected no"),
+        (lambda it: it.fit(PAIRS, [0, 1, 0], loss="l2"), "loss='l2': expected one of mnrl, cosent"),
+        (
+            lambda it: it.fit(PAIRS, [0, 2, 0]),
+            "texts, item 1: the score is 2; expected from -1 to 1",
+        ),
+        (lambda it: it.fit(PAIRS, batch_size=1), "batch size 1: the loss mnrl compares each pair"),
+        (lambda it: it.fit(PAIRS, steps=1), "unknown arguments steps"),
+        (
+            lambda it: it.fit(PAIRS, gradient_accumulation_steps=0),
+            "gradient_accumulation_steps=0: expected a whole number of at least 1",
+        ),
+        (
+            lambda it: it.fit(PAIRS, temperature=2.0),
+            "temperature: has no effect without teacher; this task has no teacher",
+        ),
+        (lambda it: it.fit(["a", "b"]), r"texts is \['a', 'b'\]; expected a tuple of two lists"),
+        (
+            lambda it: it.fit(PAIRS, loss=EmbeddingLoss("mnrl", sizes=(32,))),
+            r"sizes=\(32,\): expected different whole numbers from 1 to 16, the model's",
+        ),
+        (
+            lambda it: it.evaluate((*PAIRS, PAIRS[0])),
+            "is a tuple of 3 items; expected a tuple of two",
+        ),
+        (lambda it: it.evaluate(([], [])), "texts: has no examples; expected at least one"),
+        (lambda it: it.evaluate(PAIRS, [3, 1, 0]), "item 0: the score is 3; expected from -1 to 1"),
+    ],
+)
+def test_invalid_arguments_of_fit_and_evaluate_are_named(pretrained, call, message):
+    with pytest.raises(InputError, match=message):
+        call(open_new(pretrained))
+
+
+def test_unknown_pooling_is_rejected(pretrained):
+    with pytest.raises(InputError, match="pooling='max': expected one of mean, cls"):
+        open_new(pretrained, pooling="max")
+
+
+# --- exported signatures ---
+
+WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: BertTokenizer) -> BertEncoder:
+    keras.utils.set_random_seed(0)
+    return BertEncoder(
+        BertConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=16,
+            initializer_range=0.3,
+        )
+    )
+
+
+def serve(model, tokenizer, length, normalize):
+    """Returns the signatures of a served model."""
+    processor = EmbeddingProcessor(tokenizer, EmbedderSettings(length, normalize))
+    return ServedEmbedding(Network(model), processor).signatures()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalize", [False, True])
+def test_embeddings_equal_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
+    texts = ["The cat sat on the mat.", "", "aab", "cat " * 40, b"\xff the", *["on the mat"] * 9]
+    ids = pad_segments(
+        tokenizer.tokenize(tf.constant(texts)),
+        max_seq_length=12,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    outputs = model(ids)
+    hidden = outputs["sequence_output"].numpy()
+    mask = ids["input_mask"].numpy()[..., np.newaxis]
+    expected = {
+        "cls": hidden[:, 0],
+        "mean": (hidden * mask).sum(axis=1) / mask.sum(axis=1),
+        "pooled": outputs["pooled_output"].numpy(),
+    }
+    if normalize:
+        for name, vectors in expected.items():
+            expected[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    signatures = serve(model, tokenizer, 12, normalize)
+    for found in (
+        signatures["serving_default"](tf.constant(texts)),
+        signatures["token_ids"](**ids),
+    ):
+        assert found.keys() == {*expected, "truncated", "num_tokens"}
+        np.testing.assert_array_equal(found["num_tokens"], mask.sum(axis=1)[:, 0])
+        for name, vectors in expected.items():
+            np.testing.assert_allclose(found[name], vectors, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_text_of_1_mb_is_truncated_to_its_first_tokens(model, tokenizer):
+    embed = serve(model, tokenizer, 8, False)["serving_default"]
+    found = embed(tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat"]))
+    assert found.pop("truncated").numpy().tolist() == [True, False]
+    assert found.pop("num_tokens").numpy().tolist() == [8, 8]
+    for vectors in found.values():
+        np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
+
+
+def test_empty_batch_gives_no_vectors(model, tokenizer):
+    embed = serve(model, tokenizer, 8, True)["serving_default"]
+    found = embed(tf.constant([], tf.string))
+    assert found.pop("truncated").shape == found.pop("num_tokens").shape == (0,)
+    assert {name: vectors.shape for name, vectors in found.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (0, 16)
+    )

@@ -1,0 +1,269 @@
+"""Tags and entities of any scheme, in the graph and from exported signatures."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_bert.config import BertConfig
+from keras_bert.models import BertTokenClassifier
+from keras_bert.serving.network import Network
+from keras_bert.tasks.ner.decoding import entity_words
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor, word_windows
+from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags
+from keras_bert.tasks.ner.task import ServedTagger
+from keras_bert.text.tokenizer import BertTokenizer
+
+SCHEMES = {
+    "iob2": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"],
+    "iob1": ["I-PER", "O", "B-PER", "I-creative-work", "B-creative-work"],
+    "bioes": ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("LOC", "PER"))],
+    "untyped": ["B", "I", "O"],
+}
+
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##x", *"abcdefghijklmnop"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_entities_of_any_scheme_equal_conlleval(scheme):
+    labels = SCHEMES[scheme]
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(st.lists(st.integers(0, len(labels) - 1), max_size=8), max_size=6))
+    def check(rows):
+        tags = tf.RaggedTensor.from_row_lengths(
+            tf.constant([tag for row in rows for tag in row], tf.int32),
+            tf.constant([len(row) for row in rows], tf.int64),
+        )
+        inside, starts = (tags.with_values(v).to_list() for v in entity_words(labels, tags))
+        for row, *found in zip(rows, inside, starts, strict=True):
+            expected = iob2_tags(entities([labels[tag] for tag in row]), len(row))
+            assert [tag != "O" for tag in expected] == found[0]
+            assert [tag[0] == "B" for tag in expected] == found[1]
+
+    check()
+
+
+def test_texts_and_words_of_one_sentence_give_the_same_entities():
+    labels = SCHEMES["bioes"]
+    processor = TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(labels), 8))
+    words = ["axx", "b", "c", "dxxx", "e", "f"] * 3
+    text = processor.preprocess(tf.constant([" ".join(words)]))
+    sentence = processor.preprocess_words(tf.ragged.constant([words]))
+    assert text.input_ids.to_list() == sentence.input_ids.to_list()
+    size = len(text.input_ids.values)
+    logits = np.random.default_rng(0).normal(size=[size, len(labels)]).astype(np.float32)
+    found = processor.decode({"logits": logits}, text)
+    tagged = processor.decode({"logits": logits}, sentence)
+    tags = [tag.decode() for tag in tagged["tags"].to_list()[0]]
+    expected = [
+        (
+            kind,
+            " ".join(words[first:last]),
+            pytest.approx(tagged["scores"][0, first:last].numpy().mean()),
+        )
+        for kind, first, last in entities(tags)
+    ]
+    columns = (found[name].to_list()[0] for name in ("types", "texts", "scores"))
+    assert [
+        (kind.decode(), text.decode(), score) for kind, text, score in zip(*columns, strict=True)
+    ] == expected
+
+
+# --- exported signatures ---
+
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+CHARACTER_VOCAB = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *(*CHARACTERS, *".,:;-&@#_/'中国"),
+    *(f"##{character}" for character in CHARACTERS),
+]
+
+
+SERVED_SCHEMES = {
+    "iob2": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"],
+    "iob1": ["I-PER", "O", "B-PER", "I-creative-work", "B-creative-work"],
+    "bioes": ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("LOC", "PER"))],
+    "untyped": ["B", "I", "O"],
+}
+
+
+class EveryWord:
+    """Returns a network for which the first label is the most probable one everywhere."""
+
+    config = BertConfig(vocab_size=100)
+
+    def __init__(self, num_labels=1):
+        self.num_labels = num_labels
+
+    def __call__(self, input_ids, segment_ids):
+        return {"logits": tf.one_hot(tf.zeros_like(input_ids.values), self.num_labels) * 2.0}
+
+
+def served(network, labels, max_seq_length=16):
+    settings = TaggerSettings(tuple(labels), max_seq_length)
+    return ServedTagger(network, TaggingProcessor(BertTokenizer(CHARACTER_VOCAB), settings))
+
+
+def listed(outputs):
+    """Returns the entities without padding, as a list of (type, text, start, end) per text."""
+    columns = (outputs[name].numpy() for name in ("types", "texts", "starts", "ends"))
+    return [
+        [
+            (kind.decode(), text.decode(errors="surrogateescape"), int(start), int(end))
+            for kind, text, start, end in zip(*row, strict=True)
+            if start >= 0
+        ]
+        for row in zip(*columns, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def tagger_of():
+    """Returns a function that makes a tagger with labels and random, widely spread logits."""
+
+    def make(labels, max_seq_length=16):
+        keras.utils.set_random_seed(0)
+        config = BertConfig(
+            vocab_size=len(CHARACTER_VOCAB),
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=32,
+            initializer_range=0.5,
+        )
+        model = BertTokenClassifier(config, num_labels=len(labels))
+        return served(Network(model), labels, max_seq_length)
+
+    return make
+
+
+@pytest.mark.parametrize("scheme", SERVED_SCHEMES)
+def test_words_get_the_most_probable_tags_in_iob2(tagger_of, scheme):
+    labels = SERVED_SCHEMES[scheme]
+    tagger = tagger_of(labels)
+    tokenizer = tagger.processor.tokenizer
+    rng = np.random.default_rng(0)
+    choice = ["a", "bc", "d.e", "\u200b", " ", "éa", "中国", "x" * 300, "?", "f\xa0g", "\x01"]
+    # The last one needs several windows.
+    sentences = [
+        *(["x" * 250], ["\u200b"], ["", "", "a", "", "b"]),
+        *(rng.choice(choice, rng.integers(1, 5)).tolist() for _ in range(40)),
+        rng.choice(choice[:4], 30).tolist(),
+    ]
+    ids = tokenizer.tokenize([word for words in sentences for word in filter(None, words)])
+    lengths = [len([*filter(None, words)]) for words in sentences]
+    windows = word_windows(tf.RaggedTensor.from_row_lengths(ids, lengths), tokenizer, 16)
+    outputs = tagger.network(windows.input_ids, windows.segment_ids)
+    logits = tf.gather(outputs["logits"], windows.word_places)
+    most_probable = iter(np.argmax(logits, axis=-1))
+    found = [entities([labels[next(most_probable)] for _ in filter(None, w)]) for w in sentences]
+    expected = [iob2_tags(row, length) for row, length in zip(found, lengths, strict=True)]
+
+    width = max(map(len, sentences)) + 2
+    padded = tf.constant([words + [""] * (width - len(words)) for words in sentences])
+    outputs = tagger.run("words", padded)
+    padding = padded.numpy() == b""
+    assert [
+        [tag.decode() for tag in row[~empty]]
+        for row, empty in zip(outputs["tags"].numpy(), padding, strict=True)
+    ] == expected
+    assert set(outputs["tags"].numpy()[padding]) == {b""}
+    probabilities = tf.nn.softmax(logits).numpy().max(axis=-1)
+    np.testing.assert_allclose(outputs["scores"].numpy()[~padding], probabilities, rtol=1e-5)
+    assert not outputs["scores"].numpy()[padding].any()
+
+
+def test_text_has_the_entities_of_its_words_with_their_mean_scores(tagger_of):
+    tagger = tagger_of(SERVED_SCHEMES["iob2"], max_seq_length=8)
+    rng = np.random.default_rng(1)
+    sentences = [rng.choice(["a", "bcd", "ef", "gh", "i"], n).tolist() for n in (1, 4, 9, 30)]
+    outputs = tagger.run("serving_default", [" ".join(words) for words in sentences])
+    width = max(map(len, sentences))
+    words = tagger.run("words", [words + [""] * (width - len(words)) for words in sentences])
+    assert sum(map(len, listed(outputs))) > 8
+    for row, found in enumerate(listed(outputs)):
+        tags = [tag.decode() for tag in words["tags"].numpy()[row, : len(sentences[row])]]
+        starts = np.cumsum([0, *(len(word) + 1 for word in sentences[row])])
+        expected = [
+            (kind, " ".join(sentences[row][first:last]), starts[first], starts[last] - 1)
+            for kind, first, last in entities(tags)
+        ]
+        assert found == expected
+        scores = [words["scores"].numpy()[row, i:j].mean() for _, i, j in entities(tags)]
+        np.testing.assert_allclose(outputs["scores"][row, : len(scores)], scores, rtol=1e-5)
+        assert not outputs["scores"].numpy()[row, len(scores) :].any()
+
+
+def test_positions_count_characters_like_python():
+    text = "😀 ab 中 e\u0301f\x00g \u00dfx"
+    tagger = served(EveryWord(), ["S-X"])
+    found = listed(tagger.run("serving_default", [text]))[0]
+    assert [word for _, word, *_ in found] == ["😀", "ab", "中", "e\u0301f\x00g", "\u00dfx"]
+    assert all(text[start:end] == word for _, word, start, end in found)
+
+
+def test_invalid_utf_8_bytes_are_kept_and_count_as_characters():
+    texts = [
+        *(b"a\xffb c\xe2\x82", b"\xff", b"\xed\xa0\x80ab", b"\xf0\x9fa-b"),
+        # Valid texts in the same batch are unaffected.
+        *(b"Jo\x01hn", b"Jo\x00h\xc3\xbcn \xf0\x9f\x99\x82", b""),
+    ]
+    expected = [["a\udcffb", "c"], [], ["ab"], ["a-b"], ["Jo\x01hn"], ["Jo\0hün", "🙂"], []]
+    tagger = served(EveryWord(), ["S-X"])
+    together = listed(tagger.run("serving_default", texts))
+    assert [[word for _, word, *_ in found] for found in together] == expected
+    for text, found in zip(texts, together, strict=True):
+        assert listed(tagger.run("serving_default", [text])) == [found]
+        decoded = text.decode(errors="surrogateescape")
+        assert all(decoded[start:end] == word for _, word, start, end in found)
+
+
+@pytest.mark.slow
+def test_any_batch_size_with_or_without_entities_is_accepted():
+    tagger = served(EveryWord(2), ["O", "B-X"])
+    find = tagger.signatures()["serving_default"]
+    tag = tagger.signatures()["words"]
+    for texts in ([], [""], ["a"], ["", "a b", ""]):
+        outputs = find(tf.constant(texts, tf.string))
+        assert {value.shape for value in outputs.values()} == {(len(texts), 0)}
+    for shape in ((0, 0), (0, 2), (2, 0), (2, 2)):
+        outputs = tag(tf.zeros(shape, tf.string))
+        assert {value.shape for value in outputs.values()} == {shape}
+    assert tag(tf.constant([["a", "", "b"]]))["tags"].numpy().tolist() == [[b"O", b"", b"O"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("ab, " * 250_000, 500_000), ("中" * 333_333, 333_333), ("a" * 1_000_000, 1)],
+)
+def test_all_words_of_a_text_of_1_mb_are_tagged(text, count):
+    tagger = served(EveryWord(), ["S-X"], max_seq_length=128)
+    outputs = tagger.signatures()["serving_default"](tf.constant([text, "a"]))
+    starts, ends = outputs["starts"].numpy(), outputs["ends"].numpy()
+    assert starts.shape == (2, count)
+    assert ends[0, -1] == len(text.rstrip())
+    assert outputs["texts"].numpy()[0, -1].decode() == text[starts[0, -1] : ends[0, -1]]
+    assert (starts[1] >= 0).sum() == 1
+
+
+def test_token_ids_give_the_most_probable_label_of_each_token(tagger_of):
+    labels = SERVED_SCHEMES["bioes"]
+    tagger = tagger_of(labels)
+    ids = np.array([[2, 9, 8, 3, 0], [0, 2, 7, 6, 3], [0, 0, 0, 0, 0]], np.int32)
+    mask = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 0, 0, 0, 0]], np.int32)
+    outputs = tagger.signatures()["token_ids"](ids, mask, ids * 0)
+    rows = tf.RaggedTensor.from_row_lengths(ids[mask > 0], mask.sum(axis=1))
+    logits = tagger.network(rows, tf.zeros_like(rows))["logits"].numpy()
+    assert outputs.keys() == {"tags", "logits", "truncated"}
+    assert outputs["truncated"].numpy().tolist() == [False] * 3
+    np.testing.assert_allclose(outputs["logits"].numpy()[mask > 0], logits, atol=1e-6)
+    tags = outputs["tags"].numpy()
+    assert tags[mask > 0].tolist() == [labels[i].encode() for i in logits.argmax(axis=1)]
+    assert set(tags[mask == 0]) == {b""}
+    assert not outputs["logits"].numpy()[mask == 0].any()

@@ -1,0 +1,167 @@
+"""Windows of questions and contexts, and their labels."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.tasks.question_answering.data import AnswerSettings, load_questions
+from keras_bert.tasks.question_answering.decoding import max_context
+from keras_bert.tasks.question_answering.processor import (
+    SpanProcessor,
+    make_windows,
+    prepare_questions,
+    training_examples,
+)
+from keras_bert.training import log
+from tests.tasks.question_answering.reference import owners_of, windows_of
+
+LONG = "rollo was the norse leader who swore fealty to king charles in the year 911"  # 17 tokens
+
+
+def windows(questions, tokenizer, *sizes):
+    """Returns the windows of some questions."""
+    texts, contexts = ([getattr(q, name) for q in questions] for name in ("text", "context"))
+    settings = AnswerSettings(*sizes)
+    return make_windows(tf.constant(texts), tf.constant(contexts), tokenizer, settings)
+
+
+def words_of(windows, vocab):
+    return [" ".join(vocab[i] for i in row) for row in windows.input_ids.to_list()]
+
+
+def labelled(questions, tokenizer, *sizes):
+    processor = SpanProcessor(tokenizer, AnswerSettings(*sizes))
+    return training_examples(prepare_questions(processor, questions), questions)
+
+
+def test_long_context_is_split_into_overlapping_windows(ask, tokenizer, vocab):
+    made = windows([ask(LONG)], tokenizer, 13, 4, 4)
+    assert words_of(made, vocab) == [
+        "[CLS] who ? [SEP] rollo was the norse leader who swore fealty [SEP]",
+        "[CLS] who ? [SEP] leader who swore fealty to king charles in [SEP]",
+        "[CLS] who ? [SEP] to king charles in the year 9 ##1 [SEP]",
+        "[CLS] who ? [SEP] the year 9 ##1 ##1 [SEP]",
+    ]
+    assert made.segment_ids[0].numpy().tolist() == [0] * 4 + [1] * 9
+    assert made.question.numpy().tolist() == [0] * 4
+
+
+def test_context_that_fits_is_one_window(ask, tokenizer):
+    made = windows([ask(LONG)], tokenizer, 4 + 17 + 1, 4, 1)
+    assert made.input_ids.row_splits.numpy().tolist() == [0, 22]
+
+
+def test_windows_have_no_gaps_if_the_stride_is_longer(ask, tokenizer, vocab):
+    made = windows([ask(LONG)], tokenizer, 13, 4, 100)
+    parts = [row.split(" [SEP] ")[1].removesuffix(" [SEP]") for row in words_of(made, vocab)]
+    assert " ".join(parts) == LONG.replace("911", "9 ##1 ##1")
+
+
+def test_question_is_truncated_to_its_first_tokens(ask, tokenizer, vocab):
+    made = windows([ask("rollo", "when was the king ?")], tokenizer, 384, 3)
+    assert words_of(made, vocab) == ["[CLS] when was the [SEP] rollo [SEP]"]
+
+
+def test_tokenizing_many_texts_logs_progress(ask, tokenizer, monkeypatch, caplog):
+    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.0)
+    with caplog.at_level("INFO", "absl"):
+        labelled([ask(LONG)], tokenizer)
+    assert caplog.messages[-1].startswith("tokenizing: 1/1 texts, ")
+
+
+def test_answer_is_labeled_in_windows_that_contain_all_of_it(ask, tokenizer):
+    question = ask(LONG, answer="fealty to king")
+    examples = labelled([question], tokenizer, 13, 4, 4)
+    assert list(examples.labels["start_positions"]) == [0, 7, 0, 0]
+    assert list(examples.labels["end_positions"]) == [0, 9, 0, 0]
+
+
+def test_impossible_question_is_labeled_at_the_first_position(ask, tokenizer):
+    question = ask(LONG)
+    examples = labelled([question], tokenizer, 13, 4, 4)
+    assert not examples.labels["start_positions"].any()
+
+
+def test_answers_are_narrowed_to_their_tokens(ask, tokenizer, vocab):
+    question = ask("the king (911-933) swore", answer="911")
+    examples = labelled([question], tokenizer)
+    labels = examples.labels
+    span = slice(labels["start_positions"][0], labels["end_positions"][0] + 1)
+    assert [vocab[i] for i in examples.input_ids[span]] == ["9", "##1", "##1"]
+
+
+def marks_of(windows):
+    """Returns max_context of each window's context tokens as a string of 0 and 1."""
+    rows = tf.ragged.boolean_mask(max_context(windows), tf.sequence_mask(windows.lengths))
+    return [
+        "".join("01"[mark] for mark in row[at:-1])
+        for row, at in zip(rows.to_list(), windows.context_at.numpy(), strict=True)
+    ]
+
+
+def test_max_context_score_is_smaller_side_plus_1_percent_of_length(ask, tokenizer):
+    # Two questions about one context have separate windows.
+    made = windows([ask(LONG), ask(LONG, name="q1")], tokenizer, 13, 4, 4)
+    # Each token is marked once. Token 6 has 1 to its right in window 0, 2 to its left in window 1.
+    assert marks_of(made) == ["11111100", "00111100", "00111100", "00111"] * 2
+    assert made.context.shape == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(128, 32, 40), (384, 64, 128), (61, 20, 300)])
+def test_windows_of_real_texts_equal_the_reference(shared_data, sizes):
+    from keras_bert.text.tokenizer import BertTokenizer
+
+    questions = load_questions(shared_data / "squad" / "xquad.de.json")[:300:6]
+    tokenizer = BertTokenizer(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
+    made = windows(questions, tokenizer, *sizes)
+    expected, _ = windows_of(questions, tokenizer, AnswerSettings(*sizes))
+    assert made.input_ids.to_list() == [window.ids for window in expected]
+    for name in ("question", "context_at"):
+        values = [getattr(window, name) for window in expected]
+        assert getattr(made, name).numpy().tolist() == values
+    owners = owners_of(expected)
+    assert marks_of(made) == [
+        "".join(
+            "01"[owners[window.question, window.offset + place] == number]
+            for place in range(window.length)
+        )
+        for number, window in enumerate(expected)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("language", "vocabulary", "lower"),
+    [
+        ("en", "bert-base-uncased", True),
+        ("de", "bert-base-multilingual-cased", False),
+        ("zh", "bert-base-chinese", True),
+    ],
+)
+def test_labeled_tokens_give_the_answer_text_in_every_language(
+    shared_data, language, vocabulary, lower
+):
+    from keras_bert.text.tokenizer import BertTokenizer
+
+    questions = load_questions(shared_data / "squad" / f"xquad.{language}.json")
+    tokenizer = BertTokenizer(shared_data / "vocab" / vocabulary / "vocab.txt", lower)
+    examples = labelled(questions, tokenizer)
+    made = windows(questions, tokenizer)
+    labels = examples.labels
+    same = set()
+    to_token = (made.first_token - made.context_at).numpy()
+    starts, ends = (each.values.numpy() for each in (made.token_starts, made.token_ends))
+    for window in np.flatnonzero(labels["start_positions"]):
+        question = questions[made.question[window]]
+        start = starts[to_token[window] + labels["start_positions"][window]]
+        end = ends[to_token[window] + labels["end_positions"][window]]
+        if question.context.encode()[start:end] == question.answers[0].text.strip().encode():
+            same.add(question.id)
+    # The rest ends within a word ("Methode" of "Methoden"), possibly inside a token.
+    assert len(same) >= 0.97 * len(questions)
+
+
+def test_text_that_is_not_utf_8_keeps_its_positions(ask, tokenizer, vocab):
+    question = ask("rollo \ud800 swore ½ fealty", answer="fealty")  # JSON can contain \ud800
+    examples = labelled([question], tokenizer)
+    assert vocab[examples.input_ids[examples.labels["start_positions"][0]]] == "fealty"

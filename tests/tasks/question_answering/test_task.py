@@ -1,0 +1,535 @@
+"""QuestionAnswerer, and fine-tuning on the files of a run."""
+
+import json
+import math
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import BertClassifier, BertEncoder, BertSpanLabeler
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.load import load
+from keras_bert.tasks.question_answering.data import (
+    Answer,
+    AnswerSettings,
+    Question,
+    QuestionSplits,
+    SquadSettings,
+)
+from keras_bert.tasks.question_answering.processor import (
+    SpanProcessor,
+    prepare_questions,
+    training_examples,
+)
+from keras_bert.tasks.question_answering.task import (
+    QuestionAnswerer,
+    fine_tune_span_labeler,
+    make_task,
+)
+from keras_bert.training.objective import TrainingSettings
+
+SMALL = {"max_seq_length": 24, "max_query_length": 8, "doc_stride": 8, "n_best_size": 4}
+QUESTIONS = ["who swore ?", "when was the leader ?", "who ?", ""]
+CONTEXTS = [
+    "Rollo the Norse leader swore fealty to King Charles. " * 3,
+    "\ud800 Rollo, é, in the year 911",  # A lone surrogate, which JSON can contain.
+    "",
+    "王 rollo",
+]
+
+
+@pytest.fixture(scope="module")
+def make_model(vocab, tmp_path_factory):
+    """Returns a function that writes a model directory from a class and sizes."""
+
+    def make(kind=BertSpanLabeler, **sizes):
+        defaults = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        sizes = {"max_position_embeddings": 64, "intermediate_size": 32} | defaults | sizes
+        config = BertConfig(len(vocab), initializer_range=0.5, **sizes)
+        keras.utils.set_random_seed(1)
+        folder = tmp_path_factory.mktemp("model") / "model"
+        made = kind(config, 2) if kind is BertClassifier else kind(config)
+        save_model_directory(folder, made, ModelDescription(config, vocab))
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def folder(make_model):
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def answerer(folder):
+    return QuestionAnswerer.from_pretrained(folder, **SMALL)
+
+
+def test_candidates_are_complete_words(answerer):
+    contexts = ["Nora Lind founded a museum in 2010, 王林's.", "Straßenbahnhaltestelle, Köln"]
+    candidates = answerer.predict(["who ?"] * 2, contexts)["nbest_answers"]
+    for context, answers in zip(contexts, candidates, strict=True):
+        words = re.findall(r"[王林]|[^\W王林]+|[^\w\s]", context)
+        spans = [words[i:j] for i in range(len(words)) for j in range(i + 1, len(words) + 1)]
+        joined = {"".join(span) for span in spans}
+        assert answers[0]
+        assert {answer.replace(" ", "") for answer in answers if answer} <= joined
+
+
+def test_answers_are_slices_of_the_given_strings(answerer):
+    found = answerer.predict(QUESTIONS, CONTEXTS, batch_size=2)
+    assert found["nbest_answers"].shape == (4, 4)
+    for i, context in enumerate(CONTEXTS):
+        start, end = found["start"][i], found["end"][i]
+        assert found["answer"][i] == (context[start:end] if start >= 0 else "")
+        for text, start, end in zip(
+            *(found[f"nbest_{name}"][i] for name in ("answers", "starts", "ends")), strict=True
+        ):
+            assert text == (context[start:end] if start >= 0 else "")
+    assert found["answer"][2] == ""
+    assert all(found["answer"][i] for i in (0, 1, 3))
+    assert {type(text) for text in found["answer"]} == {str}
+    assert found["score"].dtype == np.float32
+
+
+def test_evaluate_logs_the_number_of_truncated_questions(answerer, caplog):
+    limit = answerer.settings.max_query_length
+    context = "the cat"
+    answer = {"text": context, "start": 0}
+    answerer.evaluate(["the " * (limit + 1), "the"], [context] * 2, [answer] * 2)
+    assert f"1 of 2 questions are truncated to max_query_length={limit} tokens" in caplog.text
+
+
+def test_empty_list_of_questions_gives_empty_outputs(answerer):
+    found = answerer.predict([], [])
+    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(found, 0)
+    assert found["nbest_answers"].shape == (0, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version_2", [False, True])
+def test_exported_and_saved_models_give_the_same_answers(answerer, folder, tmp_path, version_2):
+    settings = SMALL | {"version_2_with_negative": version_2}
+    if version_2:
+        settings["null_score_diff_threshold"] = -0.5
+    answerer = QuestionAnswerer.from_pretrained(folder, **settings)
+    expected = answerer.predict(QUESTIONS, CONTEXTS)
+    answerer.save_pretrained(tmp_path / "saved")
+    saved = QuestionAnswerer.from_pretrained(tmp_path / "saved")
+    assert saved.settings == answerer.settings
+    exported = load(answerer.export(tmp_path / "serving" / "1"))
+    assert exported.settings == answerer.settings
+    for other in (saved, exported):
+        found = other.predict(QUESTIONS, CONTEXTS)
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            if values.dtype == np.float32:
+                np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def memorizable_questions(version_2):
+    """Returns questions that a tiny model can memorize."""
+    names = ["rollo", "charles", "leader", "king"]
+    questions = ["who swore ?", "who was king ?"]
+    asked, contexts, answers = [], [], []
+    for name in names:
+        context = f"the year {name} swore fealty in the year 911"
+        asked += questions[: 1 + version_2]
+        contexts += [context] * (1 + version_2)
+        answers += [{"text": name, "start": context.index(name)}] + [None] * version_2
+    return asked, contexts, answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version_2", [False, True])
+def test_fit_learns_answers_and_reports_their_scores(make_model, version_2):
+    start = make_model(
+        BertEncoder, hidden_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    )
+    answerer = QuestionAnswerer.from_pretrained(start, **SMALL, version_2_with_negative=version_2)
+    assert answerer.untrained
+    asked, contexts, answers = memorizable_questions(version_2)
+    history = answerer.fit(
+        asked,
+        contexts,
+        answers,
+        validation_data=((asked, contexts), answers),
+        epochs=25,
+        batch_size=4,
+        learning_rate=5e-3,
+        seed=0,
+        verbose=0,
+    ).history
+    assert history["loss"][-1] < 0.1 < history["loss"][0]
+    assert history["val_f1"][-1] == 100.0
+    assert not answerer.untrained
+    scores = answerer.evaluate(asked, contexts, [[a] if a else a for a in answers])
+    assert scores["exact"] == scores["f1"] == 100.0
+    assert ("NoAns_f1" in scores) == version_2
+    found = answerer.predict(asked, contexts)
+    assert found["answer"].tolist() == [a["text"] if a else "" for a in answers]
+
+
+def test_loss_of_fit_ignores_padding(answerer):
+    from keras_bert.tasks.losses import span_loss
+    from keras_bert.tasks.question_answering.processor import span_targets
+
+    batch = {
+        "input_mask": np.array([[1, 1, 1, 0]]),
+        "start_positions": np.array([1]),
+        "end_positions": np.array([2]),
+    }
+    targets = span_targets(batch)
+    loss = span_loss(targets["start_logits"], np.array([[0.0, 0.0, 0.0, 9.0]], np.float32))
+    np.testing.assert_allclose(loss, [0.5 * math.log(3)], rtol=1e-6)
+
+
+TEXT = "rollo swore"
+GOOD = {"text": "rollo", "start": 0}
+
+
+@pytest.mark.parametrize(
+    ("questions", "contexts", "message"),
+    [
+        ("who ?", [TEXT], r"questions is 'who \?', a str; expected a list of strings"),
+        (["who ?"], TEXT, "contexts is 'rollo swore', a str; expected a list of strings"),
+        (["who ?", 3], [TEXT] * 2, r"questions\[1\] is 3, a int; expected a string"),
+        (["who ?"] * 2, [TEXT], "questions has 2 items, contexts has 1 items; expected lists of"),
+    ],
+)
+def test_invalid_texts_are_rejected(answerer, questions, contexts, message):
+    with pytest.raises(InputError, match=message):
+        answerer.predict(questions, contexts)
+    with pytest.raises(InputError, match=message):
+        answerer.evaluate(questions, contexts, [GOOD])
+    with pytest.raises(InputError, match=message):
+        answerer.fit(questions, contexts, [GOOD])
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([], "questions has 1 items, answers has 0 items"),
+        ("rollo", "answers is 'rollo', a str; expected a list of answers"),
+        (["rollo"], r"answers\[0\] is 'rollo', a str; expected a list of answers"),
+        ([{"text": "rollo"}], r'answers\[0\] is .*; expected {"text": str, "start": int}'),
+        ([{"text": "rollo", "start": "0"}], r"answers\[0\] is .*; expected {"),
+        ([None], r"answers\[0\] is None; expected an answer, or version_2_with_negative=True"),
+        ([{"text": "", "start": 0}], r"answers\[0\] is .*; expected an answer, or version_2"),
+    ],
+)
+def test_answers_of_another_form_are_rejected(answerer, answers, message):
+    for method in (answerer.fit, answerer.evaluate):
+        with pytest.raises(InputError, match=message):
+            method(["who ?"], [TEXT], answers)
+
+
+def test_training_answer_must_be_in_its_context(answerer):
+    with pytest.raises(InputError, match=r"answers\[1\] is 'charles' at 0; expected a text at"):
+        answerer.fit(["who ?"] * 2, [TEXT] * 2, [GOOD, {"text": "charles", "start": 0}])
+
+
+def test_misplaced_validation_set_is_rejected_before_training(answerer):
+    for given in (([], [], []), ("ab", []), ([TEXT], [GOOD])):
+        with pytest.raises(InputError, match=r"expected \(\(questions, contexts\), answers\)"):
+            answerer.fit(["who ?"], [TEXT], [GOOD], validation_data=given)
+    with pytest.raises(InputError, match="validation_data is empty; expected at least one item"):
+        answerer.fit(["who ?"], [TEXT], [GOOD], validation_data=(([], []), []))
+
+
+def test_empty_data_for_training_or_scoring_is_rejected(answerer):
+    with pytest.raises(InputError, match="got no examples; expected at least one"):
+        answerer.fit([], [], [])
+    with pytest.raises(InputError, match="got no questions; expected at least one"):
+        answerer.evaluate([], [], [])
+
+
+def test_models_that_cannot_answer_questions_are_rejected(make_model):
+    with pytest.raises(InputError, match="BertForSequenceClassification; QuestionAnswerer expects"):
+        QuestionAnswerer.from_pretrained(make_model(BertClassifier), **SMALL)
+    with pytest.raises(InputError, match="type_vocab_size is 1; expected at least 2"):
+        QuestionAnswerer.from_pretrained(make_model(type_vocab_size=1), **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_seq_length": 65}, "max_seq_length=65: expected from 5 to the model's 64 positions"),
+        ({"max_seq_length": 11}, "max_seq_length=11: expected at least 12"),
+        ({"n_best_size": 0}, "n_best_size=0: expected at least 1"),
+        ({"null_score_diff_threshold": 1.0}, "threshold=1.0: needs version_2_with_negative"),
+        ({"stride": 1}, "got unknown settings stride; expected any of max_seq_length"),
+    ],
+)
+def test_invalid_settings_are_rejected(folder, settings, message):
+    with pytest.raises(InputError, match=message):
+        QuestionAnswerer.from_pretrained(folder, **(SMALL | settings))
+
+
+# --- fine-tuning ---
+
+STORY = "Rollo the Norse leader swore fealty to King Charles in the year 911"
+V2 = SquadSettings(AnswerSettings(version_2_with_negative=True))
+
+
+def task_of(squad, tokenizer, train=None, dev=None, test=None):
+    return make_task(squad, QuestionSplits(train, dev, test), tokenizer)
+
+
+def labelled(questions, tokenizer):
+    processor = SpanProcessor(tokenizer, AnswerSettings())
+    return training_examples(prepare_questions(processor, questions), questions)
+
+
+@pytest.fixture
+def questions(ask):
+    return [
+        ask(STORY, "who swore ?", "Rollo", "a"),
+        ask(STORY, "what year ?", "911", "b"),
+        ask(STORY, "when was the leader ?", "", "c"),
+    ]
+
+
+@pytest.fixture
+def predict_answers_of(tokenizer):
+    """Returns a function that makes a model with high logits at the right span or [CLS]."""
+
+    def make(questions, points=10.0):
+        examples = labelled(questions, tokenizer)
+
+        def predict(asked):
+            np.testing.assert_array_equal(asked.input_ids, examples.input_ids)
+            logits = {}
+            for end in ("start", "end"):
+                logits[f"{end}_logits"] = values = np.zeros([len(asked.input_ids)], np.float32)
+                values[asked.starts[:-1] + examples.labels[f"{end}_positions"]] = points
+            return logits
+
+        return predict
+
+    return make
+
+
+def test_model_that_knows_the_answers_scores_100_in_v1(tokenizer, questions, predict_answers_of):
+    task = task_of(SquadSettings(), tokenizer, dev=questions)
+    assert task.best == "f1"
+    assert task.score(predict_answers_of(questions[:2])) == {"exact": 100.0, "f1": 100.0}
+
+
+def test_model_that_knows_the_answers_scores_100_in_v2(tokenizer, questions, predict_answers_of):
+    task = task_of(V2, tokenizer, dev=questions)
+    assert task.best == "best_f1"
+    scores = task.score(predict_answers_of(questions))
+    names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
+    assert {name: scores[name] for name in names} == dict.fromkeys(names, 100.0)
+    assert {"best_exact_thresh", "best_f1_thresh", "total"} <= scores.keys()
+
+
+def test_truncated_questions_are_counted(tokenizer, questions, caplog):
+    squad = SquadSettings(AnswerSettings(max_query_length=3, version_2_with_negative=True))
+    task = task_of(squad, tokenizer, train=questions, dev=questions[:2], test=questions[2:])
+    assert task.truncated == {"train": 1, "dev": 0, "test": 1}
+    found = [each.getMessage() for each in caplog.records if "truncated" in each.getMessage()]
+    assert found == [
+        "1 of 3 questions (train) are truncated to max_query_length=3 tokens",
+        "1 of 1 questions (test) are truncated to max_query_length=3 tokens",
+    ]
+
+
+def test_predictions_are_written_to_the_three_files_of_google(
+    tmp_path, tokenizer, questions, predict_answers_of
+):
+    task = task_of(V2, tokenizer, dev=questions, test=questions)
+    task.write_predictions(predict_answers_of(questions), tmp_path)
+    written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert written["predictions.json"] == {"a": "Rollo", "b": "911", "c": ""}
+    assert written["null_odds.json"] == {"a": -20.0, "b": -20.0, "c": 20.0}
+    assert written["nbest_predictions.json"]["c"][0]["text"] == ""
+    assert len(written) == 3
+
+
+def test_scored_questions_run_through_the_model_once(
+    tmp_path, tokenizer, questions, predict_answers_of
+):
+    answered = questions[:2]
+    task = task_of(SquadSettings(), tokenizer, dev=answered, test=answered)
+    asked = []
+
+    def predict(examples):
+        asked.append(examples)
+        return predict_answers_of(answered)(examples)
+
+    task.score(predict)
+    task.write_predictions(predict, tmp_path)
+    assert asked[0] is asked[1]  # The run computes the same examples once.
+
+
+def test_v1_answers_every_question_and_has_no_null_odds(
+    tmp_path, tokenizer, questions, predict_answers_of
+):
+    task = task_of(SquadSettings(), tokenizer, dev=questions, test=questions)
+    task.write_predictions(predict_answers_of(questions), tmp_path)
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert predictions.keys() == {"a", "b", "c"}
+    assert all(predictions.values())
+    assert not (tmp_path / "null_odds.json").exists()
+
+
+def test_other_questions_use_the_best_threshold_of_dev(tmp_path, tokenizer, questions):
+    # Every null score is below that of the right span, by the least for the impossible question:
+    # only a threshold below 0 separates it.
+    spans = labelled(questions, tokenizer).labels
+    points = np.array([9.0, 9.0, 1.0])
+
+    def predict(asked):
+        logits = {}
+        for end in ("start", "end"):
+            logits[f"{end}_logits"] = values = np.zeros([len(asked.input_ids)], np.float32)
+            values[asked.starts[:-1] + np.maximum(spans[f"{end}_positions"], 8)] = points
+        return logits
+
+    others = list(questions)  # The same texts, but not the development set.
+    for threshold, empty in ((None, {"c"}), (0.0, set())):
+        settings = AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
+        task = task_of(SquadSettings(settings), tokenizer, dev=questions, test=others)
+        task.write_predictions(predict, tmp_path)
+        predictions = json.loads((tmp_path / "predictions.json").read_text())
+        assert {name for name, text in predictions.items() if not text} == empty
+        written = json.loads((tmp_path / "null_odds.json").read_text())
+        by = task.score(predict)["null_score_diff_threshold"]  # The same, in results.json.
+        assert {name for name, odds in written.items() if odds > by} == empty
+
+
+def test_v1_skips_impossible_questions_and_v2_trains_on_them(tokenizer, questions):
+    assert len(task_of(SquadSettings(), tokenizer, questions).train) == 2
+    examples = task_of(V2, tokenizer, questions).train
+    assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
+
+
+def test_other_questions_get_no_answer_if_that_is_best_for_dev(
+    tmp_path, tokenizer, questions, predict_answers_of
+):
+    impossible = questions[2:]
+    others = list(impossible)
+    task = task_of(V2, tokenizer, dev=impossible, test=others)
+    # The answer scores above [CLS], so the threshold 0 of the official report keeps it.
+    predict = predict_answers_of([Question("c", questions[2].text, STORY, questions[0].answers)])
+    scores = task.score(predict)
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 0.0)
+    # The threshold of an export, just below the null odds of the answer.
+    assert scores["null_score_diff_threshold"] == np.nextafter(-20.0, -np.inf)
+    task.write_predictions(predict, tmp_path)
+    assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
+
+
+def test_shifted_answer_is_labeled_at_its_real_position(tokenizer, questions):
+    shifted = Question("a", questions[0].text, STORY, (Answer("Rollo", 2),))
+    shifted_labels, right = (
+        task_of(SquadSettings(strict=True), tokenizer, [q]).train for q in (shifted, questions[0])
+    )
+    assert shifted_labels.labels["end_positions"] == right.labels["end_positions"]
+    assert shifted_labels.labels["start_positions"] == right.labels["start_positions"] > 0
+
+
+def test_misplaced_answer_is_skipped_or_rejected_with_strict(tokenizer, questions, caplog):
+    wrong = Question("d", "who ?", STORY, (Answer("Rollo", 40),))
+    assert len(task_of(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
+    assert "1 of 3 training answers are not in their context" in caplog.text
+    assert "these questions are skipped" in caplog.text
+    with pytest.raises(
+        InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 40 for the question 'd"
+    ):
+        task_of(SquadSettings(strict=True), tokenizer, [*questions, wrong])
+    with pytest.raises(InputError, match="no training question has its answer in its context"):
+        task_of(SquadSettings(), tokenizer, [wrong])
+
+
+def test_file_with_impossible_questions_needs_v2(tokenizer, questions):
+    with pytest.raises(
+        InputError, match=r"no development question has an answer; .*version_2_with_neg"
+    ):
+        task_of(SquadSettings(), tokenizer, dev=questions[2:])
+
+
+def test_wrong_predictions_are_written_to_tensorboard(tokenizer, questions, predict_answers_of):
+    shown = {}
+
+    class Board:
+        def table(self, name, header, rows):
+            shown[name] = [dict(zip(header, row, strict=True)) for row in rows]
+
+        def pr_curve(self, name, is_positive, scores):
+            shown[name] = is_positive.tolist(), scores
+
+    task = task_of(V2, tokenizer, dev=questions)
+    # The model gives the second question the answer of the first, and finds none impossible.
+    same = [questions[0], Question("b", questions[1].text, STORY, questions[0].answers)]
+    task.show(
+        predict_answers_of([*same, Question("c", questions[2].text, STORY, same[0].answers)]),
+        Board(),
+    )
+    rows = [(row["id"], row["answered"], row["expected"]) for row in shown["wrong_predictions"]]
+    assert rows == [("b", "Rollo", "911"), ("c", "Rollo", "(no answer)")]
+    assert shown["no_answer"][0] == [False, False, True]
+
+
+def test_record_contains_the_data_that_was_read(tokenizer, questions):
+    def record(*splits):
+        return task_of(V2, tokenizer, *splits).record
+
+    assert record(questions).keys() == {"train_sha256"}
+    before = record(None, questions, questions)
+    assert before.keys() == {"dev_sha256", "test_sha256"}
+    assert before["dev_sha256"] == before["test_sha256"]
+    # A changed position of an answer changes no tokens.
+    moved = [*questions[:2], Question("c", questions[2].text, STORY, (Answer("the", 6),))]
+    assert record(None, moved, questions)["dev_sha256"] != before["dev_sha256"]
+    assert record(moved) != record(questions)
+
+
+@pytest.fixture
+def scored(vocab, write_squad, questions, tmp_path):
+    """Returns a function that scores an untrained span labeler without a pooler."""
+
+    def score(**sizes):
+        small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = BertConfig(len(vocab), intermediate_size=32, **small, **sizes)
+        folder = tmp_path / "labeler"
+        save_model_directory(folder, BertSpanLabeler(config), ModelDescription(config, vocab))
+        file = folder / "model.safetensors"
+        save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
+        return fine_tune_span_labeler(
+            SquadSettings(eval_file=str(write_squad(tmp_path / "dev.json", questions[:2]))),
+            FineTuningRun(
+                training=TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False),
+                strategy=tf.distribute.get_strategy(),
+                output_dir=tmp_path / "out",
+                settings=FineTuningSettings(str(folder), max_seq_length=80, do_train=False),
+            ),
+        )
+
+    return score
+
+
+def test_public_span_labeler_without_a_pooler_is_scored(scored, tmp_path, caplog):
+    with caplog.at_level("INFO", "absl"):
+        assert scored().keys() >= {"exact", "f1"}
+    assert "weights loaded" in caplog.text
+    assert "encoder/pooler" not in caplog.text
+    assert json.loads((tmp_path / "out" / "predictions.json").read_text()).keys() == {"a", "b"}
+
+
+def test_encoder_with_one_segment_is_rejected(scored, tmp_path):
+    with pytest.raises(InputError, match=r"labeler: type_vocab_size is 1; expected at least 2"):
+        scored(type_vocab_size=1)
+    assert not (tmp_path / "out").exists()

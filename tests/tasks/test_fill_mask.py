@@ -1,0 +1,408 @@
+"""MaskFiller: tokens and probabilities, training with dynamic masks, invalid input, exports."""
+
+import json
+import shutil
+import tracemalloc
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import BertPretrainer
+from keras_bert.serving.network import Network
+from keras_bert.tasks import fill_mask, task
+from keras_bert.tasks.fill_mask import (
+    MaskFiller,
+    MaskFillerSettings,
+    MaskFillingProcessor,
+    ServedFillMask,
+)
+from keras_bert.tasks.load import load
+from keras_bert.tasks.loading import Source
+from keras_bert.tasks.prepared import prepare
+from keras_bert.text.padding import pad_segments
+from keras_bert.text.tokenizer import BertTokenizer
+
+# One mask; two; none; two, of which one is beyond the length.
+TEXTS = [
+    "The [MASK] is very good.",
+    "It is [MASK] and [MASK].",
+    "a film",
+    f"[MASK] {'very ' * 20} [MASK]",
+]
+
+
+MASKS = [1, 2, 0, 1]
+CORPUS = [f"it is {'very ' * (i % 9)}{('good', 'bad')[i % 2]} ." for i in range(24)]
+FAST = {"verbose": 0, "batch_size": 8, "learning_rate": 3e-3, "jit_compile": False}
+
+
+@pytest.fixture(scope="module")
+def filler(pretrained):
+    return MaskFiller.from_pretrained(pretrained, max_seq_length=16, top_k=15)
+
+
+def assert_same(answers, expected):
+    assert answers.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert len(answers[name]) == len(rows)
+        if name == "truncated":
+            assert answers[name].tolist() == [*rows]
+            continue
+        for mine, theirs in zip(answers[name], rows, strict=True):
+            if name == "scores":
+                np.testing.assert_allclose(mine, theirs, atol=1e-5)
+            else:
+                assert mine.tolist() == theirs.tolist()
+
+
+def test_each_mask_has_a_row_of_tokens(pretrained, filler):
+    answers = filler.predict(TEXTS)
+    assert answers.keys() == {"tokens", "token_ids", "scores", "truncated"}
+    assert answers.pop("truncated").tolist() == [False, False, False, True]
+    for values in answers.values():
+        assert [value.shape for value in values] == [(count, 15) for count in MASKS]
+    few = MaskFiller.from_pretrained(pretrained, max_seq_length=16, top_k=3)
+    assert [value.shape for value in few.predict(TEXTS)["tokens"]] == [(n, 3) for n in MASKS]
+
+
+def test_best_token_is_first_and_probabilities_sum_to_1(filler):
+    vocab = filler.tokenizer.vocab
+    answers = filler.predict(TEXTS)
+    for tokens, ids, scores, _ in zip(*answers.values(), strict=True):
+        for row in range(len(tokens)):
+            assert sorted(tokens[row]) == sorted(vocab)
+            assert [vocab[token] for token in ids[row]] == tokens[row].tolist()
+            assert scores[row].tolist() == sorted(scores[row], reverse=True)
+            assert sum(scores[row]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_each_mask_has_the_probabilities_of_its_position(filler):
+    ids = filler.processor.preprocess(TEXTS[1:2]).input_ids.numpy()
+    places = np.flatnonzero(ids[0] == filler.tokenizer.mask_token_id)[np.newaxis]
+    inputs = {
+        "input_ids": ids,
+        "input_mask": ids * 0 + 1,
+        "segment_ids": ids * 0,
+        "masked_lm_positions": places.astype(np.int32),
+    }
+    logits = np.asarray(filler.model(inputs)["masked_lm_logits"], float)[0]
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    answers = filler.predict(TEXTS)
+    scores, found = answers["scores"][1], answers["token_ids"][1]
+    np.testing.assert_allclose(scores, np.take_along_axis(expected, found, 1), atol=1e-5)
+    assert np.abs(expected[0] - expected[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3, 1024])
+def test_predictions_do_not_depend_on_batches_and_chunks(filler, chunk_size, monkeypatch):
+    monkeypatch.setattr(task, "prepare", lambda *given, **more: prepare(*given, chunk_size, **more))
+    texts = [*TEXTS, *TEXTS[::-1], "", "\ud800 [MASK]"]
+    one = [filler.predict([text]) for text in texts]
+    expected = {name: [row for each in one for row in each[name]] for name in one[0]}
+    for batch_size in (1, 3, 32):
+        assert_same(filler.predict(texts, batch_size=batch_size), expected)
+
+
+def test_empty_list_of_texts_gives_empty_lists(filler):
+    assert_same(filler.predict([]), {"tokens": [], "token_ids": [], "scores": [], "truncated": []})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_memory_for_logits_does_not_grow_with_the_batch(make_checkpoint, tmp_path, method):
+    path = make_checkpoint(tmp_path / "large", [f"w{i}" for i in range(8_000)])
+    filler = MaskFiller.from_pretrained(path, max_seq_length=64)
+    texts = [" ".join(f"w{7 * i + j}" for j in range(52)) + 10 * " [MASK]" for i in range(160)]
+    tracemalloc.start()
+    getattr(filler, method)(texts, batch_size=160)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 40e6  # All logits are 1,600 x 8,005 floats, 51 MB.
+
+
+@pytest.mark.slow
+def test_exported_model_gives_the_same_predictions(filler, tmp_path):
+    expected = filler.predict(TEXTS)
+    exported = load(filler.export(tmp_path / "masks" / "1"))
+    assert exported.settings == filler.settings
+    assert_same(exported.predict(TEXTS), expected)
+    assert_same(exported.predict(TEXTS, batch_size=1), expected)  # Rows of different widths.
+    assert_same(exported.predict([]), filler.predict([]))
+    with pytest.raises(InputError, match="an exported model has no Keras model"):
+        exported.evaluate(TEXTS)
+
+
+@pytest.fixture(scope="module")
+def trained(pretrained):
+    filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
+    history = filler.fit(CORPUS, validation_data=CORPUS[:10], epochs=4, **FAST)
+    return filler, history.history
+
+
+@pytest.mark.slow
+def test_fit_learns_from_texts(trained, tmp_path):
+    filler, history = trained
+    assert history.keys() >= {"loss", "val_loss", "val_masked_lm_loss", "val_masked_lm_accuracy"}
+    assert history["val_loss"][-1] < history["val_loss"][0]
+    metrics = filler.evaluate(CORPUS[:10])
+    assert metrics.keys() == {"loss", "masked_lm_loss", "masked_lm_accuracy"}
+    assert metrics["loss"] == pytest.approx(history["val_loss"][-1], abs=1e-5)
+    filler.save_pretrained(tmp_path / "out")
+    opened = load(tmp_path / "out")
+    assert isinstance(opened, MaskFiller)
+    assert opened.settings == filler.settings
+    assert_same(opened.predict(TEXTS), filler.predict(TEXTS))
+    assert opened.evaluate(CORPUS[:10]) == pytest.approx(metrics, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_heads_without_a_loss_stay_unchanged(pretrained, trained):
+    before, after = MaskFiller.from_pretrained(pretrained).model, trained[0].model
+    for of in (lambda model: model.encoder.pooler, lambda model: model.next_sentence):
+        for mine, theirs in zip(of(after).weights, of(before).weights, strict=True):
+            np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (mine, theirs)))
+        assert of(after).trainable
+
+
+@pytest.mark.slow
+def test_fit_and_evaluate_log_the_number_of_truncated_texts(pretrained, caplog):
+    filler = MaskFiller.from_pretrained(pretrained, max_seq_length=8)
+    texts = ["a good film", "very " * 6 + "good", "very " * 7]
+    filler.fit(texts, epochs=1, **FAST)
+    filler.evaluate(texts[:2])
+    assert [record.getMessage() for record in caplog.records if "trunc" in record.getMessage()] == [
+        "2 of 3 training texts are truncated to max_seq_length=8 tokens",
+        "1 of 2 texts are truncated to max_seq_length=8 tokens",
+    ]
+
+
+@pytest.mark.slow
+def test_evaluation_draws_masks_from_its_seed(trained):
+    filler = trained[0]
+    first, again, other = (filler.evaluate(CORPUS, seed=seed) for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_masks_of_an_evaluation_do_not_depend_on_the_batches(filler):
+    expected = filler.evaluate(CORPUS)
+    for batch_size in (1, 5):
+        assert filler.evaluate(CORPUS, batch_size) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_same_seed_gives_the_same_weights(pretrained, trained):
+    filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
+    filler.fit(CORPUS, epochs=4, **FAST)
+    for mine, theirs in zip(filler.model.weights, trained[0].model.weights, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (mine, theirs)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"top_k": 0}, "top_k=0: expected a whole number of at least 1"),
+        ({"top_k": "5"}, "top_k='5': expected a whole number of at least 1"),
+        ({"top_k": 16}, "top_k=16: expected from 1 to 15, the vocabulary size"),
+        ({"max_seq_length": 33}, "max_seq_length=33: expected from 5 to the model's 32 positions"),
+    ],
+)
+def test_settings_that_do_not_match_the_model_are_rejected(pretrained, arguments, message):
+    with pytest.raises(InputError, match=message):
+        MaskFiller.from_pretrained(pretrained, **arguments)
+
+
+def test_tokenizer_that_splits_masks_is_rejected(pretrained, filler):
+    with pytest.raises(InputError, match=r"tokenizer splits \[MASK\]; expected .*special_tokens"):
+        MaskFiller.from_pretrained(pretrained, tokenizer=BertTokenizer(filler.tokenizer.vocab))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"is_decoder": True}, r"is a left-to-right model \(is_decoder\); MaskFiller expects a"),
+        (
+            {"architectures": ["BertForSequenceClassification"]},
+            "is a BertForSequenceClassification; MaskFiller expects a model for its own task",
+        ),
+    ],
+)
+def test_model_of_another_kind_is_rejected(pretrained, settings, message, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    with pytest.raises(InputError, match=message):
+        MaskFiller.from_pretrained(tmp_path / "model")
+
+
+def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
+    filler = MaskFiller.from_pretrained(make_checkpoint(tmp_path / "bert", ["a", "b"]))
+    assert {path.partition("/")[0] for path in filler.untrained} == {"masked_lm"}
+    with pytest.raises(InputError, match="lacks the weights masked_lm/"):
+        filler.export(tmp_path / "1")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.predict("[MASK]"), r"texts is '\[MASK\]', a str; expected a list of str"),
+        (lambda it: it.predict([5]), r"texts\[0\] is 5, a int; expected a string"),
+        (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
+        (lambda it: it.predict(["a"], batch_size=0), "batch_size=0: expected a whole number"),
+        (lambda it: it.evaluate([]), r"evaluate\(\) got no texts; expected at least one"),
+        (lambda it: it.evaluate(["", " "]), "the texts have no tokens that can be masked"),
+        (lambda it: it.evaluate("a"), "texts is 'a', a str; expected a list of strings"),
+        (lambda it: it.fit([]), r"fit\(\) got no examples; expected at least one"),
+        (lambda it: it.fit("a"), "texts is 'a', a str; expected a list of strings"),
+        (lambda it: it.fit(["a"], validation_data="a"), "validation_data is 'a', a str; expected"),
+        (lambda it: it.fit(["a"], validation_data=[]), "validation_data is empty; expected at"),
+        (
+            lambda it: it.fit(["a"], epoch=1),
+            r"fit\(\) got unknown arguments epoch; expected any of",
+        ),
+    ],
+)
+def test_invalid_arguments_are_named(filler, call, message):
+    with pytest.raises(InputError, match=message):
+        call(filler)
+
+
+def test_export_settings_are_those_of_the_run(pretrained):
+    filler = MaskFiller.from_source(Source.open(pretrained))
+    assert filler.text_settings() == {"max_seq_length": 32, "top_k": 5}
+
+
+# --- exported signatures ---
+
+WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
+LENGTH, K = 12, 3
+
+
+# One mask, none, several, one beyond the length; more texts than one chunk holds.
+SERVED_TEXTS = [
+    "The cat [MASK] on the mat.",
+    "the mat",
+    "[MASK] [MASK] sat on [MASK].",
+    "cat [MASK]" + " the" * 20 + " [MASK]",
+    "",
+    "[mask] a[MASK]b",
+    *["on [MASK]"] * 5,
+]
+
+
+SERVED_MASKS = [1, 0, 3, 1, 0, 1, *[1] * 5]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    return BertTokenizer(vocab, keep_special_tokens=True)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: BertTokenizer) -> BertPretrainer:
+    keras.utils.set_random_seed(0)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        initializer_range=0.5,
+    )
+    return BertPretrainer(config)
+
+
+@pytest.fixture(scope="module")
+def served_filler(model, tokenizer):
+    processor = MaskFillingProcessor(tokenizer, MaskFillerSettings(LENGTH, K))
+    return ServedFillMask(Network(model), processor)
+
+
+@pytest.fixture(scope="module")
+def signatures(served_filler):
+    return served_filler.signatures()
+
+
+@pytest.mark.slow
+def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
+    ids = pad_segments(
+        tokenizer.tokenize(tf.constant(SERVED_TEXTS)),
+        max_seq_length=LENGTH,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    row, place = np.nonzero(ids["input_ids"].numpy() == tokenizer.mask_token_id)
+    assert np.bincount(row, minlength=len(SERVED_TEXTS)).tolist() == SERVED_MASKS
+    everywhere = np.tile(np.arange(LENGTH, dtype=np.int32), [len(SERVED_TEXTS), 1])
+    logits = model(ids | {"masked_lm_positions": everywhere})["masked_lm_logits"].numpy()
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    for answer in (
+        signatures["serving_default"](tf.constant(SERVED_TEXTS)),
+        signatures["token_ids"](**ids),
+    ):
+        tokens, token_ids, scores = (
+            answer[name].numpy() for name in ("tokens", "token_ids", "scores")
+        )
+        assert (
+            tokens.shape
+            == token_ids.shape
+            == scores.shape
+            == (len(SERVED_TEXTS), max(SERVED_MASKS), K)
+        )
+        for i in range(len(SERVED_TEXTS)):
+            own = probabilities[i, place[row == i]]  # [masks, V]
+            best = np.argsort(-own, axis=1)[:, :K]
+            assert token_ids[i, : SERVED_MASKS[i]].tolist() == best.tolist()
+            np.testing.assert_allclose(
+                scores[i, : SERVED_MASKS[i]], np.take_along_axis(own, best, axis=1), atol=1e-5
+            )
+            assert tokens[i, : SERVED_MASKS[i]].tolist() == [
+                [tokenizer.vocab[token].encode() for token in mask] for mask in best
+            ]
+            assert set(tokens[i, SERVED_MASKS[i] :].ravel()) <= {b""}
+            assert set(token_ids[i, SERVED_MASKS[i] :].ravel()) <= {-1}
+            assert not scores[i, SERVED_MASKS[i] :].any()
+
+
+@pytest.mark.slow
+def test_text_of_1_mb_is_truncated_to_its_first_tokens(signatures):
+    answer = signatures["serving_default"](
+        tf.constant(
+            ["the [MASK] sat on " * 60_000, "the [MASK] sat on the [MASK] sat on the [MASK]"]
+        )
+    )
+    assert answer["tokens"].shape == (2, 3, K)
+    assert answer["tokens"][0].numpy().tolist() == answer["tokens"][1].numpy().tolist()
+    np.testing.assert_allclose(answer["scores"][0], answer["scores"][1], atol=1e-5)
+    assert answer["truncated"].numpy().tolist() == [True, False]
+
+
+def test_mask_beyond_the_length_has_no_tokens_and_its_text_is_marked(signatures):
+    texts = ["the " * (LENGTH - 3) + "[MASK]", "the " * (LENGTH - 2) + "[MASK]"]
+    answer = {name: x.numpy() for name, x in signatures["serving_default"](texts).items()}
+    assert (answer["token_ids"][:, 0, 0] >= 0).tolist() == [True, False]
+    assert answer["truncated"].tolist() == [False, True]
+
+
+def test_many_masks_are_scored_in_chunks(served_filler, signatures, monkeypatch):
+    monkeypatch.setattr(fill_mask, "_MASKS_AT_ONCE_SERVED", 4)
+    by_four = served_filler.run("serving_default", tf.constant(SERVED_TEXTS))
+    at_once = signatures["serving_default"](tf.constant(SERVED_TEXTS))
+    assert by_four["tokens"].numpy().tolist() == at_once["tokens"].numpy().tolist()
+    np.testing.assert_allclose(by_four["scores"], at_once["scores"], atol=1e-6)
+
+
+def test_any_number_of_texts_and_masks_is_accepted(signatures):
+    for texts in ([], [""], ["the cat"] * 20):
+        answer = signatures["serving_default"](tf.constant(texts, tf.string))
+        assert answer.pop("truncated").shape == (len(texts),)
+        assert {value.shape for value in answer.values()} == {(len(texts), 0, K)}
+    for shape in ((2, 0), (0, 4), (0, 0)):
+        answer = signatures["token_ids"](*[np.zeros(shape, np.int32)] * 3)
+        assert answer.pop("truncated").shape == shape[:1]
+        assert {value.shape for value in answer.values()} == {(shape[0], 0, K)}

@@ -1,0 +1,398 @@
+"""Gradients of the step: cached, with recomputed blocks, and of compiled chains."""
+
+import contextlib
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from keras_bert.config import BertConfig
+from keras_bert.data.records import find_records
+from keras_bert.models import BertEncoder, BertPretrainer
+from keras_bert.models.layers.chain import chain, compile_chains_with
+from keras_bert.models.layers.layer_norm import BiasAndNorm
+from keras_bert.models.layers.recompute import recomputed
+from keras_bert.models.layers.transformer import residual_norm
+from keras_bert.optimization.optimizers import AdamWeightDecay
+from keras_bert.tasks.embedding.losses import EmbeddingLoss
+from keras_bert.tasks.embedding.metrics import embedding_objective
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
+from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.training.objective import TrainingSettings, TrainState
+from keras_bert.training.step import (
+    compile_chain,
+    compiled,
+    make_cached_gradients,
+    make_train_steps,
+    recomputing,
+)
+from keras_bert.training.strategy import make_strategy
+
+# --- gradient checkpointing ---
+
+
+CONFIG = BertConfig(50, 16, 2, 2, 32, max_position_embeddings=16, initializer_range=0.2)
+ROWS = {
+    "input_ids": [[3, 4, 5, 6, 7, 0], [1, 2, 3, 4, 5, 6]],
+    "input_mask": [[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]],
+    "segment_ids": [[0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1]],
+    "masked_lm_positions": [[1, 2], [3, 5]],
+    "dropout_seed": [11, 12],
+}
+PACKED = ROWS | {
+    "position_ids": [[0, 1, 2, 0, 1, 0], [0, 1, 0, 1, 2, 3]],
+    "example_ids": [[1, 1, 1, 2, 2, 0], [1, 1, 2, 2, 2, 2]],
+    "next_sentence_positions": [[0, 3], [0, 2]],
+}
+
+
+def make_model(dtype="float32"):
+    keras.utils.set_random_seed(0)
+    return BertPretrainer(CONFIG, dtype=dtype)
+
+
+def gradients(model, rows, compile_with, twice, fully_compiled=False):
+    """Returns the gradient of the sum of squared logits by path, with dropout."""
+    variables = model.trainable_variables
+
+    def backward(inputs):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([variable.value for variable in variables])
+            with (
+                recomputing(model, fully_compiled=fully_compiled)
+                if twice
+                else contextlib.nullcontext()
+            ):
+                outputs = model(inputs, training=True)
+            loss = tf.add_n([tf.reduce_sum(logits**2) for logits in outputs.values()])
+        found = tape.gradient(loss, variables, unconnected_gradients="zero")
+        return [tf.convert_to_tensor(gradient) for gradient in found]
+
+    inputs = {name: tf.constant(value) for name, value in rows.items()}
+    found = compile_with(backward)(inputs)
+    return {v.path: g.numpy() for v, g in zip(variables, found, strict=True)}
+
+
+def check_equal(one, two):
+    assert one.keys() == two.keys()
+    for path, value in one.items():
+        assert np.abs(two[path] - value).max() <= 1e-6 * max(1.0, np.abs(value).max()), path
+
+
+def plainly(function):
+    return compiled(function, jit_compile=False)
+
+
+def in_chains(function):
+    return compiled(function, jit_compile=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rows", "dtype", "compile_with"),
+    [
+        (ROWS, "float32", plainly),
+        (PACKED, "float32", plainly),
+        (ROWS, "mixed_bfloat16", in_chains),
+    ],
+    ids=["plain", "packed", "bfloat16-chains"],
+)
+def test_gradients_equal_those_of_the_plain_model_with_dropout(rows, dtype, compile_with):
+    model = make_model(dtype)
+    once = gradients(model, rows, compile_with, twice=False)
+    assert sum(np.abs(value).max() > 0 for value in once.values()) == len(once)
+    check_equal(once, gradients(model, rows, compile_with, twice=True))
+
+
+@pytest.mark.slow
+def test_frozen_layers_give_the_same_gradients():
+    model = make_model()
+    for layer in (model.encoder.embeddings, model.encoder.blocks[0]):
+        layer.trainable = False
+    once = gradients(model, ROWS, plainly, twice=False)
+    assert not any("layer_0/" in path for path in once)
+    check_equal(once, gradients(model, ROWS, plainly, twice=True))
+
+
+class Noted(keras.layers.Layer):
+    """tanh(x·w) that reports its name when it runs."""
+
+    def __init__(self, name, record=None):
+        super().__init__(name=name)
+        self.record = record
+        self.w = self.add_weight((3, 3), initializer="orthogonal", name="w")
+
+    def call(self, x):
+        if self.record:
+
+            def note(x):
+                self.record(self.name)
+                return 0 * x
+
+            # Stateless: TensorFlow is free to choose when to run it, as with a matrix product.
+            noted = tf.numpy_function(note, [x], x.dtype, stateful=False)
+            x = x + tf.stop_gradient(tf.ensure_shape(noted, x.shape))
+        return tf.tanh(tf.matmul(x, self.w))
+
+
+class Stack(keras.Model):
+    """Noted layers "a", "b" and "c", each marked for recomputation."""
+
+    def __init__(self, record=None):
+        super().__init__()
+        self.blocks = [Noted(name, record) for name in "abc"]
+
+    def call(self, x):
+        for block in self.blocks:
+            x = recomputed(block)(x)
+        return x
+
+
+def backward_of(model, fully_compiled):
+    def backward(x):
+        with tf.GradientTape() as tape, recomputing(model, fully_compiled=fully_compiled):
+            loss = tf.reduce_sum(model(x) ** 2)
+        return loss, tape.gradient(loss, [block.w.value for block in model.blocks])
+
+    return backward
+
+
+def test_block_is_recomputed_when_the_gradient_reaches_it():
+    notes = []
+    plainly(backward_of(Stack(notes.append), fully_compiled=False))(tf.ones([2, 3]))
+    assert notes == ["a", "b", "c", "c", "b", "a"]
+
+
+def test_xla_does_not_merge_recomputation_with_the_forward_pass():
+    model = Stack()
+    step = tf.function(backward_of(model, fully_compiled=True), jit_compile=True, autograph=False)
+    once = backward_of(model, fully_compiled=False)(tf.ones([2, 3]))  # not compiled
+    for one, two in zip(tf.nest.flatten(once), tf.nest.flatten(step(tf.ones([2, 3]))), strict=True):
+        np.testing.assert_allclose(two, one, atol=1e-6)
+    program = step.experimental_get_compiler_ir(tf.ones([2, 3]))(stage="optimized_hlo")
+    assert program.count(" tanh(") == 6
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, write_records):
+    path = write_records(tmp_path_factory.mktemp("records") / "a.tfrecord", 16)
+    return find_records(str(path))
+
+
+def train(data, strategy, twice, **settings):
+    """Trains two steps of 8 examples; returns the weights by path and the steps' metrics."""
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = BertPretrainer(CONFIG)
+        optimizer = AdamWeightDecay(1e-3)
+        optimizer.build(model.trainable_variables)
+    settings = TrainingSettings(2, 8, jit_compile=False, gradient_checkpointing=twice, **settings)
+    state = TrainState(model, optimizer, pretraining_objective())
+    steps = make_train_steps(strategy, state, settings)
+    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
+    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    metrics = steps(iterator, tf.constant(2)).numpy()
+    weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
+    return weights, metrics
+
+
+@pytest.mark.slow
+def test_two_devices_with_two_micro_batches_each_equal_the_plain_step(data, mirrored):
+    once, once_metrics = train(data, make_strategy(), twice=False)
+    twice, twice_metrics = train(data, mirrored, twice=True, gradient_accumulation_steps=2)
+    assert max(np.abs(once[path] - twice[path]).max() for path in once) < 1e-6
+    for one, two in zip(once_metrics, twice_metrics, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5)
+
+
+# --- losses of a whole batch ---
+
+
+ONE_LAYER = replace(CONFIG, num_hidden_layers=1)
+EXAMPLES, LENGTH = 6, 8
+
+
+def make_batch(columns, empty=0):
+    """Returns a batch of random texts; the last `empty` examples only fill it."""
+    rng = np.random.default_rng(1)
+    rows = EXAMPLES * columns
+    lengths = rng.integers(3, LENGTH + 1, [rows, 1])
+    mask = (np.arange(LENGTH) < lengths).astype(np.int32)
+    weights = np.repeat(np.arange(EXAMPLES) < EXAMPLES - empty, columns).astype(np.float32)
+    return {
+        "input_ids": tf.constant(mask * rng.integers(1, 50, [rows, LENGTH]), tf.int32),
+        "input_mask": tf.constant(mask),
+        "segment_ids": tf.zeros([rows, LENGTH], tf.int32),
+        "example_weights": tf.constant(weights),
+        "dropout_seed": tf.constant(rng.integers(-(2**31), 2**31, rows), tf.int32),
+        "scores": tf.constant(np.repeat(rng.random(EXAMPLES), columns), tf.float32),
+        "text_ids": tf.range(rows, dtype=tf.int32),
+    }
+
+
+def plain_gradients(model, objective, batch, scale):
+    with tf.GradientTape() as tape:
+        sums = objective.sums(model, batch, True)
+        loss = sums["loss"] / objective.weights(batch)["loss"] * scale
+    gradients = tape.gradient(
+        loss, [v.value for v in model.trainable_variables], unconnected_gradients="zero"
+    )
+    return sums["loss"], [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(0)
+    return BertEncoder(ONE_LAYER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "steps", "empty", "scale"),
+    [
+        (EmbeddingLoss("mnrl", columns=3), 3, 2, 1.0),  # The last micro-batch has filler rows.
+        (EmbeddingLoss("mnrl", columns=2, sizes=(16, 4)), 4, 0, 8.0),
+        (EmbeddingLoss("cosent"), 12, 1, 1.0),
+    ],
+)
+def test_gradients_equal_those_of_the_whole_batch(model, loss, steps, empty, scale):
+    objective, batch = embedding_objective(loss, "mean"), make_batch(loss.columns, empty)
+    settings = TrainingSettings(1, EXAMPLES, steps, jit_compile=False)
+    cached = make_cached_gradients(TrainState(model, None, objective, None), settings)
+    totals = objective.weights(batch)
+    sums, gradients = tf.function(cached, autograph=False)(batch, totals, tf.constant(scale))
+    expected_sum, expected = plain_gradients(model, objective, batch, scale)
+    np.testing.assert_allclose(sums[0], expected_sum, rtol=1e-5)
+    largest = max(np.abs(value).max() for value in expected)
+    assert largest > 1e-3
+    for variable, found, value in zip(model.trainable_variables, gradients, expected, strict=True):
+        np.testing.assert_allclose(
+            found, value, rtol=1e-5, atol=1e-5 * largest, err_msg=variable.path
+        )
+
+
+def test_both_passes_have_the_same_dropout_masks(model):
+    """Without the seeds of the batch, the gradients differ from those of the whole batch."""
+    loss = EmbeddingLoss("mnrl")
+    objective, batch = embedding_objective(loss, "cls"), make_batch(2)
+    rows = objective.rows
+    first, second = (rows.vectors(model, batch, True) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    other = rows.vectors(model, {**batch, "dropout_seed": batch["dropout_seed"] + 1}, True)
+    assert np.abs(other - first).max() > 0.1
+    assert np.abs(rows.vectors(model, batch, False) - first).max() > 0.1
+
+
+@pytest.mark.slow
+def test_gradients_are_the_same_with_recomputation_and_xla(model):
+    objective, batch = embedding_objective(EmbeddingLoss("mnrl"), "mean"), make_batch(2)
+    settings = TrainingSettings(1, EXAMPLES, 2, jit_compile=True)
+    totals, results = objective.weights(batch), []
+    for changed in (settings, replace(settings, gradient_checkpointing=True)):
+        cached = make_cached_gradients(TrainState(model, None, objective, None), changed)
+        results.append(tf.function(cached, autograph=False)(batch, totals, tf.constant(1.0))[1])
+    _, expected = plain_gradients(model, objective, batch, 1.0)
+    for found, again, value in zip(*results, expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(again, value, rtol=1e-4, atol=1e-4)
+
+
+# --- compilation ---
+
+
+B, S, H = 3, 4, 8
+SETTINGS = {"rate": 0.4, "epsilon": 1e-12}
+
+
+def tensors(dtype="float32"):
+    random = np.random.default_rng(0)
+    shapes = [(B, S, H), (B, S, H), (H,), (H,), (H,)]
+    values = [tf.constant(random.normal(size=shape), tf.float32) for shape in shapes]
+    product, x = (tf.cast(value, dtype) for value in values[:2])
+    return [product, x, BiasAndNorm(*values[2:]), tf.constant([7, 8, 9])]
+
+
+def value_and_gradients(function, inputs, **settings):
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        result = function(*inputs, **settings)
+        loss = tf.reduce_sum(tf.cast(result, tf.float32) ** 3)
+    return [result, *tf.nest.flatten(tape.gradient(loss, inputs))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_values_and_gradients_equal_those_of_the_plain_function(dtype):
+    plain = value_and_gradients(residual_norm, tensors(dtype), **SETTINGS)
+    fused = value_and_gradients(compile_chain(residual_norm), tensors(dtype), **SETTINGS)
+    assert plain[-1] is fused[-1] is None  # The key is an integer and has no gradient.
+    for a, b in zip(plain[:-1], fused[:-1], strict=True):
+        assert a.dtype == b.dtype
+        a, b = (np.asarray(tf.cast(x, tf.float32)) for x in (a, b))
+        np.testing.assert_allclose(b, a, rtol=1e-5 if dtype == "float32" else 2e-2, atol=1e-4)
+
+
+def test_missing_tensor_stays_missing():
+    inputs = tensors()[:-1]
+    plain = residual_norm(*inputs, None, **SETTINGS)
+    fused = compile_chain(residual_norm)(*inputs, None, **SETTINGS)
+    np.testing.assert_allclose(fused, plain, atol=1e-6)
+
+
+def test_missing_tensor_of_a_named_tuple_stays_missing():
+    product, x, weights, key = tensors()
+    inputs = [product + weights.bias, x, weights._replace(bias=None), key]
+    plain = residual_norm(product, x, weights, key, **SETTINGS)
+    fused = compile_chain(residual_norm)(*inputs, **SETTINGS)
+    np.testing.assert_allclose(fused, plain, atol=1e-6)
+
+
+def test_one_trace_serves_all_calls_with_the_same_shape():
+    traced = []
+
+    @chain
+    def doubled(x):
+        traced.append(x.shape)
+        return 2.0 * x
+
+    @tf.function
+    def twelve_times(x):
+        with compile_chains_with(compile_chain):
+            for _ in range(12):
+                x = doubled(x)
+        return x
+
+    assert twelve_times(tf.ones([3])).numpy().tolist() == [4096.0] * 3
+    assert traced == [(3,)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_model_of_compiled_chains_equals_the_plain_model(dtype):
+    keras.utils.set_random_seed(0)
+    config = BertConfig(50, 16, 2, 2, 32, max_position_embeddings=12, initializer_range=0.2)
+    model = BertPretrainer(config, dtype=dtype)
+    inputs = {
+        "input_ids": tf.constant([[3, 4, 5, 6, 7, 0], [1, 2, 3, 4, 5, 6]]),
+        "input_mask": tf.constant([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]),
+        "segment_ids": tf.constant([[0, 0, 1, 1, 1, 0], [0, 0, 0, 1, 1, 1]]),
+        "masked_lm_positions": tf.constant([[1, 2], [3, 5]]),
+        "dropout_seed": tf.constant([11, 12]),
+    }
+
+    def forward_backward(x):
+        with tf.GradientTape() as tape:
+            outputs = model(x, training=True)
+            logits = outputs["masked_lm_logits"]
+            loss = tf.reduce_sum(logits**2) + tf.reduce_sum(outputs["next_sentence_logits"] ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        return logits, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+    logits, gradients = forward_backward(inputs)
+    fused_logits, fused_gradients = compiled(forward_backward, True)(inputs)
+    tolerance = 1e-5 if dtype == "float32" else 3e-2
+    for a, b in zip([logits, *gradients], [fused_logits, *fused_gradients], strict=True):
+        a, b = ops.convert_to_numpy(a), ops.convert_to_numpy(b)
+        assert np.abs(a - b).max() <= tolerance * max(1.0, np.abs(a).max())
