@@ -28,7 +28,7 @@ from ablation.study import Selection, list_units, run_study
 from absl import app, flags
 from workers import ROOT
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 flags.DEFINE_list("arms", [], "arms to run; default: all that are not optional")
 flags.DEFINE_list("tasks", [], "tasks to fine-tune on; default: all")

@@ -28,8 +28,8 @@ from ablation.units import Unit, pretraining_settings
 from absl import app, flags
 from workers import ROOT
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
 
 flags.DEFINE_string("size", "tiny", "size of the arm: tiny, mini or small")
 flags.DEFINE_float("scale", 1.0, "factor for the steps, for a trial", lower_bound=1e-6)

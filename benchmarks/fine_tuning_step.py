@@ -101,11 +101,11 @@ def make_ours(
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertClassifier
-    from keras_bert.optimization.optimizers import AdamWeightDecay
     from keras_bert.tasks.classification.metrics import classification_objective
     from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
     from keras_bert.tasks.fine_tuning.examples import Examples
     from keras_bert.training.objective import TrainingSettings, TrainState
+    from keras_bert.training.optimizers import AdamWeightDecay
     from keras_bert.training.step import make_train_steps
 
     policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype

@@ -98,10 +98,10 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.optimizers import AdamWeightDecay
-    from keras_bert.tasks.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.objective import pretraining_objective
     from keras_bert.training.jax_step import JaxDevices, make_train_steps
     from keras_bert.training.objective import TrainingSettings, TrainState
+    from keras_bert.training.optimizers import AdamWeightDecay
 
     settings = settings_of(config) | {"attention_probs_dropout_prob": dropout}
     devices = JaxDevices(keras.distribution.list_devices()[:1])

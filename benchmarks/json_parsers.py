@@ -35,7 +35,7 @@ PARSERS = ("keras_bert", "json", "orjson", "msgspec", "ijson")
 def parser_of(name: str) -> Callable[[bytes], object]:
     """Imports a library, and returns its function that parses a body."""
     if name == "keras_bert":
-        from keras_bert.serving.server.json_text import parse_object
+        from keras_bert.server.json_text import parse_object
 
         return parse_object
     if name == "ijson":

@@ -56,13 +56,13 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
-    from keras_bert.data.records import find_records
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.optimizers import AdamWeightDecay
-    from keras_bert.optimization.schedules import LinearWarmupDecay
-    from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
-    from keras_bert.tasks.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.batches import RecordSource, training_batches
+    from keras_bert.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.records import find_records
     from keras_bert.training.objective import TrainingSettings, TrainState
+    from keras_bert.training.optimizers import AdamWeightDecay
+    from keras_bert.training.schedules import LinearWarmupDecay
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)

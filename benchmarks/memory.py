@@ -74,9 +74,9 @@ def work(way: str) -> dict[str, float]:
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.optimizers import AdamWeightDecay
-    from keras_bert.tasks.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.objective import pretraining_objective
     from keras_bert.training.objective import TrainingSettings, TrainState
+    from keras_bert.training.optimizers import AdamWeightDecay
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import dtype_policy
 

@@ -91,8 +91,8 @@ def logits_of(run: Run, prepared: list[tuple[np.ndarray, Batch]]) -> np.ndarray:
 def main(_) -> None:
     """Writes the files, measures their accuracy and speed, and prints a table."""
     from keras_bert.checkpoints.model_directory import open_model_directory
+    from keras_bert.export.onnx import write_onnx
     from keras_bert.models import BertClassifier
-    from keras_bert.serving.onnx_format import write_onnx
     from keras_bert.tasks.classification.data import label_array
     from keras_bert.tasks.classification.glue import find_task, read_glue
     from keras_bert.tasks.classification.metrics import compute_metrics

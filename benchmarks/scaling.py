@@ -81,14 +81,14 @@ def work() -> None:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
-    from keras_bert.data.records import find_records
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.optimizers import AdamWeightDecay
-    from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
-    from keras_bert.tasks.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.batches import RecordSource, training_batches
+    from keras_bert.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.records import find_records
     from keras_bert.training import loop
     from keras_bert.training.cluster import num_workers, share_of
     from keras_bert.training.objective import TrainingRun, TrainingSettings, TrainState
+    from keras_bert.training.optimizers import AdamWeightDecay
 
     with strategy.scope():
         model = BertPretrainer(BertConfig.from_json(FLAGS.bert_config), dtype="float32")

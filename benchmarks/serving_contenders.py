@@ -80,7 +80,7 @@ def make_signature(engine: str, precision: str, version: Path) -> Classify:
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  Registers the ops.
 
-    from keras_bert.serving.engines.opening import EngineRequest, open_engine
+    from keras_bert.export.engines import EngineRequest, open_engine
 
     info = json.loads((version / "export.json").read_text("utf-8"))
     loaded = tf.saved_model.load(str(version))

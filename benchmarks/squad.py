@@ -49,8 +49,6 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
 
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
     from keras_bert.models import BertSpanLabeler
-    from keras_bert.optimization.optimizers import AdamWeightDecay
-    from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
     from keras_bert.tasks.question_answering.data import AnswerSettings, load_questions
     from keras_bert.tasks.question_answering.metrics import span_objective
@@ -58,6 +56,8 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.tasks.question_answering.task import QuestionAnswerer
     from keras_bert.text.tokenizer import BertTokenizer
     from keras_bert.training.objective import TrainingSettings, TrainState
+    from keras_bert.training.optimizers import AdamWeightDecay
+    from keras_bert.training.schedules import LinearWarmupDecay
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)

@@ -53,9 +53,9 @@ def make_ours(dtype: str) -> Step:
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.optimization.optimizers import AdamWeightDecay
-    from keras_bert.tasks.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.objective import pretraining_objective
     from keras_bert.training.objective import TrainingSettings, TrainState
+    from keras_bert.training.optimizers import AdamWeightDecay
     from keras_bert.training.step import make_train_steps
 
     config = BertConfig.from_json("base")

@@ -75,7 +75,7 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
         seconds[part], started = time.perf_counter() - started, time.perf_counter()
 
     sys.path.insert(0, str(ROOT))
-    from keras_bert.common.tensorflow_start import start_tensorflow
+    from keras_bert.startup import start_tensorflow
 
     start_tensorflow()
     import keras_bert.text.tokenizer  # noqa: F401

@@ -32,12 +32,12 @@ from data_tools import shards, spill, tfrecords
 from data_tools.jobs import Progress, run_jobs
 from data_tools.lines import KINDS, OddInput
 from data_tools.settings import Settings, build_versions, reject_other_settings, version_differences
-from keras_bert.common import files
-from keras_bert.common.errors import InputError
-from keras_bert.common.lock import locked
-from keras_bert.data import record_files
+from keras_bert import files
+from keras_bert.errors import InputError
+from keras_bert.files import locked
+from keras_bert.pretraining import records
+from keras_bert.text.settings import ids_of
 from keras_bert.text.unknown_words import is_many, log_unknown_words
-from keras_bert.text.user_tokens import ids_of
 from keras_bert.text.vocabulary import load_vocab
 
 _BUILDING, _PLAN, _VOCAB = ".building", "plan.json", "vocab.txt"
@@ -105,19 +105,19 @@ def _find_finished(
 
     Raises an `InputError` if the output folder holds another finished dataset.
     """
-    manifest_file = os.path.join(output_dir, record_files.MANIFEST)
+    manifest_file = os.path.join(output_dir, records.MANIFEST)
     if not os.path.exists(manifest_file):
         return None
     manifest = files.read_json(manifest_file)
-    if manifest.get("format") != record_files.FORMAT:
+    if manifest.get("format") != records.FORMAT:
         raise InputError(
             f"{manifest_file}: not a manifest of create-pretraining-data; expected another "
             "--output_dir"
         )
-    if manifest.get("version") != record_files.VERSION:
+    if manifest.get("version") != records.VERSION:
         raise InputError(
             f"{manifest_file}: format version {manifest.get('version')!r}; expected version "
-            f"{record_files.VERSION}, or another --output_dir"
+            f"{records.VERSION}, or another --output_dir"
         )
     with _valid_content(manifest_file):
         reject_other_settings(output_dir, "a finished dataset", manifest, requested)
@@ -139,7 +139,7 @@ def _find_plan(output_dir: str, building: str, requested: dict[str, Any]) -> dic
         unlisted = [name for name in os.listdir(output_dir) if name.endswith(".tfrecord")]
         if unlisted:
             raise InputError(
-                f"--output_dir={output_dir}: holds {unlisted[0]} but no {record_files.MANIFEST}; "
+                f"--output_dir={output_dir}: holds {unlisted[0]} but no {records.MANIFEST}; "
                 "expected an empty folder or a dataset created by this program"
             )
         return None
@@ -424,7 +424,7 @@ def _finish(
                 f"{sizes.get(note['file'], 'no file')}; expected {note['bytes']} bytes; run the "
                 "same command again to create the shard again"
             )
-    files.write_json(os.path.join(output_dir, record_files.MANIFEST), manifest)
+    files.write_json(os.path.join(output_dir, records.MANIFEST), manifest)
     shutil.rmtree(building, ignore_errors=True)
     # ru_maxrss is in kilobytes, but in bytes on macOS.
     unit = 2**20 if sys.platform == "darwin" else 2**10
@@ -474,8 +474,8 @@ def _make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[st
         log_unknown_words(words, unknown, described[0])
     kept = ("file", "examples", "rows", "bytes", "sha256")
     return {
-        "format": record_files.FORMAT,
-        "version": record_files.VERSION,
+        "format": records.FORMAT,
+        "version": records.VERSION,
         "made_with": plan["made_with"],
         "settings": plan["settings"],
         "vocab": plan["vocab"],

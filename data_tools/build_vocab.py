@@ -29,8 +29,8 @@ from data_tools.vocabulary import (
     learn_vocab,
     load_extensible,
 )
-from keras_bert.common import files
-from keras_bert.common.errors import InputError
+from keras_bert import files
+from keras_bert.errors import InputError
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.text.settings import TokenizerSettings

@@ -32,9 +32,9 @@ from data_tools.jobs import Progress
 from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, is_archive
 from data_tools.markup import MarkupFile, markup_texts
 from data_tools.sentences import check_language
-from keras_bert.common.columnar_files import ARROW, PARQUET
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import atomic_path
+from keras_bert.columnar_files import ARROW, PARQUET
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path
 
 _BLOCK_BYTES = 1 << 20
 _TABLES = {"parquet": PARQUET, "arrow": ARROW}

@@ -32,7 +32,7 @@ from data_tools.settings import (
     define_tokenizer_flags,
     settings_of,
 )
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import check_not_input_folder

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from data_tools.lines import Line, Lines, Units, is_archive, is_blank
 from data_tools.sentences import Document, is_over_long
-from keras_bert.common.columnar_files import is_string, read_batches
-from keras_bert.common.errors import InputError
+from keras_bert.columnar_files import is_string, read_batches
+from keras_bert.errors import InputError
 
 # --- one sentence per line, prose, JSON lines, WikiExtractor ---
 

@@ -20,18 +20,18 @@ from absl.flags import FlagValues
 
 from data_tools.jobs import Progress
 from data_tools.lines import KINDS, OddInput
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import sha256
-from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.data.record_files import MANIFEST, RecordFiles, find_record_files
+from keras_bert.errors import InputError
+from keras_bert.files import sha256
+from keras_bert.pretraining.records import MANIFEST, RecordFiles, find_record_files
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.startup import start_tensorflow
 from keras_bert.text.normalization import normalize_character
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
 if TYPE_CHECKING:
-    from keras_bert.data.records import PretrainingData
+    from keras_bert.pretraining.records import PretrainingData
 
 # --- verification ---
 
@@ -87,7 +87,7 @@ def read_batches(
     """
     import tensorflow as tf
 
-    from keras_bert.data.records import explain_record_errors, parse_records
+    from keras_bert.pretraining.records import explain_record_errors, parse_records
 
     with explain_record_errors(data, vocab_size):
         for path in data.files:
@@ -328,7 +328,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     found = find_record_files(flags.input_file, include_unlisted=True)
     verify(found)
     start_tensorflow()
-    from keras_bert.data.records import find_records
+    from keras_bert.pretraining.records import find_records
 
     data = find_records(flags.input_file)
     vocab_file = flags.vocab_file or data.vocab_file

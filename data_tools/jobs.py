@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from absl import logging
 from tqdm import tqdm
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 # --- progress ---
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import zstandard
 from absl import logging
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 # --- odd input ---
 

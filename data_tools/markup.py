@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from data_tools.lines import BrokenArchiveError, Units, decompressed, is_archive
 from data_tools.sentences import Document
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 # --- paragraphs of elements ---
 

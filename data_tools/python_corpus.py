@@ -26,8 +26,8 @@ from absl import logging
 from absl.flags import FlagValues
 
 from data_tools.sentences import split_sentences
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_bytes
+from keras_bert.errors import InputError
+from keras_bert.files import write_bytes
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 

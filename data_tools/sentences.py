@@ -15,7 +15,7 @@ from typing import Any
 import sentencex
 
 from data_tools.lines import Units
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 # --- sentences ---
 

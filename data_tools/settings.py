@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 from absl.flags import FlagValues
 
 from data_tools.corpus import FIELD_FORMATS, FORMAT_PACKAGES, INPUT_FORMATS, Reading
-from keras_bert.common import files
-from keras_bert.common.errors import InputError
-from keras_bert.common.package_versions import package_versions
-from keras_bert.data.record_files import NEXT_SENTENCE
+from keras_bert import files
+from keras_bert.errors import InputError
+from keras_bert.files import package_versions
+from keras_bert.pretraining.records import NEXT_SENTENCE
 from keras_bert.programs.flags import Definitions
-from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
-from keras_bert.text.token_file import read_tokens
-from keras_bert.text.user_tokens import UserToken
+from keras_bert.text.settings import USER_TOKENS, TokenizerSettings, UserToken
+from keras_bert.text.vocabulary import read_tokens
 
 Kind = TypeVar("Kind")
 

@@ -1,7 +1,7 @@
 """Creates a shard: the TFRecord file with the examples of its documents.
 
     documents -> tokens -> examples (`pairs`) -> shuffled or packed (`rows`)
-    -> rows (`rows`) -> masked (`keras_bert.data.masking`) -> records (`tfrecords`)
+    -> rows (`rows`) -> masked (`keras_bert.pretraining.masking`) -> records (`tfrecords`)
 
 The bytes of a shard depend only on its documents, the vocabulary and the settings, which include
 the seed. Therefore shards can be created anywhere, in any order, by any number of workers.
@@ -30,9 +30,9 @@ from data_tools.pairs import (
 )
 from data_tools.rows import lay_out, pack_examples
 from data_tools.settings import Settings, check_worker
-from keras_bert.common import files
-from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.data.masking import Masking, mask_examples, num_to_predict
+from keras_bert import files
+from keras_bert.pretraining.masking import Masking, mask_examples, num_to_predict
+from keras_bert.startup import start_tensorflow
 from keras_bert.text import unknown_words
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab

@@ -27,7 +27,7 @@ from data_tools.formats import starts_document
 from data_tools.jobs import Meter, Progress, run_jobs, watched
 from data_tools.lines import WHOLE, BadUnits, OddInput, Part, is_archive
 from data_tools.settings import check_worker
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 SPILLED = "documents-"
 _DIGEST_BYTES = 16

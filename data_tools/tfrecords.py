@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert.common import files
+from keras_bert import files
 
 # Protobuf's tags for "field n, length-delimited". Field numbers, from tensorflow/core/example:
 # Example.features 1, Features.feature 1, key 1 and value 2 of its map entries,

@@ -15,11 +15,10 @@ import numpy as np
 from data_tools.corpus import Reading, read_documents
 from data_tools.jobs import Progress
 from data_tools.lines import OddInput
-from keras_bert.common.errors import InputError
-from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.errors import InputError
+from keras_bert.startup import start_tensorflow
 from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.token_file import MAX_TOKEN_BYTES
-from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab, unused_ids
+from keras_bert.text.vocabulary import MAX_TOKEN_BYTES, SPECIAL_TOKENS, load_vocab, unused_ids
 
 # --- words ---
 

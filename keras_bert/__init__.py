@@ -13,7 +13,7 @@ Public names are imported on first use: `import keras_bert` imports neither Tens
 import importlib
 import os
 
-from keras_bert.common.keras_import import register_with_keras
+from keras_bert.startup import register_with_keras
 
 TYPE_CHECKING = False  # Type checkers assume True, as for `typing.TYPE_CHECKING`.
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> object:
         module == "keras_bert.models"
         and os.environ.get("KERAS_BACKEND") in (None, "", "tensorflow")
     ):
-        from keras_bert.common.tensorflow_start import start_tensorflow
+        from keras_bert.startup import start_tensorflow
 
         start_tensorflow()
     value = getattr(importlib.import_module(module), name)

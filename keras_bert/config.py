@@ -11,8 +11,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
 
 # `gelu` is the erf form, as in Hugging Face. Google's released code computes the tanh form, so the
 # bundled configs have `gelu_new`; `gelu_tanh` is another name for `gelu_new`.

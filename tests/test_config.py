@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig, bundled_names
+from keras_bert.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.training.run_folder import is_finished
 
 LABELS = ("no", "yes")

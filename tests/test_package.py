@@ -96,7 +96,7 @@ def test_module_that_a_registered_class_needs_can_be_imported_first(root, monkey
     """Keras imports the modules of registered classes, which import this one."""
     monkeypatch.setenv("KERAS_BACKEND", backend)
     code = """
-from keras_bert.optimization.optimizers import AdamWeightDecay
+from keras_bert.training.optimizers import AdamWeightDecay
 import keras
 print(keras.saving.get_registered_object("keras_bert>Lamb").__base__ is AdamWeightDecay)
 """

@@ -116,7 +116,7 @@ def test_command_lists_all_programs(run):
 
 def test_bundled_recipe_is_found(run, installed):
     code = (
-        "from keras_bert.tasks.pretraining.recipe import bundled_recipes, find_recipe; "
+        "from keras_bert.pretraining.recipe import bundled_recipes, find_recipe; "
         "print(*bundled_recipes(), find_recipe('bert-base'))"
     )
     *names, path = succeed([installed / "python", "-c", code], cwd=run.place).split()

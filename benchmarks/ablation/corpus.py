@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ablation.plan import Plan
 from ablation.programs import run_program
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
 
 HELD_OUT = "held_out"
 # Flags of each kind of records.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from workers import ROOT
 
-from keras_bert.tasks.pretraining.recipe import find_recipe
+from keras_bert.pretraining.recipe import find_recipe
 
 GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "RTE")
 ALL_TASKS = (*GLUE, "WNUT-17", "SQuAD")

@@ -19,7 +19,7 @@ from ablation.claims import Variant, scores_of
 from ablation.plan import TASKS, Arm, Plan
 from ablation.results import Results
 from ablation.units import Unit
-from keras_bert.common.files import write_bytes
+from keras_bert.files import write_bytes
 
 _COLUMNS = 4  # Panels of tasks in a row.
 _DOTS_PER_INCH = 150

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ablation.plan import Plan
 from ablation.units import Unit, settings_of
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from keras_bert.data.records import find_records
-from keras_bert.tasks.pretraining.batches import (
+from keras_bert.pretraining.batches import (
     RecordSource,
     evaluation_batches,
     training_batches,
 )
+from keras_bert.pretraining.records import find_records
 
 EVALUATION_BATCH = 32
 DECAY, BETAS, EPSILON, MAX_NORM = 0.01, (0.9, 0.999), 1e-6, 1.0

@@ -11,8 +11,8 @@ from absl import logging
 
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 
 # Model class of this library -> the transformers class with the same heads.

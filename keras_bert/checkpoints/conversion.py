@@ -31,8 +31,8 @@ from keras_bert.checkpoints.model_directory import check_replaceable, write_mode
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.vocab_change import ChangedVocab, VocabChange, change_rows
 from keras_bert.checkpoints.weights import LoadReport, weights_of
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import atomic_path
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
 from keras_bert.models.encoder import BertEncoder
 

@@ -17,9 +17,9 @@ import numpy as np
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.tokenizer_files import guess_lower_case
 from keras_bert.checkpoints.weights import Layout, StoredWeights
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
 from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 

@@ -23,11 +23,10 @@ from absl import logging
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.tokenizer_files import find_mismatch, guess_lower_case
 from keras_bert.checkpoints.weights import Layout, StoredWeights
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, value_of
 from keras_bert.config import BertConfig
-from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
-from keras_bert.text.user_tokens import UserToken
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, value_of
+from keras_bert.text.settings import USER_TOKENS, TokenizerSettings, UserToken
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, fit_vocab, load_vocab
 
 CONFIG, METADATA = "config.json", "metadata.json"

@@ -41,9 +41,9 @@ from keras_bert.checkpoints.tokenizer_files import (
     write_tokenizer,
 )
 from keras_bert.checkpoints.weights import weights_of
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import atomic_path, read_json, write_bytes, write_json
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path, read_json, write_bytes, write_json
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab
 

@@ -18,8 +18,8 @@ from keras_bert.checkpoints.keras_hub import is_keras_hub_preset, open_keras_hub
 from keras_bert.checkpoints.model_directory import CONFIG, open_model_directory
 from keras_bert.checkpoints.safetensors_file import INDEX, WEIGHTS
 from keras_bert.checkpoints.weights import Layout, StoredWeights
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, sha256
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, sha256
 
 STATE = "state.json"
 # Variables of a training model that are not weights.

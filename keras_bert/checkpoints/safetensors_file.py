@@ -18,8 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.weights import Layout, StoredWeights
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 

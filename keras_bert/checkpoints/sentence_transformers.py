@@ -22,8 +22,8 @@ from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.safetensors_file import WEIGHTS, open_safetensors
 from keras_bert.checkpoints.weights import StoredWeights
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, value_of, write_json
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, value_of, write_json
 
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
 _PROMPTS = "config_sentence_transformers.json"

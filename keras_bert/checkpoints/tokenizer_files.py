@@ -12,7 +12,7 @@ Added tokens are in up to three files, which transformers combines:
                             additional_special_tokens, extra_special_tokens     ["[URL]", ...]
     added_tokens.json                               {"[URL]": 30522}
 
-An added token is a user token (`keras_bert.text.user_tokens`). Its id is that of the same token in
+An added token is a user token (`keras_bert.text.settings`). Its id is that of the same token in
 the vocabulary, or else it follows the vocabulary. BERT's special tokens may be listed too.
 """
 
@@ -25,10 +25,9 @@ from typing import Any, NamedTuple
 
 from absl import logging
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, value_of, write_bytes, write_json
-from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.user_tokens import UserToken, ids_of, number_of_subwords
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, value_of, write_bytes, write_json
+from keras_bert.text.settings import TokenizerSettings, UserToken, ids_of, number_of_subwords
 from keras_bert.text.vocabulary import (
     SPECIAL_TOKENS,
     check_vocab,

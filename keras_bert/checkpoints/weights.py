@@ -11,7 +11,7 @@ import keras
 import ml_dtypes
 import numpy as np
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 FLOAT_TYPES = ("float16", "bfloat16", "float32", "float64")
 _FLOATS = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in FLOAT_TYPES]

@@ -5,8 +5,8 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.common.errors import InputError
-from keras_bert.models.bert_network import BertNetwork
+from keras_bert.errors import InputError
+from keras_bert.models.encoder import BertNetwork
 
 # Layer name of a head -> a variable that this head always has.
 _VARIABLES = {

@@ -1,14 +1,12 @@
-"""Rejects networks and batches that cannot fit in memory, before they are allocated.
+"""Checks that a model and a batch fit into the available memory."""
 
-The estimates assume float32 weights in the memory of the machine, and 2-byte activations. A network
-or batch that is accepted may still exhaust the memory.
-"""
+from collections.abc import Iterator
+from pathlib import Path
 
 import keras
 
-from keras_bert.common import host_memory
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 
 _WEIGHT_BYTES = 4  # float32; the int8 kernels of a quantized model need less.
 _ACTIVATION_BYTES = 2  # The size in the smallest compute dtypes, bfloat16 and float16.
@@ -21,7 +19,7 @@ def check_weights_fit(config: BertConfig) -> None:
         InputError: the weights do not fit. The message has the sizes in the config, and the needed
             and the available memory.
     """
-    available = host_memory.available()
+    available = available_memory()
     needed = _WEIGHT_BYTES * config.num_encoder_weights
     if available is not None and needed > available:
         names = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
@@ -51,7 +49,7 @@ def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> N
     """
     if any("cpu" not in name for name in keras.distribution.list_devices()):
         return
-    available = host_memory.available()
+    available = available_memory()
     # In memory together: the attention's output [H], and the input [intermediate_size] and output
     # [H] of the second feed-forward layer.
     needed = _ACTIVATION_BYTES * rows * length * (2 * config.hidden_size + config.intermediate_size)
@@ -64,3 +62,47 @@ def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> N
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:,.1f} GB"
+
+
+# --- memory of the host ---
+
+
+_PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def available_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
+    """Returns the bytes that this process can still allocate; None if unknown.
+
+    They are limited by the free memory of the machine, and by the cgroups of the process.
+    """
+    machine = _number(proc / "meminfo", "MemAvailable:")
+    return None if machine is None else min([machine * 1024, *_available_in_groups(proc, groups)])
+
+
+def _available_in_groups(proc: Path, groups: Path) -> Iterator[int]:
+    """Yields the bytes left below each memory limit: of this process's cgroup and its parents."""
+    own = [line[4:] for line in _lines(proc / "self/cgroup") if line.startswith("0::/")]
+    for name in own:
+        for part in (Path(name), *Path(name).parents):
+            limit = _number(groups / part / "memory.max")  # None for "max", that is, no limit.
+            taken = _number(groups / part / "memory.current")
+            if limit is not None and taken is not None:
+                # The kernel frees cached files when memory is needed.
+                files = _number(groups / part / "memory.stat", "inactive_file") or 0
+                yield max(0, limit - taken + files)
+
+
+def _number(file: Path, name: str = "") -> int | None:
+    """Returns the number after `name` in the first line that starts with both; None without one."""
+    for line in _lines(file):
+        words = line.removeprefix(name).split()
+        if line.startswith(name) and words and words[0].isdecimal():
+            return int(words[0])
+    return None
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []

@@ -26,14 +26,14 @@ from absl.flags import FlagValues
 from data_tools.corpus import HeldOut, Reading, find_input_files
 from data_tools.jobs import Progress
 from data_tools.settings import Settings
-from keras_bert.common.compilation_cache import use_compilation_cache
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, sha256, write_json
-from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, sha256, write_json
 from keras_bert.programs.adaptation_flags import FLAGS_THAT_MAY_CHANGE, define_flags
+from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.flags import own_flags
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import check_not_input_folder, check_output_dir, finish
+from keras_bert.startup import start_tensorflow
 
 if TYPE_CHECKING:
     from keras_bert.checkpoints.checkpoint import Checkpoint
@@ -115,8 +115,8 @@ def _check_contents(output_dir: Path) -> None:
 
 
 def _adaptation(flags: FlagValues, input_files: list[str]) -> "Adaptation":
+    from keras_bert.pretraining.settings import PretrainingSettings
     from keras_bert.programs.adaptation_stages import Adaptation, has_masked_lm_head
-    from keras_bert.tasks.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
     from keras_bert.training.objective import TrainingSettings
 

@@ -28,9 +28,9 @@ from data_tools.vocabulary import count_words, extend_vocab
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.vocab_change import follow_extension
-from keras_bert.common.files import atomic_path, write_bytes
-from keras_bert.tasks.pretraining.run import pretrain
-from keras_bert.tasks.pretraining.settings import PretrainingSettings
+from keras_bert.files import atomic_path, write_bytes
+from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 from keras_bert.training.objective import TrainingRun, TrainingSettings

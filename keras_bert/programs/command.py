@@ -65,7 +65,7 @@ def main() -> "NoReturn":
 
 
 def _print_and_exit(text: str) -> "NoReturn":
-    from keras_bert.common.standard_output import quiet_end_without_reader
+    from keras_bert.startup import quiet_end_without_reader
 
     with quiet_end_without_reader():
         print(text)

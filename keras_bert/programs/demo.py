@@ -21,11 +21,11 @@ from pathlib import Path
 
 from absl.flags import FlagValues
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.standard_output import OUTPUT_CLOSED
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.startup import OUTPUT_CLOSED
 from keras_bert.text.vocabulary import load_vocab
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from absl.flags import FlagValues
 
-from keras_bert.common.compilation_cache import use_compilation_cache
-from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
+from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.defaults import DEFAULTS
 
 

@@ -12,9 +12,9 @@ from dataclasses import fields
 
 from absl.flags import FlagValues
 
-from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
+from keras_bert.startup import start_tensorflow
 
 
 def define_flags(define: Definitions) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.errors import InputError
 from keras_bert.programs.flags import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, Definitions
 from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
+from keras_bert.startup import start_tensorflow
 
 _DEFAULT_LAYERS = 4
 
@@ -79,7 +79,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     require_tensorflow()
     from tqdm import tqdm
 
-    from keras_bert.common.text_lines import read_lines
+    from keras_bert.files import read_lines
     from keras_bert.models.encoder import BertEncoder
     from keras_bert.tasks.features import (
         FeatureSettings,

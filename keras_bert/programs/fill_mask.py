@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from absl.flags import FlagValues
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.errors import InputError
 from keras_bert.programs.flags import MAX_SEQ_LENGTH, Definitions
 from keras_bert.programs.program import Program
+from keras_bert.startup import start_tensorflow
 
 
 def define_flags(define: Definitions) -> None:

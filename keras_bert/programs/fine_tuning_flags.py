@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.common.compilation_cache import use_compilation_cache
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import value_of
-from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.errors import InputError
+from keras_bert.files import value_of
+from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.flags import (
     MAX_BATCH_SIZE,
     MAX_REPEATS,
@@ -30,6 +29,7 @@ from keras_bert.programs.run_flags import (
     define_export,
     strategy_of,
 )
+from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.defaults import DEFAULTS, TrainingDefaults
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 

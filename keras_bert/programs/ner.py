@@ -14,7 +14,7 @@ from dataclasses import fields
 
 from absl.flags import FlagValues
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments

@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from absl.flags import FlagValues
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_bytes
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_bytes
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program
 from keras_bert.training.metrics import EVALUATION, METRICS, read_metrics

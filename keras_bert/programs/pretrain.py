@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl.flags import Flag, FlagValues
 
-from keras_bert.common.compilation_cache import use_compilation_cache
-from keras_bert.common.errors import InputError
-from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.errors import InputError
+from keras_bert.pretraining.recipe import Phase, plan_phases, read_recipe
+from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.flags import own_flags
 from keras_bert.programs.pretraining_flags import (
     FLAGS_NOT_IN_RECIPES,
@@ -35,10 +35,10 @@ from keras_bert.programs.run_flags import (
     finish,
     strategy_of,
 )
-from keras_bert.tasks.pretraining.recipe import Phase, plan_phases, read_recipe
+from keras_bert.startup import start_tensorflow
 
 if TYPE_CHECKING:
-    from keras_bert.tasks.pretraining.run import PhaseRun
+    from keras_bert.pretraining.run import PhaseRun
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
     use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.tasks.pretraining.run import dry_run, pretrain, pretrain_phases
+    from keras_bert.pretraining.run import dry_run, pretrain, pretrain_phases
     from keras_bert.training.cluster import worker_index
     from keras_bert.training.objective import TrainingRun
 
@@ -102,8 +102,8 @@ def _phases_of_recipe(own: Mapping[str, Flag], values: Mapping[str, Any]) -> lis
 
 
 def _run_of(phase: Phase) -> "PhaseRun":
-    from keras_bert.tasks.pretraining.run import PhaseRun
-    from keras_bert.tasks.pretraining.settings import PretrainingSettings
+    from keras_bert.pretraining.run import PhaseRun
+    from keras_bert.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
     from keras_bert.training.objective import TrainingSettings
 

@@ -26,11 +26,10 @@ from typing import NoReturn
 from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
-from keras_bert.common.compilation_cache import VARIABLE
-from keras_bert.common.errors import EndedEarly, InputError, InUse
-from keras_bert.common.interrupts import INTERRUPTED, keyboard_interrupts
-from keras_bert.common.standard_output import quiet_end_without_reader
+from keras_bert.errors import EndedEarly, InputError, InUse
+from keras_bert.programs.compilation_cache import VARIABLE
 from keras_bert.programs.flags import Definitions, absl_flags
+from keras_bert.startup import INTERRUPTED, keyboard_interrupts, quiet_end_without_reader
 
 # The file, line and thread of absl's format do not help users.
 _LOG_LINE = std_logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.programs.flags import Definitions
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from pathlib import Path
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.errors import InputError
+from keras_bert.export.engines import EngineRequest
+from keras_bert.export.version_folders import require_version
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
-from keras_bert.serving.engines.opening import EngineRequest
-from keras_bert.serving.version_folders import require_version
+from keras_bert.startup import start_tensorflow
 
 
 def define_flags(define: Definitions) -> None:
@@ -140,9 +140,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     # Served weights do not change, so TensorFlow may keep them in the layout of oneDNN's products.
     os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.serving.server.lifecycle import serve, stop_on_signals
-    from keras_bert.serving.server.settings import Settings
-    from keras_bert.serving.server.versions import Versions
+    from keras_bert.server.lifecycle import serve, stop_on_signals
+    from keras_bert.server.settings import Settings
+    from keras_bert.server.versions import Versions
 
     settings = Settings(
         model_name=flags.model_name,

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from keras_bert.common.interrupts import exit_at_interrupt
+from keras_bert.startup import exit_at_interrupt
 
 TYPE_CHECKING = False  # As in `typing`, which takes milliseconds to import.
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ from data_tools.corpus import Reading, find_input_files
 from data_tools.lines import OddInput
 from data_tools.settings import define_reading_flags
 from data_tools.vocabulary import text_batches
-from keras_bert.common.errors import InputError
-from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.errors import InputError
 from keras_bert.programs.flags import Definitions
-from keras_bert.text.token_file import read_tokens
-from keras_bert.text.vocabulary import load_vocab
+from keras_bert.startup import start_tensorflow
+from keras_bert.text.vocabulary import load_vocab, read_tokens
 
 if TYPE_CHECKING:
     from keras_bert.checkpoints.vocab_change import VocabChange

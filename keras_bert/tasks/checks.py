@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 
 def check_strings(name: str, value: Any) -> list[str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from keras_bert.common.errors import InputError
-from keras_bert.models.bert_network import BertNetwork
+from keras_bert.errors import InputError
+from keras_bert.models.encoder import BertNetwork
 from keras_bert.tasks.fine_tuning.distillation import (
     TEACHER,
     Distillation,

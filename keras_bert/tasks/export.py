@@ -2,7 +2,7 @@
 
     export_run -> export (settings, as the flags give them) -> open_task -> export_task
 
-`export_task` writes a version folder as a SavedModel or an ONNX file, with keras_bert.serving.
+`export_task` writes a version folder as a SavedModel or an ONNX file, with keras_bert.export.
 """
 
 import functools
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from keras_bert.checkpoints.safetensors_file import WEIGHTS
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, sha256
-from keras_bert.serving.engines.opening import (
+from keras_bert.errors import InputError
+from keras_bert.export.engines import (
     COMPUTE_TYPES,
     INT8_ENGINES,
     PRECISIONS,
     require_packages,
 )
-from keras_bert.serving.model_card import model_card, public_name
-from keras_bert.serving.network import Network
-from keras_bert.serving.saved_model import write_saved_model
-from keras_bert.serving.version_folders import INFO, check_version, find_versions, next_version
+from keras_bert.export.model_card import model_card, public_name
+from keras_bert.export.network import Network
+from keras_bert.export.saved_model import write_saved_model
+from keras_bert.export.version_folders import INFO, check_version, find_versions, next_version
+from keras_bert.files import read_json, sha256
 from keras_bert.tasks.load import open_task
 from keras_bert.tasks.loading import TASK_OF, Source
 
@@ -268,7 +268,7 @@ def export_task(
         write_engines = None
         if engines:
             # Imported here, because only exports with engines need the package onnx.
-            from keras_bert.serving.onnx_format import write_engine_files
+            from keras_bert.export.onnx import write_engine_files
 
             spec = served.spec()
             info["engines"] = {"names": list(engines), "network": spec.to_json()}
@@ -277,7 +277,7 @@ def export_task(
     else:
         info["max_seq_length"] = config.max_position_embeddings  # No text is truncated to less.
         # Imported here, because only exports to ONNX need the package onnx.
-        from keras_bert.serving.onnx_format import write_onnx_folder
+        from keras_bert.export.onnx import write_onnx_folder
 
         write_onnx_folder(
             task.model,

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
-from keras_bert.serving.inputs import failed_check
+from keras_bert.errors import InputError
+from keras_bert.export.inputs import failed_check
 from keras_bert.tasks.prepared import as_tensor
 
 Serve = Callable[..., Mapping[str, tf.Tensor]]

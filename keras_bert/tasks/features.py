@@ -33,8 +33,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import atomic_path
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.memory import check_batch_fits
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches

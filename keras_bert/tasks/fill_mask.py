@@ -18,11 +18,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
-from keras_bert.data.masking import Masking, mask_examples
+from keras_bert.errors import InputError
+from keras_bert.export.engines import NetworkSpec
+from keras_bert.export.network import Network
 from keras_bert.models import BertPretrainer
-from keras_bert.serving.engines.opening import NetworkSpec
-from keras_bert.serving.network import Network
+from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fitting import FitData, FitOptions

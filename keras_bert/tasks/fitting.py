@@ -13,10 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
-from keras_bert.models.bert_network import select_inputs
-from keras_bert.optimization.optimizers import AdamWeightDecay
-from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.errors import InputError
+from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.defaults import DEFAULTS
 from keras_bert.tasks.fine_tuning.batches import (
     BatchBuilder,
@@ -26,6 +24,8 @@ from keras_bert.tasks.fine_tuning.batches import (
 )
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.training.optimizers import AdamWeightDecay
+from keras_bert.training.schedules import LinearWarmupDecay
 
 Targets = Callable[[Mapping[str, np.ndarray]], dict[str, Any]]
 _NUMBERS = (

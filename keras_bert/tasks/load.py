@@ -9,10 +9,10 @@ from typing import Any
 import tensorflow as tf
 
 from keras_bert.checkpoints.sentence_transformers import MODULES
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json
-from keras_bert.serving.engines.opening import ANY_ENGINE, TENSORFLOW, EngineRequest, open_engine
-from keras_bert.serving.version_folders import INFO
+from keras_bert.errors import InputError
+from keras_bert.export.engines import ANY_ENGINE, TENSORFLOW, EngineRequest, open_engine
+from keras_bert.export.version_folders import INFO
+from keras_bert.files import read_json
 from keras_bert.tasks.loading import TASK_OF, Source
 from keras_bert.tasks.task import Task
 

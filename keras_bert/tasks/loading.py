@@ -11,8 +11,8 @@ from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.model_directory import CONFIG
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.weights import LoadReport
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import value_of
+from keras_bert.errors import InputError
+from keras_bert.files import value_of
 from keras_bert.tasks.fine_tuning.earlier_run import SETTINGS_KEY, EarlierRun
 from keras_bert.text.tokenizer import BertTokenizer
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.tasks.task import Task

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common import host_memory
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
+from keras_bert.models import memory
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.text.strings import decode_texts, encode_texts
+from keras_bert.text.offsets import decode_texts, encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.text.windows import TooManyTokens
@@ -169,7 +169,7 @@ def check_memory(what: str, needed: int) -> None:
 
     `what` describes them in the error message.
     """
-    available = host_memory.available()
+    available = memory.available_memory()
     if available is not None and needed > available:
         raise InputError(
             f"the {what} need {needed / 1e9:,.1f} GB more, but {available / 1e9:,.1f} GB of memory "

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 
 def find_prepared(name: str, data_dir: str = "") -> Path | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.serving.model_card import (
+from keras_bert.export.model_card import (
     TASK_DESCRIPTIONS,
     data_table,
     describe_sizes,

@@ -21,9 +21,9 @@ import tensorflow as tf
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.weights import weights_of
-from keras_bert.common.errors import InputError
-from keras_bert.serving.engines.opening import Engine
-from keras_bert.serving.network import Network
+from keras_bert.errors import InputError
+from keras_bert.export.engines import Engine
+from keras_bert.export.network import Network
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.distilled_fit import check_options, check_teacher, with_teacher
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers

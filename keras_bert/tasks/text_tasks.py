@@ -4,9 +4,9 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows, same_shape
-from keras_bert.serving.network import Network
-from keras_bert.serving.saved_model import ServedTask, Steps
+from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows, same_shape
+from keras_bert.export.network import Network
+from keras_bert.export.saved_model import ServedTask, Steps
 from keras_bert.text.padding import Segments, combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 

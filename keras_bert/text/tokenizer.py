@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.text.normalization import final_sigma_pattern, normalizer_model
 from keras_bert.text.offsets import (
     DROPPED,
@@ -29,21 +29,14 @@ from keras_bert.text.offsets import (
     offsets_in_text,
     row_ids,
 )
-from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.user_tokens import UserToken, ids_of, number_of_subwords
+from keras_bert.text.settings import TokenizerSettings, UserToken, ids_of, number_of_subwords
 from keras_bert.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
     check_vocab,
     load_vocab,
 )
-from keras_bert.text.whole_tokens import (
-    EXACT,
-    WholeTokens,
-    part_starts,
-    starts_with,
-    with_matches,
-)
+from keras_bert.text.whole_tokens import EXACT, WholeTokens, part_starts, starts_with, with_matches
 
 # With keep_special_tokens, each special token is replaced by a stand-in, a character that Unicode
 # will never assign, during normalization and WordPiece. Stand-in characters that occur in a text

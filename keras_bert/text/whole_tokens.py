@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 import tensorflow_text as tf_text
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.text.normalization import normalize_character
-from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.user_tokens import UserToken
+from keras_bert.text.settings import TokenizerSettings, UserToken
 
 # Noncharacters of three bytes each.
 EXACT, NORMALIZED = "\ufdd5", "\ufdd6"

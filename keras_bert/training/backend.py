@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import keras
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 BACKEND = keras.backend.backend()
 

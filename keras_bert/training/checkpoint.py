@@ -18,8 +18,8 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.open_checkpoint import STATE
 from keras_bert.checkpoints.safetensors_file import WEIGHTS
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import atomic_path, read_json, sha256, write_json
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path, read_json, sha256, write_json
 
 PREFIX = "step-"
 _MODEL, _OPTIMIZER = WEIGHTS, "optimizer.safetensors"

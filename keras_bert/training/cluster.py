@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import EndedEarly, InputError, InUse
+from keras_bert.errors import EndedEarly, InputError, InUse
 
 _SUM = tf.distribute.ReduceOp.SUM
 _FORMAT = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'

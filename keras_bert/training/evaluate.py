@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.models.bert_network import select_inputs
+from keras_bert.models.encoder import select_inputs
 from keras_bert.training.cluster import num_workers
 from keras_bert.training.objective import AfterBatch, Batch, Objective
 from keras_bert.training.step import compiled

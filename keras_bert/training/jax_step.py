@@ -30,14 +30,12 @@ from absl import logging
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.models.layers.attention import attend_with
-from keras_bert.models.layers.chain import compile_chains_with
-from keras_bert.models.layers.embeddings import take_rows_with
-from keras_bert.models.layers.recompute import recompute_with
-from keras_bert.optimization.optimizers import clip_scale, global_norm
+from keras_bert.errors import InputError
+from keras_bert.models.attention import attend_with
+from keras_bert.models.layers import compile_chains_with, recompute_with, take_rows_with
+from keras_bert.startup import start_tensorflow
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
+from keras_bert.training.optimizers import clip_scale, global_norm
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -20,8 +20,8 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_bytes
+from keras_bert.errors import InputError
+from keras_bert.files import write_bytes
 from keras_bert.training.metrics import BOARD, EVALUATION, METRICS, RESUMED, read_line, read_metrics
 
 SECONDS_BETWEEN_LINES = 10.0  # The longest time without a sign of progress.

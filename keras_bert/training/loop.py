@@ -25,8 +25,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.common.interrupts import INTERRUPTED, is_python_handler
+from keras_bert.errors import EndedEarly, InputError
+from keras_bert.startup import INTERRUPTED, is_python_handler
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.cluster import all_sum, gather, num_workers, worker_index

@@ -10,10 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.models.memory import check_batch_fits
-from keras_bert.optimization.optimizers import AdamWeightDecay, LossScale
+from keras_bert.training.optimizers import AdamWeightDecay, LossScale
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -23,10 +23,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
-from keras_bert.common.lock import locked
-from keras_bert.common.package_versions import package_versions
+from keras_bert.errors import InputError
+from keras_bert.files import locked, package_versions, read_json, write_json
 from keras_bert.training.checkpoint import PREFIX
 from keras_bert.training.cluster import (
     all_sum,

@@ -21,11 +21,10 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from keras_bert.models.layers.chain import compile_chains_with
-from keras_bert.models.layers.recompute import recompute_with
-from keras_bert.models.pooled_encoder import vector_size
-from keras_bert.optimization.optimizers import Direction, clip_scale
+from keras_bert.models.encoder import vector_size
+from keras_bert.models.layers import compile_chains_with, recompute_with
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
+from keras_bert.training.optimizers import Direction, clip_scale
 
 Totals = Mapping[str, tf.Tensor]  # {metric: denominator}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.training.cluster import join, num_workers, read_cluster
 
 STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")

@@ -143,7 +143,7 @@ def _contents(folder: Path) -> dict[str, str]:
 
 def main(folder: Path, seed: int, descriptor: int) -> None:
     """Prepares the inputs, and runs the cases whose numbers arrive."""
-    from keras_bert.common.tensorflow_start import start_tensorflow
+    from keras_bert.startup import start_tensorflow
 
     start_tensorflow()
     import tensorflow as tf

@@ -12,9 +12,8 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.text.offsets import byte_to_char_offsets
-from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.settings import TokenizerSettings, UserToken
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.user_tokens import UserToken
 from keras_bert.text.vocabulary import load_vocab
 from tests.other_formats import WRITERS
 

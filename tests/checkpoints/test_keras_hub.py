@@ -13,10 +13,10 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.keras_hub import keras_hub_name
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.models.layers.heads import MaskedLMHead
+from keras_bert.models.heads import MaskedLMHead
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.checkpoints.test_tokenizer_json import vocab_of

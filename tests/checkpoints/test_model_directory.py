@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.checkpoints import model_directory
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.text.settings import TokenizerSettings

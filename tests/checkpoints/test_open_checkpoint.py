@@ -12,7 +12,7 @@ from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.tokenizer_files import guess_lower_case
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.text.settings import TokenizerSettings

@@ -12,9 +12,9 @@ from safetensors.numpy import load_file, save_file
 
 import keras_bert
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.models import BertEncoder
-from keras_bert.serving.server.embeddings import EmbeddingModel
+from keras_bert.server.embeddings import EmbeddingModel
 from keras_bert.tasks.embedding.task import TextEmbedder
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from keras_bert.text.normalization import assigned_characters
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.unicode_14 import assigned_characters
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 from tests.checkpoints.test_tokenizer_json import (
     SETTINGS,

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer, normalizers
 
 from keras_bert.checkpoints.model_directory import write_model_directory
 from keras_bert.checkpoints.tokenizer_files import tokenizer_json
+from keras_bert.text.normalization import assigned_characters
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.unicode_14 import assigned_characters
 from keras_bert.text.vocabulary import load_vocab
 
 VOCABS = [

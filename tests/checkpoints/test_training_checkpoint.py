@@ -7,11 +7,11 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
-from keras_bert.optimization.optimizers import AdamWeightDecay
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.training.checkpoint import CheckpointWriter
+from keras_bert.training.optimizers import AdamWeightDecay
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ from keras_bert.checkpoints.vocab_change import (
     follow_extension,
     keep_tokens,
     keep_tokens_of,
+    used_token_ids,
 )
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.used_tokens import used_token_ids
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
 WORDS = [

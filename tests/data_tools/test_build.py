@@ -20,8 +20,8 @@ from pyarrow import parquet
 from data_tools import build, shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import sha256
+from keras_bert.errors import InputError
+from keras_bert.files import sha256
 from tests.disk import unsafe_renames
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)

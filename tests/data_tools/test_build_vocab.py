@@ -18,7 +18,7 @@ from data_tools.build_vocab import (
 from data_tools.corpus import Reading
 from data_tools.lines import OddInput
 from data_tools.vocabulary import alphabet_tokens, count_words, learn_vocab
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab

@@ -17,7 +17,7 @@ from absl.flags import FlagValues
 from data_tools import build_vocab, corpus, create_pretraining_data, lines, sentences
 from data_tools.corpus import HeldOut, Reading, find_input_files, read_texts, split_documents
 from data_tools.lines import OddInput
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.programs import adapt
 from keras_bert.programs.flags import Definitions
 

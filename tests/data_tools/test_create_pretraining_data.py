@@ -16,8 +16,8 @@ import tensorflow as tf
 from data_tools import build
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)

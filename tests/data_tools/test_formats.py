@@ -14,8 +14,8 @@ from data_tools import formats, sentences
 from data_tools.corpus import Reading, find_input_files, read_documents
 from data_tools.lines import OddInput
 from data_tools.spill import InputFile
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import sha256
+from keras_bert.errors import InputError
+from keras_bert.files import sha256
 from tests.damaged_files import write_corrupt_parquet
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from data_tools.jobs import run_jobs
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 
 def test_one_worker_runs_in_this_process():

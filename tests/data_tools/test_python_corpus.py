@@ -13,7 +13,7 @@ from data_tools.python_corpus import (
     write_labelled_sentences,
     write_python_corpus,
 )
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 DOCSTRING = """foo(bar, baz=None) -> int
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_tools.pairs import ExampleSpans
 from data_tools.rows import WINDOW, lay_out, pack_examples
-from keras_bert.data.masking import num_to_predict
+from keras_bert.pretraining.masking import num_to_predict
 
 
 def pack(lengths, most=20, max_seq_length=128, seed=0):

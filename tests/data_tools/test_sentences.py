@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_tools import sentences as splitter
 from data_tools.sentences import LANGUAGES, check_language, split_sentences
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from data_tools.corpus import Reading
 from data_tools.settings import Settings, reject_other_settings
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 from data_tools import shards
 from data_tools.settings import Settings
 from data_tools.shards import make_examples, tokenize, write_shard_of
-from keras_bert.data.masking import Masking, mask_examples, num_to_predict
+from keras_bert.pretraining.masking import Masking, mask_examples, num_to_predict
 from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = [f"word{number}" for number in range(200)]

@@ -16,7 +16,7 @@ from data_tools import lines, spill
 from data_tools.corpus import Reading
 from data_tools.jobs import Progress, _short
 from data_tools.settings import build_versions
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 BUCKETS = 4
 
@@ -199,7 +199,7 @@ def test_full_disk_is_reported_without_a_traceback(corpus, root, tmp_path):
 import resource
 from pathlib import Path
 from tests.data_tools import test_spill
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
     test_spill.spilled({corpus!r}, Path({str(tmp_path / "out")!r}))

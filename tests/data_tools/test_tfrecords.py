@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from data_tools import tfrecords
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 
 
 @given(

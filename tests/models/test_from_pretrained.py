@@ -8,8 +8,8 @@ import pytest
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.models import (
     BertClassifier,
     BertEncoder,

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.models import BertEncoder
-from keras_bert.models.layers.attention import attend_with
+from keras_bert.models.attention import attend_with
 
 CONFIG = BertConfig(20, 8, 3, 2, 12, max_position_embeddings=6, initializer_range=0.4)
 INPUTS = {

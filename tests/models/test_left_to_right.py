@@ -17,8 +17,8 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.safetensors_file import LAYOUT
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining.batches import next_tokens
-from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.batches import next_tokens
+from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.training.step import compiled
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

@@ -3,10 +3,9 @@
 import keras
 import pytest
 
-from keras_bert.common import host_memory
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.models import BertClassifier, BertEncoder
+from keras_bert.errors import InputError
+from keras_bert.models import BertClassifier, BertEncoder, memory
 from keras_bert.models.memory import check_batch_fits
 
 SMALL = BertConfig(50, 16, 2, 2, 32, max_position_embeddings=24)
@@ -34,18 +33,18 @@ def test_network_larger_than_the_memory_is_rejected(sizes):
 
 
 def test_limit_is_the_available_memory(monkeypatch):
-    monkeypatch.setattr(host_memory, "available", lambda: 4 * SMALL.num_encoder_weights)
+    monkeypatch.setattr(memory, "available_memory", lambda: 4 * SMALL.num_encoder_weights)
     BertEncoder(SMALL)
-    monkeypatch.setattr(host_memory, "available", lambda: 4 * SMALL.num_encoder_weights - 1)
+    monkeypatch.setattr(memory, "available_memory", lambda: 4 * SMALL.num_encoder_weights - 1)
     with pytest.raises(InputError, match=r"vocab_size 50, max_position_embeddings 24"):
         BertEncoder(SMALL)
-    monkeypatch.setattr(host_memory, "available", lambda: None)  # Unknown, as on macOS.
+    monkeypatch.setattr(memory, "available_memory", lambda: None)  # Unknown, as on macOS.
     BertEncoder(SMALL)
 
 
 def test_batch_larger_than_the_memory_is_rejected_on_a_cpu(monkeypatch):
     base = BertConfig.from_json("base")
-    monkeypatch.setattr(host_memory, "available", lambda: 10**9)
+    monkeypatch.setattr(memory, "available_memory", lambda: 10**9)
     check_batch_fits(base, 128, 512, "--batch_size=128")
     with pytest.raises(
         InputError,

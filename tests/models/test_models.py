@@ -26,7 +26,7 @@ from keras_bert.models import (
     BertTokenClassifier,
 )
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import pretraining_objective
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ACTS = ("gelu", "gelu_new")

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.common.errors import EndedEarly
+from keras_bert.errors import EndedEarly
+from keras_bert.pretraining import run as pretraining_run
 from keras_bert.programs import adapt, adaptation_stages
 from keras_bert.programs.program import call
-from keras_bert.tasks.pretraining import run as pretraining_run
 from keras_bert.training.backend import make_evaluate
 
 KNOWN = ["good", "bad", "film", "book", "it", "is", "a", "very"]
@@ -55,8 +55,7 @@ def save(folder: Path, kind: str = "BertPretrainer", vocab: list[str] | None = V
     from keras_bert.checkpoints.model_directory import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models.encoder import BertEncoder
-    from keras_bert.text.settings import TokenizerSettings
-    from keras_bert.text.user_tokens import UserToken
+    from keras_bert.text.settings import TokenizerSettings, UserToken
 
     tokens = changes.pop("user_tokens", ())
     tokenizer = TokenizerSettings(
@@ -385,7 +384,7 @@ def test_too_few_documents_are_rejected(place, bad, name, message, capfd):
     ],
 )
 def test_bad_flags_are_rejected(place, tmp_path, changes, message, monkeypatch, capfd):
-    monkeypatch.setattr("keras_bert.common.host_memory.available", lambda: 2**30)
+    monkeypatch.setattr("keras_bert.models.memory.available_memory", lambda: 2**30)
     assert run(place, tmp_path / "out", **changes) == 1
     assert message.split(": flag")[0] in one_line(capfd.readouterr().err)
     assert not (tmp_path / "out").exists()

@@ -5,7 +5,7 @@ import json
 import pytest
 from absl import flags
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.programs import fine_tuning_flags
 
 

@@ -10,7 +10,7 @@ import warnings
 import pytest
 from absl import flags, logging
 
-from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.errors import EndedEarly, InputError
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, call, reject_arguments
 from keras_bert.programs.run_flags import (

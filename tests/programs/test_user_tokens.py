@@ -9,8 +9,8 @@ import tensorflow as tf
 
 import keras_bert
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.common.errors import InputError
-from keras_bert.text.user_tokens import UserToken
+from keras_bert.errors import InputError
+from keras_bert.text.settings import UserToken
 from keras_bert.text.vocabulary import load_vocab
 
 TEXT = "see [URL]. it is good.\n@<user>x: it is bad [URL]\n\nthe film is good, <user>.\ngood film\n"

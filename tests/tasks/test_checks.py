@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.checks import (
     check_batch_size,
     check_list,

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.long_text import window_counts

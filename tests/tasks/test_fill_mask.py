@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.export.network import Network
 from keras_bert.models import BertPretrainer
-from keras_bert.serving.network import Network
 from keras_bert.tasks import fill_mask, task
 from keras_bert.tasks.fill_mask import (
     MaskFiller,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.text.padding import combine_segments, pad_segments
 
 CLS, SEP, PAD = 101, 102, 0

@@ -15,11 +15,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_bert.common.errors import InputError
-from keras_bert.text.normalization import normalize_character
+from keras_bert.errors import InputError
+from keras_bert.text.normalization import assigned_characters, normalize_character
 from keras_bert.text.offsets import byte_to_char_offsets
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.unicode_14 import assigned_characters
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 _PATH = Path(__file__).parents[1] / "golden" / "make_tokenizer_golden.py"
@@ -44,7 +43,7 @@ def golden_hashes():
         hashes = dict(file)
     assert (
         hashes["unidata_version"] == "14.0.0"
-    )  # The Unicode version of keras_bert.text.unicode_14.
+    )  # The Unicode version of keras_bert.text.normalization.
     return hashes
 
 

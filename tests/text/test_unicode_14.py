@@ -5,9 +5,8 @@ import unicodedata
 
 import pytest
 
-from keras_bert.text.normalization import final_sigma_pattern, normalizer_model
+from keras_bert.text.normalization import assigned_characters, final_sigma_pattern, normalizer_model
 from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.unicode_14 import assigned_characters
 
 
 def digest(content):

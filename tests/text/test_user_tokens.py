@@ -8,11 +8,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from keras_bert.checkpoints.tokenizer_files import tokenizer_json
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.text.offsets import byte_to_char_offsets
-from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.settings import TokenizerSettings, UserToken, number_of_subwords
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.user_tokens import UserToken, number_of_subwords
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
 CHARACTERS = [*"abcdefurl[]<>/@xé中.É"]

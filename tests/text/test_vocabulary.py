@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, fit_vocab, load_vocab
 
 SPECIAL = "\n".join(SPECIAL_TOKENS) + "\n"

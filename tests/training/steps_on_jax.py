@@ -25,17 +25,17 @@ import keras
 import numpy as np
 
 from keras_bert.checkpoints.model_directory import open_model_directory
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.models.layers.attention import SelfAttention, attend_with
-from keras_bert.optimization.optimizers import AdamWeightDecay
-from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.models.attention import SelfAttention, attend_with
+from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.training import jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_step import JaxDevices, attend, make_train_steps
 from keras_bert.training.objective import TrainingSettings, TrainState, concatenate
+from keras_bert.training.optimizers import AdamWeightDecay
+from keras_bert.training.schedules import LinearWarmupDecay
 
 DEVICES = keras.distribution.list_devices()
 CASES = {

@@ -10,10 +10,10 @@ import pytest
 from keras.ops import convert_to_numpy
 from safetensors.numpy import load_file
 
-from keras_bert.common.errors import InputError
-from keras_bert.optimization.optimizers import AdamWeightDecay
+from keras_bert.errors import InputError
 from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
+from keras_bert.training.optimizers import AdamWeightDecay
 
 
 def make(units=3, value=0.0, **settings):

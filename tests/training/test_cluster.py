@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import EndedEarly, InputError, InUse
+from keras_bert.errors import EndedEarly, InputError, InUse
 from keras_bert.training.cluster import (
     Cluster,
     _convert_lost_worker_errors,

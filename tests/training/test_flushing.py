@@ -12,7 +12,7 @@ for step in (1, 2):
 """
 
 REPLACE = """
-from keras_bert.common import files
+from keras_bert import files
 if {in_two_steps}:
     files._exchange = lambda *_: False  # As on a file system without RENAME_EXCHANGE.
 for text in ("old", "new"):

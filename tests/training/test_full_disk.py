@@ -5,15 +5,15 @@ import os
 import numpy as np
 import pytest
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_json
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import write_json
+from keras_bert.pretraining import run as run_module
+from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.decoding import write_predictions
 from keras_bert.tasks.ner.data import write_conll
-from keras_bert.tasks.pretraining import run as run_module
-from keras_bert.tasks.pretraining.run import pretrain
-from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.objective import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import make_strategy

@@ -15,17 +15,16 @@ from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.data.records import find_records
-from keras_bert.models import BertPretrainer
-from keras_bert.models.layers import attention
-from keras_bert.optimization.optimizers import AdamWeightDecay
-from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
-from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.errors import InputError
+from keras_bert.models import BertPretrainer, attention
+from keras_bert.pretraining.batches import RecordSource, training_batches
+from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.records import find_records
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
+from keras_bert.training.optimizers import AdamWeightDecay
+from keras_bert.training.schedules import LinearWarmupDecay
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.training import log
 from keras_bert.training.log import Board, Summaries, progress
 

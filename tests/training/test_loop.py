@@ -12,8 +12,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_bert.common.errors import InputError
-from keras_bert.optimization.optimizers import AdamWeightDecay
+from keras_bert.errors import InputError
 from keras_bert.training import checkpoint, loop
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import (
@@ -30,6 +29,7 @@ from keras_bert.training.objective import (
     TrainingSettings,
     check_batch_sizes,
 )
+from keras_bert.training.optimizers import AdamWeightDecay
 
 # --- steps ---
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
-from keras_bert.optimization.optimizers import AdamWeightDecay, LossScale
+from keras_bert.errors import InputError
 from keras_bert.training.loop import train
 from keras_bert.training.objective import Objective, TrainingRun, TrainingSettings, TrainState
+from keras_bert.training.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 

@@ -11,15 +11,15 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
-from keras_bert.data.records import find_records
 from keras_bert.models import BertPretrainer
-from keras_bert.optimization.optimizers import AdamWeightDecay
-from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
-from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.batches import RecordSource, evaluation_batches, training_batches
+from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import train
 from keras_bert.training.objective import TrainingRun, TrainState
+from keras_bert.training.optimizers import AdamWeightDecay
+from keras_bert.training.schedules import LinearWarmupDecay
 from tests.training import worker_processes, worker_tasks
 from tests.training.worker_tasks import (
     BATCH,

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import keras_bert
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_json
+from keras_bert.errors import InputError
+from keras_bert.files import write_json
 from keras_bert.training import run_folder
 from keras_bert.training.run_folder import is_finished, running
 

@@ -6,14 +6,14 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
-from keras_bert.data.records import find_records
 from keras_bert.models import BertPretrainer
-from keras_bert.optimization.optimizers import AdamWeightDecay, LossScale
-from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
-from keras_bert.tasks.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.batches import RecordSource, evaluation_batches, training_batches
+from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.objective import TrainingSettings, TrainState
+from keras_bert.training.optimizers import AdamWeightDecay, LossScale
+from keras_bert.training.schedules import LinearWarmupDecay
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 

@@ -10,18 +10,16 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bert.config import BertConfig
-from keras_bert.data.records import find_records
 from keras_bert.models import BertEncoder, BertPretrainer
-from keras_bert.models.layers.chain import chain, compile_chains_with
-from keras_bert.models.layers.layer_norm import BiasAndNorm
-from keras_bert.models.layers.recompute import recomputed
-from keras_bert.models.layers.transformer import residual_norm
-from keras_bert.optimization.optimizers import AdamWeightDecay
+from keras_bert.models.attention import residual_norm
+from keras_bert.models.layers import BiasAndNorm, chain, compile_chains_with, recomputed
+from keras_bert.pretraining.batches import RecordSource, training_batches
+from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.records import find_records
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import embedding_objective
-from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
-from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.objective import TrainingSettings, TrainState
+from keras_bert.training.optimizers import AdamWeightDecay
 from keras_bert.training.step import (
     compile_chain,
     compiled,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.training import strategy as strategies
 from keras_bert.training.strategy import (
     check_state_dtype,

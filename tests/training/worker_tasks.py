@@ -18,15 +18,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.common.files import write_json
+from keras_bert.errors import EndedEarly, InputError
+from keras_bert.files import write_json
+from keras_bert.pretraining import run as pretraining_run
+from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.pretraining import run as pretraining_run
-from keras_bert.tasks.pretraining.run import pretrain
-from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training import loop, run_folder
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum

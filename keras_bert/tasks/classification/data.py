@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.classification.glue import (
     GlueTask,
     find_glue_folder,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.files import write_bytes
+from keras_bert.files import write_bytes
 from keras_bert.tasks.classification.data import Problem
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.classification.tables import Splits, TableRules, Texts, read_texts
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.checks import check_list
 from keras_bert.tasks.classification.data import DEFAULT_METRICS
 from keras_bert.tasks.classification.decoding import decode_logits

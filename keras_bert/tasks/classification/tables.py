@@ -16,9 +16,9 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.common.columnar_files import FORMS, read_batches
-from keras_bert.common.errors import InputError, shorten
-from keras_bert.common.text_lines import check_no_nul, parse_json, read_lines
+from keras_bert.columnar_files import FORMS, read_batches
+from keras_bert.errors import InputError, shorten
+from keras_bert.files import check_no_nul, parse_json, read_lines
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
+from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
-from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import (
     check_list,
     check_not_empty,

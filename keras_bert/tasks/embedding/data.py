@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.checks import check_list, check_same_length, check_strings
 from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.classification.tables import Texts, check_text_cells, read_rows, unit_of

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_bert.common.errors import InputError
-from keras_bert.models.encoder import BertEncoder
-from keras_bert.models.pooled_encoder import PooledEncoder, vector_size
+from keras_bert.errors import InputError
+from keras_bert.models.encoder import BertEncoder, PooledEncoder, vector_size
 
 if TYPE_CHECKING:
     import tensorflow as tf

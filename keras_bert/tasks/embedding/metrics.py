@@ -11,9 +11,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert.common.errors import InputError
-from keras_bert.models.bert_network import select_inputs
-from keras_bert.models.pooled_encoder import pool, project
+from keras_bert.errors import InputError
+from keras_bert.models.encoder import pool, project, select_inputs
 from keras_bert.tasks.classification.metrics import pearson, spearman
 from keras_bert.tasks.embedding.data import TextRows
 from keras_bert.tasks.embedding.losses import EmbeddingLoss, RowLabels

@@ -20,10 +20,9 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.model_directory import CONFIG
 from keras_bert.checkpoints.sentence_transformers import DenseSettings, SentenceTransformer
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.models.encoder import BertEncoder
-from keras_bert.models.pooled_encoder import POOLINGS, SentenceEncoder
+from keras_bert.errors import InputError
+from keras_bert.models.encoder import POOLINGS, BertEncoder, SentenceEncoder
 from keras_bert.tasks.embedding.data import matryoshka_sizes
 from keras_bert.tasks.loading import DEFAULT_MAX_SEQ_LENGTH, SETTINGS_KEY, Source
 from keras_bert.tasks.long_text import TRUNCATED, WINDOWS, LongText, LongTextProcessor

@@ -13,10 +13,10 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
-from keras_bert.common.errors import InputError
-from keras_bert.models.pooled_encoder import POOLINGS, PooledEncoder, vector_size
-from keras_bert.serving.engines.opening import NetworkSpec
-from keras_bert.serving.network import Network
+from keras_bert.errors import InputError
+from keras_bert.export.engines import NetworkSpec
+from keras_bert.export.network import Network
+from keras_bert.models.encoder import POOLINGS, PooledEncoder, vector_size
 from keras_bert.tasks.checks import check_texts, check_validation_data
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,

@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from keras_bert.checkpoints.model_directory import CONFIG, save_model_directory
-from keras_bert.common.files import read_json, value_of
+from keras_bert.files import read_json, value_of
 from keras_bert.tasks.loading import SETTINGS_KEY
 from keras_bert.tasks.task import Task
 

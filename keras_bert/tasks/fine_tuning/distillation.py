@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.soft_losses import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_OUTPUT
 from keras_bert.text.settings import TokenizerSettings

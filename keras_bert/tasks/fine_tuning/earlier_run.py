@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert.common.files import read_json, value_of
+from keras_bert.files import read_json, value_of
 
 # As in checkpoints.model_directory, which imports Keras; programs read flags before they do.
 _CONFIG = "config.json"

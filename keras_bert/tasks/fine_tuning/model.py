@@ -5,10 +5,8 @@ from dataclasses import replace
 import keras
 from absl import logging
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.optimization.optimizers import AdamWeightDecay, layer_decay_multipliers
-from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.batches import BatchSettings
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
@@ -16,6 +14,8 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.fitting import reinitialize
 from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import convert_lost_worker_errors, share_of
+from keras_bert.training.optimizers import AdamWeightDecay, layer_decay_multipliers
+from keras_bert.training.schedules import LinearWarmupDecay
 from keras_bert.training.strategy import dtype_policy
 
 

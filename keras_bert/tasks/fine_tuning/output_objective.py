@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.models.bert_network import select_inputs
+from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.fine_tuning.distillation import Distillation, teacher_outputs
 from keras_bert.training.objective import Batch, Objective
 

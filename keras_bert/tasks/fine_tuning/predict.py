@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.models.memory import check_batch_fits
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples

@@ -10,8 +10,8 @@ from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import fit_vocab, load_vocab

@@ -19,9 +19,8 @@ import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints.model_directory import check_replaceable, open_model_directory
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
-from keras_bert.optimization.optimizers import LossScale
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
 from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
 from keras_bert.tasks.fine_tuning.best_directory import read_best_step, save_best
 from keras_bert.tasks.fine_tuning.examples import Examples
@@ -42,6 +41,7 @@ from keras_bert.training.objective import (
     check_batch_sizes,
     check_train_batch_fits,
 )
+from keras_bert.training.optimizers import LossScale
 from keras_bert.training.run_folder import is_finished, log_finished, running
 from keras_bert.training.strategy import check_state_dtype
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.defaults import TrainingDefaults
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.training.objective import TrainingRun

@@ -28,9 +28,8 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_bytes
-from keras_bert.common.text_lines import check_no_nul, read_lines
+from keras_bert.errors import InputError
+from keras_bert.files import check_no_nul, read_lines, write_bytes
 from keras_bert.tasks.checks import check_list, check_same_length, check_strings
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.ner.span_records import (

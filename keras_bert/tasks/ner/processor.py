@@ -43,15 +43,14 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.ner.decoding import Spans, decode_entities, decode_tags
 from keras_bert.tasks.ner.tag_schemes import label_tags
 from keras_bert.tasks.prepared import Prepared, decoded, prepare
 from keras_bert.text.normalization import normalize_character
-from keras_bert.text.offsets import byte_to_char_offsets, row_ids, valid_utf8
+from keras_bert.text.offsets import byte_to_char_offsets, decode_texts, row_ids, valid_utf8
 from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.strings import decode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 
 MIN_SEQ_LENGTH = 3  # [CLS], one token and [SEP].

@@ -39,9 +39,9 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.columnar_files import FORMS, read_schema
-from keras_bert.common.errors import InputError
-from keras_bert.common.text_lines import parse_json, read_lines
+from keras_bert.columnar_files import FORMS, read_schema
+from keras_bert.errors import InputError
+from keras_bert.files import parse_json, read_lines
 from keras_bert.tasks.classification.tables import read_rows
 from keras_bert.tasks.ner.processor import TextWords
 from keras_bert.tasks.ner.tag_schemes import (

@@ -24,7 +24,7 @@ import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.checks import check_strings
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 

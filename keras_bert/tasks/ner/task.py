@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_json
+from keras_bert.errors import InputError
+from keras_bert.export.engines import NetworkSpec
+from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows
+from keras_bert.export.network import Network
+from keras_bert.export.saved_model import Outputs, ServedTask, Steps
+from keras_bert.files import write_json
 from keras_bert.models import BertTokenClassifier
-from keras_bert.serving.engines.opening import NetworkSpec
-from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows
-from keras_bert.serving.network import Network
-from keras_bert.serving.saved_model import Outputs, ServedTask, Steps
 from keras_bert.tasks.checks import (
     check_batch_size,
     check_list,
@@ -70,7 +70,7 @@ from keras_bert.tasks.ner.tag_schemes import (
 )
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.tasks.task import Task
-from keras_bert.text.strings import encode_texts
+from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
 

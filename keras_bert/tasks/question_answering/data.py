@@ -28,9 +28,9 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.common.columnar_files import FORMS, read_schema
-from keras_bert.common.errors import InputError
-from keras_bert.common.text_lines import parse_json, read_lines
+from keras_bert.columnar_files import FORMS, read_schema
+from keras_bert.errors import InputError
+from keras_bert.files import parse_json, read_lines
 from keras_bert.tasks.checks import check_list, check_same_length
 from keras_bert.tasks.classification.tables import read_rows
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
 from keras_bert.tasks.losses import position_loss

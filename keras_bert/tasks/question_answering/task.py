@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_json
+from keras_bert.errors import InputError
+from keras_bert.export.engines import NetworkSpec
+from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows
+from keras_bert.export.network import Network
+from keras_bert.export.saved_model import Outputs, ServedTask, Steps
+from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
-from keras_bert.serving.engines.opening import NetworkSpec
-from keras_bert.serving.inputs import TOKEN_ID_SPECS, UnpaddedRows
-from keras_bert.serving.network import Network
-from keras_bert.serving.saved_model import Outputs, ServedTask, Steps
 from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.predict import Predict

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from tests.benchmarks.ablation.conftest import ORDER, Computed, Killed, run
 
 

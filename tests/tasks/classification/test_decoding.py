@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
+from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
-from keras_bert.serving.network import Network
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.decoding import decisions, write_predictions
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings

@@ -11,7 +11,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.classification.data import ClassificationSettings, read_data
 from keras_bert.tasks.classification.task import fine_tune_classifier, make_task
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.classification.processor import ClassifierSettings, labeled_examples
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
@@ -213,7 +213,7 @@ def test_exports_have_the_limit_of_windows(classifier, tmp_path, monkeypatch):
 
 def test_sequences_that_do_not_fit_in_memory_are_rejected(classifier, monkeypatch):
     classifier.set_long_text("windows", 1)
-    monkeypatch.setattr("keras_bert.common.host_memory.available", lambda: 1000)
+    monkeypatch.setattr("keras_bert.models.memory.available_memory", lambda: 1000)
     with pytest.raises(InputError, match="the 21 sequences of the first 1 texts have 210 tokens"):
         classifier.predict([LONG[0]])
 

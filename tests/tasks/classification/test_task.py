@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks import task
 from keras_bert.tasks.classification.processor import takes_pairs

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
 from keras_bert.tasks.long_text import LongText

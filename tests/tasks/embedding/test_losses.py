@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.embedding.losses import BatchLoss, EmbeddingLoss, RowLabels
 
 SIZES = (8, 4, 2)

@@ -12,17 +12,16 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.common import host_memory
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.models import BertEncoder
-from keras_bert.serving.network import Network
+from keras_bert.errors import InputError
+from keras_bert.export.network import Network
+from keras_bert.models import BertEncoder, memory
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.task import ServedEmbedding, TextEmbedder
 from keras_bert.tasks.load import load
+from keras_bert.text.offsets import encode_texts
 from keras_bert.text.padding import pad_segments
-from keras_bert.text.strings import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 
 TEXTS = ["The film is good.", "", f"{'very ' * 40}good", "a book", "\ud800 it"]
@@ -359,7 +358,7 @@ def test_vectors_that_exceed_the_memory_are_rejected(pretrained, monkeypatch):
     embedder = open_new(pretrained)
     needed = 4 * 2 * 3 * embedder.model.config.hidden_size  # Three texts, two vectors of each.
     free = iter([10**9, *[needed - 1] * 9])
-    monkeypatch.setattr(host_memory, "available", lambda: next(free))
+    monkeypatch.setattr(memory, "available_memory", lambda: next(free))
     with pytest.raises(InputError, match=r"the vectors of 3 texts or windows need .* GB more, but"):
         embedder.predict(PAIRS[0])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.features import FeatureSettings, extract_features
 from keras_bert.text.tokenizer import BertTokenizer
@@ -90,7 +90,7 @@ def test_lines_are_read_one_window_at_a_time(parts, monkeypatch):
 
 
 def test_batch_that_does_not_fit_in_memory_is_rejected(parts, monkeypatch):
-    monkeypatch.setattr("keras_bert.common.host_memory.available", lambda: 1000)
+    monkeypatch.setattr("keras_bert.models.memory.available_memory", lambda: 1000)
     with pytest.raises(InputError, match=r"--batch_size=512: 512 rows of 3 tokens need at least"):
         run(parts, ["wa"] * 512, [-1], "cls", batch_size=512)
 

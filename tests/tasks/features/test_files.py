@@ -6,7 +6,7 @@ import resource
 import numpy as np
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.features import LineFeatures, check_not_input, make_writer
 
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "a", "b"]

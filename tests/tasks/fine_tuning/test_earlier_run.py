@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 

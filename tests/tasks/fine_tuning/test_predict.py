@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.model_directory import open_model_directory
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertSpanLabeler, BertTokenClassifier
 from keras_bert.tasks.fine_tuning import predict
 from keras_bert.tasks.fine_tuning.batches import BatchSettings

@@ -13,8 +13,8 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import keras_bert.tasks.fine_tuning.run as run_module
-from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.models.bert_network import select_inputs
+from keras_bert.errors import EndedEarly, InputError
+from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.fine_tuning.model import make_optimizer
 from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, in_order_of, open_pretrained

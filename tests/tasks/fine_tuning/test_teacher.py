@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.classification.metrics import classification_objective
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs

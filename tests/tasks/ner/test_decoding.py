@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bert.config import BertConfig
+from keras_bert.export.network import Network
 from keras_bert.models import BertTokenClassifier
-from keras_bert.serving.network import Network
 from keras_bert.tasks.ner.decoding import entity_words
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor, word_windows
 from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks import prepared
 from keras_bert.tasks.ner.data import read_conll
 from keras_bert.tasks.ner.processor import (

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.load import load
 from keras_bert.tasks.ner.data import NerSettings, read_conll

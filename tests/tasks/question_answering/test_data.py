@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.prepared_tfds import find_prepared
 from keras_bert.tasks.question_answering.data import (
     Answer,

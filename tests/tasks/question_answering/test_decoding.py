@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.tasks.prepared import decoded, gathered, prepare
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question, load_questions
 from keras_bert.tasks.question_answering.decoding import Predictions

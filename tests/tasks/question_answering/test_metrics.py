@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.common.errors import InputError
+from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.question_answering.data import Answer, Question, load_questions
 from keras_bert.tasks.question_answering.metrics import (

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertEncoder, BertSpanLabeler
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.load import load

@@ -1,0 +1,492 @@
+"""Reads pre-training records: finds the files, parses them and names a damaged record.
+
+    record_files.py -> find_records -> files, format, shape -> parse_records -> batch
+
+Folders written by data_tools.create_pretraining_data have a manifest, against which the files are
+checked. The records of other BERT tools are counted by reading them. Such records are assumed to
+have the usual format: with masks, one example per record, and random next sentences.
+"""
+
+import glob
+import hashlib
+import json
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, sha256
+from keras_bert.text.settings import TokenizerSettings
+
+# --- files ---
+
+
+FORMAT, VERSION = "keras_bert.pretraining", 2
+MANIFEST = "manifest.json"
+_NOT_RECORDS = (MANIFEST, "vocab.txt")
+NEXT_SENTENCE = ("random", "order", "none")
+# The settings in a manifest that readers of the records need, with their types or values.
+_SETTINGS: dict[str, type | tuple[str, ...]] = {
+    "do_lower_case": bool,
+    "do_whole_word_mask": bool,
+    "ngram": int,
+    "next_sentence": NEXT_SENTENCE,
+    "dynamic": bool,
+    "pack": bool,
+    "max_predictions_per_seq": int,
+    "masked_lm_prob": float,
+}
+
+
+@dataclass(frozen=True)
+class RecordFiles:
+    """The record files of one folder, and the content of its manifest.json (None without one)."""
+
+    folder: str
+    names: list[str]
+    manifest: dict[str, Any] | None
+
+    def paths(self) -> list[str]:
+        """Returns the paths of the files."""
+        return [os.path.join(self.folder, name) for name in self.names]
+
+    def shards(self) -> dict[str, dict[str, Any]]:
+        """Returns {file name: its entry in the manifest, a dict}; empty without a manifest."""
+        return {shard["file"]: shard for shard in (self.manifest or {"shards": []})["shards"]}
+
+    def vocab_file(self) -> str | None:
+        """Returns the path of the vocabulary in the folder; None without a manifest."""
+        return self.manifest and os.path.join(self.folder, self.manifest["vocab"]["file"])
+
+
+def find_record_files(
+    input_file: str, flag: str = "input_file", include_unlisted: bool = False
+) -> list[RecordFiles]:
+    """Finds the record files of comma-separated folders, files and globs, grouped by folder.
+
+    Error messages start with `flag`, the flag that provides the list. With `include_unlisted`, the
+    files that a folder's manifest lists are followed by all other record files in the folder.
+
+    Raises:
+        InputError: an entry matches no record file, or a manifest is invalid.
+    """
+    folders: dict[str, str] = {}  # several paths of one folder count as one
+    names: dict[str, dict[str, None]] = {}
+    manifests: dict[str, dict[str, Any] | None] = {}
+    # A file name may contain a comma; then the whole value is one file.
+    entries = [input_file] if os.path.exists(input_file) else input_file.split(",")
+    for entry in filter(None, (entry.strip() for entry in entries)):
+        # A file name may contain glob characters.
+        matches = [entry] if os.path.exists(entry) else sorted(glob.glob(entry))
+        found: list[str] = []
+        for match in matches:
+            folder = match if os.path.isdir(match) else os.path.dirname(match)
+            folder = folders.setdefault(os.path.realpath(folder), folder)
+            if folder not in manifests:
+                manifests[folder] = _read_manifest(folder)
+            if of_match := _names_in(match, manifests[folder], include_unlisted):
+                names.setdefault(folder, {}).update(dict.fromkeys(of_match))
+                found += of_match
+        if not found:
+            raise InputError(f"--{flag}: no record files match {entry!r}")
+    if not names:
+        raise InputError(
+            f"--{flag}={input_file!r}: contains no paths; expected folders, files or globs"
+        )
+    return [RecordFiles(folder, list(found), manifests[folder]) for folder, found in names.items()]
+
+
+def _names_in(match: str, manifest: dict[str, Any] | None, include_unlisted: bool) -> list[str]:
+    if not os.path.isdir(match):
+        name = os.path.basename(match)
+        return [] if name in _NOT_RECORDS else [name]
+    listed = [shard["file"] for shard in (manifest or {"shards": []})["shards"]]
+    if manifest and not include_unlisted:
+        return listed
+    present = sorted(os.path.basename(p) for p in glob.glob(f"{glob.escape(match)}/*.tfrecord*"))
+    return list(dict.fromkeys(listed + present))
+
+
+def _read_manifest(folder: str) -> dict[str, Any] | None:
+    path = os.path.join(folder, MANIFEST)
+    if not os.path.exists(path):
+        return None
+    manifest = read_json(path)
+    try:
+        kind = manifest["format"], manifest["version"]
+        if kind != (FORMAT, VERSION):
+            raise InputError(f"{path}: expected format and version {FORMAT, VERSION}, got {kind}")
+        _check_settings(path, manifest["settings"])
+        TokenizerSettings.read(path, manifest["settings"])  # raises for invalid values
+        _ = os.path.join(folder, manifest["vocab"]["file"]), manifest["vocab"]["sha256"]
+        for shard in manifest["shards"]:
+            _ = os.path.join(folder, shard["file"]), shard["sha256"]
+            _ = 0 + shard["rows"] + shard["bytes"]
+        _ = [entry.get for entry in manifest["inputs"]], manifest["counts"].get
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: not a manifest of create_pretraining_data: {error!r}") from None
+    return manifest
+
+
+def _check_settings(path: str, settings: dict[str, Any]) -> None:
+    for name, expected in _SETTINGS.items():
+        value = settings[name]
+        if isinstance(expected, tuple):
+            is_valid, described = value in expected, "one of " + ", ".join(expected)
+        else:
+            is_valid, described = type(value) is expected, f"a value of type {expected.__name__}"
+        if not is_valid:
+            raise InputError(f"{path}: {name} is {value!r:.60}; expected {described}")
+
+
+# --- records ---
+
+
+# --- find ---
+
+
+@dataclass(frozen=True)
+class RecordFormat:
+    """The format of the records of a run.
+
+    Attributes:
+        next_sentence: the next-sentence task: to detect a `random` second segment (Devlin et al.
+            2019), or a swapped `order` of the segments (Lan et al. 2020); or `none`.
+        dynamic: whether masks are drawn during training, with the settings `masked_lm_prob`,
+            `do_whole_word_mask` and `ngram`. If not, these three are None, and the records have
+            masks.
+        pack: whether a record is a row of several examples.
+    """
+
+    next_sentence: str = "random"
+    dynamic: bool = False
+    pack: bool = False
+    masked_lm_prob: float | None = None
+    do_whole_word_mask: bool | None = None
+    ngram: int | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k} {v}" for k, v in asdict(self).items() if v is not None)
+
+
+@dataclass(frozen=True)
+class PretrainingData:
+    """The files of one pre-training dataset.
+
+    Attributes:
+        files: the paths of the record files that are not empty, sorted.
+        counts: the number of records (rows, if packed) in each file.
+        fingerprint: a hash of the format, and of the name and the checksum of each file (or its
+            size, if no manifest has the checksum).
+        manifests: {folder: content of its manifest.json}, without folders that have none.
+        vocab_file: the vocabulary in the first folder with a manifest (all such folders have the
+            same vocabulary); None without manifests.
+    """
+
+    files: Sequence[str]
+    counts: Sequence[int]
+    max_seq_length: int
+    max_predictions_per_seq: int
+    format: RecordFormat
+    fingerprint: str
+    manifests: dict[Path, dict]
+    vocab_file: Path | None
+
+    @property
+    def num_examples(self) -> int:
+        """The number of records in all files."""
+        return sum(self.counts)
+
+    def share(self, index: int, count: int) -> "PretrainingData":
+        """Returns the part of the files that worker `index`, from 0, of `count` workers reads.
+
+        Raises:
+            InputError: there are fewer files than workers.
+        """
+        if len(self.files) < count:
+            raise InputError(
+                f"{Path(self.files[0]).parent}: found {len(self.files)} files with records; "
+                f"expected at least {count}, one per worker. Create the records with "
+                f"--num_shards={count} or more"
+            )
+        return replace(self, files=self.files[index::count], counts=self.counts[index::count])
+
+
+def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
+    """Finds record files (see `find_record_files`), and reads their format and shape.
+
+    Raises:
+        InputError: there are no files, all are empty, one is damaged, or they differ in format,
+            shape or vocabulary.
+    """
+    found = sorted(find_record_files(input_file, flag), key=lambda of_folder: of_folder.folder)
+    files = sorted(Path(path) for of_folder in found for path in of_folder.paths())
+    manifests = {Path(of_folder.folder): of_folder.manifest for of_folder in found}
+    counts = [_count_records(path, manifests[path.parent]) for path in files]
+    filled = {path: count for path, count in zip(files, counts, strict=True) if count}
+    if not filled:
+        raise InputError(f"--{flag}={input_file!r}: all {len(files)} files are empty")
+    kinds = {path: _format_of(manifests[path.parent]) for path in filled}
+    for path, kind in kinds.items():
+        if kind != kinds[first := next(iter(filled))]:
+            raise InputError(
+                f"{path}: the record format is ({kind}), but that of {first} is ({kinds[first]}); "
+                "expected the same format in all files of a run"
+            )
+    shapes = {path: _shape_of(path, manifests[path.parent]) for path in filled}
+    first, shape = next(iter(shapes.items()))
+    for path, other in shapes.items():
+        if other != shape:
+            raise InputError(
+                f"{path}: (max_seq_length, max_predictions_per_seq) is {other}, but {shape} in "
+                f"{first}; expected the same values in all files of a run"
+            )
+    known = {folder: manifest for folder, manifest in manifests.items() if manifest}
+    vocab_files = {folder / m["vocab"]["file"]: m["vocab"]["sha256"] for folder, m in known.items()}
+    vocab_file = next(iter(vocab_files), None)
+    for path, checksum in vocab_files.items():
+        if checksum != vocab_files[vocab_file]:
+            raise InputError(
+                f"{path.parent}: was created with a different vocabulary than {vocab_file.parent}; "
+                "expected the same vocabulary for all records of a run"
+            )
+        _check_vocabulary(path, checksum)
+    return PretrainingData(
+        files=[str(path) for path in shapes],
+        counts=[*filled.values()],
+        max_seq_length=shape[0],
+        max_predictions_per_seq=shape[1],
+        format=kinds[first],
+        fingerprint=_fingerprint(files, manifests, kinds[first]),
+        manifests=known,
+        vocab_file=vocab_file,
+    )
+
+
+def _check_vocabulary(path: Path, expected: str) -> None:
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if found != expected:
+        raise InputError(
+            f"{path}: has changed since the records were created with it: its sha256 is {found}; "
+            f"expected {expected}, as in the manifest of the records"
+        )
+
+
+def _format_of(manifest: dict | None) -> RecordFormat:
+    if manifest is None:
+        return RecordFormat()
+    settings = manifest["settings"]
+    names = ["next_sentence", "dynamic", "pack"]
+    if settings["dynamic"]:
+        names += ["masked_lm_prob", "do_whole_word_mask", "ngram"]
+    return RecordFormat(**{name: settings[name] for name in names})
+
+
+def _fingerprint(
+    files: Sequence[Path], manifests: dict[Path, dict | None], record_format: RecordFormat
+) -> str:
+    content: list[object] = [asdict(record_format)]
+    for path in files:
+        shards = {
+            s["file"]: s["sha256"] for s in (manifests[path.parent] or {"shards": []})["shards"]
+        }
+        content.append([path.name, shards.get(path.name, path.stat().st_size)])
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _count_records(path: Path, manifest: dict | None) -> int:
+    shards = {shard["file"]: shard for shard in (manifest or {"shards": []})["shards"]}
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if path.name in shards:
+        shard = shards[path.name]
+        if size != shard["bytes"]:
+            raise InputError(
+                f"{path}: is damaged: it has {size} bytes; expected {shard['bytes']}, as in its "
+                "manifest"
+            )
+        return shard["rows"]
+    count = 0
+    with open(path, "rb") as file:
+        while header := file.read(12):
+            # A record is its length (8 bytes), a checksum (4), the bytes, a checksum (4).
+            length = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else size
+            if file.tell() + length + 4 > size:
+                raise InputError(f"{path}: is truncated: record {count} is incomplete")
+            file.seek(length + 4, 1)
+            count += 1
+    return count
+
+
+def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
+    try:
+        serialized = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
+        feature = tf.train.Example.FromString(serialized).features.feature
+        names = set(feature)
+        ids, positions = feature["input_ids"], feature["masked_lm_positions"]
+        predictions = len(positions.int64_list.value)
+        if manifest and manifest["settings"]["dynamic"]:  # Such records contain no masks.
+            predictions = manifest["settings"]["max_predictions_per_seq"]
+        shape = len(ids.int64_list.value), predictions
+    except (tf.errors.OpError, ValueError, StopIteration) as error:
+        raise InputError(f"{path}: record 0 cannot be read: {_first_line(error)}") from error
+    except Exception as error:  # protobuf's DecodeError has no public base class
+        raise InputError(f"{path}: record 0 is not a tf.Example: {_first_line(error)}") from error
+    is_packed, is_dynamic = "example_ids" in names, "masked_lm_positions" not in names
+    if manifest is None and "input_ids" in names and (is_packed or is_dynamic):
+        content = "packed rows" if is_packed else "records without masks"
+        raise InputError(
+            f"{path.parent / MANIFEST}: file not found; expected the manifest, because {path.name} "
+            f"contains {content}, whose settings are only in the manifest"
+        )
+    if not all(shape):
+        raise InputError(
+            f"{path}: record 0 has no input_ids or masked_lm_positions; expected a record for BERT "
+            "pre-training"
+        )
+    return shape
+
+
+def _first_line(error: Exception) -> str:
+    """Returns the first line of a TensorFlow or protobuf error, without names of operations."""
+    message = getattr(error, "message", None) or str(error) or type(error).__name__
+    # TensorFlow puts the names of operations around the reason.
+    return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", message.splitlines()[0])
+
+
+# --- parse ---
+
+
+def parse_records(
+    serialized: tf.Tensor, data: PretrainingData, vocab_size: int
+) -> dict[str, tf.Tensor]:
+    """Parses serialized records, strings [n], into a batch.
+
+    With dynamic masking, the batch has no masked-LM features yet. Executing the graph raises an
+    InvalidArgumentError if a record does not have the format and the shape in `data`, or a value is
+    out of range, such as a token id that is not below `vocab_size`.
+
+    Returns:
+        {feature: tensor [n, ...]}, float32 for weights and int32 for all others.
+    """
+    length, predictions = data.max_seq_length, data.max_predictions_per_seq
+    pack, dynamic = data.format.pack, data.format.dynamic
+    # Feature -> (width, exclusive upper limit of its values, None for weights).
+    features = {
+        "input_ids": (length, vocab_size),
+        "input_mask": (length, 2),
+        "segment_ids": (length, 2),
+        "next_sentence_labels": (predictions if pack else 1, 2),
+    }
+    if not dynamic:
+        features |= {
+            "masked_lm_positions": (predictions, length),
+            "masked_lm_ids": (predictions, vocab_size),
+            "masked_lm_weights": (predictions, None),
+        }
+    if pack:
+        features |= {
+            "position_ids": (length, length),
+            "example_ids": (length, predictions + 1),
+            "next_sentence_positions": (predictions, length),
+            "next_sentence_weights": (predictions, None),
+        }
+    spec = {
+        name: tf.io.FixedLenFeature([width], tf.int64 if limit else tf.float32)
+        for name, (width, limit) in features.items()
+    }
+    batch = tf.io.parse_example(serialized, spec)
+    # An id, position or label out of range would silently select another row of a table.
+    fits = [
+        tf.debugging.Assert(
+            tf.reduce_all((batch[name] >= 0) & (batch[name] < limit)),
+            [f"{name} is out of range: expected at least 0 and below {limit}"],
+        )
+        for name, (_, limit) in features.items()
+        if limit
+    ]
+    with tf.control_dependencies(fits):
+        if not pack:
+            batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
+        return {
+            name: tf.identity(value if value.dtype == tf.float32 else tf.cast(value, tf.int32))
+            for name, value in batch.items()
+        }
+
+
+# --- find a damaged record ---
+
+
+# The number of records that are read at once in each pass of the search for the damaged one.
+_BATCH_SIZES = (1024, 32, 1)
+# TensorFlow raises a UnicodeDecodeError if its error message quotes a record that is not UTF-8.
+_RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
+# TensorFlow's messages about records that cannot be read or parsed, or have values out of range.
+_NOT_AN_EXAMPLE = "Could not parse example"
+_RECORD_ERROR_MESSAGES = re.compile(
+    rf"(corrupted|truncated) record|{_NOT_AN_EXAMPLE}|Can't parse serialized Example|"
+    r"Feature: .* could not be found|Data types don't match|values != expected|"
+    r"is out of range: expected"
+)
+
+
+@contextmanager
+def explain_record_errors(data: PretrainingData, vocab_size: int) -> Iterator[None]:
+    """Converts errors about damaged records into an InputError that names the file and the record.
+
+    TensorFlow's errors do not name the record. All records of `data`, the dataset that the `with`
+    block reads, are therefore read again to find it.
+    """
+    try:
+        yield
+    except _RECORD_ERRORS as error:
+        if not _RECORD_ERROR_MESSAGES.search(_message(error)):
+            raise
+        logging.info(
+            "a record cannot be read; checking all %d records in %d files to find it",
+            data.num_examples,
+            len(data.files),
+        )
+        for path in data.files:
+            if found := _first_damaged(path, data, vocab_size):
+                index, cause = found
+                is_not_example = _NOT_AN_EXAMPLE in _message(cause)
+                reason = "is not a tf.Example" if is_not_example else _first_line(cause)
+                raise InputError(f"{path}: record {index}: {reason}") from error
+        raise
+
+
+def _first_damaged(
+    path: str, data: PretrainingData, vocab_size: int
+) -> tuple[int, Exception] | None:
+    """Returns the index and the error of the first unreadable record; None if there is none."""
+    start, cause = 0, None
+    for batch_size in _BATCH_SIZES:
+        try:
+            for serialized in tf.data.TFRecordDataset(path).skip(start).batch(batch_size):
+                parse_records(serialized, data, vocab_size)
+                start += batch_size
+        except _RECORD_ERRORS as error:
+            cause = error
+        else:
+            return None
+    return start, cause
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.decode(errors="replace")
+    return error.message

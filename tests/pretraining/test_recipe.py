@@ -1,0 +1,246 @@
+"""Tests recipes: those of the repository, precedence of settings, and invalid recipes."""
+
+import re
+import types
+import typing
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+from data_tools.settings import Settings
+from keras_bert.errors import InputError
+from keras_bert.pretraining.recipe import data_command, plan_phases, read_recipe
+from keras_bert.pretraining.run import PhaseRun, estimate
+from keras_bert.pretraining.settings import PretrainingSettings
+from keras_bert.training.objective import TrainingSettings
+
+RECIPES = sorted((Path(__file__).parents[2] / "keras_bert" / "recipes").glob("*.toml"))
+PARSERS = {
+    int: flags.IntegerParser(lower_bound=0),
+    float: flags.FloatParser(lower_bound=0.0),
+    str: flags.ArgumentParser(),
+    bool: flags.BooleanParser(),
+}
+DATA = {name: type(value) for name, value in Settings().to_dict().items()}
+
+
+def fields(kind):
+    """Returns the type of each field of a dataclass, without None."""
+    return {
+        name: typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+        for name, hint in typing.get_type_hints(kind).items()
+    }
+
+
+FIELDS = fields(PretrainingSettings) | fields(TrainingSettings)
+DEFAULTS = {name: kind() for name, kind in FIELDS.items()} | {
+    "gradient_accumulation_steps": 1,
+    "eval_batch_size": 8,
+    "train_batch_size": 8,
+}
+
+
+def read(path):
+    return read_recipe(str(path), {n: PARSERS[k] for n, k in FIELDS.items()}, Settings, DATA)
+
+
+def plan(path, scale=1.0, **given):
+    return plan_phases(read(path), DEFAULTS, given, scale)
+
+
+def write(folder, text):
+    path = folder / "own.toml"
+    path.write_text(text)
+    return path
+
+
+def cost(phase, devices=1):
+    settings, training = (
+        kind(**{name: phase.flags[name] for name in fields(kind)})
+        for kind in (PretrainingSettings, TrainingSettings)
+    )
+    return estimate(PhaseRun(phase, settings, training, {}), None, devices)
+
+
+def phases_of(name, **given):
+    return plan(next(path for path in RECIPES if path.stem == name), **given)
+
+
+def test_recipe_may_start_with_a_byte_order_mark(tmp_path):
+    content = RECIPES[0].read_bytes()
+    path = tmp_path / RECIPES[0].name
+    path.write_bytes(b"\xef\xbb\xbf" + content)
+    assert len(read(path)) == len(read(RECIPES[0]))
+
+
+def test_repository_has_the_recipes():
+    names = [path.stem for path in RECIPES]
+    assert set(names) == {
+        "bert-base",
+        "bert-large",
+        "bert-large-lamb",
+        "budget-24h",
+        "small-corpus",
+    }
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_each_recipe_is_planned_on_several_devices_with_its_data_command(path):
+    devices, accumulation, sequences = (2, 2, 1e5) if path.stem == "small-corpus" else (8, 32, 1e6)
+    for phase in plan(path, gradient_accumulation_steps=accumulation):
+        length = phase.data["max_seq_length"]
+        assert cost(phase, devices)["tokens"] > sequences * length
+        assert f"--max_seq_length={length}" in data_command(phase)
+
+
+@pytest.mark.parametrize("name", ["bert-base", "bert-large"])
+def test_paper_recipe_has_90_percent_of_steps_at_128_and_10_at_512(name):
+    short, long = phases_of(name)
+    assert [p.flags["num_train_steps"] for p in (short, long)] == [900_000, 100_000]
+    assert [p.flags["max_seq_length"] for p in (short, long)] == [128, 512]
+    assert [p.flags["schedule_steps"] for p in (short, long)] == [1_000_000] * 2
+    assert long.continue_optimizer
+    assert cost(short)["tokens"] / 128 + cost(long)["tokens"] / 512 == 256_000_000
+
+
+def test_lamb_takes_8599_steps_and_warms_up_twice():
+    phases = phases_of("bert-large-lamb")
+    assert sum(p.flags["num_train_steps"] for p in phases) == 8599
+    assert [p.flags["train_batch_size"] for p in phases] == [65_536, 32_768]
+    assert [p.flags["schedule_steps"] for p in phases] == [7038, 1561]
+    assert not any(p.continue_optimizer for p in phases)
+
+
+def test_budget_is_one_day_at_125_teraflops():
+    (phase,) = phases_of("budget-24h")
+    assert cost(phase)["flop"] == pytest.approx(125e12 * 86_400, rel=0.03)
+    tokens = cost(phase)["tokens"]
+    (path,) = (path for path in RECIPES if path.stem == "budget-24h")
+    assert f"One epoch needs {tokens / 1e9:.1f} billion tokens" in path.read_text()
+    # The batch reaches its full size after 60% of the work.
+    ramped = {**phase.flags, "num_train_steps": phase.flags["batch_ramp_steps"]}
+    share = cost(type(phase)("", 1, ramped, phase.data))["tokens"] / tokens
+    assert share == pytest.approx(0.6, abs=0.005)
+
+
+def test_small_corpus_has_the_same_tokens_per_step_and_one_schedule_in_both_phases():
+    short, long = phases_of("small-corpus")
+    for phase in (short, long):
+        assert phase.flags["train_batch_size"] * phase.flags["max_seq_length"] == 4096
+        steps = phase.flags["schedule_steps"]
+        assert steps == short.flags["num_train_steps"] + long.flags["num_train_steps"]
+        assert phase.flags["num_warmup_steps"] == steps // 10
+    assert long.continue_optimizer
+
+
+def test_length_that_exceeds_the_config_is_rejected_without_records():
+    with pytest.raises(InputError, match=r"--max_seq_length=513, but the config allows .* 512"):
+        cost(phases_of("bert-base", max_seq_length=513)[0])
+
+
+RECIPE = """
+[data]
+masked_lm_prob = 0.2
+[flags]
+learning_rate = 1e-3
+log_steps = 5
+num_warmup_steps = 100
+[[phase]]
+num_train_steps = 300
+data = {max_seq_length = 16, max_predictions_per_seq = 3}
+[[phase]]
+num_train_steps = 1000
+log_steps = 7
+data = {max_seq_length = 32, max_predictions_per_seq = 6}
+"""
+
+
+def test_command_line_overrides_phase_and_phase_overrides_shared_flags(tmp_path):
+    path = write(tmp_path, RECIPE)
+    assert [p.flags["log_steps"] for p in plan(path)] == [5, 7]
+    assert [p.flags["log_steps"] for p in plan(path, log_steps=9)] == [9, 9]
+    assert [p.flags["max_seq_length"] for p in plan(path)] == [16, 32]
+    assert [p.data["max_seq_length"] for p in plan(path, max_seq_length=8)] == [8, 8]
+
+
+def test_initial_checkpoint_provides_its_config():
+    def configs(**given):
+        return {phase.flags["bert_config"] for phase in phases_of("bert-base", **given)}
+
+    assert configs() == {"base"}
+    assert configs(init_checkpoint="out") == {""}
+    assert configs(init_checkpoint="out", bert_config="own.json") == {"own.json"}
+
+
+def test_scale_reduces_recipe_steps_but_not_command_line_steps(tmp_path):
+    path = write(tmp_path, RECIPE)
+    shorter = plan(path, scale=0.01)
+    assert [p.flags["num_train_steps"] for p in shorter] == [3, 10]
+    assert [p.flags["num_warmup_steps"] for p in shorter] == [1, 1]
+    given = plan(path, scale=0.01, num_train_steps=50)
+    assert [p.flags["num_train_steps"] for p in given] == [50, 50]
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e305, float("inf"), float("nan")])
+def test_scale_that_is_not_a_number_above_0_is_rejected(tmp_path, scale):
+    with pytest.raises(InputError, match=re.escape(f"--recipe_scale={scale}: expected")):
+        plan(write(tmp_path, RECIPE), scale)
+
+
+def test_records_have_the_length_of_the_phase(tmp_path):
+    path = write(tmp_path, RECIPE)
+    phases = plan(path, input_file="a-{max_seq_length},b-{max_seq_length}")
+    assert [p.flags["input_file"] for p in phases] == ["a-16,b-16", "a-32,b-32"]
+
+
+def test_single_input_path_for_records_of_two_lengths_is_rejected(tmp_path):
+    path = write(tmp_path, RECIPE)
+    message = r"--input_file=records: .*own\.toml have max_seq_length 16, 32; expected a path with"
+    with pytest.raises(InputError, match=message):
+        plan(path, input_file="records")
+
+
+def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
+    text = RECIPE.replace("log_steps = 7", "continue_optimizer = true\nlearning_rate = 1e-4")
+    message = r"own\.toml: phase 2: learning_rate is 0\.0001, but continue_optimizer needs .*0\.001"
+    with pytest.raises(InputError, match=message):
+        plan(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[flags]", "[flags", r"own\.toml: is not valid TOML: .*line 4"),
+        ("[flags]", "[flag]", r"own\.toml: unknown key flag; expected data, flags or phase"),
+        ("log_steps = 5", "log_step = 5", r"own\.toml: flags: log_step is not a flag that"),
+        ("log_steps = 7", "output_dir = 'x'", r"own\.toml: phase 2: output_dir is not a flag that"),
+        ("log_steps = 7", "log_steps = '7'", r"phase 2: log_steps is '7'; expected a whole number"),
+        ("log_steps = 7", "log_steps = true", r"phase 2: log_steps is True; expected a whole num"),
+        ("log_steps = 7", "log_steps = -7", r"phase 2: log_steps is -7: -7 is not"),
+        ("1e-3", "'high'", r"own\.toml: flags: learning_rate is 'high'; expected a number"),
+        ("masked_lm_prob", "mask_prob", r"own\.toml: data: mask_prob is not a flag of create-"),
+        ("= 0.2", "= 'much'", r"own\.toml: data: masked_lm_prob is 'much'; expected a number"),
+        ("= 0.2", "= 1.2", r"phase 1: data: --masked_lm_prob=1\.2: expected from 0 to 1"),
+        ("num_train_steps = 300", "", r"own\.toml: phase 1: num_train_steps is missing"),
+        (
+            "data = {max_seq_length = 16, max_predictions_per_seq = 3}",
+            "data = 3",
+            r"own\.toml: phase 1: data is 3; expected a table",
+        ),
+        ("num_train_steps = 300", "continue_optimizer = true", r"phase 1: continue_optimizer is"),
+        ("[[phase]]", "[[phases]]", r"own\.toml: unknown key phases"),
+        (RECIPE, "", r"own\.toml: has no \[\[phase\]\]"),
+        (RECIPE, "phase = [3]", r"own\.toml: phase 1 is 3; expected a table"),
+        (RECIPE, "flags = 3\n[[phase]]", r"own\.toml: flags is 3; expected a table"),
+    ],
+)
+def test_invalid_recipe_is_rejected_with_file_and_key(tmp_path, old, new, message):
+    assert old in RECIPE
+    with pytest.raises(InputError, match=message):
+        read(write(tmp_path, RECIPE.replace(old, new)))
+
+
+def test_missing_recipe_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nothing\.toml: cannot be read: No such file"):
+        read(tmp_path / "nothing.toml")

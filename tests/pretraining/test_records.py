@@ -1,0 +1,253 @@
+"""Record files: selection, manifests and shapes; the damaged record of an error."""
+
+import json
+import os
+
+import pytest
+import tensorflow as tf
+
+from data_tools.settings import Settings
+from keras_bert.errors import InputError
+from keras_bert.pretraining import records
+from keras_bert.pretraining.batches import RecordSource, training_batches
+from keras_bert.pretraining.records import (
+    FORMAT,
+    VERSION,
+    RecordFiles,
+    explain_record_errors,
+    find_record_files,
+    find_records,
+)
+
+# --- files ---
+
+
+SHARD = {"file": "b.tfrecord", "rows": 3, "bytes": 9, "sha256": "00"}
+MANIFEST = {
+    "format": FORMAT,
+    "version": VERSION,
+    "settings": Settings().to_dict(),
+    "vocab": {"file": "vocab.txt", "sha256": "00"},
+    "inputs": [],
+    "counts": {},
+    "shards": [SHARD],
+}
+
+
+def make(folder, manifest=None):
+    """Creates a folder with two record files. The manifest, if given, lists only the second."""
+    folder.mkdir(parents=True)
+    for name in ("a.tfrecord", "b.tfrecord", "vocab.txt"):
+        (folder / name).touch()
+    if manifest:
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def test_folder_gives_the_files_in_its_manifest_and_others_on_request(tmp_path):
+    folder = str(make(tmp_path / "a", MANIFEST))
+    assert find_record_files(folder) == [RecordFiles(folder, ["b.tfrecord"], MANIFEST)]
+    (found,) = find_record_files(folder, include_unlisted=True)
+    assert found.names == ["b.tfrecord", "a.tfrecord"]
+    assert found.vocab_file() == os.path.join(folder, "vocab.txt")
+
+
+def test_glob_skips_files_and_folders_without_records(tmp_path):
+    folder = make(tmp_path / "a")
+    (tmp_path / "empty").mkdir()
+    (found,) = find_record_files(f"{folder}/*")
+    assert found.names == ["a.tfrecord", "b.tfrecord"]
+    assert find_record_files(f"{tmp_path}/*") == [found]
+
+
+@pytest.mark.parametrize("name", ["a,b.tfrecord", "a[1].tfrecord"])
+def test_file_name_may_contain_a_comma_or_a_bracket(tmp_path, write_records, name):
+    """Covers training and inspection."""
+    path = str(write_records(tmp_path / name, 4))
+    assert [found.paths() for found in find_record_files(path)] == [[path]]
+    assert find_records(path).counts == [4]
+
+
+def test_folder_given_several_times_counts_once(tmp_path, write_records, monkeypatch):
+    """Otherwise training would read its records more often than those of other folders."""
+    write_records(tmp_path / "k1" / "a.tfrecord", 4)
+    monkeypatch.chdir(tmp_path)
+    data = find_records(f"k1,k1/,./k1,{tmp_path}/k1,k1/a.tfrecord")
+    assert (data.files, data.counts) == (["k1/a.tfrecord"], [4])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("{}/nothing*", "--eval_file: no record files match '.*nothing"),
+        (" , ", "contains no paths"),
+    ],
+)
+def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
+    with pytest.raises(InputError, match=expected):
+        find_record_files(value.format(tmp_path), "eval_file")
+
+
+@pytest.mark.parametrize("name", list(MANIFEST))
+def test_manifest_without_a_required_field_is_rejected(tmp_path, name):
+    manifest = {key: value for key, value in MANIFEST.items() if key != name}
+    folder = make(tmp_path / "a", manifest)
+    with pytest.raises(InputError, match=rf"a/manifest\.json: not a manifest .*{name}"):
+        find_record_files(str(folder))
+
+
+@pytest.mark.parametrize("change", [{"settings": {}}, {"shards": [SHARD | {"rows": "3"}]}])
+def test_manifest_with_invalid_fields_is_rejected(tmp_path, change):
+    folder = make(tmp_path / "a", MANIFEST | change)
+    with pytest.raises(InputError, match=r"a/manifest\.json: not a manifest"):
+        find_record_files(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"next_sentence": 0}, "next_sentence is 0; expected one of random, order, none"),
+        ({"next_sentence": []}, "next_sentence is .*; expected one of"),
+        ({"dynamic": "no"}, "dynamic is 'no'; expected a value of type bool"),
+        ({"ngram": True}, "ngram is True; expected a value of type int"),
+        ({"masked_lm_prob": None}, "masked_lm_prob is None; expected a value of type float"),
+    ],
+    ids=str,
+)
+def test_manifest_with_an_invalid_setting_is_rejected(tmp_path, change, message):
+    settings = MANIFEST["settings"] | change
+    folder = make(tmp_path / "a", MANIFEST | {"settings": settings})
+    with pytest.raises(InputError, match=rf"a/manifest\.json: {message}"):
+        find_record_files(str(folder))
+
+
+@pytest.mark.parametrize("change", [{"version": VERSION + 1}, {"format": "theirs"}])
+def test_manifest_of_another_version_is_rejected(tmp_path, change):
+    folder = make(tmp_path / "a", MANIFEST | change)
+    with pytest.raises(
+        InputError, match=r"expected format and version \('keras_bert.pretraining', "
+    ):
+        find_record_files(str(folder))
+
+
+# --- damaged records ---
+
+
+def read(path, vocab_size=50):
+    """Reads a batch of all records, as training does."""
+    data = find_records(str(path))
+    with explain_record_errors(data, vocab_size):
+        next(iter(training_batches(RecordSource(data, vocab_size), data.num_examples, seed=0)))
+
+
+def change(path, index, **values):
+    """Changes the first value of the given features of a record."""
+    examples = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    changed = tf.train.Example.FromString(examples[index])
+    for name, value in values.items():
+        changed.features.feature[name].int64_list.value[0] = value
+    replace(path, index, changed.SerializeToString())
+
+
+def replace(path, index, example):
+    """Replaces the bytes of a record."""
+    examples = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    examples[index] = example
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for each in examples:
+            writer.write(each)
+
+
+def test_corrupted_record_is_reported_when_training_reads_it(tmp_path, write_records):
+    path = write_records(tmp_path / "a.tfrecord", 5)
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 255
+    path.write_bytes(bytes(content))
+    with pytest.raises(InputError, match=r"a\.tfrecord: record 4: corrupted record"):
+        read(path)
+
+
+def test_records_of_a_larger_vocabulary_are_reported(tmp_path, write_records):
+    path = write_records(tmp_path / "a.tfrecord", 5)
+    with pytest.raises(InputError, match=r"input_ids is out of range: .* at least 0 and below 20"):
+        read(path, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("input_ids", -1),
+        ("masked_lm_ids", -5),
+        ("masked_lm_positions", 16),
+        ("segment_ids", 2),
+        ("next_sentence_labels", 5),
+    ],
+)
+def test_value_out_of_range_is_reported_with_file_record_and_feature(
+    tmp_path, write_records, name, value
+):
+    path = write_records(tmp_path / "a.tfrecord", 3)
+    change(path, 1, **{name: value})
+    with pytest.raises(InputError, match=rf"a\.tfrecord: record 1: .*{name} is out of range"):
+        read(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "reason"),
+    [
+        (b"", "Feature: input_ids .* is required but could not be found"),
+        # Not UTF-8, so that TensorFlow's own error message cannot be decoded either.
+        (b"\xff\xfe", "is not a tf.Example$"),
+    ],
+)
+def test_record_that_is_not_an_example_is_reported(tmp_path, write_records, example, reason):
+    path = write_records(tmp_path / "a.tfrecord", 3)
+    replace(path, 2, example)
+    with pytest.raises(InputError, match=rf"a\.tfrecord: record 2: .*{reason}"):
+        read(path)
+
+
+def test_records_are_checked_in_batches_after_a_log_message(
+    tmp_path, write_records, monkeypatch, caplog
+):
+    path = write_records(tmp_path / "a.tfrecord", 30)
+    change(path, 21, input_ids=-1)
+    monkeypatch.setattr(records, "_BATCH_SIZES", (8, 4, 1))
+    checked = []
+    parse = records.parse_records
+
+    def counted(serialized, data, vocab_size):
+        assert "checking all 30 records in 1 files" in caplog.text
+        checked.append(len(serialized))
+        return parse(serialized, data, vocab_size)
+
+    monkeypatch.setattr(records, "parse_records", counted)
+    with (
+        caplog.at_level("INFO", "absl"),
+        pytest.raises(InputError, match=r"a\.tfrecord: record 21: "),
+    ):
+        read(path)
+    # 16 records are valid, then 4 of the next 8, then 1 of the next 4.
+    assert checked == [8, 8, 8, 4, 4, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        tf.errors.InvalidArgumentError(None, None, "Matrix size-incompatible: In[0]: [4,8]"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+    ],
+)
+def test_error_not_caused_by_records_is_raised_unchanged(
+    tmp_path, write_records, monkeypatch, caplog, error
+):
+    data = find_records(str(write_records(tmp_path / "a.tfrecord", 3)))
+    monkeypatch.setattr(records, "_first_damaged", lambda *_: pytest.fail("reads the records"))
+    with (
+        caplog.at_level("INFO", "absl"),
+        pytest.raises(type(error)),
+        explain_record_errors(data, 50),
+    ):
+        raise error
+    assert not caplog.text

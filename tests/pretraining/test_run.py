@@ -1,0 +1,518 @@
+"""Tests that the records, config, vocabulary and starting point of pre-training must agree."""
+
+import hashlib
+import json
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.models import BertPretrainer
+from keras_bert.pretraining.inputs import find_inputs
+from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.settings import PretrainingSettings
+from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
+from keras_bert.training.objective import TrainingRun, TrainingSettings
+from keras_bert.training.strategy import make_strategy
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    intermediate_size=8,
+    max_position_embeddings=16,
+)
+
+
+def make_dataset(folder, write_records, words="word", length=16):
+    """Writes a folder like the data tool: records, vocabulary and manifest."""
+    path = write_records(folder / "records-00000-of-00001.tfrecord", 12, length=length)
+    vocab = "".join(
+        f"{token}\n" for token in [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]
+    )
+    (folder / "vocab.txt").write_text(vocab)
+    manifest = {
+        "format": "keras_bert.pretraining",
+        "version": 2,
+        "settings": {
+            "do_lower_case": False,
+            "do_whole_word_mask": False,
+            "ngram": 1,
+            "next_sentence": "random",
+            "dynamic": False,
+            "pack": False,
+            "max_predictions_per_seq": 3,
+            "masked_lm_prob": 0.15,
+        },
+        "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
+        "shards": [
+            {
+                "file": path.name,
+                "rows": 12,
+                "bytes": path.stat().st_size,
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            }
+        ],
+        "inputs": [],
+        "counts": {},
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.fixture
+def records(tmp_path, write_records):
+    return make_dataset(tmp_path / "records", write_records)
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    CONFIG.to_json(tmp_path / "config.json")
+    return tmp_path / "config.json"
+
+
+def run(tmp_path, steps=2, **settings):
+    settings = {name: str(value) for name, value in settings.items()}
+    return pretrain(
+        PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings),
+        TrainingRun(
+            TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False),
+            make_strategy(),
+            tmp_path / "out",
+        ),
+    )
+
+
+@pytest.mark.slow
+def test_model_directory_has_the_vocabulary_and_casing_of_the_records(
+    tmp_path, records, config_file
+):
+    results = run(tmp_path, input_file=records, eval_file=records, bert_config=config_file)
+    assert set(results) >= {"loss", "masked_lm_accuracy", "next_sentence_accuracy"}
+    model = tmp_path / "out" / "model"
+    assert (model / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
+    assert json.loads((model / "tokenizer_config.json").read_text())["do_lower_case"] is False
+
+
+@pytest.mark.slow
+def test_bias_correction_makes_the_first_step_one_learning_rate(tmp_path, records, config_file):
+    def weights(name, learning_rate, corrected):
+        settings = PretrainingSettings(
+            input_file=str(records),
+            bert_config=str(config_file),
+            num_warmup_steps=0,
+            learning_rate=learning_rate,
+            bias_correction=corrected,
+            do_eval=False,
+        )
+        training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / name))
+        return load_file(tmp_path / name / "checkpoints/step-00000001/model.safetensors")
+
+    start = weights("start", 0.0, corrected=False)
+    for corrected, steps in ((True, 1.0), (False, 10**0.5)):  # (1 - 0.9) / sqrt(1 - 0.999)
+        trained = weights(f"corrected-{corrected}", 1e-3, corrected)
+        moved = max(np.abs(trained[name] - start[name]).max() for name in start)
+        assert moved == pytest.approx(steps * 1e-3, rel=0.05)
+
+
+@pytest.mark.slow
+def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, records, config_file):
+    types = {"mixed_precision": "float16", "optimizer_state_dtype": "bfloat16"}
+    run(tmp_path, input_file=records, bert_config=config_file, **types)
+    (line,) = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["loss_scale"] == 2.0**15
+    state = load_file(tmp_path / "out/checkpoints/step-00000002/optimizer.safetensors")
+    assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
+    assert state["adam_weight_decay/good_steps"] == 2
+
+
+@pytest.mark.slow
+def test_run_without_a_checkpoint_logs_that_it_starts_again(tmp_path, records, config_file, caplog):
+    caplog.set_level("INFO", "absl")
+    run(tmp_path, steps=1, input_file=records, bert_config=config_file)
+    message = "The interrupted run saved no checkpoint; training starts at step 0"
+    assert message not in caplog.text
+    (tmp_path / "out" / "results.json").unlink()
+    for name in ("checkpoints", "model"):
+        shutil.rmtree(tmp_path / "out" / name)
+    run(tmp_path, steps=1, input_file=records, bert_config=config_file)
+    assert message in caplog.text
+
+
+@pytest.mark.slow
+def test_bundled_config_uses_the_vocabulary_size_of_the_records(tmp_path, records):
+    run(tmp_path, steps=1, input_file=records, bert_config="tiny")
+    config = json.loads((tmp_path / "out" / "model" / "config.json").read_text())
+    assert (config["vocab_size"], config["hidden_size"]) == (50, 128)
+
+
+def test_config_file_with_another_vocabulary_size_is_rejected(tmp_path, records, config_file):
+    replace(CONFIG, vocab_size=60).to_json(config_file)
+    with pytest.raises(InputError, match="has 50 tokens, but vocab_size in the config is 60"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    assert not (tmp_path / "out").exists()
+
+
+def test_held_out_records_of_another_vocabulary_are_rejected(
+    tmp_path, records, config_file, write_records
+):
+    other = make_dataset(tmp_path / "other", write_records, words="Wort")
+    with pytest.raises(
+        InputError,
+        match=r"other.vocab\.txt: its vocabulary differs .* line 6 is 'Wort0', not 'word0'",
+    ):
+        run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
+
+
+@pytest.mark.slow
+def test_records_of_an_extended_vocabulary_train_a_checkpoint_that_keeps_it(
+    tmp_path, config_file, write_records
+):
+    folders = {}
+    for name, last in (("old", "[unused0]"), ("new", "angina"), ("wrong", "angina")):
+        folder = folders[name] = make_dataset(tmp_path / name, write_records)
+        tokens = (folder / "vocab.txt").read_text().splitlines()
+        tokens[-1] = last
+        if name == "wrong":
+            tokens[-2] = "sepsis"
+        set_vocab(folder, tokens)
+    run(tmp_path, input_file=folders["old"], bert_config=config_file)
+    (tmp_path / "out").rename(tmp_path / "first")
+    start = {"init_checkpoint": str(tmp_path / "first")}
+    with pytest.raises(InputError, match=r"first.*: line 49 is 'word43', not 'sepsis'; .*unusedN"):
+        run(tmp_path, input_file=folders["wrong"], bert_config="", **start)
+    run(tmp_path, input_file=folders["new"], bert_config="", **start)
+    assert (tmp_path / "out/model/vocab.txt").read_text().endswith("word43\nangina\n")
+
+
+def set_vocab(folder, tokens):
+    """Replaces the vocabulary of records."""
+    content = "".join(f"{token}\n" for token in tokens)
+    (folder / "vocab.txt").write_text(content)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["vocab"]["sha256"] = hashlib.sha256(content.encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_two_folders_of_records_must_share_a_vocabulary(
+    tmp_path, records, config_file, write_records
+):
+    other = make_dataset(tmp_path / "other", write_records, words="Wort")
+    message = "records: was created with a different vocabulary than .*other; expected the same"
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
+
+
+def test_two_folders_of_records_must_share_a_casing(tmp_path, records, config_file, write_records):
+    other = make_dataset(tmp_path / "other", write_records)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["settings"]["do_lower_case"] = True
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    message = "do_lower_case differs: .*other is True, .*records is False; expected the same"
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
+    assert not (tmp_path / "out").exists()
+
+
+def change_settings(folder, **settings):
+    """Changes settings in the manifest of records."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["settings"] |= settings
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "value"), [("strip_accents", True), ("tokenize_chinese_chars", False)]
+)
+def test_records_and_checkpoint_must_share_the_tokenizer(
+    tmp_path, records, config_file, write_records, name, value
+):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    (tmp_path / "out").rename(tmp_path / "first")
+    change_settings(records, **{name: value})
+    message = (
+        rf"{name} differs: .*records is {value}, .*first.model is {not value}; expected the same "
+        rf"value for records and model; create the records with --{name}={not value}$"
+    )
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
+    assert not (tmp_path / "out").exists()
+    other = make_dataset(tmp_path / "other", write_records)
+    message = rf"{name} differs: .*records is {value}, .*other is {not value}; expected the same"
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
+
+
+@pytest.mark.slow
+def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records(
+    tmp_path, records, config_file
+):
+    change_settings(records, strip_accents=True, tokenize_chinese_chars=False)
+    results = run(tmp_path, input_file=records, bert_config=config_file)
+    model = tmp_path / "out" / "model"
+    tokenizer = json.loads((model / "tokenizer_config.json").read_text())
+    assert tokenizer["strip_accents"] is True
+    assert tokenizer["tokenize_chinese_chars"] is False
+    assert (
+        "cased tokens without accents. CJK ideographs are not" in (model / "README.md").read_text()
+    )
+    record = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
+    assert (record["strip_accents"], record["tokenize_chinese_chars"]) == (True, False)
+    assert run(tmp_path, input_file=records, bert_config=config_file) == results
+    # A checkpoint that agrees is accepted.
+    (tmp_path / "out").rename(tmp_path / "first")
+    run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
+
+
+def test_default_tokenizer_settings_resume_runs_of_earlier_versions(tmp_path, records, config_file):
+    """Covers manifests with and without the settings, whose default values are not recorded."""
+    settings = PretrainingSettings(str(records), bert_config=str(config_file))
+    before = find_inputs(settings, 1).record()
+    assert not {"strip_accents", "tokenize_chinese_chars"} & {*before}
+    change_settings(records, strip_accents=False, tokenize_chinese_chars=True)
+    assert find_inputs(settings, 1).record() == before
+
+
+@pytest.mark.parametrize("name", ["strip_accents", "tokenize_chinese_chars"])
+def test_tokenizer_setting_of_a_wrong_type_in_a_manifest_is_rejected(
+    tmp_path, records, config_file, name
+):
+    change_settings(records, **{name: "no"})
+    with pytest.raises(InputError, match=rf"manifest.json: {name} is 'no'; expected true or false"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("words", "is_lower"), [("word", True), ("Wort", False)])
+def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
+    tmp_path, write_records, config_file, caplog, words, is_lower
+):
+    path = write_records(tmp_path / "a.tfrecord", 2)
+    vocab_file = make_dataset(tmp_path / "made", write_records, words=words) / "vocab.txt"
+    settings = PretrainingSettings(
+        str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
+    )
+    with caplog.at_level("INFO", "absl"):
+        assert find_inputs(settings, 1).tokenizer_settings == TokenizerSettings(is_lower)
+    message = f"inferred from the tokens of {vocab_file}: --do_lower_case={str(is_lower).lower()}"
+    assert message in caplog.text
+
+
+def test_run_json_has_the_length_of_the_records(tmp_path, records, config_file):
+    settings = PretrainingSettings(str(records), bert_config=str(config_file), max_seq_length=0)
+    record = find_inputs(settings, 20_000).record()
+    assert (record["max_seq_length"], record["max_predictions_per_seq"]) == (16, 3)
+
+
+@pytest.mark.parametrize(
+    ("length", "has_vocab", "message"),
+    [
+        (
+            16,
+            False,
+            r"--export: .*a\.tfrecord has no vocabulary; expected a --vocab_file",
+        ),
+        (4, True, r"--export: .* has max_seq_length 4; expected at least 5"),
+    ],
+)
+def test_run_that_cannot_be_exported_is_rejected_before_training(
+    tmp_path, records, config_file, write_records, length, has_vocab, message
+):
+    path = write_records(tmp_path / "a.tfrecord", 4, length=length, predictions=1)
+    vocab_file = records / "vocab.txt" if has_vocab else ""
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=path, bert_config=config_file, vocab_file=vocab_file, export=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_training_sample_is_evaluated_without_held_out_records(
+    tmp_path, records, config_file, monkeypatch, caplog
+):
+    """Two steps of four examples allow an evaluation of one batch, twenty steps of two."""
+    shown = []
+
+    @contextmanager
+    def progress(*what, silent):
+        shown.append([*what, silent])
+        yield shown[-1].append
+
+    monkeypatch.setattr("keras_bert.pretraining.run.progress", progress)
+    with caplog.at_level("INFO", "absl"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+        run(tmp_path / "longer", 20, input_file=records, bert_config=config_file)
+    assert shown == [
+        ["evaluating", 4, "examples", False, 4],
+        ["evaluating", 8, "examples", False, 4, 4],
+    ]
+    for count in (4, 8):
+        assert f"Evaluating on {count} of 12 training records" in caplog.text
+
+
+def test_starting_point_with_another_vocabulary_is_rejected(tmp_path, records):
+    tokens = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
+    save_model_directory(
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, tokens)
+    )
+    with pytest.raises(InputError, match=r"start: its vocabulary differs"):
+        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
+
+
+def test_starting_point_with_another_config_is_rejected(tmp_path, records, config_file):
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
+    replace(CONFIG, hidden_size=4).to_json(config_file)
+    with pytest.raises(InputError, match="differs from the config of --init_checkpoint"):
+        run(
+            tmp_path,
+            input_file=records,
+            init_checkpoint=tmp_path / "start",
+            bert_config=config_file,
+        )
+
+
+@pytest.mark.slow
+def test_run_starts_from_the_folder_of_an_earlier_run(tmp_path, records, config_file):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    (tmp_path / "out").rename(tmp_path / "first")
+    keras.utils.set_random_seed(0)
+    run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
+    assert (tmp_path / "out" / "results.json").exists()
+
+
+def test_records_longer_than_the_positions_are_rejected(tmp_path, config_file, write_records):
+    records = make_dataset(tmp_path / "long", write_records, length=32)
+    with pytest.raises(InputError, match=r"max_seq_length 32, but the model has only 16 positions"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+
+
+def test_shard_whose_size_differs_from_the_manifest_is_damaged(tmp_path, records, config_file):
+    shard = records / "records-00000-of-00001.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"records-00000-of-00001\.tfrecord: is damaged: it has"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+
+
+def test_folder_without_records_is_rejected(tmp_path, config_file):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no record files match"):
+        run(tmp_path, input_file=tmp_path / "empty", bert_config=config_file)
+
+
+@pytest.mark.slow
+def test_changed_config_file_is_rejected(tmp_path, records, config_file):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
+    with pytest.raises(InputError, match=r"config\.hidden_dropout_prob was 0\.1 and is now 0\.5"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+
+
+@pytest.mark.slow
+def test_changed_records_are_rejected(tmp_path, records, config_file):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    manifest = json.loads((records / "manifest.json").read_text())
+    manifest["shards"][0]["sha256"] = "another"
+    (records / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="data_fingerprint was"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+
+
+def test_records_whose_casing_differs_from_the_flag_are_rejected(tmp_path, records, config_file):
+    with pytest.raises(InputError, match="do_lower_case differs: --do_lower_case is True"):
+        pretrain(
+            PretrainingSettings(str(records), bert_config=str(config_file), do_lower_case=True),
+            TrainingRun(TrainingSettings(1, 4), make_strategy(), tmp_path / "out"),
+        )
+
+
+@pytest.mark.slow
+def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
+    tmp_path, records, config_file
+):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    (tmp_path / "out").rename(tmp_path / "first")
+    settings = PretrainingSettings(str(records), do_train=False, eval_batch_size=4)
+    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
+    with pytest.raises(InputError, match="needs an --init_checkpoint"):
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+    settings = replace(settings, init_checkpoint=str(tmp_path / "first"))
+    results = pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+    assert "step" not in results
+    assert results["loss"] > 0
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
+
+
+def test_evaluation_batch_that_does_not_fit_in_memory_is_rejected(
+    tmp_path, records, config_file, monkeypatch
+):
+    monkeypatch.setattr("keras_bert.models.memory.available_memory", lambda: 10**6)
+    settings = PretrainingSettings(
+        str(records), bert_config=str(config_file), num_warmup_steps=0, eval_batch_size=4096
+    )
+    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
+    with pytest.raises(InputError, match=r"--eval_batch_size=4096: 4096 rows of \d+ tokens need"):
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_invalid_starting_point_leaves_no_files(tmp_path, records):
+    tokens = (records / "vocab.txt").read_text().split()
+    save_model_directory(
+        tmp_path / "start",
+        BertPretrainer(CONFIG),
+        ModelDescription(CONFIG, tokens, TokenizerSettings(False)),
+    )
+    weights = tmp_path / "start" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_divergence_in_the_last_step_saves_no_model(tmp_path, records, config_file):
+    settings = PretrainingSettings(
+        str(records), bert_config=str(config_file), learning_rate=1e38, num_warmup_steps=0
+    )
+    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
+    with pytest.raises(InputError, match="inf or NaN"):
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+    assert not (tmp_path / "out" / "model").exists()
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.slow
+def test_loss_that_is_not_finite_in_the_first_step_leaves_no_files(tmp_path, records, config_file):
+    """The weights are finite, but too large to compute with."""
+    tokens = (records / "vocab.txt").read_text().split()
+    model = BertPretrainer(CONFIG)
+    model.encoder.embeddings.set_weights(
+        [np.full(w.shape, 1e38) for w in model.encoder.embeddings.get_weights()]
+    )
+    save_model_directory(
+        tmp_path / "start", model, ModelDescription(CONFIG, tokens, TokenizerSettings(False))
+    )
+    with pytest.raises(InputError, match="step 1: the loss is nan") as caught:
+        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
+    assert "no weight has been updated yet; expected" in str(caught.value)
+    assert "learning_rate" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_foreign_file_at_the_model_path_is_rejected_before_training(tmp_path, records, config_file):
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "model" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    assert not (tmp_path / "out" / "run.json").exists()

@@ -1,0 +1,263 @@
+"""Simultaneous requests run as one batch, and each gets its own rows or its own error."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from keras_bert.server.batching import Batcher, row_lengths
+from keras_bert.server.bodies import Answers, HeldAnswer
+from keras_bert.server.errors import RestError
+from keras_bert.server.metrics import Metrics
+from keras_bert.server.settings import Settings
+
+UNLIMITED = HeldAnswer(Answers(2**40))
+
+
+class FakeVersion:
+    """Doubles numbers, counts letters, rejects 13, and waits while `gate` is closed."""
+
+    # "total" returns one number for all rows, although listed as batched.
+    batched = frozenset(["double", "letters", "total"])
+
+    def __init__(self):
+        self.output_shapes = {
+            "double": [(None, 1)],
+            "letters": [(None, None)] * 3,
+            "total": [()],
+            "fixed": [(2,)],
+        }
+        self.batches: list[list[int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def run(self, signature: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        x = inputs["x"]
+        self.batches.append(x.ravel().tolist())
+        self.gate.wait()
+        if signature == "letters":  # Padded to the longest, like the tagger.
+            widest = max(map(len, x))
+            texts = [[*(bytes([c]) for c in text), *[b""] * (widest - len(text))] for text in x]
+            letters = np.array(texts, object).reshape(len(x), widest)
+            places = np.where(letters.astype(bool), np.arange(widest), -1)
+            return {"letters": letters, "places": places, "scores": (places >= 0) * 0.5}
+        if 13 in x:
+            raise RestError(400, "unlucky")
+        if signature == "total":
+            return {"y": x.sum()}
+        return {"y": 2 * x}
+
+
+def make_batcher(**settings) -> Batcher:
+    options = {"max_request_rows": 100, "max_response_values": 1_000_000}
+    options |= {"num_batch_threads": 1, "max_waiting": 1000}
+    return Batcher(Settings(**(options | settings)), Metrics())
+
+
+def run_all(version, requests, signature="double", within=None, **settings):
+    """Sends requests simultaneously; returns their outputs or errors in order."""
+
+    async def main():
+        batcher = make_batcher(**settings)
+        calls = [
+            batcher.run(version, signature, {"x": np.array(request)}, UNLIMITED)
+            for request in requests
+        ]
+        try:
+            async with asyncio.timeout(within):
+                return await asyncio.gather(*calls, return_exceptions=True)
+        finally:
+            batcher.close()
+
+    return asyncio.run(main())
+
+
+def test_simultaneous_requests_form_one_batch():
+    version = FakeVersion()
+    answers = run_all(version, [[[1]], [[2], [3]], [[4]]])
+    assert [answer["y"].tolist() for answer in answers] == [[[2]], [[4], [6]], [[8]]]
+    assert version.batches == [[1, 2, 3, 4]]
+
+
+def test_batches_have_at_most_max_batch_size():
+    version = FakeVersion()
+    run_all(version, [[[n]] for n in range(5)], max_batch_size=2)
+    assert version.batches == [[0, 1], [2, 3], [4]]
+
+
+def test_large_request_is_split_and_interleaved_with_others():
+    version = FakeVersion()
+    long = [[n] for n in range(10, 13)] + [[14]] * 2
+    answers = run_all(version, [long, [[1]], [[2]]], max_batch_size=2)
+    assert answers[0]["y"].tolist() == [[20], [22], [24], [28], [28]]
+    assert version.batches == [[10, 11], [1, 2], [12, 14], [14]]
+    assert run_all(version, [[[1]] * 100, [[1]] * 101])[1].message == (
+        "The request has 101 rows; expected at most 100"
+    )
+
+
+def test_slices_of_unequal_width_are_padded():
+    texts = [b"a", b"bc", b"", b"def"]
+    complete, sliced = (
+        run_all(FakeVersion(), [np.array(texts, object)], "letters", max_batch_size=rows)[0]
+        for rows in (4, 2)
+    )
+    assert complete.keys() == sliced.keys()
+    for name, array in complete.items():
+        assert sliced[name].tolist() == array.tolist()
+        assert sliced[name].dtype == array.dtype
+
+
+def test_long_text_does_not_widen_outputs_of_other_requests():
+    version = FakeVersion()
+    requests = [[text] for text in (b"ab", b"x" * 100_000, b"c")]
+    answers = run_all(version, [np.array(texts, object) for texts in requests], "letters")
+    assert [answer["letters"].shape for answer in answers] == [(1, 2), (1, 100_000), (1, 2)]
+    assert [len(batch) for batch in version.batches] == [2, 1]
+
+
+def test_rest_of_a_cancelled_request_is_not_run():
+    version = FakeVersion()
+
+    async def main():
+        batcher = make_batcher(max_batch_size=1, max_waiting=1)
+        version.gate.clear()
+        call = asyncio.create_task(
+            batcher.run(version, "double", {"x": np.array([[1]] * 50)}, UNLIMITED)
+        )
+        while not version.batches:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        version.gate.set()
+        answer = await batcher.run(version, "double", {"x": np.array([[2]])}, UNLIMITED)
+        batcher.close()
+        return answer["y"].tolist()
+
+    assert asyncio.run(main()) == [[4]]
+    assert version.batches == [[1], [2]]
+
+
+def test_padded_answers_are_limited_before_they_are_computed():
+    version = FakeVersion()
+    wide = np.array([b"x" * 10_000, *[b"a"] * 39], object)
+    (error,) = run_all(version, [wide], "letters")
+    assert error.status == 400
+    assert "40 rows, and a text or list of length 10000" in error.message
+    assert "up to 1200000 values; expected at most 1000000" in error.message
+    assert not version.batches
+    # One long text, and the same rows without it, are answered.
+    for texts in (np.array([b"x" * 500_000], object), wide[1:]):
+        (answer,) = run_all(version, [texts], "letters")
+        assert len(answer["letters"]) == len(texts)
+
+
+def test_different_inner_shapes_form_different_batches():
+    version = FakeVersion()
+    answers = run_all(version, [[[1]], [[2, 3]], [[4]]])
+    assert version.batches == [[1, 4], [2, 3]]
+    assert answers[1]["y"].tolist() == [[4, 6]]
+
+
+def test_invalid_request_does_not_fail_others():
+    answers = run_all(FakeVersion(), [[[1]], [[13]], [[2]]])
+    assert answers[0]["y"].tolist() == [[2]]
+    assert isinstance(answers[1], RestError)
+    assert answers[2]["y"].tolist() == [[4]]
+
+
+def test_invalid_request_is_isolated_in_few_runs():
+    version = FakeVersion()
+    answers = run_all(version, [[[13 if n == 40 else n % 13]] for n in range(64)])
+    assert [n for n, answer in enumerate(answers) if isinstance(answer, RestError)] == [40]
+    assert len(version.batches) == 1 + 2 * 6
+
+
+def test_inputs_with_unequal_numbers_of_rows_are_rejected():
+    version = FakeVersion()
+
+    async def main():
+        batcher = make_batcher()
+        inputs = {"text": np.array([b"a"], object), "text_pair": np.array([], object)}
+        await batcher.run(version, "letters", inputs, UNLIMITED)
+
+    with pytest.raises(RestError, match="equal 0th-dimension size: text has 1, text_pair has 0"):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("signature", ["fixed", "total"])
+def test_signatures_without_a_batch_dimension_run_separately(signature):
+    answers = run_all(FakeVersion(), [[1, 2], [3, 4]], signature)
+    assert [answer["y"].tolist() for answer in answers] == (
+        [[2, 4], [6, 8]] if signature == "fixed" else [3, 7]
+    )
+
+
+def test_requests_that_arrive_during_a_batch_form_the_next_batch():
+    version = FakeVersion()
+
+    async def main():
+        batcher = make_batcher(max_waiting=2)
+        version.gate.clear()
+        calls = [
+            asyncio.create_task(batcher.run(version, "double", {"x": np.array([[1]])}, UNLIMITED))
+        ]
+        while not version.batches:
+            await asyncio.sleep(0.01)
+        for n in (2, 3, 4):
+            one = batcher.run(version, "double", {"x": np.array([[n]])}, UNLIMITED)
+            calls.append(asyncio.create_task(one))
+        await asyncio.sleep(0.01)
+        # At most two requests may wait.
+        assert calls[3].exception().status == 503
+        with pytest.raises(RestError, match="queue to which this task was submitted is full"):
+            batcher.require_room()
+        # A request cancelled while it waits is not run and frees its place in the queue.
+        calls[2].cancel()
+        await asyncio.sleep(0.01)
+        one = batcher.run(version, "double", {"x": np.array([[5]])}, UNLIMITED)
+        calls.append(asyncio.create_task(one))
+        await asyncio.sleep(0.01)
+        version.gate.set()
+        answers = await asyncio.gather(*calls[:2], calls[4])
+        batcher.close()
+        return [answer["y"].tolist() for answer in answers]
+
+    assert asyncio.run(main()) == [[[2]], [[4]], [[10]]]
+    assert version.batches == [[1], [2, 5]]
+
+
+def test_timeout_collects_requests_into_a_batch():
+    version = FakeVersion()
+
+    async def main():
+        batcher = make_batcher(max_batch_size=3, batch_timeout_ms=200, num_batch_threads=4)
+
+        async def later(n: int):
+            await asyncio.sleep(0.01 * n)
+            return await batcher.run(version, "double", {"x": np.array([[n]])}, UNLIMITED)
+
+        await asyncio.gather(*(later(n) for n in range(5)))
+        batcher.close()
+
+    asyncio.run(main())
+    # Three requests fill a batch; two wait for more until the timeout.
+    assert version.batches == [[0, 1, 2], [3, 4]]
+
+
+def test_unbatched_requests_do_not_wait_for_the_timeout():
+    version = FakeVersion()
+    texts = np.array([b"x" * 100_000], object)
+    for inputs, signature in ((texts, "letters"), ([[1]], "fixed")):
+        # A batched request would wait for an hour.
+        (answer,) = run_all(version, [inputs], signature, batch_timeout_ms=3_600_000, within=20.0)
+        assert not isinstance(answer, Exception), answer
+    assert len(version.batches) == 2
+
+
+def test_rows_are_as_long_as_their_longest_text_or_list():
+    assert row_lengths({"x": np.empty([2, 0], object)}, 2).tolist() == [0, 0]
+    texts = np.array([[b"a", b"bcd"], [b"", b"e"]], object)
+    assert row_lengths({"x": texts}, 2).tolist() == [3, 2]
+    ids = {"x": texts[:, 0], "y": np.zeros([2, 4], np.int32), "z": np.zeros([2])}
+    assert row_lengths(ids, 2).tolist() == [4, 4]

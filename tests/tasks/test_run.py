@@ -1,0 +1,231 @@
+"""Tests exports: each task's folder can be served and has a model card and settings."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.export import TASKS, ExportSettings, export, export_run
+
+
+def read_info(folder: Path) -> dict:
+    return json.loads((folder / "export.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def exports(runs: dict, tmp_path_factory) -> dict[str, Path]:
+    """Returns an export of each task."""
+    root = tmp_path_factory.mktemp("exports")
+    return {
+        task: export(ExportSettings(str(run), str(root / task / "1"))) for task, run in runs.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_is_served_with_the_settings_of_its_run(task: str, exports: dict):
+    folder = exports[task]
+    info = read_info(folder)
+    assert info["task"] == task
+    loaded = tf.saved_model.load(str(folder))
+    assert set(loaded.signatures) == set(info["signatures"]) >= {"serving_default", "token_ids"}
+    for name, signature in info["signatures"].items():
+        request = {
+            key: tf.constant([["a", "b"]] if len(shape) == 2 else ["a b?"])
+            if kind == "string"
+            else tf.ones([1, 5], tf.int32)
+            for key, (kind, shape) in signature["inputs"].items()
+        }
+        answer = loaded.signatures[name](**request)
+        assert set(answer) == set(signature["outputs"])
+        assert {value.shape[0] for value in answer.values()} == {1}
+    card = (folder / "README.md").read_text()
+    assert all(f"### `{name}`" in card for name in info["signatures"])
+    assert "The scores were measured on the data listed above" in card
+    # The model accepts the example request of the card.
+    shown = card.partition("curl -d '")[2].partition("'")[0]
+    (instance,) = json.loads(shown)["instances"]
+    assert set(instance) == set(info["signatures"]["serving_default"]["inputs"])
+    assert ("[MASK]" in shown) == (task == "fill_mask")
+    assert (folder / "assets.extra" / "tf_serving_warmup_requests").stat().st_size > 0
+    expected = {
+        "classification": {"pair": True, "max_seq_length": 40, "labels": ["no", "yes"]},
+        "question_answering": {
+            "max_seq_length": 80,
+            "version_2_with_negative": True,
+            "null_score_diff_threshold": -1.5,
+        },
+    }
+    assert expected.get(task, {}).items() <= info.items()
+    if task == "classification":
+        assert "`no`, `yes`" in card
+        assert "| learning_rate | 0.0001 |" in card
+        assert "| loss | 0.5000 |" in card
+
+
+@pytest.mark.slow
+def test_given_setting_overrides_that_of_the_run(runs: dict, tmp_path: Path):
+    settings = ExportSettings(
+        str(runs["classification"] / "model"), str(tmp_path / "1"), max_seq_length=9, pair=False
+    )
+    info = read_info(export(settings))
+    assert (info["max_seq_length"], info["pair"]) == (9, False)
+    assert list(info["signatures"]["serving_default"]["inputs"]) == ["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["classification", "fill_mask"])
+def test_onnx_describes_its_inputs_and_outputs(task: str, vocab, runs: dict, tmp_path: Path):
+    pytest.importorskip("onnx")
+    folder = export(ExportSettings(str(runs[task]), str(tmp_path / "1"), format="onnx"))
+    assert {path.name for path in folder.iterdir()} == {
+        "model.onnx",
+        "vocab.txt",
+        "export.json",
+        "README.md",
+    }
+    assert (folder / "vocab.txt").read_text().splitlines() == vocab
+    info = read_info(folder)
+    rows = ["int64", [-1, -1]]
+    inputs = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), rows)
+    if task == "fill_mask":
+        inputs["masked_lm_positions"] = rows
+        outputs = {
+            "masked_lm_logits": ["float32", [-1, -1, len(vocab)]],
+            "next_sentence_logits": ["float32", [-1, 2]],
+        }
+    else:
+        outputs = {"logits": ["float32", [-1, 2]]}
+    assert info["signatures"]["serving_default"] == {"inputs": inputs, "outputs": outputs}
+    assert info["max_seq_length"] == 96
+    assert "doc_stride" not in info
+    card = (folder / "README.md").read_text()
+    assert "| input_ids | in | int64 [any, any] |" in card
+    assert "curl" not in card
+
+
+@pytest.mark.slow
+def test_bfloat16_is_close_to_float32(runs: dict, exports: dict, tmp_path: Path):
+    settings = ExportSettings(
+        str(runs["classification"]), str(tmp_path / "1"), compute_type="bfloat16"
+    )
+    logits = []
+    for folder in (exports["classification"], export(settings)):
+        serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+        texts = tf.constant(["a b c", "what?"])
+        logits.append(serve(text=texts, text_pair=texts)["logits"].numpy())
+    assert 0 < np.abs(logits[0] - logits[1]).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("task", "how", "message"),
+    [
+        ("classification", {"task": "ner"}, "is a BertForSequenceClassification; expected"),
+        ("ner", {"task": "classification"}, "is a BertForTokenClassification; expected"),
+        ("classification", {"int8": True}, "int8 has no effect with"),
+        ("ner", {"format": "onnx", "max_seq_length": 9}, "--max_seq_length has no effect with"),
+        ("classification", {"export_dir": "first"}, "is not a version number"),
+        ("classification", {"export_dir": "²"}, "is not a version number"),
+        ("classification", {"export_dir": str(2**63)}, "number of at most 9223372036854775807"),
+    ],
+)
+def test_invalid_input_is_rejected(task: str, how: dict, message: str, runs: dict, tmp_path: Path):
+    how = dict(how)
+    where = tmp_path / how.pop("export_dir", "1")
+    with pytest.raises(InputError, match=message) as caught:
+        export(ExportSettings(str(runs[task]), str(where), **how))
+    assert "\n" not in str(caught.value)
+    assert not where.exists()
+
+
+def test_model_without_heads_needs_a_task(runs: dict, edit_json, tmp_path: Path):
+    model = tmp_path / "bert"
+    shutil.copytree(runs["embedding"] / "model", model)
+    edit_json(model / "config.json", architectures=None)
+    with pytest.raises(InputError, match=r"unknown model class None; expected --task=class"):
+        export(ExportSettings(str(model), str(tmp_path / "1")))
+    with pytest.raises(InputError, match="lacks the weights span"):
+        export(ExportSettings(str(model), str(tmp_path / "1"), task="question_answering"))
+
+
+@pytest.mark.slow
+def test_any_model_embeds_and_a_model_without_a_run_has_no_scores(make_run, tmp_path: Path):
+    sizes = {"type_vocab_size": 1}  # The warm-up requests have one segment then.
+    shutil.copytree(make_run(tmp_path / "run", "ner", **sizes) / "model", tmp_path / "bert")
+    settings = ExportSettings(str(tmp_path / "bert"), str(tmp_path / "1"), task="embedding")
+    card = (export(settings) / "README.md").read_text()
+    assert "## Limits" in card
+    assert "scores" not in card.lower()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["saved_model", "onnx"])
+def test_export_has_the_settings_of_the_tokenizer(
+    kind: str, runs: dict, exports: dict, edit_json, tmp_path: Path
+):
+    settings = {"strip_accents": False, "tokenize_chinese_chars": False}
+    assert not settings.keys() & read_info(exports["embedding"]).keys()  # The defaults.
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime")
+    shutil.copytree(runs["embedding"], tmp_path / "run")
+    edit_json(tmp_path / "run" / "model" / "tokenizer_config.json", **settings)
+    folder = export(ExportSettings(str(tmp_path / "run"), str(tmp_path / "1"), format=kind))
+    assert settings.items() <= read_info(folder).items()
+    card = (folder / "README.md").read_text()
+    assert "lower-cased tokens with accents. CJK ideographs are not separate words." in card
+    if kind == "saved_model":
+        for exported, keeps_accents in ((exports["embedding"], False), (folder, True)):
+            serve = tf.saved_model.load(str(exported)).signatures["serving_default"]
+            plain, accents = serve(text=tf.constant(["cafe", "café"]))["mean"].numpy()
+            assert (abs(plain - accents).max() > 1e-3) == keeps_accents
+
+
+@pytest.mark.slow
+def test_run_is_exported_again_after_retraining(make_run, runs: dict, tmp_path: Path):
+    shutil.copytree(runs["embedding"], tmp_path / "run")
+    versions = tmp_path / "run" / "export"
+    (versions / "4").mkdir(parents=True)  # A foreign folder.
+    (versions / "²").mkdir()
+    assert export_run(tmp_path / "run") == versions / "5"
+    before = (versions / "5" / "saved_model.pb").stat().st_mtime_ns
+    assert export_run(tmp_path / "run") == versions / "5"
+    assert (versions / "5" / "saved_model.pb").stat().st_mtime_ns == before
+    make_run(tmp_path / "run", "embedding", initializer_range=0.5)
+    assert export_run(tmp_path / "run") == versions / "6"
+    checksums = [read_info(versions / version)["weights_sha256"] for version in "56"]
+    assert checksums[0] != checksums[1]
+
+
+def test_run_without_training_is_not_exported(tmp_path: Path):
+    with pytest.raises(InputError, match="contains no model/; expected the folder of a run"):
+        export_run(tmp_path)
+
+
+def test_existing_version_is_kept(runs: dict, tmp_path: Path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "²").mkdir()
+    with pytest.raises(InputError, match=r"7 already exists; expected .*8"):
+        export(ExportSettings(str(runs["embedding"]), str(tmp_path / "7")))
+
+
+def test_model_with_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_path: Path):
+    model = tmp_path / "bert"
+    shutil.copytree(runs["embedding"] / "model", model)
+    edit_json(model / "tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer")
+    message = (
+        r'config\.json: tokenizer_class is "BertJapaneseTokenizer"; .*; a vocabulary is required'
+    )
+    with pytest.raises(InputError, match=message):
+        export(ExportSettings(str(model), str(tmp_path / "1")))
+    assert not (tmp_path / "1").exists()
+
+
+def test_left_to_right_model_is_not_served(make_run, tmp_path: Path):
+    causal = make_run(tmp_path / "run", "classification", is_decoder=True)
+    with pytest.raises(InputError, match=r"run/model: is a left-to-right model .* cannot be exp"):
+        export(ExportSettings(str(causal), str(tmp_path / "1")))
+    assert not (tmp_path / "1").exists()

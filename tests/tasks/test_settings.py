@@ -1,0 +1,51 @@
+"""Tests the export settings that each task and format accepts, and the program's flags."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.export import FORMATS, TASKS, ExportSettings
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "given"),
+    [
+        ("classification", "saved_model", {"pair": False, "compute_type": "bfloat16"}),
+        ("question_answering", "saved_model", {"doc_stride": 9, "null_score_diff_threshold": 0.0}),
+        ("ner", "saved_model", {"max_seq_length": 9}),
+        ("fill_mask", "saved_model", {"top_k": 9}),
+        ("embedding", "saved_model", {"normalize": False}),
+        ("embedding", "onnx", {"int8": True}),
+        ("ner", "onnx", {}),
+    ],
+)
+def test_used_settings_are_accepted(task: str, kind: str, given: dict):
+    ExportSettings("model", "1", format=kind, **given).check_unused(task)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "name", "value", "expected"),
+    [
+        ("ner", "saved_model", "pair", False, "--compute_type, --max_seq_length"),
+        ("classification", "saved_model", "normalize", True, "--compute_type, --max_seq_length"),
+        ("embedding", "saved_model", "top_k", 5, "--compute_type, --max_seq_length, --normalize"),
+        ("fill_mask", "saved_model", "doc_stride", 9, "--compute_type, --max_seq_length, --top_k"),
+        ("classification", "onnx", "compute_type", "bfloat16", "--int8"),
+        ("embedding", "onnx", "normalize", True, "--int8"),
+        ("question_answering", "onnx", "max_seq_length", 9, "--int8"),
+    ],
+)
+def test_unused_settings_are_rejected(task: str, kind: str, name: str, value, expected: str):
+    message = f"--{name} has no effect with --task={task} --format={kind}; expected only {expected}"
+    with pytest.raises(InputError, match=re.escape(message)):
+        ExportSettings("model", "1", format=kind, **{name: value}).check_unused(task)
+
+
+def test_program_has_only_these_tasks_formats_and_flags(run_program):
+    offered = run_program("export_model.py", "--help").stdout
+    assert f"--task: <|{'|'.join(TASKS)}>" in offered
+    assert f"--format: <{'|'.join(FORMATS)}>" in offered
+    names = re.findall(r"^  --(?:\[no\])?(\w+):", offered, re.MULTILINE)
+    assert sorted(names) == sorted(field.name for field in fields(ExportSettings))

