@@ -196,16 +196,6 @@ def test_example_does_not_depend_on_others_in_its_row(model, golden, jit_compile
         assert np.abs(after[1, ~mine] - before[1, ~mine]).max() > 0.1
 
 
-def test_row_of_one_example_without_padding_equals_the_unpacked_row(model, golden):
-    unpacked = {name: tf.constant(golden[name][:1]) for name in INPUTS[:3]}
-    packed = unpacked | {
-        "position_ids": tf.range(14)[None],
-        "example_ids": tf.ones([1, 14], tf.int32),
-    }
-    a, b = (model.encoder(x)["sequence_output"].numpy() for x in (unpacked, packed))
-    assert np.array_equal(a, b)
-
-
 def test_dropout_mask_depends_on_the_seed_of_each_row(model, golden):
     packed = inputs_of(pack(golden, ROWS)) | {"dropout_seed": tf.constant([3, 3])}
     one, two = (model(packed, training=True)["next_sentence_logits"].numpy() for _ in range(2))

@@ -1,0 +1,367 @@
+"""The layers, beyond the comparison of whole networks with transformers (test_models.py)."""
+
+import itertools
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import ops
+
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.models.attention import SelfAttention
+from keras_bert.models.encoder import BertEncoder
+from keras_bert.models.heads import MaskedLMHead, linear_head
+from keras_bert.models.layers import (
+    ACTIVATIONS,
+    BertEmbeddings,
+    Dropout,
+    LayerNorm,
+    LazyTruncatedNormal,
+    Pooler,
+    SplitDense,
+    chain,
+    compile_chains_with,
+    recompute_with,
+    recomputed,
+    with_bias,
+)
+
+SEEDS = np.arange(1000, 1024, dtype="int32")  # Consecutive seeds are the hardest case.
+SIZE = 20_000
+
+
+# --- activations, dense, LayerNorm ---
+
+
+def test_the_two_forms_of_gelu_differ_by_up_to_0_00047():
+    x = np.linspace(-6, 6, 4001)
+    erf = [value * 0.5 * (1 + math.erf(value / math.sqrt(2))) for value in x]
+    tanh = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    outputs = {name: act(x.astype("float32")) for name, act in ACTIVATIONS.items()}
+    np.testing.assert_allclose(outputs["gelu"], erf, atol=1e-6)
+    for name in ("gelu_new", "gelu_tanh"):
+        np.testing.assert_allclose(outputs[name], tanh, atol=1e-6)
+    assert 4.6e-4 < np.abs(outputs["gelu"] - outputs["gelu_new"]).max() < 4.8e-4
+
+
+X = np.random.default_rng(0).normal(size=(3, 4, 16)).astype("float32")
+
+
+def dense(dtype="float32"):
+    layer = SplitDense.of(8, 0.5, "dense", dtype)
+    layer.build((None, None, 16))
+    layer.bias.assign(np.arange(8) / 4)
+    return layer
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("mixed_bfloat16", 0.06)])
+def test_dense_equals_keras_dense(dtype, tolerance):
+    layer, plain = dense(dtype), keras.layers.Dense(8, dtype=dtype)
+    plain.build((None, None, 16))
+    plain.set_weights(layer.get_weights())
+    y = layer(X)
+    assert y.dtype == layer.compute_dtype
+    expected = ops.cast(plain(X), "float32")
+    np.testing.assert_allclose(ops.cast(y, "float32"), expected, atol=tolerance)
+
+
+def test_lora_changes_the_product():
+    layer = dense()
+    before = np.asarray(layer(X))
+    layer.enable_lora(2)
+    assert np.array_equal(layer(X), before)
+    layer.lora_kernel_b.assign(np.ones((2, 8)))
+    product, bias = layer.product_and_bias(ops.convert_to_tensor(X))
+    change = X @ np.asarray(layer.lora_kernel_a) @ np.ones((2, 8))
+    np.testing.assert_allclose(with_bias(product, bias), before + change, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_int8_is_close_and_its_product_includes_the_bias(dtype):
+    layer = dense(dtype)
+    before = np.asarray(ops.cast(layer(X), "float32"))
+    layer.quantize("int8")
+    assert layer._kernel.dtype == "int8"
+    product, bias = layer.product_and_bias(ops.convert_to_tensor(X))
+    assert bias is None
+    assert product.dtype == layer.compute_dtype
+    after = np.asarray(with_bias(product, bias))
+    assert 0 < np.abs(after - before).max() < 0.02 * np.abs(before).max()
+
+
+def test_kernel_seed_is_drawn_at_first_use():
+    def kernels(unused):
+        keras.utils.set_random_seed(1)
+        initializers = [LazyTruncatedNormal(1.0) for _ in range(unused + 2)][unused:]
+        return [np.asarray(initializer((4, 4))) for initializer in initializers]
+
+    first, second = kernels(0)
+    assert not np.array_equal(first, second)
+    assert np.array_equal([first, second], kernels(3))
+
+
+def test_layer_norm_computes_in_float32_with_a_tiny_epsilon():
+    random = np.random.default_rng(1)
+    layers = [LayerNorm(1e-12, dtype=dtype) for dtype in ("float32", "mixed_bfloat16")]
+    inputs = [
+        random.normal(0, 1e-4, (5, 64)).astype("float32"),
+        ops.cast(random.normal(20, 1, (5, 64)), "bfloat16"),
+    ]
+    # The final cast loses at most half a unit in the last place of bfloat16 at 4.
+    for layer, x, tolerance in zip(layers, inputs, (1e-4, 4 * 2**-9 + 1e-5), strict=True):
+        layer.build((None, 64))
+        x64 = np.asarray(ops.cast(x, "float32"), "float64")
+        deviation = np.sqrt(x64.var(-1, keepdims=True) + 1e-12)
+        expected = (x64 - x64.mean(-1, keepdims=True)) / deviation
+        y = layer(x)
+        assert y.dtype == layer.compute_dtype
+        np.testing.assert_allclose(ops.cast(y, "float32"), expected, atol=tolerance)
+
+
+# --- embeddings and heads ---
+
+IDS = np.array([[1, 5, 5, 0], [2, 3, 9, 9]], "int32")
+SEGMENTS = np.array([[0, 0, 1, 1], [0, 1, 1, 0]], "int32")
+
+
+@pytest.fixture
+def embeddings():
+    config = BertConfig(10, 8, 1, 2, max_position_embeddings=6, hidden_dropout_prob=0.5)
+    layer = BertEmbeddings(config, name="embeddings")
+    layer.build()
+    return layer
+
+
+def test_dropout_of_the_embeddings_is_applied_last(embeddings):
+    dropped = np.asarray(embeddings(IDS, SEGMENTS, np.array([3, 4], "int32")))
+    whole = np.asarray(embeddings(IDS, SEGMENTS))
+    assert 0 < (dropped == 0).mean() < 1
+    np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0], rtol=1e-6)
+
+
+def test_sequence_over_max_position_embeddings_is_rejected(embeddings):
+    ids = np.zeros((1, 7), "int32")
+    with pytest.raises(InputError, match=r"sequences of 7 tokens.*max_position_embeddings.*6"):
+        embeddings(ids, ids)
+
+
+def test_tables_are_initialized_from_different_truncated_normals():
+    config = BertConfig(200, 64, 1, 1, max_position_embeddings=200, type_vocab_size=200)
+    layer = BertEmbeddings(config)
+    layer.build()
+    tables = [np.asarray(v) for v in layer.variables[:3]]
+    for table in tables:
+        assert np.abs(table).max() <= 0.04
+        # A normal truncated at two standard deviations has 0.88 of its standard deviation.
+        assert 0.017 < table.std() < 0.0182
+    assert not np.array_equal(tables[0], tables[1])
+    assert not np.array_equal(tables[1], tables[2])
+
+
+def test_logits_are_float32_under_mixed_bfloat16():
+    config = BertConfig(11, 8, 1, 2)
+    head = MaskedLMHead(config, name="masked_lm", dtype="mixed_bfloat16")
+    head.build((None, None, 8))
+    hidden, table = ops.ones((2, 5, 8), "bfloat16"), ops.ones((11, 8))
+    assert head(hidden, np.array([[4, 0], [2, 3]], "int32"), table).dtype == "float32"
+    assert {v.dtype for v in head.variables} == {"float32"}
+    assert linear_head(2, 0.02, "x")(hidden[:, 0]).dtype == "float32"
+
+
+def test_pooler_uses_the_first_token_of_every_packed_example():
+    pooler = Pooler(BertConfig(11, 8, 1, 2, initializer_range=0.5))
+    pooler.build((None, None, 8))
+    hidden = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    positions = np.array([[4, 0, 1], [2, 2, 3]], "int32")
+    pooled = pooler(hidden, positions)
+    assert pooled.shape == (2, 3, 8)
+    for row, k in np.ndindex(positions.shape):
+        alone = pooler(hidden[row : row + 1, positions[row, k] :])
+        np.testing.assert_allclose(pooled[row, k], alone[0], atol=1e-6)
+
+
+# --- attention ---
+
+
+def attention(dtype="float32", rate=0.0):
+    config = BertConfig(
+        1, 12, num_attention_heads=3, attention_probs_dropout_prob=rate, initializer_range=0.5
+    )
+    layer = SelfAttention(config, 1, name="self", dtype=dtype)
+    layer.build((None, None, 12))
+    return layer
+
+
+def test_attention_in_bfloat16_is_close_to_float32():
+    low, exact = attention("mixed_bfloat16"), attention()
+    exact.set_weights(low.get_weights())
+    hidden = np.random.default_rng(0).normal(size=(2, 5, 12)).astype("float32")
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], "int32")
+    context = low(ops.cast(hidden, "bfloat16"), mask)
+    assert context.dtype == "bfloat16"
+    difference = np.abs(np.asarray(ops.cast(context, "float32")) - exact(hidden, mask))
+    assert difference.max() < 0.1
+    assert difference.mean() < 0.02
+
+
+def test_dropout_is_applied_to_the_attention_probabilities():
+    layer = attention(rate=0.5)
+    # If all values are one, each context is twice the sum of the probabilities that remain.
+    layer.value.kernel.assign(np.zeros((12, 12)))
+    layer.value.bias.assign(np.ones(12))
+    hidden, mask = np.random.default_rng(0).normal(size=(2, 5, 12)), np.ones((2, 5), "int32")
+    assert np.allclose(layer(hidden, mask), 1.0, atol=1e-6)
+    sums = np.asarray(layer(hidden, mask, np.array([1, 2], "int32"))).reshape(2, 5, 3, 4)
+    assert np.ptp(sums, axis=-1).max() < 1e-6
+    assert np.ptp(sums) > 0.5
+
+
+# --- functions that a training step replaces ---
+
+
+@chain
+def scaled_sum(a, b, *, scale):
+    return (a + b) * scale
+
+
+def test_active_compiler_receives_the_function_of_a_chain_its_tensors_and_settings():
+    calls = []
+
+    def compiler(function):
+        def call(*tensors, **settings):
+            calls.append((function.__name__, tensors, settings))
+            return function(*tensors, **settings)
+
+        return call
+
+    with compile_chains_with(compiler):
+        assert scaled_sum(1, 2, scale=10) == 30
+    assert scaled_sum(3, 4, scale=1) == 7
+    assert calls == [("scaled_sum", (1, 2), {"scale": 10})]
+
+
+def test_encoder_marks_its_blocks_for_recomputation():
+    encoder = BertEncoder(BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8))
+    ones = keras.ops.ones((1, 4), "int32")
+    marked = []
+    with recompute_with(lambda layer: marked.append(layer) or layer):
+        encoder({"input_ids": ones, "input_mask": ones, "segment_ids": ones})
+    assert marked == encoder.blocks
+
+
+def test_error_deactivates_the_replacements():
+    layer = keras.layers.Identity()
+    with (
+        pytest.raises(TypeError),
+        recompute_with(lambda layer: None),
+        compile_chains_with(lambda function: None),
+    ):
+        scaled_sum(1, 2, scale=10)
+    assert scaled_sum(1, 2, scale=10) == 30
+    assert recomputed(layer) is layer
+
+
+# --- dropout: a pure function of (example seed, site, position) ---
+
+
+def is_kept(rate, seeds=SEEDS, site=0, size=SIZE):
+    ones = np.ones((len(seeds), size), "float32")
+    return np.asarray(Dropout(rate, site)(ones, seeds)) > 0
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_share_of_kept_elements_is_binomial_for_every_example_and_site(rate):
+    bound = 4.8 * np.sqrt(rate * (1 - rate) / SIZE)  # about one in a million per draw; 192 draws
+    for site in range(8):
+        shares = is_kept(rate, site=site).mean(axis=1)
+        assert np.abs(shares - (1 - rate)).max() < bound
+        # The shares must vary as in a binomial distribution: too little variation is also wrong.
+        assert 0.5 < shares.std() / np.sqrt(rate * (1 - rate) / SIZE) < 1.6
+
+
+def test_scale_is_the_exact_inverse_of_the_keep_probability():
+    values = np.unique(np.asarray(Dropout(0.1, 3)(np.ones((4, 1000), "float32"), SEEDS[:4])))
+    # Of the 65,536 values of 16 bits, 6,554 are dropped at a rate of 0.1.
+    assert values.tolist() == pytest.approx([0.0, 65536 / (65536 - 6554)], rel=1e-6)
+
+
+def test_dropout_preserves_the_mean():
+    x = np.ones((len(SEEDS), SIZE), "float32")
+    assert np.asarray(Dropout(0.1, 0)(x, SEEDS)).mean() == pytest.approx(1.0, abs=2e-3)
+
+
+def correlation(a, b):
+    """Returns the correlation of two masks in standard deviations expected by chance."""
+    a, b = a - a.mean(), b - b.mean()
+    return np.abs((a * b).mean() / (a.std() * b.std())) * np.sqrt(a.size)
+
+
+def test_masks_of_consecutive_seeds_are_uncorrelated():
+    masks = is_kept(0.1).astype("float64")
+    worst = max(correlation(a, b) for a, b in itertools.combinations(masks, 2))
+    assert worst < 5.0  # 276 pairs; by chance, about 1 in 6,000 runs reaches 5
+
+
+def test_masks_of_different_sites_are_uncorrelated():
+    masks = [is_kept(0.1, SEEDS[:1], site)[0].astype("float64") for site in range(38)]
+    worst = max(correlation(a, b) for a, b in itertools.combinations(masks, 2))
+    assert worst < 5.0  # 38 sites; a 12-layer model has 37; 703 pairs
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 64, 128, 768, 1024])
+def test_masks_of_different_positions_are_uncorrelated(stride):
+    masks = is_kept(0.1).astype("float64")
+    assert correlation(masks[:, :-stride].ravel(), masks[:, stride:].ravel()) < 5.0
+
+
+def test_number_of_zeros_in_blocks_of_positions_is_binomial():
+    # A row or head must not be dropped as a whole: counts over 64 neighbours vary as by chance.
+    counts = (~is_kept(0.1)[:, : SIZE // 64 * 64]).reshape(-1, 64).sum(axis=1)
+    assert counts.var() == pytest.approx(64 * 0.1 * 0.9, rel=0.06)
+
+
+def test_mask_does_not_depend_on_the_place_in_the_batch():
+    whole = is_kept(0.1)
+    assert np.array_equal(np.concatenate([is_kept(0.1, SEEDS[:7]), is_kept(0.1, SEEDS[7:])]), whole)
+    assert np.array_equal(is_kept(0.1, SEEDS[::-1]), whole[::-1])
+
+
+def test_xla_draws_the_same_mask():
+    x, layer = tf.ones((4, 7, 32)), Dropout(0.3, 2)
+    seeds = tf.constant(SEEDS[:4])
+    plain = tf.function(lambda: layer(x, seeds))()
+    compiled = tf.function(lambda: layer(x, seeds), jit_compile=True)()
+    assert np.array_equal(plain, compiled)
+    assert np.array_equal(plain, layer(x, seeds))
+
+
+def test_gradient_has_the_same_mask():
+    x, layer = tf.Variable(tf.ones((2, 50))), Dropout(0.5, 1)
+    with tf.GradientTape() as tape:
+        y = layer(x, tf.constant(SEEDS[:2]))
+    assert np.array_equal(tape.gradient(y, x), y)
+
+
+def test_unknown_size_draws_the_same_mask():
+    layer = Dropout(0.5, 1)
+    signature = [tf.TensorSpec((None, None, None), tf.float32)]
+    unknown = tf.function(lambda x: layer(x, SEEDS[:3]), input_signature=signature)
+    for length in (2, 3):
+        x = tf.ones((3, length, 5))
+        assert np.array_equal(unknown(x), layer(x, SEEDS[:3]))
+
+
+def test_dropout_without_seed_or_at_rate_0_is_the_identity():
+    x = np.random.default_rng(0).normal(size=(2, 9)).astype("float32")
+    assert np.array_equal(Dropout(0.5, 1)(x), x)
+    assert np.array_equal(Dropout(0.0, 1)(x, SEEDS[:2]), x)
+
+
+def test_bfloat16_has_the_same_mask():
+    layer = Dropout(0.5, 1, dtype="mixed_bfloat16")
+    y = layer(ops.ones((2, 100), "bfloat16"), SEEDS[:2])
+    assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
+    assert np.array_equal(np.asarray(ops.cast(y, "float32")) > 0, is_kept(0.5, SEEDS[:2], 1, 100))
