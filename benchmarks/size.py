@@ -3,12 +3,14 @@
     .venv/bin/python benchmarks/size.py
 
 A file that only one other file imports could be a section of that file. `__init__` files count as
-files, and their imports do not count as uses. `--list` prints the single-use files with their
+files, and their imports do not count as uses. Markdown counts files under version control, without
+generated pages. `--list` prints the single-use files with their
 lines.
 """
 
 import argparse
 import ast
+import subprocess
 from collections import defaultdict
 from pathlib import Path
 
@@ -26,7 +28,7 @@ def main() -> None:
         files = sorted((ROOT / folder).rglob("*.py"))
         print(f"{folder}: {sum(map(num_lines, files)):,} lines in {len(files)} files")
     print(f"product: {sum(map(num_lines, trees)):,} lines in {len(trees)} files")
-    markdown = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")]
+    markdown = tracked_files("*.md")
     print(f"Markdown: {sum(map(num_lines, markdown)):,} lines in {len(markdown)} files")
     print(f"dataclasses: {count_classes(trees.values(), is_dataclass)}")
     print(f"Protocols: {count_classes(trees.values(), is_protocol)}")
@@ -43,6 +45,13 @@ def main() -> None:
             print(f"  {num_lines(path):4} {path.relative_to(ROOT)} <- {user}")
     for circle in circles(imports):
         print("import circle:", " ".join(str(path.relative_to(ROOT)) for path in circle))
+
+
+def tracked_files(pattern: str) -> list[Path]:
+    """Returns the files under version control whose paths match a pattern."""
+    command = ["git", "ls-files", "-z", "--", pattern]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).exists()]
 
 
 def num_lines(path: Path) -> int:

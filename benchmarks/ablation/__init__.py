@@ -11,7 +11,6 @@ pretraining.py    pre-trains an arm
 fine_tuning.py    fine-tunes an arm on a task
 features.py       extracts the features of an arm, and trains taggers on them
 tagger.py         the program that trains a tagger
-torch_training.py the program that trains an arm with torch
 claims.py         compares the paper's claims with the results
 report.py         the tables, in Markdown
 plots.py          the plots

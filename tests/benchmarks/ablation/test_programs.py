@@ -119,25 +119,3 @@ def test_whole_study_in_miniature(ablation, tmp_path, monkeypatch):
     again = json.loads((tmp_path / "results" / "miniature.json").read_text())["units"]
     assert again["MRPC/seed-0"]["figures"] == entry["figures"]
     assert again["pretraining"] == recorded["units"]["pretraining"]
-
-
-@pytest.mark.slow
-def test_torch_learns_the_same(ablation, tmp_path, monkeypatch, peers_python):
-    """Both start from the same weights, and train on the same batches with the same schedule."""
-    import ablation_torch
-
-    monkeypatch.setattr(ablation.programs, "NICENESS", 0)
-    size = write_inputs(tmp_path)
-    arm = ablation.plan.Arm("miniature-mlm_nsp", size, "mlm_nsp")
-    start = ablation.plan.Arm("miniature-none", size, None)
-    plan = miniature_plan(ablation, tmp_path, arm, start, steps=20)
-    results = ablation.results.Results(tmp_path / "results", plan)
-    folders = ablation.corpus.Folders(tmp_path / "data", tmp_path / "work")
-    ours, theirs = ablation_torch.compare(arm, start, results, folders, peers_python)
-    assert [row["step"] for row in ours] == [row["step"] for row in theirs] == [*range(4, 41, 4)]
-    for name in ("masked_lm_loss", "next_sentence_loss"):
-        own = np.array([row[f"eval_{name}"] for row in ours])
-        np.testing.assert_allclose(own, [row[name] for row in theirs], atol=0.02)
-        assert own[4] < own[0] - 0.05 or name == "next_sentence_loss"
-    assert len([*ablation_torch.report(ours, theirs)]) == 12
-    assert abs(ablation_torch.last_difference(ours, theirs)) < ablation_torch.TOLERANCE
