@@ -1,58 +1,66 @@
-"""Measures the server under concurrent clients: throughput, latency, and correct answers.
+"""Measures the server under one and under 64 clients, and compares it with its engine alone.
 
-    .venv/bin/python benchmarks/server.py --export_dir=serving/mrpc [--clients=64] [--rounds=5]
+    apt-get install wrk
+    .venv/bin/python benchmarks/server.py --export_dir=serving/mrpc [--engines=openvino:bfloat16]
 
-`--export_dir` is an exported classifier of texts or pairs; the texts are those of MRPC's
-development set. The server is a separate process, and this process runs the clients, each of which
-sends its next request when it has its answer. Turns of `--seconds` alternate between one client and
-`--clients` clients.
+`--export_dir` has an exported classifier of pairs, with the files of the engines. In each turn, a
+process calls `keras_bert.load(EXPORT, engine).predict` on batches of 64 pairs of MRPC's development
+set. Then wrk sends the same pairs to the server, one per request, on one connection and on
+`--clients` connections. A connection sends its next request when it has its answer. wrk and the
+server share the cores of the machine. A request without an answer, or with another status than 200,
+ends the program.
 
-A request counts as an error if its status is not 200, as wrong if its answer differs from the
-answer to the same text sent alone, and as lost if there is no answer.
+"ratio" is the rate with `--clients` connections divided by that of the engine alone. The last
+columns are the CPU time per pair of the engine alone, of the server, and of wrk.
 """
 
-import asyncio
-import contextlib
 import json
+import os
 import re
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-import aiohttp
 from absl import app, flags
-from workers import ROOT
+from texts import mrpc_pairs
+from workers import ROOT, Worker, open_export, python_of, table
 
-TEXTS = ROOT.parent / "shared" / "data" / "glue" / "MRPC" / "dev.tsv"
+BATCH, CALLS = 64, 10
+# Each request has the next line of the file BODIES.
+LUA = """
+local bodies, n = {}, 0
+for line in io.lines("BODIES") do bodies[#bodies + 1] = line end
+request = function()
+  n = n + 1
+  return wrk.format("POST", nil, nil, bodies[n % #bodies + 1])
+end
+"""
+SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}  # wrk's units.
 
 flags.DEFINE_string("export_dir", "", "folder with the versions of an exported classifier")
 flags.DEFINE_integer("clients", 64, "number of simultaneous clients", lower_bound=2)
-flags.DEFINE_integer("rounds", 5, "rounds with each number of clients", lower_bound=1)
-flags.DEFINE_float("seconds", 5.0, "seconds per round", lower_bound=0.1)
+flags.DEFINE_float("seconds", 8.0, "seconds of a turn with each number of clients", lower_bound=1)
+flags.DEFINE_integer("rounds", 3, "turns of each engine", lower_bound=1)
 flags.DEFINE_list("server_flags", [], "flags for the server, such as --num_batch_threads=1")
+flags.DEFINE_list(
+    "engines",
+    ["tensorflow:float32", "onnxruntime:float32", "onnxruntime:int8", "openvino:bfloat16"],
+    "engines with their precisions",
+)
+flags.DEFINE_string("worker", None, "internal: engine,precision,version")
 FLAGS = flags.FLAGS
-
-
-def read_instances(pair: bool) -> list[dict[str, str]]:
-    """Reads MRPC's development set as request instances."""
-    rows = [line.split("\t") for line in TEXTS.read_text("utf-8-sig").splitlines()[1:]]
-    if pair:
-        return [{"text": row[3], "text_pair": row[4]} for row in rows]
-    return [{"text": row[3]} for row in rows]
-
-
-def check_export_dir() -> None:
-    """Ends the program if --export_dir is missing; not a required flag, as workers lack it."""
-    if not FLAGS.export_dir:
-        sys.exit("--export_dir is required")
 
 
 def start_server(*more_flags: str) -> tuple[subprocess.Popen, str]:
     """Starts the server with --server_flags and more flags; returns its process and its address."""
+    if not FLAGS.export_dir:
+        sys.exit("--export_dir is required")
     server = subprocess.Popen(
         [
             *(sys.executable, "-m", "keras_bert", "serve"),
@@ -64,113 +72,122 @@ def start_server(*more_flags: str) -> tuple[subprocess.Popen, str]:
     )
     for line in server.stderr:
         if match := re.search(r"http://\S+", line):
+            # Else the pipe fills.
+            threading.Thread(target=server.stderr.read, daemon=True).start()
             return server, match[0]
     raise RuntimeError(f"exit code of the server: {server.wait()}")
 
 
-class Clients:
-    """Sends requests, and compares each answer with the first one to the same text."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str, instances: list[dict[str, str]]):
-        self.session = session
-        self.url = f"{url}/v1/models/model:predict"
-        self.bodies = [json.dumps({"instances": [one]}) for one in instances]
-        self.answers: dict[int, dict] = {}
-        self.sent = self.right = self.errors = self.wrong = 0
-
-    @property
-    def lost(self) -> int:
-        """Number of requests without an answer, valid when all requests have ended."""
-        return self.sent - self.right - self.errors - self.wrong
-
-    async def ask(self) -> float:
-        """Sends the next text and returns the seconds until its answer."""
-        number = self.sent % len(self.bodies)
-        self.sent += 1
-        started = time.perf_counter()
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # The request is lost.
-            async with self.session.post(self.url, data=self.bodies[number]) as response:
-                answer = await response.json()
-            if response.status != 200:
-                self.errors += 1
-            elif same(row := answer["predictions"][0], self.answers.setdefault(number, row)):
-                self.right += 1
-            else:
-                self.wrong += 1
-        return time.perf_counter() - started
-
-    async def take_turn(self, clients: int, seconds: float) -> tuple[float, list[float]]:
-        """Runs `clients` concurrent clients for `seconds` seconds.
-
-        Returns requests per second, and the seconds of each request.
-        """
-        times: list[float] = []
-        started = time.perf_counter()
-
-        async def one() -> None:
-            while time.perf_counter() - started < seconds:
-                times.append(await self.ask())
-
-        await asyncio.gather(*(one() for _ in range(clients)))
-        return len(times) / (time.perf_counter() - started), times
+def run_wrk(url: str, lua: str, clients: int, seconds: float) -> str:
+    """Sends requests to a URL with wrk for a number of seconds; returns wrk's report."""
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(lua)
+        script.flush()
+        command = ["wrk", "-t1", f"-c{clients}", f"-d{seconds:.0f}s", "--timeout=60s"]
+        command += ["--latency", "-s", script.name, url]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def same(one: dict, other: dict) -> bool:
-    """Returns whether two answers are equal except for rounding, which depends on the batch."""
-    close = all(
-        abs(p - q) < 1e-3 for p, q in zip(one["probabilities"], other["probabilities"], strict=True)
-    )
-    return close and one.keys() == other.keys()
+def rate_of(url: str, bodies: Path, clients: int, seconds: float) -> dict[str, float]:
+    """Returns "rate", and "p50" and "p99" of the latency in seconds."""
+    report = run_wrk(url, LUA.replace("BODIES", str(bodies)), clients, seconds)
+    if errors := re.search(r"Socket errors.*|Non-2xx.*", report):
+        sys.exit(f"wrk: {errors[0]}")
+    latency = {
+        f"p{share}": float(value) * SECONDS[unit]
+        for share, value, unit in re.findall(r"(50|99)% +([0-9.]+)(us|ms|s)", report)
+    }
+    return {"rate": float(re.search(r"Requests/sec: +([0-9.]+)", report)[1]), **latency}
 
 
-def percentile(times: list[float], share: float) -> float:
-    """Returns a percentile of times in seconds, in milliseconds; `share` is from 0 to 1."""
-    return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))]
+def cpu_seconds(process: int) -> float:
+    """Returns the CPU time of a running process."""
+    # The name, in parentheses, may contain spaces.
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(url: str, pair: bool) -> dict[int, tuple[list[float], list[float]]]:
-    """Returns {number of clients: (requests per second in each turn, seconds of each request)}.
-
-    `pair` is whether the classifier takes pairs of texts.
-    """
-    found: dict[int, tuple[list[float], list[float]]] = {1: ([], []), FLAGS.clients: ([], [])}
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        clients = Clients(session, url, read_instances(pair))
-        for _ in clients.bodies:  # Sends each text alone, which also warms up the server.
-            await clients.ask()
-        await clients.take_turn(FLAGS.clients, 1.0)
-        for _ in range(FLAGS.rounds):
-            for count, (rates, times) in found.items():
-                rate, seconds = await clients.take_turn(count, FLAGS.seconds)
-                rates.append(rate)
-                times += seconds
-        print(f"requests   {clients.sent}")
-        print(f"errors     {clients.errors}")
-        print(f"wrong      {clients.wrong}")
-        print(f"lost       {clients.lost}")
-    return found
+def cpu_seconds_of_children() -> float:
+    """Returns the CPU time of the ended child processes."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
-def main(argv: Sequence[str]) -> None:
-    """Measures the server and prints its rates and latencies."""
-    del argv
-    check_export_dir()
-    newest = max(Path(FLAGS.export_dir).glob("[0-9]*"), key=lambda path: int(path.name))
-    pair = json.loads((newest / "export.json").read_text("utf-8"))["pair"]
-    server, url = start_server()
+def work(engine: str, precision: str, version: Path) -> None:
+    """Calls the engine CALLS times for each line on stdin; prints the pairs per second."""
+    classify = open_export(version, engine, precision)
+    first, second, _ = mrpc_pairs()
+    starts = range(0, len(first) - BATCH, BATCH)
+    batches = [(first[i : i + BATCH], second[i : i + BATCH]) for i in starts]
+    for batch in batches:
+        classify(*batch)
+    print("{}", flush=True)
+    for _ in sys.stdin:
+        start, cpu = time.perf_counter(), time.process_time()
+        for call in range(CALLS):
+            classify(*batches[call % len(batches)])
+        cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
+        pairs = CALLS * BATCH
+        print(json.dumps({"rate": pairs / seconds, "cpu": cpu / pairs}), flush=True)
+
+
+def compare(engine: str, precision: str, version: Path) -> list[str]:
+    """Runs the turns of one engine, and returns its row of the table."""
+    worker = Worker(__file__, f"{engine},{precision},{version}", python_of("ours"))
+    server, url = start_server(f"--engine={engine}", f"--engine_precision={precision}")
+    url += "/v1/models/model:predict"
+    turns = []
     try:
-        found = asyncio.run(measure(url, pair))
+        with tempfile.NamedTemporaryFile("w") as file:
+            for first, second, _ in zip(*mrpc_pairs(), strict=True):
+                instance = {"text": first, "text_pair": second}
+                file.write(json.dumps({"instances": [instance]}) + "\n")
+            file.flush()
+            bodies = Path(file.name)
+            rate_of(url, bodies, FLAGS.clients, 3)  # Warm-up.
+            for _ in range(FLAGS.rounds):
+                turn = {"alone": worker.ask(), "one": rate_of(url, bodies, 1, FLAGS.seconds)}
+                before = cpu_seconds(server.pid), cpu_seconds_of_children()
+                turn["many"] = rate_of(url, bodies, FLAGS.clients, FLAGS.seconds)
+                after = cpu_seconds(server.pid), cpu_seconds_of_children()
+                pairs = turn["many"]["rate"] * FLAGS.seconds
+                turn["cpu"] = {
+                    name: (end - begin) / pairs
+                    for name, begin, end in zip(("server", "wrk"), before, after, strict=True)
+                }
+                turns.append(turn)
     finally:
+        worker.close()
         server.send_signal(signal.SIGTERM)
-    print(f"exit code of the server: {server.wait()}")
-    print(f"{'clients':>8} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
-    for count, (rates, times) in found.items():
-        p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
-        print(f"{count:>8} {median(rates):>11.1f} {p50:>8.1f} {p99:>8.1f}")
-    ratios = [many / one for one, many in zip(found[1][0], found[FLAGS.clients][0], strict=True)]
-    spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
-    print(f"{FLAGS.clients} clients / 1 at a time: {median(ratios):.2f} {spread} requests a second")
+        server.wait()
+
+    def of(part: str, figure: str, factor: float = 1) -> float:
+        return factor * median(turn[part][figure] for turn in turns)
+
+    cells = [f"{engine}:{precision}", f"{of('alone', 'rate'):.0f}"]
+    for clients in ("one", "many"):
+        cells.append(f"{of(clients, 'rate'):.0f}")
+        cells.append(f"{of(clients, 'p50', 1e3):.1f}, {of(clients, 'p99', 1e3):.1f}")
+    cells.append(f"{median(t['many']['rate'] / t['alone']['rate'] for t in turns):.2f}")
+    cpu = (of("alone", "cpu", 1e3), of("cpu", "server", 1e3), of("cpu", "wrk", 1e3))
+    return [*cells, *(f"{milliseconds:.2f}" for milliseconds in cpu)]
+
+
+def main(_) -> None:
+    """Compares each engine with its server."""
+    if FLAGS.worker:
+        engine, precision, version = FLAGS.worker.split(",")
+        return work(engine, precision, Path(version))
+    versions = Path(FLAGS.export_dir).glob("[0-9]*")
+    newest = max(versions, key=lambda path: int(path.name), default=None)
+    if not FLAGS.export_dir or newest is None:
+        sys.exit(f"--export_dir={FLAGS.export_dir}: expected a folder of exported versions")
+    many = f"{FLAGS.clients} clients"
+    header = ["engine", "alone, pairs/s", "1 client, requests/s", "p50, p99 ms"]
+    header += [f"{many}, requests/s", "p50, p99 ms", "ratio"]
+    header += [f"CPU ms: {name}" for name in ("alone", "server", "wrk")]
+    table(header, (compare(*name.split(":"), newest.absolute()) for name in FLAGS.engines))
+    return None
 
 
 if __name__ == "__main__":

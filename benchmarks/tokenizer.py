@@ -7,16 +7,6 @@
   threads. The time to extract the ids from its results is not included; keras_bert returns tensors.
 - Google (`bert-tensorflow` 1.0.4 in `.peers`): one thread.
 
-Results on two cores of a Sapphire Rapids Xeon, in millions of tokens per second. Parentheses show
-how many times as fast keras_bert is, by wall-clock time and by CPU time:
-
-                          English, 1 thread    2 threads            ar de hi ja zh, 1 thread
-    ours                  5.7                  8.2                  5.7
-    tokenizers            0.9  (6.3 x, 6.3 x)  1.7  (5.0 x, 5.7 x)  1.2  (4.8 x, 4.9 x)
-    ours, offsets         3.5                  5.0                  3.7
-    tokenizers, offsets   0.8  (4.5 x, 4.5 x)  1.4  (3.5 x, 3.9 x)  1.0  (3.7 x, 3.7 x)
-    google                0.19  (29 x, 29 x)   0.19  (43 x, 26 x)   0.25  (23 x, 23 x)
-
 The 300,000 English tokens take 45 ms of CPU time: the WordPiece op 25 ms, splitting at spaces 14
 ms, the character table 6 ms, and the check for invalid UTF-8 and sigmas 2.5 ms. Starting a tf.data
 iterator with the tokenizer takes 40 ms: use one long iterator instead of many short ones.
@@ -25,18 +15,14 @@ iterator with the tokenizer takes 40 ms: use one long iterator instead of many s
 import gc
 import json
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from statistics import median
 
 from absl import app, flags
-from workers import answer, start_worker
-
-ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT.parent / "shared" / "data"
+from texts import DATA
+from workers import ROOT, Worker, in_turn, python_of, ratio, table
 
 flags.DEFINE_list("threads", ["1", "2"], "numbers of threads to compare with")
 flags.DEFINE_integer("rounds", 9, "passes over the corpus per contender")
@@ -115,37 +101,23 @@ def work(contender: str, corpus: str, threads: int) -> None:
         print(json.dumps({"wall": wall, "cpu": cpu}), flush=True)
 
 
-def start(contender: str, corpus: str, threads: int) -> subprocess.Popen:
-    """Starts the process of a contender."""
-    environment = ".peers" if contender == "google" else ".venv"
-    return start_worker(environment, __file__, f"{contender}:{corpus}:{threads}")
-
-
-def compare(corpus: str, threads: int, rounds: int) -> None:
+def compare(corpus: str, threads: int) -> None:
     """Runs the contenders in turn, and prints the table for a corpus and a number of threads."""
-    workers = {name: start(name, corpus, threads) for name in CONTENDERS}
-    tokens = {name: answer(worker)["tokens"] for name, worker in workers.items()}
-    times = {name: [] for name in CONTENDERS}
-    for _ in range(rounds):
-        for name, worker in workers.items():
-            worker.stdin.write("\n")
-            worker.stdin.flush()
-            times[name].append(answer(worker))
-    for worker in workers.values():
-        worker.stdin.close()
-        worker.wait()
-    print(f"\n{corpus}, {threads} thread(s)")
-    print("contender             tokens   wall s  CPU s  M tokens/s  speedup of ours: wall, CPU")
+    workers = {}
     for name in CONTENDERS:
-        wall, cpu = (median(t[kind] for t in times[name]) for kind in ("wall", "cpu"))
-        line = (
-            f"{name:20} {tokens[name]:8,} {wall:7.3f} {cpu:6.3f} {tokens[name] / wall / 1e6:11.2f}"
-        )
-        if name in BASELINES:
-            pairs = list(zip(times[name], times[BASELINES[name]], strict=True))
-            ratios = (median(t[kind] / ours[kind] for t, ours in pairs) for kind in ("wall", "cpu"))
-            line += "".join(f" {ratio:9.1f} x" for ratio in ratios)
-        print(line, flush=True)
+        python = python_of(name if name == "google" else "ours")
+        workers[name] = Worker(__file__, f"{name}:{corpus}:{threads}", python)
+    times, rows = in_turn(workers, FLAGS.rounds), []
+    for name, rounds in times.items():
+        workers[name].close()
+        tokens = workers[name].ready["tokens"]
+        wall, cpu = (median(each[kind] for each in rounds) for kind in ("wall", "cpu"))
+        row = [name, f"{tokens:,}", f"{wall:.3f}", f"{cpu:.3f}", f"{tokens / wall / 1e6:.2f}"]
+        baseline = times[BASELINES.get(name, name)]
+        rows.append([*row, *(f"{ratio(rounds, baseline, kind):.1f}" for kind in ("wall", "cpu"))])
+    print(f"\n{corpus}, {threads} thread(s)\n")
+    header = ["", "tokens", "wall s", "CPU s", "M tokens/s", "speedup of ours", "by CPU time"]
+    table(header, rows)
 
 
 def main(_) -> None:
@@ -155,7 +127,7 @@ def main(_) -> None:
         return work(contender, corpus, int(threads))
     for corpus in CORPORA:
         for threads in FLAGS.threads:
-            compare(corpus, int(threads), FLAGS.rounds)
+            compare(corpus, int(threads))
     return None
 
 

@@ -1,53 +1,68 @@
-"""Creates the pre-training step of each contender of training_step.py.
+"""Creates the pre-training steps that training_step.py, jax_step.py and memory.py measure.
 
 A step does a forward pass, a backward pass and an update on one batch, and returns the loss. All
-contenders have the same sizes, losses and optimizer settings.
+contenders have the same sizes, losses and optimizer settings: logits at the masked positions only,
+masked-LM and next-sentence losses, gradients clipped to global norm 1, and AdamW with weight decay
+0.01.
 """
 
+import json
 import sys
 from collections.abc import Callable
 
 import numpy as np
 from workers import ROOT
 
-B, S, P, V = 8, 128, 20, 30522  # batch, length, predictions, vocabulary
-HIDDEN, LAYERS, HEADS, WIDE = 768, 12, 12, 3072
-
-CONTENDERS = {
-    "ours_float32": "ours",
-    "ours_bfloat16": "ours",
-    "kerashub_float32_xla": "KerasHub",
-    "kerashub_bfloat16_xla": "KerasHub",
-    "kerashub_float32": "KerasHub",
-    "kerashub_bfloat16": "KerasHub",
-    "torch_float32": "transformers + torch",
-    "torch_bfloat16": "transformers + torch, autocast",
-}
-
+V = 30522  # vocabulary size
 Step = Callable[[], float]
 
 
-def example_batch() -> dict[str, np.ndarray]:
+def read_config(name: str) -> dict:
+    """Reads a bundled config, with V as its vocabulary size."""
+    path = ROOT / "keras_bert" / "configs" / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) | {"vocab_size": V}
+
+
+def example_batch(rows: int, length: int, predictions: int) -> dict[str, np.ndarray]:
     """Creates a batch of random tokens without padding: {name in pre-training records: array}."""
     random = np.random.default_rng(0)
-    positions = np.stack([random.choice(np.arange(1, S - 1), P, replace=False) for _ in range(B)])
+    positions = [
+        random.choice(np.arange(1, length - 1), predictions, replace=False) for _ in range(rows)
+    ]
     ints = {
-        "input_ids": random.integers(1000, V, (B, S)),
-        "input_mask": np.ones((B, S)),
-        "segment_ids": np.repeat([[0] * (S // 2) + [1] * (S // 2)], B, axis=0),
+        "input_ids": random.integers(1000, V, (rows, length)),
+        "input_mask": np.ones((rows, length)),
+        "segment_ids": np.repeat([np.arange(length) >= length // 2], rows, axis=0),
         "masked_lm_positions": np.sort(positions, axis=1),
-        "masked_lm_ids": random.integers(1000, V, (B, P)),
-        "next_sentence_labels": random.integers(0, 2, (B,)),
-        "dropout_seed": random.integers(0, 2**31 - 1, (B,)),
+        "masked_lm_ids": random.integers(1000, V, (rows, predictions)),
+        "next_sentence_labels": random.integers(0, 2, (rows,)),
+        "dropout_seed": random.integers(0, 2**31 - 1, (rows,)),
     }
-    floats = {"masked_lm_weights": np.ones((B, P)), "example_weights": np.ones((B,))}
-    return {k: v.astype("int32") for k, v in ints.items()} | {
-        k: v.astype("float32") for k, v in floats.items()
+    floats = {
+        "masked_lm_weights": np.ones((rows, predictions)),
+        "example_weights": np.ones((rows,)),
+    }
+    return {name: values.astype("int32") for name, values in ints.items()} | {
+        name: values.astype("float32") for name, values in floats.items()
     }
 
 
-def make_ours(dtype: str) -> Step:
-    """Creates a step of keras_bert with its model, optimizer, objective and training step."""
+def step_flops(config: dict, rows: int, length: int, predictions: int) -> float:
+    """Counts the floating-point operations of a step's matrix products, forward and backward."""
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    layer = 2 * rows * length * (4 * hidden * hidden + 2 * hidden * wide + 2 * length * hidden)
+    head = 2 * rows * predictions * (hidden * V + hidden * hidden)
+    return 3.0 * (config["num_hidden_layers"] * layer + head)
+
+
+def make_ours(
+    config: dict,
+    batch: dict[str, np.ndarray],
+    dtype: str,
+    state_dtype: str = "float32",
+    gradient_checkpointing: bool = False,
+) -> Step:
+    """Creates a step of keras_bert on TensorFlow: its model, optimizer, objective and step."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -58,22 +73,49 @@ def make_ours(dtype: str) -> Step:
     from keras_bert.training.optimizers import AdamWeightDecay
     from keras_bert.training.step import make_train_steps
 
-    config = BertConfig.from_json("base")
-    model = BertPretrainer(config, dtype="mixed_bfloat16" if dtype == "bfloat16" else dtype)
-    optimizer = AdamWeightDecay(1e-4)
+    model = BertPretrainer(
+        BertConfig.from_dict(config), dtype="mixed_bfloat16" if dtype == "bfloat16" else dtype
+    )
+    optimizer = AdamWeightDecay(1e-4, state_dtype=state_dtype)
     optimizer.build(model.trainable_variables)
     task = pretraining_objective()
     state, strategy = TrainState(model, optimizer, task), tf.distribute.get_strategy()
-    train_steps = make_train_steps(strategy, state, TrainingSettings(1, B))
-    batches = iter(tf.data.Dataset.from_tensors(example_batch()).repeat())
+    settings = TrainingSettings(
+        1, len(batch["input_ids"]), gradient_checkpointing=gradient_checkpointing
+    )
+    train_steps = make_train_steps(strategy, state, settings)
+    batches = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    return lambda: float(train_steps(batches, tf.constant(1)).numpy().losses(task)[0])
 
-    def step() -> float:
-        return float(train_steps(batches, tf.constant(1)).numpy().losses(task)[0])
 
-    return step
+def make_jax(config: dict, batch: dict[str, np.ndarray]) -> Callable[[int], float]:
+    """Creates a function that runs a number of keras_bert's steps on JAX, without TensorFlow."""
+    sys.modules["tensorflow"] = None  # An import of TensorFlow raises an ImportError.
+    sys.path.insert(0, str(ROOT))
+    import itertools
+
+    import keras
+
+    from keras_bert.config import BertConfig
+    from keras_bert.models import BertPretrainer
+    from keras_bert.pretraining.objective import pretraining_objective
+    from keras_bert.training.jax_step import JaxDevices, make_train_steps
+    from keras_bert.training.objective import TrainingSettings, TrainState
+    from keras_bert.training.optimizers import AdamWeightDecay
+
+    devices = JaxDevices(keras.distribution.list_devices()[:1])
+    model = BertPretrainer(BertConfig.from_dict(config), dtype="mixed_bfloat16")
+    optimizer = AdamWeightDecay(1e-4)
+    optimizer.build(model.trainable_variables)
+    task = pretraining_objective()
+    train_steps = make_train_steps(
+        devices, TrainState(model, optimizer, task), TrainingSettings(1, 16)
+    )
+    batches = itertools.repeat(devices.place(batch))
+    return lambda count: float(train_steps(batches, count).losses(task)[-1])
 
 
-def make_kerashub(dtype: str, xla: bool) -> Step:
+def make_kerashub(config: dict, batch: dict[str, np.ndarray], dtype: str, xla: bool) -> Step:
     """Creates a step of KerasHub's BERT backbone and masked-LM head, in one tf.function."""
     import keras
     import keras_hub
@@ -83,10 +125,10 @@ def make_kerashub(dtype: str, xla: bool) -> Step:
         keras.config.set_dtype_policy("mixed_bfloat16")
     backbone = keras_hub.models.BertBackbone(
         vocabulary_size=V,
-        num_layers=LAYERS,
-        num_heads=HEADS,
-        hidden_dim=HIDDEN,
-        intermediate_dim=WIDE,
+        num_layers=config["num_hidden_layers"],
+        num_heads=config["num_attention_heads"],
+        hidden_dim=config["hidden_size"],
+        intermediate_dim=config["intermediate_size"],
         dropout=0.1,
         max_sequence_length=512,
     )
@@ -96,22 +138,17 @@ def make_kerashub(dtype: str, xla: bool) -> Step:
         intermediate_activation="gelu",
     )
     next_sentence = keras.layers.Dense(2, dtype="float32")
-    batch = {name: tf.constant(value) for name, value in example_batch().items()}
-    names = {
-        "token_ids": "input_ids",
-        "padding_mask": "input_mask",
-        "segment_ids": "segment_ids",
-    }
+    batch = {name: tf.constant(value) for name, value in batch.items()}
+    names = {"token_ids": "input_ids", "padding_mask": "input_mask", "segment_ids": "segment_ids"}
 
     def loss_of() -> tf.Tensor:
         inputs = {theirs: batch[ours] for theirs, ours in names.items()}
         hidden = backbone(inputs, training=True)
         logits = masked_lm(hidden["sequence_output"], mask_positions=batch["masked_lm_positions"])
-        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            batch["masked_lm_ids"], tf.cast(logits, tf.float32)
-        )
+        cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
+        nll = cross_entropy(batch["masked_lm_ids"], tf.cast(logits, tf.float32))
         weights = batch["masked_lm_weights"]
-        next_nll = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        next_nll = cross_entropy(
             batch["next_sentence_labels"], next_sentence(hidden["pooled_output"])
         )
         masked_loss = tf.reduce_sum(nll * weights) / (tf.reduce_sum(weights) + 1e-5)
@@ -134,49 +171,55 @@ def make_kerashub(dtype: str, xla: bool) -> Step:
     return lambda: float(train_step())
 
 
-def make_torch(dtype: str) -> Step:
-    """Creates a step of transformers' BERT, with logits at the masked positions only."""
+def make_torch(
+    config: dict, batch: dict[str, np.ndarray], dtype: str, compiled: bool = False
+) -> Callable[[int], float]:
+    """Creates a function that runs a number of steps of transformers' BERT on the GPU, if any.
+
+    bfloat16 is autocast. With `compiled`, torch.compile compiles the loss, and the model gets no
+    attention mask, so that its fused attention is used: no row is padded.
+    """
     import torch
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=V)  # The defaults are BERT-base, dropout 0.1.
-    model = transformers.BertForPreTraining(config).train()
+    torch.set_float32_matmul_precision("high" if compiled else "highest")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    attention = {"attn_implementation": "sdpa"} if compiled else {}
+    model = transformers.BertForPreTraining(transformers.BertConfig(**config, **attention))
+    model = model.to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
     )
-    batch = {name: torch.from_numpy(value) for name, value in example_batch().items()}
-    batch |= {name: value.long() for name, value in batch.items() if "weights" not in name}
-    rows = torch.arange(B)[:, None]
+    tensors = {name: torch.from_numpy(value).to(device) for name, value in batch.items()}
+    tensors = {n: t if t.is_floating_point() else t.long() for n, t in tensors.items()}
+    mask = {} if compiled else {"attention_mask": tensors["input_mask"]}
+    rows = torch.arange(len(tensors["input_ids"]), device=device)[:, None]
+    cross_entropy = torch.nn.functional.cross_entropy
 
-    def step() -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+    def loss_of() -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
             hidden, pooled = model.bert(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["input_mask"],
-                token_type_ids=batch["segment_ids"],
+                input_ids=tensors["input_ids"],
+                token_type_ids=tensors["segment_ids"],
                 return_dict=False,
+                **mask,
             )
-            masked = hidden[rows, batch["masked_lm_positions"]]
+            masked = hidden[rows, tensors["masked_lm_positions"]]
             logits, next_logits = model.cls(masked, pooled)
-        cross_entropy = torch.nn.functional.cross_entropy
-        labels = batch["masked_lm_ids"].flatten()
-        loss = cross_entropy(logits.float().flatten(0, 1), labels)
-        loss = loss + cross_entropy(next_logits.float(), batch["next_sentence_labels"])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        return float(loss)
+        loss = cross_entropy(logits.float().flatten(0, 1), tensors["masked_lm_ids"].flatten())
+        return loss + cross_entropy(next_logits.float(), tensors["next_sentence_labels"])
 
-    return step
+    if compiled:
+        loss_of = torch.compile(loss_of)
 
+    def steps(count: int) -> float:
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss = loss_of()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return float(loss.detach())  # Waits for the device.
 
-def make_step(contender: str) -> Step:
-    """Creates the function that runs one step of a contender and returns its loss."""
-    library, dtype, *rest = contender.split("_")
-    if library == "ours":
-        return make_ours(dtype)
-    if library == "kerashub":
-        return make_kerashub(dtype, rest == ["xla"])
-    return make_torch(dtype)
+    return steps

