@@ -40,7 +40,7 @@ B, S, P = 8, 128, 20  # batch, length, predictions
 
 flags.DEFINE_string("bert_config", "base", "bundled config")
 flags.DEFINE_integer("rounds", 15, "timed steps per contender", lower_bound=1)
-flags.DEFINE_list("contenders", CONTENDERS[:6], f"contenders, from {', '.join(CONTENDERS)}")
+flags.DEFINE_list("contenders", list(CONTENDERS[:6]), f"contenders, from {', '.join(CONTENDERS)}")
 flags.DEFINE_string("worker", None, "internal: the contender of the worker")
 FLAGS = flags.FLAGS
 
