@@ -18,25 +18,23 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from ablation.corpus import Folders
 from ablation.plan import PLAN, TASKS
 from ablation.plots import draw_all
-from ablation.programs import STOPPED, ProgramFailed, Stopped
 from ablation.report import report
-from ablation.results import Results
-from ablation.study import Selection, list_units, run_study
+from ablation.run import Folders, Results, list_units, run_study, selected
 from absl import app, flags
-from workers import ROOT
+from texts import DATA
+from workers import ROOT, check_names
 
 from keras_bert.errors import InputError
 
-flags.DEFINE_list("arms", [], "arms to run; default: all that are not optional")
+flags.DEFINE_list("arms", [], "arms to run; default: all")
 flags.DEFINE_list("tasks", [], "tasks to fine-tune on; default: all")
-flags.DEFINE_list("seeds", [], "seeds of fine-tuning; default: those of the plan")
-flags.DEFINE_bool("list", False, "only list the units, what is done, and the time")
+flags.DEFINE_multi_integer("seeds", [], "seed of fine-tuning, once or more; default: the plan's")
+flags.DEFINE_bool("list", False, "only list the units, and what is done")
 flags.DEFINE_bool("report", False, "only write tables and plots of the finished units")
 flags.DEFINE_float("scale", 1.0, "factor for steps and epochs, for a trial", lower_bound=1e-6)
-flags.DEFINE_string("data_dir", str(ROOT.parent / "shared/data"), "folder of the public data")
+flags.DEFINE_string("data_dir", str(DATA), "folder of the public data")
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_ablation", "folder of records and models")
 flags.DEFINE_string(
     "results_dir", str(ROOT / "benchmarks/ablation_results"), "folder of the results"
@@ -47,35 +45,26 @@ FLAGS = flags.FLAGS
 
 def main(_) -> None:
     """Runs the missing units, or lists or reports the results."""
-    unknown = {*FLAGS.arms} - {arm.name for arm in PLAN.arms}
-    unknown |= {*FLAGS.tasks} - {*TASKS}
-    if unknown:
-        sys.exit(
-            f"--arms, --tasks: {', '.join(sorted(unknown))} unknown; expected arms from "
-            f"{', '.join(arm.name for arm in PLAN.arms)}, and tasks from {', '.join(TASKS)}"
-        )
-    if not all(seed.isdecimal() for seed in FLAGS.seeds):
-        sys.exit(f"--seeds={','.join(FLAGS.seeds)}: expected numbers, such as 0,1,2")
-    study = dataclasses.replace(PLAN, scale=FLAGS.scale)
-    with_seeds = dataclasses.replace(study, seeds=tuple(map(int, FLAGS.seeds)) or study.seeds)
-    selection = Selection(FLAGS.arms, FLAGS.tasks)
-    results = Results(Path(FLAGS.results_dir), study)
+    check_names("arms", FLAGS.arms, [arm.name for arm in PLAN.arms])
+    check_names("tasks", FLAGS.tasks, TASKS)
+    plan = dataclasses.replace(PLAN, scale=FLAGS.scale)
+    with_seeds = dataclasses.replace(plan, seeds=tuple(FLAGS.seeds) or plan.seeds)
+    units = selected(with_seeds, FLAGS.arms, FLAGS.tasks)
+    results = Results(Path(FLAGS.results_dir), plan)
     folders = Folders(Path(FLAGS.data_dir).resolve(), Path(FLAGS.work_dir).resolve())
     try:
         if FLAGS.list:
-            print("\n".join(list_units(with_seeds, selection, results)))
+            print("\n".join(list_units(units, results)))
             return
         if not FLAGS.report:
-            run_study(with_seeds, selection, results, folders)
-        text = report(results, study)
+            run_study(units, results, folders)
+        text = report(results)
+        results.folder.mkdir(parents=True, exist_ok=True)
         (results.folder / "report.md").write_text(text, encoding="utf-8")
-        draw_all(results, study, Path(FLAGS.plots_dir or results.folder))
+        draw_all(results, Path(FLAGS.plots_dir or results.folder))
         print(text)
-    except (InputError, ProgramFailed) as error:
+    except InputError as error:
         sys.exit(f"ablation.py: error: {error}")
-    except Stopped as signal:
-        print(f"ablation.py: {signal}: run the same command again to resume", file=sys.stderr)
-        sys.exit(STOPPED)
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def sst2_subset() -> Path:
 
 
 def run(job: Mapping) -> dict:
-    """Fine-tunes as a job says; returns {metric: score}, and the speed."""
+    """Runs a job; returns {metric: score}, and the speed."""
     task = TASKS[job["task"]]
     task_flags = dict(task.flags)
     if job["task"] == "SST-2":

@@ -1,20 +1,10 @@
-"""Runs the study of benchmarks/ablation.py: its plan, units, programs, results and report.
+"""Runs the study of benchmarks/ablation.py.
 
-plan.py           arms, tasks, settings and the budget
-*.toml            recipes of single arms
-units.py          the units of work, their settings and their estimated time
-results.py        one JSON file per arm with the results of its finished units
-study.py          computes the missing units
-programs.py       runs the programs of keras_bert at low priority
-corpus.py         corpus, vocabulary, records and the split of the SQuAD file
-pretraining.py    pre-trains an arm
-fine_tuning.py    fine-tunes an arm on a task
-features.py       extracts the features of an arm, and trains taggers on them
-tagger.py         the program that trains a tagger
-claims.py         compares the paper's claims with the results
-report.py         the tables, in Markdown
-plots.py          the plots
-reference.py      published figures
+plan.py    arms, tasks and settings, and the units of work that they consist of
+run.py     computes units with the programs of keras_bert, and stores their results
+tagger.py  the program that trains a tagger on features
+report.py  the tables and plots, and the paper's claims compared with the results
+half.toml  the recipe of the arms with half of the steps
 """
 
 import sys

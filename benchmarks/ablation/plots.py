@@ -6,23 +6,17 @@ ablation_arms.png      the scores of all arms, one panel per task
 ablation_held_out.png  the held-out accuracy over the steps
 """
 
-import io
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ablation import reference
-from ablation.claims import Variant, scores_of
-from ablation.plan import TASKS, Arm, Plan
-from ablation.results import Results
-from ablation.units import Unit
-from keras_bert.files import write_bytes
+from ablation.plan import TASKS, Unit
+from ablation.report import CONSTANT, Model, scores_of
+from ablation.run import Results
 
 _COLUMNS = 4  # Panels of tasks in a row.
-_DOTS_PER_INCH = 150
 _LOOK = {
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -34,140 +28,119 @@ _LOOK = {
 }
 
 
-def draw_all(results: Results, study: Plan, folder: Path) -> list[Path]:
+def draw_all(results: Results, folder: Path) -> list[Path]:
     """Writes the plots to a folder, and returns their paths."""
-    plots: dict[str, tuple[float, Callable[..., None]]] = {
-        "ablation_steps.png": (4.0, _draw_steps),
-        "ablation_arms.png": (4.6, _draw_arms),
-        "ablation_held_out.png": (4.0, _draw_held_out),
-    }
-    for name, (height, draw) in plots.items():
-        write_bytes(folder / name, _png(10, height, partial(draw, results=results, study=study)))
-    return [folder / name for name in plots]
-
-
-def _png(width: float, height: float, add_panels: Callable[[Any], None]) -> bytes:
-    """Returns a figure of a size in inches as PNG; `add_panels` draws into it."""
     import matplotlib  # Imported late, since it is an optional dependency.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_LOOK):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        add_panels(figure)
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
-    return file.getvalue()
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, height, draw in (
+        ("steps", 4.0, _draw_steps),
+        ("arms", 4.6, _draw_arms),
+        ("held_out", 4.0, _draw_held_out),
+    ):
+        with matplotlib.rc_context(_LOOK):
+            figure = Figure(figsize=(10, height), layout="constrained")
+            draw(figure, results)
+            _add_legend(figure)
+            paths.append(folder / f"ablation_{name}.png")
+            figure.savefig(paths[-1], dpi=150)
+    return paths
 
 
-def _color(arm: Arm, study: Plan) -> str:
-    """Returns the color of an arm, which is the same in all plots."""
-    return f"C{study.arms.index(arm)}"
-
-
-def _draw_steps(figure: Any, results: Results, study: Plan) -> None:
-    arms = [arm for arm in study.arms if arm.points]
-    tasks = list(dict.fromkeys(task for arm in arms for task in arm.point_tasks))
-    for place, task in enumerate(tasks):
-        axes = figure.add_subplot(1, len(tasks), place + 1)
-        for arm in (arm for arm in arms if task in arm.point_tasks):
+def _draw_steps(figure: Any, results: Results) -> None:
+    plan = results.plan
+    arms = {arm: f"C{index}" for index, arm in enumerate(plan.arms) if arm.points}
+    tasks = list(dict.fromkeys(arm.point_task for arm in arms))
+    for index, task in enumerate(tasks, 1):
+        axes = figure.add_subplot(1, len(tasks), index)
+        for arm, color in arms.items():
             points = [
-                (study.steps_of(arm) * percent // 100, scores)
+                (plan.steps_of(arm) * percent // 100, scores)
                 for percent in (*sorted(arm.points), 100)
-                if (scores := scores_of(Variant(arm.name, percent), task, results, study))
+                if (scores := scores_of(Model(arm.name, percent), task, results))
             ]
             if points:
                 steps, scores = zip(*points, strict=True)
-                axes.errorbar(
-                    steps,
-                    [mean(some) for some in scores],
-                    [_spread(some) for some in scores],
-                    label=arm.name,
-                    color=_color(arm, study),
-                    marker="o",
-                    markersize=3.5,
-                    capsize=3,
-                )
-        floors = [arm for arm in study.arms if arm.objective is None and arm.size == arms[0].size]
-        for arm in floors:
-            if scores := scores_of(Variant(arm.name), task, results, study):
+                means, spreads = map(mean, scores), map(_spread, scores)
+                look = {"marker": "o", "markersize": 3.5, "capsize": 3}
+                axes.errorbar(steps, [*means], [*spreads], label=arm.name, color=color, **look)
+        for arm in plan.arms:
+            scores = scores_of(Model(arm.name), task, results)
+            if arm.objective is None and arm.size == next(iter(arms)).size and scores:
                 axes.axhline(mean(scores), color="#888888", linestyle="--", label=arm.name)
         axes.set_title(f"{task}, {TASKS[task].metrics[0]}", loc="left", fontweight="bold")
         axes.set_xlabel("pre-training steps")
         axes.set_xlim(left=0)
-    _legend(figure)
 
 
-def _draw_arms(figure: Any, results: Results, study: Plan) -> None:
+def _draw_arms(figure: Any, results: Results) -> None:
     """Draws a panel per task with a row per arm: the seeds, their mean and standard deviation."""
-    found = {
-        arm: {task: scores_of(Variant(arm.name), task, results, study) for task in TASKS}
-        for arm in study.arms
+    scores = {
+        arm: {task: scores_of(Model(arm.name), task, results) for task in TASKS}
+        for arm in results.plan.arms
     }
-    arms = [arm for arm, scores in found.items() if any(scores.values())]
-    for place, (task, definition) in enumerate(TASKS.items()):
-        axes = figure.add_subplot(math.ceil(len(TASKS) / _COLUMNS), _COLUMNS, place + 1)
+    arms = [arm for arm, by_task in scores.items() if any(by_task.values())]
+    for index, (task, definition) in enumerate(TASKS.items()):
+        axes = figure.add_subplot(math.ceil(len(TASKS) / _COLUMNS), _COLUMNS, index + 1)
         for row, arm in enumerate(arms):
-            if scores := found[arm][task]:
-                color = _color(arm, study)
-                axes.plot(scores, [row] * len(scores), ".", color=color, alpha=0.4)
+            if values := scores[arm][task]:
+                color = f"C{results.plan.arms.index(arm)}"
+                axes.plot(values, [row] * len(values), ".", color=color, alpha=0.4)
                 look = {"fmt": "o", "markersize": 4.5, "capsize": 3, "color": color}
-                axes.errorbar(mean(scores), row, xerr=_spread(scores), **look)
-        constant = reference.CONSTANT.get((task, definition.metrics[0]))
+                axes.errorbar(mean(values), row, xerr=_spread(values), **look)
+        constant = CONSTANT.get((task, definition.metrics[0]))
         if constant is not None:
             axes.axvline(constant, color="#888888", linestyle=":", label="most frequent answer")
         axes.set_title(f"{task}, {definition.metrics[0]}", loc="left", fontsize=9)
         axes.set_yticks(range(len(arms)), [arm.name for arm in arms])
-        axes.tick_params("y", labelleft=place % _COLUMNS == 0, length=0)
+        axes.tick_params("y", labelleft=index % _COLUMNS == 0, length=0)
         axes.set_ylim(len(arms) - 0.5, -0.5)
-    _legend(figure)
 
 
-def _draw_held_out(figure: Any, results: Results, study: Plan) -> None:
-    panels = {
-        "masked_lm_accuracy": "masked-LM accuracy",
-        "next_token_accuracy": "next-token accuracy",
-        "next_sentence_accuracy": "next-sentence accuracy",
+def _draw_held_out(figure: Any, results: Results) -> None:
+    titles = {
+        "eval_masked_lm_accuracy": "masked-LM accuracy",
+        "eval_next_token_accuracy": "next-token accuracy",
+        "eval_next_sentence_accuracy": "next-sentence accuracy",
     }
     curves = {
-        arm: result.figures["curve"]
-        for arm in study.arms
-        if arm.objective and (result := results.get(Unit(arm)))
+        arm: entry["figures"]["curve"]
+        for arm in results.plan.arms
+        if arm.objective and (entry := results.get(Unit(arm)))
     }
-    shown = {f"eval_{metric}" for metric in panels}
-    shown &= {name for rows in curves.values() for row in rows for name in row}
-    panels = {metric: title for metric, title in panels.items() if f"eval_{metric}" in shown}
-    for place, (metric, title) in enumerate(panels.items()):
-        axes = figure.add_subplot(1, len(panels), place + 1)
+    drawn = {name for rows in curves.values() for row in rows for name in row}
+    titles = {metric: title for metric, title in titles.items() if metric in drawn}
+    for index, (metric, title) in enumerate(titles.items(), 1):
+        axes = figure.add_subplot(1, len(titles), index)
         for arm, rows in curves.items():
-            _draw_curve(axes, rows, f"eval_{metric}", arm.name, _color(arm, study))
+            color = f"C{results.plan.arms.index(arm)}"
+            _draw_curve(axes, [row for row in rows if metric in row], metric, arm.name, color)
         axes.set_title(f"{title}, %", loc="left", fontweight="bold")
         axes.set_xlabel("pre-training steps")
-    _legend(figure)
 
 
 def _draw_curve(axes: Any, rows: Sequence[dict], metric: str, name: str, color: str) -> None:
     """Draws a curve, dotted until the sequences get their final length, and interrupted there."""
-    points = [(row["step"], 100 * row[metric], row["length"]) for row in rows if metric in row]
-    for length in dict.fromkeys(length for *_, length in points):
-        line = [(step, value) for step, value, own in points if own == length]
-        is_last = length == points[-1][2]
+    for length in dict.fromkeys(row["length"] for row in rows):
+        part = [row for row in rows if row["length"] == length]
+        is_last = length == rows[-1]["length"]
         look = {"linestyle": "-", "label": name} if is_last else {"linestyle": ":"}
-        axes.plot(*zip(*line, strict=True), color=color, marker="o", markersize=3, **look)
+        steps, values = [row["step"] for row in part], [100 * row[metric] for row in part]
+        axes.plot(steps, values, color=color, marker="o", markersize=3, **look)
 
 
 def _spread(scores: Sequence[float]) -> float:
     return stdev(scores) if len(scores) > 1 else 0.0
 
 
-def _legend(figure: Any) -> None:
+def _add_legend(figure: Any) -> None:
     """Draws one legend for all panels, with each name once."""
     handles = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        figure.legend(
-            handles.values(), handles.keys(), loc="outside lower left", ncols=5, frameon=False
-        )
+        look = {"loc": "outside lower left", "ncols": 5, "frameon": False}
+        figure.legend(handles.values(), handles.keys(), **look)
