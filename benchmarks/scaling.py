@@ -2,12 +2,23 @@
 
     .venv/bin/python benchmarks/scaling.py [--bert_config=medium] [--train_batch_sizes=256,32]
 
-keras_bert's own training loop runs on random records of length 128, with dropout 0.1, in float32:
-in one process on both cores, and in two workers on one core each (multi_worker_mirrored over the
-loopback interface), with the same global batch size and micro-batches of the same size.
+keras_bert's training step runs on random rows of length 128, with dropout 0.1, in float32: in one
+process on both cores, and in two workers on one core each (multi_worker_mirrored over the loopback
+interface), with the same global batch size and micro-batches of the same size.
 
-step_parts.py lists the parts. All except the arithmetic and the update are overhead of the
-framework.
+Times are recorded before and after each operation in which the workers exchange values, so that the
+parts add up to the step:
+
+- input: from the call of the step until its batch is available;
+- sum of counts: all-reduce of the numbers of labels, tokens and examples; the forward pass may
+  begin before it ends, so that this is an upper bound;
+- forward and backward: the arithmetic, which is divided between the workers;
+- waiting: from the time when a worker has its gradient until the slowest worker has its own;
+- all-reduce: from the slowest worker's gradient until the sum is available (with one micro-batch
+  per step, also the arithmetic);
+- update: norm, clipping and AdamW; each worker does all of it.
+
+All except the arithmetic and the update is overhead of the framework.
 """
 
 import contextlib
@@ -15,229 +26,189 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
-from subprocess import PIPE, Popen
+from statistics import mean, median
 from typing import Any
 
-import numpy as np
 from absl import app, flags
-from step_parts import parts_of, recording
-from workers import ROOT, answer
+from training_contenders import example_batch, read_config
+from workers import ROOT, Worker, table
 
-VOCAB = 30522
-# The parts that are overhead of the framework.
-OWN = ("input", "sum of counts", "waiting", "all-reduce", "host loop")
+# Recorded times of a step, in order, and the parts of which all workers' mean is taken.
+MOMENTS = ("called", "batch", "counted", "computed", "summed", "returned")
+OVERHEAD = ("input", "sum of counts", "waiting", "all-reduce")
 TARGET = 10.0  # Percent of the step.
 
 flags.DEFINE_string("bert_config", "medium", "bundled config")
 flags.DEFINE_list("train_batch_sizes", ["256", "32"], "examples per step, over all workers")
 flags.DEFINE_integer("micro_batch_size", 8, "examples per device and micro-batch")
 flags.DEFINE_integer("rounds", 3, "rounds of each configuration", lower_bound=1)
-flags.DEFINE_integer("steps", 2, "steps per round", lower_bound=2)
-flags.DEFINE_string("folder", "", "internal: folder of the records and the runs")
-flags.DEFINE_bool("worker", False, "internal: run as a worker")
+flags.DEFINE_integer("steps", 2, "steps per round", lower_bound=1)
+flags.DEFINE_string("worker", None, "internal: cores, global batch size, and TF_CONFIG")
 FLAGS = flags.FLAGS
 
 
-def write_records(folder: Path) -> None:
-    """Writes two files of random records."""
+@contextlib.contextmanager
+def recording(num_counts: int) -> Iterator[dict[str, Any]]:
+    """Records the times of the collectives in a step that is traced during the block.
+
+    `num_counts` is the number of values in the "sum of counts". Yields {moment: variable} for the
+    inner MOMENTS; the variables have the times of the last step in seconds since 1970.
+    """
     import tensorflow as tf
 
-    folder.mkdir()
+    context = tf.distribute.get_replica_context().__class__
+    context = next(each for each in context.__mro__ if "all_reduce" in vars(each))
+    all_reduce = context.all_reduce
+    moments = {name: tf.Variable(0.0, dtype=tf.float64) for name in MOMENTS[1:5]}
 
-    random = np.random.default_rng(0)
+    def note(moment: str, value: Any) -> Any:
+        with tf.control_dependencies(tf.nest.flatten(value)):
+            now = moments[moment].assign(tf.timestamp())
+        with tf.control_dependencies([now]):
+            return tf.nest.map_structure(tf.identity, value)
 
-    def ints(values: np.ndarray) -> "tf.train.Feature":
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values.tolist()))
+    @tf.autograph.experimental.do_not_convert
+    def noted(self: Any, op: Any, value: Any, options: Any = None) -> Any:
+        if isinstance(value, list):
+            begin, end = "computed", "summed"
+        elif value.shape == [num_counts]:
+            begin, end = "batch", "counted"
+        else:  # Sums of losses, computed just before the gradients.
+            return all_reduce(self, op, value, options)
+        return note(end, all_reduce(self, op, note(begin, value), options))
 
-    for index in range(2):
-        with tf.io.TFRecordWriter(str(folder / f"part-{index}.tfrecord")) as writer:
-            for _ in range(500):
-                features = {
-                    "input_ids": ints(random.integers(5, VOCAB, 128)),
-                    "input_mask": ints(np.ones([128], int)),
-                    "segment_ids": ints(np.arange(128) // 64),
-                    "masked_lm_positions": ints(np.arange(1, 121, 6)),
-                    "masked_lm_ids": ints(random.integers(5, VOCAB, 20)),
-                    "masked_lm_weights": tf.train.Feature(
-                        float_list=tf.train.FloatList(value=[1.0] * 20)
-                    ),
-                    "next_sentence_labels": ints(random.integers(0, 2, 1)),
-                }
-                example = tf.train.Example(features=tf.train.Features(feature=features))
-                writer.write(example.SerializeToString())
+    context.all_reduce = noted
+    try:
+        yield moments
+    finally:
+        context.all_reduce = all_reduce
 
 
-def work() -> None:
-    """Trains with each batch size as one worker; each turn starts with a line on stdin."""
-    from keras_bert.training.strategy import make_strategy
+def work(cores: list[int], batch_size: int, cluster: dict) -> None:
+    """Runs a round for each line on stdin; prints the moments of its steps as a line of JSON."""
+    os.sched_setaffinity(0, cores)  # Before TensorFlow counts the cores.
+    if cluster:  # A worker cannot start TensorFlow's cluster before the other one exists.
+        os.environ["TF_CONFIG"] = json.dumps(cluster)
+        print("{}", flush=True)
+        sys.stdin.readline()
+    sys.path.insert(0, str(ROOT))
+    from keras_bert.training.strategy import distribute, make_strategy
 
-    kind = "multi_worker_mirrored" if "TF_CONFIG" in os.environ else "default"
-    strategy = make_strategy(kind)
+    strategy = make_strategy("multi_worker_mirrored" if cluster else "default")
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.pretraining.batches import RecordSource, training_batches
     from keras_bert.pretraining.objective import pretraining_objective
-    from keras_bert.pretraining.records import find_records
-    from keras_bert.training import loop
-    from keras_bert.training.cluster import num_workers, share_of
-    from keras_bert.training.objective import TrainingRun, TrainingSettings, TrainState
+    from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.optimizers import AdamWeightDecay
+    from keras_bert.training.step import make_train_steps
 
     with strategy.scope():
-        model = BertPretrainer(BertConfig.from_json(FLAGS.bert_config), dtype="float32")
+        model = BertPretrainer(BertConfig.from_dict(read_config(FLAGS.bert_config)))
         optimizer = AdamWeightDecay(1e-4)
         optimizer.build(model.trainable_variables)
-    task = pretraining_objective()
-    folder, workers = Path(FLAGS.folder), num_workers(strategy)
-    data = find_records(str(folder / "records"))
-    source = RecordSource(data, VOCAB, share=share_of(strategy))
-    weights = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-
-    def noted_train_steps(make: Callable[..., Any], turn: list[dict[str, float]]) -> Any:
-        """Wraps `make_train_steps` so that each step appends {moment: time} to `turn`."""
-
-        def make_noted(*args: Any, **kwargs: Any) -> Callable[..., Any]:
-            train_steps = make(*args, **kwargs)
-            warm = []
-
-            def call(iterator: Any, count: Any) -> Any:
-                if turn:
-                    turn[-1]["again"] = time.time()
-                if warm and len(turn) in (0, FLAGS.steps):
-                    # The first line reports that this worker is warm, the others report a turn.
-                    print(json.dumps({"turn": turn, "weights": weights}), flush=True)
-                    turn.clear()
-                    sys.stdin.readline()
-                called = time.time()
-                figures = train_steps(iterator, count).numpy()
-                if warm:
-                    times = {name: moment.numpy() for name, moment in moments.items()}
-                    turn.append({"called": called, **times, "returned": time.time()})
-                warm.append(True)
-                return figures
-
-            return call
-
-        return make_noted
-
+    task, rows = pretraining_objective(), batch_size // (2 if cluster else 1)
+    dataset = tf.data.Dataset.from_tensors(example_batch(rows, 128, 20)).repeat()
+    batches = iter(distribute(strategy, dataset, endless=True))
+    settings = TrainingSettings(
+        1, batch_size, gradient_accumulation_steps=max(1, rows // FLAGS.micro_batch_size)
+    )
     with recording(len(task.metrics) + 2) as moments:
-        make = loop.make_train_steps
-        for size in map(int, FLAGS.train_batch_sizes):
-            sys.stdin.readline()
-            turn: list[dict[str, float]] = []
-            loop.make_train_steps = noted_train_steps(make, turn)
-            steps = 1 + FLAGS.rounds * FLAGS.steps
-            settings = TrainingSettings(
-                num_train_steps=steps,
-                train_batch_size=size,
-                gradient_accumulation_steps=max(1, size // workers // FLAGS.micro_batch_size),
-                log_steps=1,
-                save_checkpoints_steps=steps,
-                steps_per_loop=1,
-            )
+        train_steps = make_train_steps(strategy, TrainState(model, optimizer, task), settings)
 
-            def batches_from(step: int, size: int = size) -> tf.data.Dataset:
-                return training_batches(source, size, 0, step)
+        def step() -> dict[str, float]:
+            called = time.time()
+            train_steps(batches, tf.constant(1)).numpy()
+            times = {name: float(moment.numpy()) for name, moment in moments.items()}
+            return {"called": called, **times, "returned": time.time()}
 
-            run = TrainingRun(settings, strategy, folder / f"{workers}-{size}")
-            loop.train(run, TrainState(model, optimizer, task), batches_from)
-            ended = time.time() - turn[-1]["returned"]
-            print(json.dumps({"turn": turn, "ended": ended}), flush=True)
+        step()
+        step()
+        print("{}", flush=True)
+        for _ in sys.stdin:
+            print(json.dumps({"steps": [step() for _ in range(FLAGS.steps)]}), flush=True)
 
 
-def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
-    """Starts `count` processes: one on all cores, or two workers on one core each.
+def parts_of(workers: tuple[dict[str, float], ...]) -> dict[str, float]:
+    """Splits one step into its parts, given {moment: time in seconds} of each worker.
 
-    The processes end when `stack` is closed. `folder` contains the records and the runs.
+    Returns {part: seconds}, the means over the workers.
     """
+    slowest = max(moments["computed"] for moments in workers)
+    return {
+        "input": mean(at["batch"] - at["called"] for at in workers),
+        "sum of counts": mean(at["counted"] - at["batch"] for at in workers),
+        "forward and backward": mean(at["computed"] - at["counted"] for at in workers),
+        "waiting": mean(slowest - at["computed"] for at in workers),
+        "all-reduce": mean(at["summed"] - slowest for at in workers),
+        "update": mean(at["returned"] - at["summed"] for at in workers),
+    }
+
+
+def start(count: int, batch_size: int) -> list[Worker]:
+    """Starts `count` processes: one on all cores, or two workers on one core each."""
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as probes:
         ports = [probes.enter_context(socket.create_server(("", 0))) for _ in range(count)]
         addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
-    names = ("bert_config", "train_batch_sizes", "micro_batch_size", "rounds", "steps")
-    settings = [FLAGS[name].serialize() for name in names]
-    processes = []
+    names = ("bert_config", "micro_batch_size", "steps")
+    settings = [f"--{name}={FLAGS[name].value}" for name in names]
+    python, jobs = Path(sys.executable), []
     for index in range(count):
-        own = cores if count == 1 else [cores[index % len(cores)]]
-        config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        environment = os.environ | ({"TF_CONFIG": json.dumps(config)} if count > 1 else {})
-        command = ["taskset", "-c", ",".join(map(str, own)), ROOT / ".venv/bin/python", __file__]
-        command += ["--worker", f"--folder={folder}", *settings]
-        process = Popen(command, stdin=PIPE, stdout=PIPE, text=True, env=environment)
-        stack.enter_context(process)
-        stack.callback(process.kill)
-        processes.append(process)
-    return processes
+        task = {"type": "worker", "index": index}
+        cluster = {"cluster": {"worker": addresses}, "task": task} if count > 1 else {}
+        process_cores = cores if count == 1 else [cores[index % len(cores)]]
+        jobs.append(json.dumps([process_cores, batch_size, cluster]))
+    return [Worker(__file__, job, python, *settings) for job in jobs]
 
 
-def ask(processes: list[Popen]) -> None:
-    """Sends a line to all processes, which starts their next turn."""
-    for process in processes:
-        process.stdin.write("\n")
-        process.stdin.flush()
+def ask(workers: list[Worker]) -> list[dict]:
+    """Sends a line to all workers, and returns their answers."""
+    for worker in workers:
+        worker.send()
+    return [worker.answer() for worker in workers]
 
 
-def report(size: int, weights: int, steps: dict[int, list], ended: float) -> None:
-    """Prints the table of one batch size.
-
-    `weights` is the number of weights. `steps` is {number of workers: [{part: seconds} of a step]}.
-    `ended` is the number of seconds of the two workers from the last step to the end of the loop.
-    """
-    one, pair = ([sum(parts.values()) for parts in steps[count]] for count in (1, 2))
-    print(
-        f"\n{FLAGS.bert_config}, length 128, {size} examples a step, float32; "
-        f"{weights / 1e6:.1f} M weights, {4 * weights / 1e6:.0f} MB of gradients"
-    )
-    print(f"{'':22}  one process, both cores  two workers, a core each")
+def report(batch_size: int, steps: dict[int, list[dict[str, float]]]) -> None:
+    """Prints the table of a batch size; `steps` is {number of workers: [{part: seconds}]}."""
+    print(f"\n{FLAGS.bert_config}, length 128, {batch_size} examples a step, float32\n")
+    totals = {count: [sum(parts.values()) for parts in steps[count]] for count in steps}
+    rows = []
     for part in [*steps[1][0], "step"]:
-        line = f"{part:22}"
-        for totals, split in ((one, steps[1]), (pair, steps[2])):
-            values = totals if part == "step" else [parts[part] for parts in split]
-            shares = [100 * value / step for value, step in zip(values, totals, strict=True)]
-            line += f"  {1000 * median(values):12.1f} ms {median(shares):6.2f} %"
-        print(line)
-    own = [
-        sum(parts[part] for part in OWN) / step for parts, step in zip(steps[2], pair, strict=True)
-    ]
-    share = 100 * median(own)
-    print(f"examples/s: {size / median(one):.2f} and {size / median(pair):.2f}, ", end="")
-    print(f"two workers / one: {median(one) / median(pair):.3f}")
-    print(
-        f"the framework's own ({', '.join(OWN)}): {share:.2f} % of the pair's step "
-        f"({100 * min(own):.2f} to {100 * max(own):.2f}); target: under {TARGET:.0f} %: "
-        f"{'reached' if share < TARGET else 'missed'}"
-    )
-    print(f"from the last step to the end of the run, with its checkpoint: {ended:.1f} s")
+        row = [part]
+        for count, splits in steps.items():
+            values = totals[count] if part == "step" else [split[part] for split in splits]
+            shares = [100 * v / total for v, total in zip(values, totals[count], strict=True)]
+            row.append(f"{1000 * median(values):.1f} ms, {median(shares):.2f} %")
+        rows.append(row)
+    rates = [f"{batch_size / median(totals[count]):.2f}" for count in steps]
+    table(["", "one process", "two workers"], [*rows, ["examples/s", *rates]])
+    pairs = zip(steps[2], totals[2], strict=True)
+    share = median(100 * sum(split[part] for part in OVERHEAD) / total for split, total in pairs)
+    state = "reached" if share < TARGET else "missed"
+    print(f"\noverhead of two workers: {share:.2f} %; target: below {TARGET:.0f} %: {state}")
 
 
 def main(_) -> None:
     """Runs one process and two workers in turn, and prints a table for each batch size."""
-    sys.path.insert(0, str(ROOT))
     if FLAGS.worker:
-        return work()
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        write_records(Path(folder) / "records")
-        groups = {count: start(stack, count, folder) for count in (1, 2)}
-        for size in map(int, FLAGS.train_batch_sizes):
-            for processes in groups.values():
-                ask(processes)
-            warm = [answer(process) for processes in groups.values() for process in processes]
-            steps: dict[int, list[dict[str, float]]] = {count: [] for count in groups}
-            for _ in range(FLAGS.rounds):
-                for count, processes in groups.items():
-                    ask(processes)
-                    answers = [answer(process) for process in processes]
-                    turns = zip(*(each["turn"] for each in answers), strict=True)
-                    steps[count] += [parts_of(each) for each in turns if "again" in each[0]]
-            report(size, warm[0]["weights"], steps, answers[0]["ended"])
+        return work(*json.loads(FLAGS.worker))
+    for batch_size in map(int, FLAGS.train_batch_sizes):
+        groups = {count: start(count, batch_size) for count in (1, 2)}
+        ask(groups[2])  # Until both are warm.
+        steps: dict[int, list[dict[str, float]]] = {count: [] for count in groups}
+        for _ in range(FLAGS.rounds):
+            for count, workers in groups.items():
+                turns = [answer["steps"] for answer in ask(workers)]
+                steps[count] += map(parts_of, zip(*turns, strict=True))
+        for workers in groups.values():
+            for worker in workers:
+                worker.close()
+        report(batch_size, steps)
     return None
 
 

@@ -37,26 +37,31 @@ class Worker:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.ready = self._answer()
+        self.ready = self.answer()
         print(f"{work} is warm: {self.ready}", file=sys.stderr, flush=True)
 
     def ask(self, line: object = "") -> dict:
         """Sends a line, and returns the answer."""
+        self.send(line)
+        return self.answer()
+
+    def send(self, line: object = "") -> None:
+        """Sends a line."""
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        return self._answer()
 
-    def close(self) -> None:
-        """Ends the process."""
-        self.process.stdin.close()
-        self.process.wait()
-
-    def _answer(self) -> dict:
+    def answer(self) -> dict:
+        """Reads a line of JSON."""
         for line in self.process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
         name = self.process.args[2]
         raise RuntimeError(f"worker {name} ended with exit code {self.process.wait()}")
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def in_turn(workers: dict[str, Worker], rounds: int, line: object = "") -> dict[str, list[dict]]:
