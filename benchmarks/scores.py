@@ -117,10 +117,10 @@ def sst2_subset() -> Path:
     source, folder = DATA / "glue/SST-2", Path(FLAGS.work_dir) / f"SST-2-{SST2_EXAMPLES}"
     if not (folder / "train.tsv").exists():
         header, *rows = (source / "train.tsv").read_text(encoding="utf-8").splitlines(True)
-        chosen = sorted(np.random.default_rng(0).permutation(len(rows))[:SST2_EXAMPLES])
+        sample = sorted(np.random.default_rng(0).permutation(len(rows))[:SST2_EXAMPLES])
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / "dev.tsv", folder / "dev.tsv")
-        text = header + "".join(rows[row] for row in chosen)
+        text = header + "".join(rows[row] for row in sample)
         (folder / "train.tsv").write_text(text, encoding="utf-8")
     return folder
 

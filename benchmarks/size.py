@@ -104,7 +104,7 @@ def module_statements(tree: ast.AST):
 
 def circles(imports: dict[Path, set[Path]]) -> list[list[Path]]:
     """Returns the strongly connected components with several files (Tarjan, 1972)."""
-    index, low, stack, found = {}, {}, [], []
+    index, low, stack, components = {}, {}, [], []
 
     def visit(node: Path) -> None:
         index[node] = low[node] = len(index)
@@ -117,12 +117,12 @@ def circles(imports: dict[Path, set[Path]]) -> list[list[Path]]:
         if low[node] == index[node]:
             component = stack[stack.index(node) :]
             del stack[stack.index(node) :]
-            found.extend([component] if len(component) > 1 else [])
+            components.extend([component] if len(component) > 1 else [])
 
     for node in imports:
         if node not in index:
             visit(node)
-    return found
+    return components
 
 
 if __name__ == "__main__":

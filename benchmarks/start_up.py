@@ -70,7 +70,7 @@ def run(checkout: Path, folder: Path, steps: int = 0) -> dict[str, float]:
 
 def main(_) -> None:
     """Runs the rounds, and prints the medians of each checkout."""
-    found: dict[tuple[str, str], list[float]] = {}
+    measured: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as work:
         for round_ in range(FLAGS.rounds):
             for checkout in FLAGS.checkouts:
@@ -82,10 +82,10 @@ def main(_) -> None:
                     names = ["whole"] if kind == "whole" else ["first step", "loaded to first step"]
                     for name in names:
                         key = f"{kind}: {name}" if steps else "whole run"
-                        found.setdefault((checkout, key), []).append(seconds[name])
+                        measured.setdefault((checkout, key), []).append(seconds[name])
                         print(f"{checkout}: {key}: {seconds[name]:.1f} s", flush=True)
     print("\n| checkout | | median s |\n| --- | --- | --- |")
-    for (checkout, key), values in found.items():
+    for (checkout, key), values in measured.items():
         print(f"| {checkout} | {key} | {median(values):.1f} |")
 
 
