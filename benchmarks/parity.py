@@ -101,32 +101,32 @@ def questions_agree(work: Path) -> bool:
     return agree
 
 
-def sorted_candidates(answered: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def sorted_candidates(predictions: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Sorts the candidates of each question by position.
 
     Two candidates whose probabilities differ by 1e-7 may have another order elsewhere.
     """
-    order = np.lexsort((answered["nbest_ends"], answered["nbest_starts"]), axis=1)
+    order = np.lexsort((predictions["nbest_ends"], predictions["nbest_starts"]), axis=1)
     return {
         name: np.take_along_axis(np.asarray(values), order, axis=1)
         if name.startswith("nbest_")
         else values
-        for name, values in answered.items()
+        for name, values in predictions.items()
     }
 
 
 def file_and_api(
-    folder: Path, questions: Sequence, answered: Mapping[str, np.ndarray]
+    folder: Path, questions: Sequence, predictions: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, list], dict[str, list]]:
     """Returns the content of SQuAD's prediction files, and the same values from the API."""
     answers = json.loads((folder / "predictions.json").read_text("utf-8"))
     candidates = json.loads((folder / "nbest_predictions.json").read_text("utf-8"))
     written = {"answer": [], "text": [], "probability": [], "start_logit": []}
     from_api = {name: [] for name in written}
-    columns = [answered[f"nbest_{name}"] for name in ("answers", "probabilities", "start_logits")]
+    columns = [predictions[f"nbest_{name}"] for name in ("answers", "probabilities", "start_logits")]
     for row, question in enumerate(questions):
         written["answer"].append(answers[question.id])
-        from_api["answer"].append(str(answered["answer"][row]))
+        from_api["answer"].append(str(predictions["answer"][row]))
         ours = sorted(zip(*(np.asarray(column[row]).tolist() for column in columns), strict=True))
         names = ("text", "probability", "start_logit")
         theirs = sorted(tuple(each[name] for name in names) for each in candidates[question.id])
