@@ -123,7 +123,9 @@ def file_and_api(
     candidates = json.loads((folder / "nbest_predictions.json").read_text("utf-8"))
     written = {"answer": [], "text": [], "probability": [], "start_logit": []}
     from_api = {name: [] for name in written}
-    columns = [predictions[f"nbest_{name}"] for name in ("answers", "probabilities", "start_logits")]
+    columns = [
+        predictions[f"nbest_{name}"] for name in ("answers", "probabilities", "start_logits")
+    ]
     for row, question in enumerate(questions):
         written["answer"].append(answers[question.id])
         from_api["answer"].append(str(predictions["answer"][row]))
