@@ -3,7 +3,7 @@
     apt-get install wrk
     .venv/bin/python benchmarks/server_soak.py --export_dir=serving/mrpc [--minutes=30]
 
-`--export_dir` is an exported model with the input `text`. wrk sends valid requests on `--clients`
+`--export_dir` is an exported model of texts or pairs. wrk sends valid requests on `--clients`
 connections. At the same time, one client sends hostile requests, one disconnects before the answer
 or in the middle of the body, and one asks for /healthz every 20 ms. Its longest wait includes the
 time in which the client itself had no core. The server's own metric, the lag of its event loop, if
@@ -33,7 +33,7 @@ from server import FLAGS, run_wrk, start_server
 flags.DEFINE_float("minutes", 30.0, "minutes to run", lower_bound=0.1)
 
 PATH = "/v1/models/model:predict"
-VALID = json.dumps({"instances": [{"text": "It rose by 3 percent on Monday."}]})
+VALID = {"text": "It rose by 3 percent on Monday."}
 SIZE = 1_900_000  # Slightly below the default limit of a body.
 # Name: (body, whether the body is compressed).
 HOSTILE = {
@@ -137,7 +137,11 @@ def main(_) -> None:
     clients = SoakClients(url, server.pid)
     threads = clients.start()
     try:
-        lua = f"wrk.method = 'POST'\nwrk.body = [[{VALID}]]\n"
+        info = next(Path(FLAGS.export_dir).glob("[0-9]*/export.json"))
+        pair = json.loads(info.read_text(encoding="utf-8")).get("pair")
+        row = {**VALID, "text_pair": VALID["text"]} if pair else VALID
+        body = json.dumps({"instances": [row]})
+        lua = f"wrk.method = 'POST'\nwrk.body = [[{body}]]\n"
         report = run_wrk(url + PATH, lua, FLAGS.clients, 60 * FLAGS.minutes)
         metrics = urllib.request.urlopen(f"{url}/metrics").read().decode()
     finally:
