@@ -5,7 +5,8 @@
     notes -> manifest.json, in the output folder
 
 plan.json is written when the first step is complete, and the note of a shard when the shard is. The
-plan describes an unfinished build, and the manifest a finished one. Both have these keys:
+plan describes an unfinished build, and the manifest a finished one. Both have these keys, of which
+a build first makes a request, without the counts of the inputs:
 
     made_with  versions of the packages that affect the output
     settings   all fields of `Settings`, with the actual num_shards
@@ -22,26 +23,42 @@ import os
 import resource
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 from absl import logging
 
 from data_tools import shards, spill, tfrecords
-from data_tools.jobs import Progress, run_jobs
+from data_tools.corpus import FORMAT_PACKAGES
+from data_tools.jobs import Progress, run_jobs, version_differences, versions_of
 from data_tools.lines import KINDS, OddInput
-from data_tools.settings import Settings, build_versions, reject_other_settings, version_differences
+from data_tools.settings import Settings
 from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.files import locked
 from keras_bert.pretraining import records
-from keras_bert.text.settings import ids_of
+from keras_bert.text.settings import TokenizerSettings, ids_of
 from keras_bert.text.unknown_words import is_many, log_unknown_words
 from keras_bert.text.vocabulary import load_vocab
 
 _BUILDING, _PLAN, _VOCAB = ".building", "plan.json", "vocab.txt"
 _LOCK = ".lock"  # .building.lock, next to .building
+_REQUEST_KEYS = {"made_with": dict, "settings": dict, "vocab": dict, "inputs": list}
+_PLAN_KEYS = _REQUEST_KEYS | {"num_buckets": int, "spilled": dict}
+_MANIFEST_KEYS = _REQUEST_KEYS | {"counts": dict, "shards": list}
+_COUNTS = (
+    "documents",
+    "sentences",
+    "examples",
+    "rows",
+    "random_next",
+    "masked",
+    "real_tokens",
+)
+# These packages determine the random numbers, the tokenizer's Unicode tables and the rules of the
+# sentence splitter.
+_PACKAGES = ("numpy", "sentencex", "tensorflow", "tensorflow-text")
 
 _TEXT_BYTES_PER_SHARD = 8 << 20
 # Segment B of a random pair should be drawn from many other documents.
@@ -71,71 +88,75 @@ def build_dataset(
     """
     tokens = load_vocab(vocab_file)
     ids_of(settings.tokenizer().user_tokens, tokens, f"--vocab_file={vocab_file}")
-    requested = {
-        "made_with": build_versions(settings.input_format),
+    states = {path: _state(path) for path in input_files}
+    with Progress("checking", sum(size for size, _ in states.values()), "B") as progress:
+        checksums = {path: files.sha256(path, progress.add) for path in input_files}
+    request = {
+        "made_with": versions_of(_PACKAGES + FORMAT_PACKAGES.get(settings.input_format, ())),
         "settings": settings.to_dict(),
         "vocab": {"file": _VOCAB, "size": len(tokens), "sha256": files.sha256(vocab_file)},
-        "inputs": [{"file": path, "bytes": os.path.getsize(path)} for path in input_files],
+        "inputs": [
+            {"file": path, "bytes": states[path][0], "sha256": checksums[path]}
+            for path in input_files
+        ],
     }
-    if manifest := _find_finished(output_dir, requested, log_odd_input):
+    workers = num_workers, executor
+    manifest = _find_finished(output_dir, request)
+    if manifest:
         _remove_leftovers(output_dir)
-        return manifest
-    with locked_folder(output_dir) as building:
-        # Another build may have finished it.
-        if manifest := _find_finished(output_dir, requested, log_odd_input):
-            return manifest
-        plan = _find_plan(output_dir, building, requested)
-        if not plan or "spilled" not in plan:
-            plan = _read_corpus(building, plan, requested, num_workers, executor, log_odd_input)
-        with open(vocab_file, "rb") as file:
-            files.write_bytes(os.path.join(building, _VOCAB), file.read())
-        notes = _make_shards(plan, building, output_dir, num_workers, executor)
-        manifest = _finish(plan, notes, building, output_dir)
-        _report(output_dir, manifest, log_odd_input)
-        return manifest
+    else:
+        with locked_folder(output_dir) as building:
+            # Another build may have finished it.
+            manifest = _find_finished(output_dir, request)
+            if not manifest:
+                plan = _find_plan(output_dir, building, request)
+                if not plan or not _is_spilled(plan, building):
+                    plan = _read_corpus(building, plan, request, states, workers, log_odd_input)
+                with open(vocab_file, "rb") as file:
+                    files.write_bytes(os.path.join(building, _VOCAB), file.read())
+                notes = _make_shards(plan, building, output_dir, workers)
+                manifest = _finish(plan, notes, building, output_dir)
+    _report(output_dir, manifest, log_odd_input)
+    return manifest
+
+
+def _state(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
 
 
 # --- earlier builds ---
 
 
-def _find_finished(
-    output_dir: str, requested: dict[str, Any], log_odd_input: bool
-) -> dict[str, Any] | None:
+def _find_finished(output_dir: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the manifest if the requested dataset is finished, else None.
 
     Raises an `InputError` if the output folder holds another finished dataset.
     """
-    manifest_file = os.path.join(output_dir, records.MANIFEST)
-    if not os.path.exists(manifest_file):
+    path = os.path.join(output_dir, records.MANIFEST)
+    if not os.path.exists(path):
         return None
-    manifest = files.read_json(manifest_file)
-    if manifest.get("format") != records.FORMAT:
+    manifest = files.read_json(path)
+    if manifest.get("format") != records.FORMAT or manifest.get("version") != records.VERSION:
         raise InputError(
-            f"{manifest_file}: not a manifest of create-pretraining-data; expected another "
-            "--output_dir"
+            f"{path}: has format {manifest.get('format')!r} and version "
+            f"{manifest.get('version')!r}; expected a manifest of create-pretraining-data with "
+            f"version {records.VERSION}, or another --output_dir"
         )
-    if manifest.get("version") != records.VERSION:
-        raise InputError(
-            f"{manifest_file}: format version {manifest.get('version')!r}; expected version "
-            f"{records.VERSION}, or another --output_dir"
-        )
-    with _valid_content(manifest_file):
-        reject_other_settings(output_dir, "a finished dataset", manifest, requested)
-        logging.info(
-            "%s is finished; nothing to do (use another folder for a new dataset)", output_dir
-        )
-        _report(output_dir, manifest, log_odd_input)
+    _check_content(path, manifest, _MANIFEST_KEYS)
+    _reject_other_settings(output_dir, "a finished dataset", manifest, request)
+    logging.info("%s is finished; nothing to do (use another folder for a new dataset)", output_dir)
     return manifest
 
 
-def _find_plan(output_dir: str, building: str, requested: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the plan of an unfinished build, or None; without spilled if its files are damaged.
+def _find_plan(output_dir: str, building: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the plan of an unfinished build, or None.
 
     Raises an `InputError` if the build has other settings or package versions, which could make
     other shards, or if the output folder holds other records.
     """
-    plan_file = os.path.join(building, _PLAN)
-    if not os.path.exists(plan_file):
+    path = os.path.join(building, _PLAN)
+    if not os.path.exists(path):
         unlisted = [name for name in os.listdir(output_dir) if name.endswith(".tfrecord")]
         if unlisted:
             raise InputError(
@@ -143,63 +164,97 @@ def _find_plan(output_dir: str, building: str, requested: dict[str, Any]) -> dic
                 "expected an empty folder or a dataset created by this program"
             )
         return None
-    plan = files.read_json(plan_file)
-    with _valid_content(plan_file):
-        description = f"an unfinished dataset (to start again, remove {building})"
-        reject_other_settings(output_dir, description, plan, requested)
-        # Earlier versions of this program did not write made_with.
-        made_with = plan.get("made_with") or {}
-        changes = "; ".join(
-            f"{name} was {old}, now {new}"
-            for name, old, new in version_differences(made_with, requested["made_with"])
+    plan = files.read_json(path)
+    _check_content(path, plan, _PLAN_KEYS)
+    remedy = f"to start again, remove {building}"
+    _reject_other_settings(output_dir, f"an unfinished dataset ({remedy})", plan, request)
+    if changes := version_differences(plan["made_with"], request["made_with"]):
+        raise InputError(
+            f"--output_dir={output_dir}: holds an unfinished dataset started with other package "
+            f"versions: {'; '.join(f'{name} {change}' for name, change in changes.items())}; "
+            "expected the same versions, because they determine the bytes of the dataset; " + remedy
         )
-        if changes:
-            raise InputError(
-                f"--output_dir={output_dir}: holds an unfinished dataset started with other "
-                f"package versions: {changes}; expected the same versions, because they "
-                f"determine the bytes of the dataset; to start again, remove {building}"
-            )
-        logging.info("%s: resuming an unfinished build", output_dir)
-        spilled = plan.get("spilled", {})
-        if spilled and not spilled.items() <= spill.spilled_files(building).items():
-            logging.warning("%s: temporary files are damaged: reading the text again", building)
-            del plan["spilled"]
-            files.write_json(plan_file, plan)
+    logging.info("%s: resuming an unfinished build", output_dir)
     return plan
 
 
-@contextlib.contextmanager
-def _valid_content(path: str) -> Iterator[None]:
-    """Reports a value that is missing in a plan or a manifest as an `InputError`."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError) as error:
+def _check_content(path: str, content: Mapping[str, Any], keys: Mapping[str, type]) -> None:
+    """Raises an `InputError` if a plan or a manifest lacks a key or a count."""
+    invalid = [key for key, kind in keys.items() if not isinstance(content.get(key), kind)]
+    if "counts" in keys and not invalid:
+        counts = content["counts"]
+        invalid = [name for name in _COUNTS if not isinstance(counts.get(name), int)]
+    if not invalid:
+        invalid = [
+            "inputs"
+            for entry in content["inputs"]
+            if not (isinstance(entry, dict) and isinstance(entry.get("odd"), dict))
+        ]
+    if invalid:
         raise InputError(
-            f"{path}: invalid content ({error!r}); expected a file written by this program; use "
-            "another or an empty --output_dir"
-        ) from None
+            f"{path}: invalid content (no valid {invalid[0]}); expected a file written by this "
+            "program; use another or an empty --output_dir"
+        )
+
+
+def _reject_other_settings(
+    output_dir: str, description: str, existing: Mapping[str, Any], request: Mapping[str, Any]
+) -> None:
+    """Raises an `InputError` with the differences if a folder holds a dataset with other settings.
+
+    `existing` is a manifest or a plan, and `description` its name in the error message. Of the
+    input files, only the names and the contents are compared, because the corpus may have been
+    moved to another folder.
+    """
+    defaults = TokenizerSettings().to_dict()
+    old, new = ({**defaults, **each["settings"]} for each in (existing, request))
+    if new["num_shards"] == 0:  # With 0, any existing number matches.
+        new["num_shards"] = old.get("num_shards")
+    differences = [
+        f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    ]
+    if existing["vocab"].get("sha256") != request["vocab"]["sha256"]:
+        differences.append("the vocabulary differs")
+    old, new = ([_named(entry) for entry in each["inputs"]] for each in (existing, request))
+    if len(old) != len(new):
+        differences.append(f"the number of input files was {len(old)}, now {len(new)}")
+    elif changed := [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]:
+        before, now = ("{} ({} bytes, sha256 {:.8})".format(*file) for file in changed[0])
+        differences.append(f"input file was {before}, now {now}")
+    if differences:
+        raise InputError(
+            f"--output_dir={output_dir}: holds {description} with other settings or input: "
+            f"{'; '.join(differences)}; expected the same flags, or another --output_dir"
+        )
+
+
+def _named(entry: Mapping[str, Any]) -> tuple[str, Any, str]:
+    path, sha256 = (str(entry.get(key, "")) for key in ("file", "sha256"))
+    return os.path.basename(path), entry.get("bytes"), sha256
 
 
 @contextlib.contextmanager
 def locked_folder(output_dir: str) -> Iterator[str]:
     """Creates the folder .building, locks it against other builds and yields its path.
 
-    If the block raises an `InputError` before the folder contains a plan, the folder is removed.
+    The folder is removed at the end if it contains no plan, and with it a new output folder.
     Raises an `InputError` if the folder cannot be created, or another build is running there.
     """
     building = os.path.join(output_dir, _BUILDING)
     is_new = not os.path.exists(output_dir)
     in_use = f"--output_dir={output_dir}: another build is running in this folder"
     try:
-        os.makedirs(output_dir, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--output_dir={output_dir}: cannot be written ({error.strerror})"
-        ) from None
-    try:
+        _make_folder(output_dir, f"--output_dir={output_dir}")
         # Next to .building, because that folder is removed while the lock is held.
-        with locked(building + _LOCK, in_use), _building_folder(building):
-            yield building
+        with locked(building + _LOCK, in_use):
+            try:
+                _make_folder(building, building)
+                yield building
+            finally:
+                if not os.path.exists(os.path.join(building, _PLAN)):
+                    shutil.rmtree(building, ignore_errors=True)  # There is nothing to resume.
     except InputError:
         if is_new:
             with contextlib.suppress(OSError):
@@ -207,22 +262,11 @@ def locked_folder(output_dir: str) -> Iterator[str]:
         raise
 
 
-@contextlib.contextmanager
-def _building_folder(building: str) -> Iterator[None]:
-    """Creates the folder .building; at the end removes it, unless there is a build to resume."""
+def _make_folder(path: str, name: str) -> None:
     try:
-        os.makedirs(building, exist_ok=True)
+        os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{building}: cannot be written ({error.strerror})") from None
-    try:
-        yield
-    except InputError:
-        # Without a plan, there is nothing to resume.
-        if not os.path.exists(os.path.join(building, _PLAN)):
-            shutil.rmtree(building, ignore_errors=True)
-        raise
-    with contextlib.suppress(OSError):
-        os.rmdir(building)  # The folder is empty if the block had nothing to do.
+        raise InputError(f"{name}: cannot be written ({error.strerror})") from None
 
 
 def _remove_leftovers(output_dir: str) -> None:
@@ -236,71 +280,94 @@ def _remove_leftovers(output_dir: str) -> None:
 # --- reading the corpus ---
 
 
+def _is_spilled(plan: Mapping[str, Any], building: str) -> bool:
+    if plan["spilled"].items() <= spill.spilled_files(building).items():
+        return True
+    logging.warning("%s: temporary files are damaged: reading the text again", building)
+    return False
+
+
 def _read_corpus(
     building: str,
-    plan: dict[str, Any] | None,
-    requested: dict[str, Any],
-    num_workers: int,
-    executor: Executor | None,
+    plan: Mapping[str, Any] | None,
+    request: Mapping[str, Any],
+    states: Mapping[str, tuple[int, int]],
+    workers: tuple[int, Executor | None],
     log_odd_input: bool,
 ) -> dict[str, Any]:
     """Reads the corpus into temporary files; writes and returns the plan.
 
-    An existing `plan` stays, and only its temporary files are created again.
+    The number of shards of an existing `plan`, whose temporary files are damaged, stays. `states`
+    are those of the input files when their checksums were computed.
     """
     for name in os.listdir(building):  # left by a build that was killed while reading
-        path = os.path.join(building, name)
-        if os.path.isdir(path):
-            shutil.rmtree(path, ignore_errors=True)
-        elif plan is None or name.startswith(spill.SPILLED):
-            os.remove(path)
-    earlier = plan or requested
-    settings = Settings(**earlier["settings"])
-    num_buckets = earlier.get("num_buckets") or settings.num_shards
-    num_buckets = num_buckets or default_num_buckets(requested["inputs"])
-    target = spill.Spill(
-        settings.reading(), settings.random_seed, num_buckets, building, requested["made_with"]
-    )
-    paths = [entry["file"] for entry in requested["inputs"]]
-    with Progress("reading", sum(entry["bytes"] for entry in requested["inputs"]), "B") as progress:
-        entries, spilled = spill.spill_documents(paths, target, num_workers, progress, executor)
+        if name.startswith(spill.SPILLED):
+            shutil.rmtree(os.path.join(building, name), ignore_errors=True)
+    settings = Settings(**(plan or request)["settings"])
+    paths = list(states)
+    num_buckets = settings.num_shards or default_num_buckets(request["inputs"])
+    jobs = [
+        spill.SpillJob(sources, settings, settings.random_seed, num_buckets, building)
+        for sources in spill.share_out(paths, workers[0], settings)
+    ]
+    counts_of, spilled = {}, {}
+    num_bytes = sum(spill.text_bytes_of(path, size) for path, (size, _) in states.items())
+    measure = lambda: sum(spill.spilled_files(building).values())  # noqa: E731
+    with Progress("reading", num_bytes, "B", measure):
+        for counts, sizes in run_jobs(spill.spill, jobs, request["made_with"], *workers):
+            counts_of |= counts
+            spilled |= sizes
+    for path, state in states.items():
+        if _state(path) != state:
+            raise InputError(
+                f"{path}: the content changed while it was read; run the same command again"
+            )
+    share = settings.max_bad_line_share
+    counts = {path: spill.counts_of_file(path, counts_of, share) for path in paths}
     if log_odd_input:
         odd = OddInput()
-        for entry in entries:
+        for entry in counts.values():
             odd.merge(entry["odd"])
         odd.log()
-    if plan is None:
-        _check_corpus(entries, settings.next_sentence)
-        num_shards = settings.num_shards or default_num_shards(
-            num_buckets,
-            sum(entry["documents"] for entry in entries),
-            sum(entry["text_bytes"] for entry in entries),
-            sum(entry["sentences"] for entry in entries),
-            settings.next_sentence,
-        )
-        settings = dataclasses.replace(settings, num_shards=num_shards)
-        kept = ("file", "bytes", "sha256", "documents", "sentences", "odd")
-        inputs = [{key: entry[key] for key in kept} for entry in entries]
-        plan = requested | {"settings": settings.to_dict(), "inputs": inputs}
-    plan |= {"num_buckets": num_buckets, "spilled": spilled}
+    total = {
+        key: sum(entry[key] for entry in counts.values())
+        for key in ("documents", "text_bytes", "sentences")
+    }
+    longest = max(entry["longest_document"] for entry in counts.values())
+    _check_corpus(paths, total["documents"], longest, settings.next_sentence)
+    num_shards = settings.num_shards or default_num_shards(
+        num_buckets, *total.values(), settings.next_sentence
+    )
+    inputs = [
+        entry | {key: counts[entry["file"]][key] for key in ("documents", "sentences", "odd")}
+        for entry in request["inputs"]
+    ]
+    plan = {
+        **request,
+        "settings": dataclasses.replace(settings, num_shards=num_shards).to_dict(),
+        "inputs": inputs,
+        "num_buckets": num_buckets,
+        "spilled": dict(sorted(spilled.items())),
+    }
     files.write_json(os.path.join(building, _PLAN), plan)
     return plan
 
 
-def _check_corpus(entries: list[dict[str, Any]], next_sentence: str) -> None:
+def _check_corpus(
+    paths: Sequence[str], num_documents: int, longest_document: int, next_sentence: str
+) -> None:
     """Raises an `InputError` if no examples can be created from a corpus.
 
     For next_sentence=random, at least one document must have two sentences; if there is only one
     document, a warning is logged. For the other values, any text is enough: "order" can split a
     sentence, and "none" makes no pairs.
     """
-    where = entries[0]["file"] + (f" and {len(entries) - 1} more" if entries[1:] else "")
-    num_documents = sum(entry["documents"] for entry in entries)
+    where = paths[0] + (f" and {len(paths) - 1} more" if paths[1:] else "")
     if not num_documents:
         raise InputError(f"--input_file: no text in {where}; expected at least one document")
     if next_sentence != "random":
         return
-    if max(entry["longest_document"] for entry in entries) < 2:
+    if longest_document < 2:
         raise InputError(
             f"--input_file: no document of {where} has two sentences, so there is no next sentence "
             "to predict; expected one sentence per line and blank lines between documents"
@@ -361,11 +428,10 @@ def default_num_shards(
 
 
 def _make_shards(
-    plan: dict[str, Any],
+    plan: Mapping[str, Any],
     building: str,
     output_dir: str,
-    num_workers: int,
-    executor: Executor | None,
+    workers: tuple[int, Executor | None],
 ) -> list[dict[str, Any]]:
     """Creates the shards of a plan that are missing; returns the notes of all its shards."""
     settings = Settings(**plan["settings"])
@@ -383,19 +449,17 @@ def _make_shards(
             notes.append(note)
         else:
             paths = [os.path.join(building, file) for file in documents[index]]
-            jobs.append(
-                shards.ShardJob(index, paths, building, vocab_file, settings, plan["made_with"])
-            )
+            jobs.append(shards.ShardJob(index, paths, building, vocab_file, settings))
     with Progress("writing", None, "examples") as progress:
-        for note in run_jobs(shards.make_shard, jobs, num_workers, executor):
+        for note in run_jobs(shards.make_shard, jobs, plan["made_with"], *workers):
             notes.append(note)
             progress.add(note["examples"], f"{len(notes)} of {num_shards} shards")
     return sorted(notes, key=lambda note: note["index"])
 
 
 def _sizes(folder: str) -> dict[str, int]:
-    with os.scandir(folder) as found:
-        return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
 
 
 def _finish(
@@ -441,16 +505,7 @@ def _make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[st
 
     Raises an `InputError` if the dataset has no example.
     """
-    counted = (
-        "documents",
-        "sentences",
-        "examples",
-        "rows",
-        "random_next",
-        "masked",
-        "real_tokens",
-    )
-    counts = {name: sum(note[name] for note in notes) for name in counted}
+    counts = {name: sum(note[name] for note in notes) for name in _COUNTS}
     if not counts["documents"]:
         raise InputError("--input_file: the tokenizer found no words in the corpus; expected text")
     if not counts["examples"]:  # the other values always create examples
@@ -466,22 +521,18 @@ def _make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[st
             num_single,
             len(notes),
         )
-    # The notes of earlier versions have no counts of words.
-    words, unknown = (sum(note.get(k, 0) for note in notes) for k in ("words", "unknown_words"))
+    words, unknown = (sum(note[key] for note in notes) for key in ("words", "unknown_words"))
     key = "unknown_words_description"
     described = [note[key] for note in notes if key in note]
     if described and is_many(words, unknown):
         log_unknown_words(words, unknown, described[0])
-    kept = ("file", "examples", "rows", "bytes", "sha256")
+    keys = ("file", "examples", "rows", "bytes", "sha256")
     return {
         "format": records.FORMAT,
         "version": records.VERSION,
-        "made_with": plan["made_with"],
-        "settings": plan["settings"],
-        "vocab": plan["vocab"],
-        "inputs": plan["inputs"],
+        **{key: plan[key] for key in _REQUEST_KEYS},
         "counts": counts,
-        "shards": [{key: note[key] for key in kept} for note in notes],
+        "shards": [{key: note[key] for key in keys} for note in notes],
     }
 
 

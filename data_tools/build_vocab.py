@@ -42,21 +42,27 @@ _EXTENSION_FLAGS = ("num_new_words",)
 
 @dataclasses.dataclass(frozen=True)
 class VocabSettings:
-    """Settings for learning a vocabulary.
+    """Settings for learning a vocabulary, or for extending one.
 
     Attributes:
         vocab_size: number of tokens.
-        do_lower_case: whether the tokenizer lower-cases text.
-        min_frequency: minimum number of occurrences of a token pair that is merged.
+        do_lower_case: whether the tokenizer lower-cases text, and the existing vocabulary is
+            lower-cased.
+        min_frequency: minimum number of occurrences of a token pair that is merged, or of a new
+            word.
         num_unused: number of [unusedN] tokens to reserve.
         pad_to_multiple_of: [unusedN] tokens are added until the number of tokens is a multiple of
             this number.
         strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
         user_tokens: tokens that stay whole and are added to the vocabulary, such as [URL].
+        extend_vocab: path of an existing vocabulary to extend; then `vocab_size`, `num_unused` and
+            `pad_to_multiple_of` are not used.
+        num_new_words: maximum number of new words in an extended vocabulary; those that exceed the
+            number of [unusedN] tokens are appended. 0 uses every [unusedN] token.
     """
 
-    vocab_size: int
+    vocab_size: int = 30000
     do_lower_case: bool = True
     min_frequency: int = 2
     num_unused: int = 0
@@ -64,30 +70,11 @@ class VocabSettings:
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
     user_tokens: Sequence[str] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class VocabExtension:
-    """Settings for extending an existing vocabulary.
-
-    Attributes:
-        extend_vocab: path of the existing vocabulary.
-        do_lower_case: whether the existing vocabulary is lower-cased.
-        min_frequency: minimum number of occurrences of a new word.
-        num_new_words: maximum number of new words; those that exceed the number of [unusedN] tokens
-            are appended. 0 uses every [unusedN] token.
-        strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
-        tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
-        user_tokens: tokens that stay whole and are added to the vocabulary, such as [URL].
-    """
-
-    extend_vocab: str
-    do_lower_case: bool = True
-    min_frequency: int = 2
+    extend_vocab: str | None = None
     num_new_words: int = 0
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
-    user_tokens: Sequence[str] = ()
+
+
+_LOWEST = {"min_frequency": 1, "num_unused": 0, "pad_to_multiple_of": 1, "num_new_words": 0}
 
 
 def build_vocab(
@@ -96,33 +83,67 @@ def build_vocab(
     settings: VocabSettings,
     reading: Reading = Reading(),  # noqa: B008 (frozen)
 ) -> list[str]:
-    """Learns a vocabulary from a corpus, writes it to a file and returns its tokens in id order.
+    """Learns a vocabulary from a corpus, or adds words of the corpus to an existing vocabulary.
 
-    `input_file` is a comma-separated list of files, globs and directories. An existing `vocab_file`
-    with other content than the result is never overwritten.
+    Writes the vocabulary to a file and returns its tokens in id order. `input_file` is a
+    comma-separated list of files, globs and directories. An existing `vocab_file` with other
+    content than the result is never overwritten.
 
     Raises:
-        InputError: if the input is invalid or `vocab_file` exists with other content.
+        InputError: if the input is invalid, the vocabulary to extend has no [unusedN] tokens or a
+            different casing, or `vocab_file` exists with other content.
     """
-    vocab_size, num_unused = settings.vocab_size, settings.num_unused
-    min_frequency, multiple = settings.min_frequency, settings.pad_to_multiple_of
-    _check_at_least("min_frequency", min_frequency, 1)
-    _check_at_least("num_unused", num_unused, 0)
-    _check_at_least("pad_to_multiple_of", multiple, 1)
-    tokenizer = TokenizerSettings.of(settings)
-    check_vocab_size(vocab_size, num_unused + len(tokenizer.user_tokens))
+    for name, lowest in _LOWEST.items():
+        if (value := getattr(settings, name)) < lowest:
+            raise InputError(f"--{name}={value}: expected at least {lowest}")
+    tokenizer, vocab_size = TokenizerSettings.of(settings), settings.vocab_size
+    user_tokens = [token.content for token in tokenizer.user_tokens]
+    num_added = settings.num_new_words + len(user_tokens)
+    existing: list[str] = []
+    if settings.extend_vocab is not None:
+        existing = load_extensible(settings.extend_vocab, tokenizer.do_lower_case, num_added)
+    else:
+        check_vocab_size(vocab_size, settings.num_unused + len(user_tokens))
     input_files = find_input_files(input_file, reading.input_format)
     _check_writable(vocab_file)
-    _check_existing(vocab_file, lambda tokens: len(tokens) < vocab_size + multiple)
+
+    def may_be_result(tokens: list[str]) -> bool:
+        size = len(existing)
+        if not existing:
+            return len(tokens) < vocab_size + settings.pad_to_multiple_of
+        is_extended = first_difference(tokens[:size], existing, may_extend=True) is None
+        return size <= len(tokens) <= size + num_added and is_extended
+
+    _check_existing(vocab_file, may_be_result)
     odd = OddInput()
     words = count_words(input_files, reading, tokenizer, odd)
-    own = [token.content for token in tokenizer.user_tokens]
-    vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, multiple, own)
+    if existing:
+        vocab, new_words = extend_vocab(
+            existing, words, tokenizer, settings.min_frequency, settings.num_new_words
+        )
+        _write(vocab_file, vocab)
+        odd.log()
+        logging.info(
+            "%s: the tokens of %s and %d new words%s",
+            vocab_file,
+            settings.extend_vocab,
+            len(new_words),
+            f", from {new_words[0]!r} (most frequent) to {new_words[-1]!r}" if new_words else "",
+        )
+        return vocab
+    vocab = learn_vocab(
+        words,
+        vocab_size,
+        settings.min_frequency,
+        settings.num_unused,
+        settings.pad_to_multiple_of,
+        user_tokens,
+    )
     _write(vocab_file, vocab)
     odd.log()
     if len(vocab) < vocab_size:
-        limit = alphabet_limit(vocab_size, num_unused + len(own))
-        alphabet = alphabet_tokens(words, sys.maxsize, min_frequency)
+        limit = alphabet_limit(vocab_size, settings.num_unused + len(user_tokens))
+        alphabet = alphabet_tokens(words, sys.maxsize, settings.min_frequency)
         cause = ""
         if len(alphabet) > limit:
             cause = (
@@ -138,58 +159,6 @@ def build_vocab(
         )
     logging.info("%s: %d tokens from %d words", vocab_file, len(vocab), words.total())
     return vocab
-
-
-def build_extended_vocab(
-    input_file: str,
-    vocab_file: str,
-    extension: VocabExtension,
-    reading: Reading = Reading(),  # noqa: B008 (frozen)
-) -> list[str]:
-    """Adds words of a corpus to a vocabulary and writes the result.
-
-    The words replace [unusedN] tokens; with `num_new_words`, further words are appended. The other
-    arguments are as for `build_vocab`. Returns the tokens in id order.
-
-    Raises:
-        InputError: if the input is invalid, the existing vocabulary has no [unusedN] tokens or a
-            different casing, or `vocab_file` exists with other content.
-    """
-    tokenizer, num_new_words = TokenizerSettings.of(extension), extension.num_new_words
-    _check_at_least("min_frequency", extension.min_frequency, 1)
-    _check_at_least("num_new_words", num_new_words, 0)
-    num_added = num_new_words + len(tokenizer.user_tokens)
-    existing = load_extensible(extension.extend_vocab, tokenizer.do_lower_case, num_added)
-    input_files = find_input_files(input_file, reading.input_format)
-    _check_writable(vocab_file)
-
-    def is_extended(tokens: list[str]) -> bool:
-        size = len(existing)
-        if not size <= len(tokens) <= size + num_added:
-            return False
-        return first_difference(tokens[:size], existing, may_extend=True) is None
-
-    _check_existing(vocab_file, is_extended)
-    odd = OddInput()
-    words = count_words(input_files, reading, tokenizer, odd)
-    vocab, new_words = extend_vocab(
-        existing, words, tokenizer, extension.min_frequency, num_new_words
-    )
-    _write(vocab_file, vocab)
-    odd.log()
-    logging.info(
-        "%s: the tokens of %s and %d new words%s",
-        vocab_file,
-        extension.extend_vocab,
-        len(new_words),
-        f", from {new_words[0]!r} (most frequent) to {new_words[-1]!r}" if new_words else "",
-    )
-    return vocab
-
-
-def _check_at_least(name: str, value: int, low: int) -> None:
-    if value < low:
-        raise InputError(f"--{name}={value}: expected at least {low}")
 
 
 def _check_writable(vocab_file: str) -> None:
@@ -252,7 +221,9 @@ def define_flags(define: Definitions) -> None:
         2,
         "Minimum number of occurrences of a token pair to be merged, or of a new word to be added.",
     )
-    define.integer("vocab_size", 30000, "Number of tokens, including special tokens.")
+    define.integer(
+        "vocab_size", VocabSettings.vocab_size, "Number of tokens, including special tokens."
+    )
     define.integer("num_unused", 0, "Number of [unusedN] tokens to reserve.")
     define.integer(
         "pad_to_multiple_of",
@@ -284,10 +255,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
             raise InputError(
                 f"--{name}: has no effect {word} --extend_vocab; expected {expected} of these flags"
             )
-    kind = VocabExtension if extends else VocabSettings
-    settings, reading = (settings_of(each, flags) for each in (kind, Reading))
-    build = build_extended_vocab if extends else build_vocab
-    build(flags.input_file, flags.vocab_file, settings, reading)
+    settings, reading = (settings_of(kind, flags) for kind in (VocabSettings, Reading))
+    build_vocab(flags.input_file, flags.vocab_file, settings, reading)
 
 
 PROGRAM = Program("build-vocab", __doc__, define_flags, main)

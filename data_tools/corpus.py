@@ -10,7 +10,7 @@ Files are in one of these formats. Text files may be compressed: .gz, .bz2, .xz 
 * `gutenberg`: Project Gutenberg's books, one document per book, without headers and licences.
 * `parquet`: Parquet files, with a document in a column of each row.
 * `arrow`: Arrow files, and the folders that Hugging Face's `Dataset.save_to_disk` writes.
-* `html`, `markdown`, `docx`: web pages, Markdown files, Word documents, one document per file.
+* `html`, `markdown`, `docx`, `pdf`: web pages, Markdown, Word documents, PDF; one document a file.
 * `mixed`: files of several formats; the ending of a name determines the format (ENDINGS).
 """
 
@@ -20,27 +20,30 @@ import heapq
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from absl import logging
 
 from data_tools import formats
 from data_tools.jobs import Progress
-from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, is_archive
-from data_tools.markup import MarkupFile, markup_texts
+from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, decompressed, is_archive
 from data_tools.sentences import check_language
 from keras_bert.columnar_files import ARROW, PARQUET
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 
-_BLOCK_BYTES = 1 << 20
+_LINES = {
+    "prose": formats.prose_texts,
+    "wiki": formats.wiki_texts,
+    "gutenberg": formats.gutenberg_texts,
+}
 _TABLES = {"parquet": PARQUET, "arrow": ARROW}
-_MARKUP = ("html", "markdown", "docx")
+_FILES = ("html", "markdown", "docx", "pdf")
 MIXED = "mixed"
-INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg", *_TABLES, *_MARKUP, MIXED)
+INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg", *_TABLES, *_FILES, MIXED)
 # The formats whose files have several fields or columns.
 FIELD_FORMATS = ("jsonl", *_TABLES, MIXED)
 # The formats whose files can be divided between two documents.
@@ -57,6 +60,7 @@ ENDINGS = {
     ".md": "markdown",
     ".markdown": "markdown",
     ".docx": "docx",
+    ".pdf": "pdf",
 }
 # The packages that determine the text of a document, beyond those that all formats use.
 FORMAT_PACKAGES = {
@@ -64,8 +68,9 @@ FORMAT_PACKAGES = {
     "arrow": ("pyarrow",),
     "html": ("lxml",),
     "markdown": ("lxml", "markdown-it-py"),
-    "docx": ("lxml",),
-    MIXED: ("lxml", "markdown-it-py", "pyarrow"),
+    "docx": ("lxml", "mammoth"),
+    "pdf": ("pdfminer.six",),
+    MIXED: ("lxml", "mammoth", "markdown-it-py", "pdfminer.six", "pyarrow"),
 }
 
 
@@ -97,6 +102,17 @@ class Reading:
         if not 0 <= self.max_bad_line_share <= 1:
             raise InputError(
                 f"--max_bad_line_share={self.max_bad_line_share}: expected from 0 to 1"
+            )
+        if self.text_field != Reading.text_field and self.input_format not in FIELD_FORMATS:
+            raise InputError(
+                f"--text_field={self.text_field} with --input_format={self.input_format}: "
+                f"expected an --input_format of {', '.join(FIELD_FORMATS)}, the formats with a "
+                "choice of fields"
+            )
+        if self.language != Reading.language and self.input_format == "sentences":
+            raise InputError(
+                f"--language={self.language} with --input_format=sentences: expected another "
+                "--input_format, because a file with one sentence per line is not split"
             )
 
 
@@ -164,72 +180,64 @@ def _expand(entry: str) -> list[str]:
     return paths
 
 
-def open_local(path: str) -> BinaryIO:
-    """Opens a local file for reading bytes; raises an `OSError` if it cannot be opened."""
-    return open(path, "rb")
-
-
-def read_documents(
-    path: str,
-    reading: Reading,
-    odd: OddInput,
-    open_file: Callable[[str], BinaryIO] = open_local,
-) -> Iterator[list[str]]:
+def read_documents(path: str, reading: Reading, odd: OddInput) -> Iterator[list[str]]:
     """Yields the documents of one file, each a list of sentences.
 
     After the last document, the counts of empty, malformed or too long input in the file are added
-    to `odd`. `open_file` opens a path and returns the stream of its stored bytes.
+    to `odd`.
 
     Raises:
         InputError: if the file cannot be read, is a broken archive or UTF-16, or has too many
             undecodable or malformed lines. Some documents may have been yielded before.
     """
-    for text in read_texts(path, reading, odd, open_file):
+    for text in read_texts(path, reading, odd):
         yield text.split("\n")
 
 
-def read_texts(
-    path: str,
-    reading: Reading,
-    odd: OddInput,
-    open_file: Callable[[str], BinaryIO] = open_local,
-    part: Part = WHOLE,
-) -> Iterator[str]:
+def read_texts(path: str, reading: Reading, odd: OddInput, part: Part = WHOLE) -> Iterator[str]:
     r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences.
 
-    If `part` is not the whole file, a large share of bad lines is not an error; `odd.bad_lines`
-    becomes their number.
+    If `part` is not the whole file, a large share of bad lines is not an error, because the bad
+    lines of all parts are checked together; `odd.bad_lines` becomes their number.
     """
+    share, column, language = reading.max_bad_line_share, reading.text_field, reading.language
     input_format = format_of(path, reading)
-    if input_format is None:
-        _count_unknown(path, _ending(path), odd, open_file)
-        return
-    if input_format in _MARKUP:
-        file = MarkupFile(path, reading.max_bad_line_share, open_file)
-        yield from _counted(file, markup_texts(file, input_format, reading.language), odd)
-        return
-    if form := _TABLES.get(input_format):
-        rows = formats.Rows(path, reading.max_bad_line_share, open_file)
-        yield from _counted(
-            rows, formats.table_texts(rows, form, reading.text_field, reading.language), odd
-        )
-        return
-    longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
-    sizes = {"max_line_bytes": longest} if longest else {}
-    # The bad lines of all parts are checked together.
-    share = reading.max_bad_line_share if part == WHOLE else 1
-    lines = Lines(path, share, open_file, part=part, **sizes)
-    if input_format == "sentences":
-        texts = formats.sentence_texts(lines)
-    elif input_format == "prose":
-        texts = formats.prose_texts(lines, reading.language)
-    elif input_format == "jsonl":
-        texts = formats.json_texts(lines, reading.text_field, reading.language)
-    elif input_format == "wiki":
-        texts = formats.wiki_texts(lines, reading.language)
+    try:
+        with open(path, "rb", buffering=0) as raw:
+            if input_format is None:
+                unknown = OddInput()
+                unknown.add("unknown_files", {"file": path}, f"ending {_ending(path)!r}")
+                odd.merge(unknown)
+                return
+            if input_format in _FILES:
+                units = Units(path, share, "character")
+                file = decompressed(path, raw)
+                texts = formats.file_texts(units, file, input_format, language)
+            elif form := _TABLES.get(input_format):
+                units = Units(path, share, "row")
+                texts = formats.table_texts(units, raw, form, column, language)
+            else:
+                longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
+                units = Lines(path, share if part == WHOLE else 1, raw, longest, part)
+                if input_format == "sentences":
+                    texts = formats.sentence_texts(units)
+                elif input_format == "jsonl":
+                    texts = formats.json_texts(units, column, language)
+                else:
+                    texts = _LINES[input_format](units, language)
+            is_empty = True
+            for text in texts:
+                is_empty = False
+                yield text
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    if part == WHOLE:
+        units.check_bad_units()
+        if is_empty:
+            units.add_odd("empty_files")
     else:
-        texts = formats.gutenberg_texts(lines, reading.language)
-    yield from _counted(lines, texts, odd)
+        odd.bad_lines = units.bad_units()
+    odd.merge(units.odd)
 
 
 def format_of(path: str, reading: Reading) -> str | None:
@@ -245,36 +253,6 @@ def is_divisible(path: str, reading: Reading) -> bool:
 def _ending(path: str) -> str:
     stem, ending = os.path.splitext(path.lower())
     return os.path.splitext(stem)[1] if is_archive(path) else ending
-
-
-def _count_unknown(
-    path: str, ending: str, odd: OddInput, open_file: Callable[[str], BinaryIO]
-) -> None:
-    """Counts a file with an unknown ending; reads it only for its checksum."""
-    unknown = OddInput()
-    unknown.add("unknown_files", {"file": path}, f"ending {ending!r}")
-    odd.merge(unknown)
-    try:
-        with open_file(path) as file:
-            while file.read(_BLOCK_BYTES):
-                pass
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-
-
-def _counted(units: Units, texts: Iterable[str], odd: OddInput) -> Iterator[str]:
-    """Yields the texts of a file; then checks its units, and adds their odd input to `odd`."""
-    is_empty = True
-    for text in texts:
-        is_empty = False
-        yield text
-    if getattr(units, "part", WHOLE) == WHOLE:
-        units.check_bad_units()
-        if is_empty:
-            units.add_odd("empty_files")
-    else:
-        odd.bad_lines = units.bad_units()
-    odd.merge(units.odd)
 
 
 # --- folders of Dataset.save_to_disk ---

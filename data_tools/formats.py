@@ -1,19 +1,21 @@
-r"""Reads the corpus formats of lines and rows, one function per format.
+r"""Reads the formats of a corpus, one function per format.
 
-Each function yields the documents in the `Lines` of a file, or the `Rows` of a table, as texts with
-`\n` between sentences, and counts odd input.
+Each function yields the documents in a file as texts with `\n` between sentences, and counts odd
+input in the file's `Units`: `Lines`, rows or characters.
 """
 
 import codecs
 import contextlib
 import html
+import io
 import json
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, BinaryIO, NamedTuple
 
-from data_tools.lines import Line, Lines, Units, is_archive, is_blank
+from data_tools.lines import Archive, Line, Lines, Units, decode, is_archive, is_blank
 from data_tools.sentences import Document, is_over_long
 from keras_bert.columnar_files import is_string, read_batches
 from keras_bert.errors import InputError
@@ -352,8 +354,6 @@ def _tidy_book(paragraph: str, number: int) -> str:
 
 # --- rows of Parquet and Arrow files ---
 
-_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
-
 
 class Row(NamedTuple):
     """The place of a row: its number in the file, from 1."""
@@ -361,57 +361,186 @@ class Row(NamedTuple):
     number: int
 
 
-class Rows(Units):
-    """The rows of one file, which can be read once.
+def table_texts(
+    rows: Units, file: BinaryIO, form: str, column: str, language: str
+) -> Iterator[str]:
+    """Yields the text in each row of a column as a document; line breaks in it end paragraphs.
 
-    `max_bad_line_share` is the maximum fraction of rows with undecodable text.
+    The text of a null is empty. `form` is `columnar_files.PARQUET` or `columnar_files.ARROW`.
     """
-
-    name = "row"
-
-    def __init__(self, path: str, max_bad_line_share: float, open_file: Callable[[str], BinaryIO]):
-        super().__init__(path, max_bad_line_share)
-        self._open_file = open_file
-
-    def texts(self, form: str, column: str) -> Iterator[tuple[Row, str]]:
-        """Yields each row with its text in a column; the text of a null is empty.
-
-        `form` is `columnar_files.PARQUET` or `columnar_files.ARROW`.
-        """
-        if is_archive(self.path):
-            raise InputError(
-                f"{self.path}: is compressed; expected a {form} file, which has a compression of "
-                "its own; decompress the file"
-            )
-        try:
-            with self._open_file(self.path) as file:
-                for batch in read_batches(self.path, file, form, [column]):
-                    (values,) = batch.columns
-                    if not is_string(values.type):
-                        raise InputError(
-                            f"{self.path}: column {column!r} has the type {values.type}; expected "
-                            "strings; --text_field names the column with the text"
-                        )
-                    for number, value in enumerate(values, start=batch.first_row):
-                        self._num_units = number
-                        yield Row(number), self._text(Row(number), value)
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
-
-    def _text(self, row: Row, value: Any) -> str:
-        try:
-            return value.as_py() or ""
-        except UnicodeDecodeError:
-            value = getattr(value, "value", value)  # of a dictionary
-        text = value.as_buffer().to_pybytes().decode(errors="surrogateescape")
-        text, times = _ESCAPED_BYTE.subn("\ufffd", text)
-        self.add_odd("undecodable_bytes", row, max(times, 1))
-        self._add_bad(row.number, "the text is not UTF-8")
-        return text
-
-
-def table_texts(rows: Rows, form: str, column: str, language: str) -> Iterator[str]:
-    """Yields the text in each row as a document; line breaks in the text end paragraphs."""
+    if is_archive(rows.path):
+        raise InputError(
+            f"{rows.path}: is compressed; expected a {form} file, which has a compression of its "
+            "own; decompress the file"
+        )
     document = Document(rows, language)
-    for row, text in rows.texts(form, column):
-        yield from document.of_paragraphs(text.split("\n"), row)
+    for batch in read_batches(rows.path, file, form, [column]):
+        (values,) = batch.columns
+        if not is_string(values.type):
+            raise InputError(
+                f"{rows.path}: column {column!r} has the type {values.type}; expected strings; "
+                "--text_field names the column with the text"
+            )
+        for number, value in enumerate(values, start=batch.first_row):
+            rows.num_units = number
+            text = _text_of(rows, Row(number), value)
+            yield from document.of_paragraphs(text.split("\n"), Row(number))
+
+
+def _text_of(rows: Units, row: Row, value: Any) -> str:
+    try:
+        return value.as_py() or ""
+    except UnicodeDecodeError:
+        value = getattr(value, "value", value)  # of a dictionary
+    text, times = decode(value.as_buffer().to_pybytes())
+    rows.add_odd("undecodable_bytes", row, times)
+    rows.add_bad(row.number, "the text is not UTF-8")
+    return text
+
+
+# --- web pages, Markdown, Word documents and PDF: a document for each file ---
+
+MAX_FILE_BYTES = 32 << 20  # decompressed; the parsers need ten times as much memory, or more
+_HEAD_BYTES = 1024  # that may declare the encoding, as in the HTML standard
+_ENCODING_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+_ENCODING_NAME = re.compile(
+    rb"""(?:charset\s*=|<\?xml[^>]*encoding\s*=)\s*["']?\s*([\w.:-]+)""", re.I
+)
+_FRONT_MATTER = re.compile(r"---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*\n", re.DOTALL)
+_HYPHENATED = re.compile(r"(?<=[^\W\d_])-\n(?=[^\W\d_])")
+_SKIPPED = "button head iframe math nav noscript object script select style svg template textarea"
+_BREAK_NAMES = """
+address article aside blockquote body br caption center dd details dialog div dl dt fieldset
+figcaption figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr html legend li main menu ol option
+p pre section summary table tbody td tfoot th thead tr ul
+"""
+_BREAKS = frozenset(_BREAK_NAMES.split())
+_BREAK = "\u2029"  # the paragraph separator of Unicode
+
+
+def file_texts(
+    characters: Units, file: "BinaryIO | Archive", form: str, language: str
+) -> Iterator[str]:
+    """Yields the text of a file as a document (several if it is over-long).
+
+    Headings, list items and table cells are paragraphs. Scripts, styles, navigation, forms, code
+    blocks of Markdown and footnotes of Word are skipped. `form` is html, markdown, docx or pdf.
+
+    Raises:
+        InputError: the file is too large or damaged, or a package is not installed.
+    """
+    content = b""
+    while block := file.read(1 << 20):
+        content += block
+        _check_size(characters, len(content))
+    extract = {"html": _html, "markdown": _markdown, "docx": _docx, "pdf": _pdf}[form]
+    try:
+        paragraphs = extract(characters, content) if content.strip() else []
+    except InputError:
+        raise
+    except ImportError as error:
+        raise InputError(
+            f"{characters.path}: needs the package {error.name}; install the extra documents: "
+            "pip install 'keras-bert-pipeline[documents]'"
+        ) from None
+    except Exception as error:  # The parsers raise many types for damaged files.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"{characters.path}: cannot be parsed: {reason:.200}; expected a file of the format "
+            f"{form}, undamaged and without a password"
+        ) from None
+    document = Document(characters, language)
+    for paragraph in paragraphs:
+        yield from document.add_line(" ".join(paragraph.split()), None)
+        document.end_paragraph()
+    yield from document.end()
+
+
+def _check_size(characters: Units, num_bytes: int) -> None:
+    if num_bytes > MAX_FILE_BYTES:
+        raise InputError(
+            f"{characters.path}: has more than {MAX_FILE_BYTES >> 20} MiB; expected a smaller "
+            "file; split it, or convert it to text for --input_format=prose"
+        )
+
+
+def _html(characters: Units, content: bytes) -> list[str]:
+    mark = next(filter(content.startswith, _ENCODING_MARKS), None)
+    name = _ENCODING_NAME.search(content[:_HEAD_BYTES])
+    encoding = _ENCODING_MARKS[mark] if mark else name[1].decode().lower() if name else "utf-8"
+    if encoding in ("iso-8859-1", "latin1", "ascii", "us-ascii"):
+        encoding = "cp1252"  # as the HTML standard defines these names
+    try:
+        text = content.decode(encoding, "replace")
+    except LookupError:
+        text = content.decode(errors="replace")
+    return _paragraphs(_checked(characters, text))
+
+
+def _markdown(characters: Units, content: bytes) -> list[str]:
+    from markdown_it import MarkdownIt
+
+    text = _checked(characters, content.decode("utf-8-sig", "replace"))
+    if front_matter := _FRONT_MATTER.match(text):
+        text = text[front_matter.end() :]
+    parser = MarkdownIt("commonmark").enable("table")
+    tokens = [token for token in parser.parse(text) if token.type not in ("fence", "code_block")]
+    return _paragraphs(parser.renderer.render(tokens, parser.options, {}))
+
+
+def _docx(characters: Units, content: bytes) -> list[str]:
+    import mammoth
+
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        _check_size(characters, sum(entry.file_size for entry in archive.infolist()))
+    no_images = mammoth.images.img_element(lambda image: {})
+    return _paragraphs(
+        mammoth.convert_to_html(io.BytesIO(content), convert_image=no_images).value,
+        '//*[starts-with(@id, "footnote-") or starts-with(@id, "endnote-")]',
+    )
+
+
+def _pdf(characters: Units, content: bytes) -> list[str]:
+    from pdfminer.high_level import extract_text
+
+    return [
+        _HYPHENATED.sub("", paragraph)
+        for page in extract_text(io.BytesIO(content)).split("\f")
+        for paragraph in page.split("\n\n")
+    ]
+
+
+def _checked(characters: Units, text: str) -> str:
+    """Counts the U+FFFD of undecodable bytes in a text, and replaces NULs, which end HTML."""
+    characters.num_units = len(text)
+    if times := text.count("\ufffd") + text.count("\0"):
+        characters.add_odd("undecodable_bytes", times=times)
+        characters.add_bad(1, "not text in the declared encoding or UTF-8", times)
+    return text.replace("\0", "\ufffd")
+
+
+def _paragraphs(text: str, skipped_path: str = "") -> list[str]:
+    """Returns the paragraphs of HTML, without the elements of an XPath."""
+    from lxml import etree, html
+
+    parser = html.HTMLParser(
+        encoding="utf-8", huge_tree=True, remove_comments=True, remove_pis=True
+    )
+    if not text.strip():
+        return []
+    root = html.document_fromstring(text.encode(), parser=parser)
+    for error in parser.error_log:
+        if error.level == etree.ErrorLevels.FATAL:
+            raise ValueError(error.message)
+    for element in root.xpath(skipped_path) if skipped_path else ():
+        element.drop_tree()
+    etree.strip_elements(root, *_SKIPPED.split(), with_tail=False)
+    texts: list[str] = []
+    for event, element in etree.iterwalk(root, events=("start", "end")):
+        texts.append(_BREAK if element.tag in _BREAKS else "")
+        texts.append((element.text if event == "start" else element.tail) or "")
+    return "".join(texts).split(_BREAK)

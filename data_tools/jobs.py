@@ -1,21 +1,22 @@
 """Runs a function on many jobs, in local processes or on any executor, and reports progress.
 
-The result of the function must depend only on the job. A worker process cannot print to the
-progress bar of the main process. It writes its count to a small file (`Meter`), which the main
-process polls (`watched`).
+The result of the function must depend only on the job. The workers must have the same versions of
+the packages that determine the bytes of a dataset.
 """
 
 import contextlib
+import functools
 import importlib.util
 import logging as std_logging
 import multiprocessing
 import os
+import platform
 import signal
-import struct
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,42 +25,60 @@ from absl import logging
 from tqdm import tqdm
 
 from keras_bert.errors import InputError
+from keras_bert.files import package_versions
 
 # --- progress ---
 
 _SECONDS_BETWEEN_LINES = 10.0
-
-_SECONDS_BETWEEN_POLLS = 0.5
-_AMOUNT_BETWEEN_WRITES = 4 << 20
-_AMOUNT = struct.Struct("<Q")
+_SECONDS_BETWEEN_POLLS = 1.0
+_SECONDS_TO_BAR = 2.0
 
 
 class Progress:
     """A context manager that counts completed work and reports it on stderr.
 
-    On a terminal, it shows a progress bar, elsewhere it prints plain lines.
+    On a terminal, it shows a progress bar, elsewhere it prints plain lines. Work that takes less
+    than two seconds shows nothing.
 
-    The reports start with `label`, for example "reading"; `unit` is the unit of the count, for
-    example "B". The total amount of work is None if it is unknown.
+    Args:
+        label: the start of the reports, for example "reading".
+        total: the total amount of work; None if it is unknown.
+        unit: the unit of the count, for example "B".
+        measure: returns the amount of work that other processes have completed. It is called every
+            second, instead of calls of `add`.
     """
 
-    def __init__(self, label: str, total: int | None, unit: str):
-        self._label, self._total, self._unit = label, total, unit
+    def __init__(
+        self, label: str, total: int | None, unit: str, measure: Callable[[], int] | None = None
+    ):
+        self._label, self._total, self._unit, self._measure = label, total, unit, measure
         self._done, self._note, self._line = 0, "", ""
         self._started = self._printed = time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
             self._bar = tqdm(
-                desc=label, total=total, unit=f" {unit}", unit_scale=True, file=sys.stderr
+                desc=label,
+                total=total,
+                unit=f" {unit}",
+                unit_scale=True,
+                file=sys.stderr,
+                delay=_SECONDS_TO_BAR,
             )
 
     def __enter__(self) -> "Progress":
+        self._finished = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        if self._measure:
+            self._watcher.start()
         return self
 
     def __exit__(self, error_type: type | None, *_: object) -> None:
+        if self._measure:
+            self._finished.set()
+            self._watcher.join()
         if self._bar is not None:
             self._bar.close()
-        elif error_type is None:
+        elif error_type is None and time.monotonic() - self._started >= _SECONDS_TO_BAR:
             self._print()
 
     def add(self, amount: int, note: str = "") -> None:
@@ -73,6 +92,13 @@ class Progress:
         elif time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
             self._print()
 
+    def _watch(self) -> None:
+        while True:
+            is_finished = self._finished.wait(_SECONDS_BETWEEN_POLLS)
+            self.add(self._measure() - self._done)
+            if is_finished:
+                return
+
     def _print(self) -> None:
         now = time.monotonic()
         self._printed = now
@@ -83,70 +109,6 @@ class Progress:
         if line != self._line:  # avoids printing the same line twice
             print(f"{line}, {rate} {self._unit}/s{note}", file=sys.stderr, flush=True)
         self._line = line
-
-
-class Meter:
-    """Writes the amount of work that a worker has completed to a file; a context manager."""
-
-    def __init__(self, path: str):
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
-        self._done = self._written = 0
-
-    def __enter__(self) -> "Meter":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write()
-        self._file.close()
-
-    def add(self, amount: int) -> None:
-        """Adds to the amount; the file is updated after every 4 MiB of work and at exit."""
-        self._done += amount
-        if self._done - self._written >= _AMOUNT_BETWEEN_WRITES:
-            self._write()
-
-    def _write(self) -> None:
-        self._written = self._done
-        os.pwrite(self._file.fileno(), _AMOUNT.pack(self._done), 0)
-
-
-@contextlib.contextmanager
-def watched(paths: list[str], progress: Progress) -> Iterator[None]:
-    """Adds the work that other processes complete during the block to `progress`.
-
-    `paths` are the files that the `Meter` of each process writes; the files are removed at the end.
-    """
-    finished = threading.Event()
-
-    def watch() -> None:
-        seen = 0
-        while True:
-            is_finished = finished.wait(_SECONDS_BETWEEN_POLLS)
-            done = sum(map(_read_meter, paths))
-            progress.add(done - seen)
-            seen = done
-            if is_finished:
-                return
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        watcher.join()
-        for path in paths:
-            with contextlib.suppress(OSError):
-                os.remove(path)
-
-
-def _read_meter(path: str) -> int:
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:  # The worker has not started.
-        return 0
-    return _AMOUNT.unpack(content)[0] if len(content) == _AMOUNT.size else 0
 
 
 def _short(number: float) -> str:
@@ -167,9 +129,24 @@ def default_num_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Returns {name: version} of Python, keras_bert and `packages`."""
+    return {"python": platform.python_version()} | package_versions(packages)
+
+
+def version_differences(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Returns {name: "was VERSION, now VERSION"} of the packages whose versions differ."""
+    return {
+        name: f"was {old.get(name, 'unknown')}, now {new.get(name, 'unknown')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    }
+
+
 def run_jobs(
     function: Callable[[Job], Result],
     jobs: Iterable[Job],
+    made_with: Mapping[str, str],
     num_workers: int,
     executor: Executor | None = None,
 ) -> Iterator[Result]:
@@ -178,17 +155,19 @@ def run_jobs(
     Args:
         function: a module-level function, which is pickled by name.
         jobs: arguments of the function, which are pickled.
+        made_with: the versions of packages that all workers must have (`versions_of`).
         num_workers: number of local processes; 1 runs the jobs in the current process.
         executor: runs the jobs instead of local processes.
 
     Raises:
-        InputError: if a local worker dies. If `function` raises an exception, it is raised here,
-            and no further job is started.
+        InputError: if a worker has other versions, or a local one dies. If `function` raises an
+            exception, it is raised here, and no further job is started.
     """
     jobs = list(jobs)
     num_workers = min(num_workers, len(jobs))
+    checked = functools.partial(_run_job, function, made_with)
     if executor is not None:
-        futures = [executor.submit(function, job) for job in jobs]
+        futures = [executor.submit(checked, job) for job in jobs]
         try:
             yield from _results(futures)
         finally:
@@ -203,9 +182,27 @@ def run_jobs(
             num_workers, mp_context=context, initializer=_start_worker
         ) as pool:
             try:
-                yield from _results([pool.submit(function, job) for job in jobs])
+                yield from _results([pool.submit(checked, job) for job in jobs])
             finally:
                 pool.shutdown(cancel_futures=True)
+
+
+def _run_job(function: Callable[[Job], Result], made_with: Mapping[str, str], job: Job) -> Result:
+    """Runs a job in a worker, which must have the package versions of the launching machine."""
+    names = tuple(name for name in made_with if name not in ("python", "keras_bert"))
+    if differences := version_differences(made_with, _versions_here(names)):
+        raise InputError(
+            f"worker on {socket.gethostname()}: has other versions than the launching machine, "
+            "which determine the bytes of the dataset: "
+            + "; ".join(f"{name} {change}" for name, change in differences.items())
+            + "; expected the same versions"
+        )
+    return function(job)
+
+
+@functools.lru_cache(maxsize=1)
+def _versions_here(packages: tuple[str, ...]) -> dict[str, str]:
+    return versions_of(packages)
 
 
 def _results(futures: list[Future]) -> Iterator[Any]:

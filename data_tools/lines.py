@@ -158,18 +158,16 @@ class BadUnits(NamedTuple):
 
 
 class Units:
-    """The lines or the rows of one file.
+    """The lines, rows or characters of one file.
 
     `max_bad_line_share` is the maximum fraction of undecodable or malformed ones. The attribute
-    `odd` counts odd input. A subclass counts the units that it has read in `_num_units`.
+    `odd` counts odd input. Readers set `num_units` to the number of units that they have read.
     """
 
-    name = "line"
-
-    def __init__(self, path: str, max_bad_line_share: float):
-        self.path, self.odd = path, OddInput()
+    def __init__(self, path: str, max_bad_line_share: float, name: str):
+        self.path, self.name, self.odd = path, name, OddInput()
         self._max_bad_line_share = max_bad_line_share
-        self._num_units = self._num_bad = self._last_bad = 0
+        self.num_units = self._num_bad = self._last_bad = 0
         self._first_bad = ""
 
     def place(self, unit: Any = None) -> dict[str, Any]:
@@ -179,7 +177,7 @@ class Units:
     def add_malformed(self, unit: Any, problem: str) -> None:
         """Counts a malformed unit; raises an `InputError` if `max_bad_line_share` is 0."""
         self.odd.add("malformed_lines", self.place(unit), problem)
-        self._add_bad(unit.number, problem)
+        self.add_bad(unit.number, problem)
 
     def add_odd(self, kind: str, unit: Any = None, times: int = 1) -> None:
         """Counts odd input of a kind in `KINDS`, by default in the file as a whole."""
@@ -187,7 +185,7 @@ class Units:
 
     def bad_units(self) -> BadUnits:
         """Returns the number of bad units; must be called after the last unit was read."""
-        return BadUnits(self._num_bad, self._num_units, self._first_bad)
+        return BadUnits(self._num_bad, self.num_units, self._first_bad)
 
     def check_bad_units(self) -> None:
         """Raises an `InputError` if more than `max_bad_line_share` of all units were bad.
@@ -196,9 +194,10 @@ class Units:
         """
         self.bad_units().check(self._max_bad_line_share, f"{self.name}s")
 
-    def _add_bad(self, number: int, problem: str) -> None:
+    def add_bad(self, number: int, problem: str, times: int = 1) -> None:
+        """Counts a bad unit, once; or `times` units, from that number on."""
         self._first_bad = self._first_bad or f"{self.path} {self.name} {number}: {problem}"
-        self._num_bad += number != self._last_bad  # counts each unit once
+        self._num_bad += times if number != self._last_bad else 0
         self._last_bad = number
         if not self._max_bad_line_share:
             self.check_bad_units()
@@ -207,32 +206,27 @@ class Units:
 # --- compressed files ---
 
 
-class BrokenArchiveError(Exception):
-    """Raised for a file that is truncated, or contains anything but archives of its format."""
-
-
 def is_archive(path: str) -> bool:
     """Returns whether the ending of a file name is that of a supported archive, such as .gz."""
     return os.path.splitext(path)[1].lower() in _FORMATS
 
 
-def decompressed(path: str, raw: BinaryIO) -> "BinaryIO | _Archive":
+def decompressed(path: str, raw: BinaryIO) -> "BinaryIO | Archive":
     """Returns the stream `raw` of the file at `path`, decompressed if the file is an archive."""
-    form = _FORMATS.get(os.path.splitext(path)[1].lower())
-    return _Archive(raw, *form) if form else raw
+    return Archive(path, raw) if is_archive(path) else raw
 
 
-class _Archive:
+class Archive:
     """Reads consecutive archives until the stream ends.
 
     The stream readers of the libraries are not strict enough: they ignore data after an archive
-    (bz2, lzma), ignore NULs after it (gzip), or accept a truncated archive (zstandard). At most
-    `stored_bytes` bytes of `raw` are decompressed at a time.
+    (bz2, lzma), ignore NULs after it (gzip), or accept a truncated archive (zstandard).
     """
 
-    def __init__(self, raw: BinaryIO, new_archive: Callable[[], Any], stored_bytes: int):
-        self._raw, self._new_archive, self._stored_bytes = raw, new_archive, stored_bytes
-        self._archive, self._num_complete = None, 0
+    def __init__(self, path: str, raw: BinaryIO):
+        self._path, self._raw = path, raw
+        self._new_archive, self._stored_bytes = _FORMATS[os.path.splitext(path)[1].lower()]
+        self._archive, self._num_complete, self._num_bytes = None, 0, 0
         self._stored, self._content = b"", memoryview(b"")
 
     def read(self, size: int) -> bytes:
@@ -243,10 +237,11 @@ class _Archive:
                 self._stored = self._raw.read(self._stored_bytes)
                 if not self._stored:
                     if self._archive is not None:
-                        raise BrokenArchiveError("truncated before its end marker")
+                        raise self._broken("truncated before its end marker")
                     return b""
             self._decompress(size)
         content, self._content = self._content[:size], self._content[size:]
+        self._num_bytes += len(content)
         return bytes(content)
 
     def _decompress(self, size: int) -> None:
@@ -258,14 +253,19 @@ class _Archive:
             content = self._archive.decompress(self._stored, *bound)
         except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
             if is_new and self._num_complete:
-                raise BrokenArchiveError(
+                raise self._broken(
                     "found data after the end of the archive that is not another archive"
                 ) from None
-            raise BrokenArchiveError(" ".join(str(error).split())) from None
+            raise self._broken(" ".join(str(error).split())) from None
         self._content, self._stored = memoryview(content), b""
         if self._archive.eof:
             self._stored, self._archive = self._archive.unused_data, None
             self._num_complete += 1
+
+    def _broken(self, problem: str) -> InputError:
+        return InputError(
+            f"{self._path}: broken archive after {self._num_bytes} bytes of text: {problem}"
+        )
 
 
 # The second value is the number of stored bytes that are decompressed at a time. It bounds memory
@@ -289,6 +289,16 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # The characters that errors="surrogateescape" produces for invalid bytes.
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+
+
+def decode(content: bytes, encoding: str = "utf-8") -> tuple[str, int]:
+    """Decodes text that has undecodable bytes; returns it with U+FFFD for each, and their number.
+
+    The number is at least 1.
+    """
+    text = content.decode(encoding, "surrogateescape")
+    text, times = _ESCAPED_BYTE.subn("\ufffd", text)
+    return text, max(times, 1)
 
 
 class Line(NamedTuple):
@@ -330,20 +340,21 @@ class Lines(Units):
     Only `\n` and `\r\n` end a line, so a stray U+2028 or vertical tab inside a sentence does not
     split it. A byte order mark is dropped, and an undecodable byte becomes U+FFFD.
 
-    Lines with more than `max_line_bytes` bytes are split. `max_bad_line_share` is the maximum
-    fraction of undecodable or malformed lines. The attribute `odd` counts odd input.
+    Lines with more than `max_line_bytes` bytes (default: MAX_LINE_BYTES) are split. `raw` is the
+    stream of the file's stored bytes.
     """
 
     def __init__(
         self,
         path: str,
         max_bad_line_share: float,
-        open_file: Callable[[str], BinaryIO],
-        max_line_bytes: int = MAX_LINE_BYTES,
+        raw: BinaryIO,
+        max_line_bytes: int | None = None,
         part: Part = WHOLE,
     ):
-        super().__init__(path, max_bad_line_share)
-        self._open_file, self._max_line_bytes, self.part = open_file, max_line_bytes, part
+        super().__init__(path, max_bad_line_share, "line")
+        self._file, self.part = decompressed(path, raw), part
+        self._max_line_bytes = max_line_bytes or MAX_LINE_BYTES
 
     def blocks(self) -> Iterator[tuple[Line, str]]:
         """Yields (block, text): a block of whole lines as a `Line`, and its decoded content."""
@@ -368,13 +379,12 @@ class Lines(Units):
             return line.content.decode(encoding)
         except UnicodeDecodeError as error:
             at = error.start
-        text = line.content.decode(encoding, "surrogateescape")
-        text, times = _ESCAPED_BYTE.subn("\ufffd", text)
+        text, times = decode(line.content, encoding)
         byte = f"0x{line.content[at]:02x}"
         place = {"file": self.path, "line": line.number, "offset": line.offset + at}
-        self.odd.add("undecodable_bytes", place, byte, max(times, 1))
+        self.odd.add("undecodable_bytes", place, byte, times)
         name = "UTF-8" if encoding == "utf-8" else encoding
-        self._add_bad(
+        self.add_bad(
             line.number,
             f"not {name} (byte {byte} at offset {at} of the line, {line.offset + at} of the file)",
         )
@@ -388,7 +398,7 @@ class Lines(Units):
     def add_malformed(self, line: Line, problem: str) -> None:
         """Counts a malformed line; raises an `InputError` if `max_bad_line_share` is 0."""
         self.odd.add("malformed_lines", self.place(line), problem)
-        self._add_bad(line.number, f"{problem} (byte offset {line.offset} of the file)")
+        self.add_bad(line.number, f"{problem} (byte offset {line.offset} of the file)")
 
     @staticmethod
     def _lines_of(block: Line) -> Iterator[Line]:
@@ -436,9 +446,9 @@ class Lines(Units):
                 yield Line(number, offset, content, False)
             number, offset = number + content.count(b"\n"), offset + len(content)
             tail = bytearray(chunk[last_end:])
-            self._num_units = number - first_line
+            self.num_units = number - first_line
         if tail:
-            self._num_units = number - first_line + 1
+            self.num_units = number - first_line + 1
         if tail and not (tail_is_partial and is_blank(tail)):
             yield Line(number, offset, bytes(tail) + b"\n", tail_is_partial)
 
@@ -451,29 +461,20 @@ class Lines(Units):
 
     def _chunks(self) -> Iterator[bytes]:
         """Yields the decompressed file in chunks that end at multiples of BLOCK_BYTES."""
-        done, end = self.part.start, self.part.end
-        try:
-            with self._open_file(self.path) as raw:
-                file = decompressed(self.path, raw)
-                if done:
-                    file.seek(done)
-                while True:
-                    size = BLOCK_BYTES - done % BLOCK_BYTES
-                    size = size if end is None else min(size, end - done)
-                    chunk = b""
-                    # A read may return fewer bytes than requested before the end of the file.
-                    while len(chunk) < size and (more := file.read(size - len(chunk))):
-                        chunk += more
-                        done += len(more)
-                    if not chunk:
-                        return
-                    yield chunk
-        except BrokenArchiveError as error:
-            raise InputError(
-                f"{self.path}: broken archive after {done} bytes of text: {error}"
-            ) from None
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
+        position, end = self.part.start, self.part.end
+        if position:
+            self._file.seek(position)
+        while True:
+            size = BLOCK_BYTES - position % BLOCK_BYTES
+            size = size if end is None else min(size, end - position)
+            chunk = b""
+            # A read may return fewer bytes than requested before the end of the file.
+            while len(chunk) < size and (more := self._file.read(size - len(chunk))):
+                chunk += more
+            if not chunk:
+                return
+            position += len(chunk)
+            yield chunk
 
 
 def is_blank(part: bytes | bytearray) -> bool:

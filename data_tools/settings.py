@@ -1,19 +1,12 @@
-"""The settings of a dataset, their flags, and the package versions that determine its bytes."""
+"""The settings of a dataset, and their flags."""
 
-import functools
-import os
-import platform
-import socket
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from absl.flags import FlagValues
 
-from data_tools.corpus import FIELD_FORMATS, FORMAT_PACKAGES, INPUT_FORMATS, Reading
-from keras_bert import files
+from data_tools.corpus import INPUT_FORMATS, Reading
 from keras_bert.errors import InputError
-from keras_bert.files import package_versions
 from keras_bert.pretraining.records import NEXT_SENTENCE
 from keras_bert.programs.flags import Definitions
 from keras_bert.text.settings import USER_TOKENS, TokenizerSettings, UserToken
@@ -23,8 +16,8 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of a dataset.
+class Settings(Reading):
+    """Settings of a dataset, including those for reading the corpus (`Reading`).
 
     The bytes of a dataset depend only on the settings, the corpus and the vocabulary. Settings that
     also exist in Google's BERT have the same names there. Invalid values raise an `InputError`.
@@ -45,10 +38,6 @@ class Settings:
         masked_lm_prob: fraction of the tokens to predict.
         short_seq_prob: fraction of documents (of rows with next_sentence none) whose target length
             is below S.
-        input_format: file format of the corpus (`data_tools.corpus`).
-        text_field: name of the JSON field or the column that holds the text.
-        language: ISO 639-1 code of the language whose rules split text into sentences.
-        max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
         num_shards: number of output files; 0 derives it from the size of the corpus.
         strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
         tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
@@ -68,10 +57,6 @@ class Settings:
     dupe_factor: int | None = None
     masked_lm_prob: float = 0.15
     short_seq_prob: float = 0.1
-    input_format: str = Reading.input_format
-    text_field: str = Reading.text_field
-    language: str = Reading.language
-    max_bad_line_share: float = Reading.max_bad_line_share
     num_shards: int = 0
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
@@ -79,6 +64,7 @@ class Settings:
     max_input_chars_per_word: int = TokenizerSettings.max_input_chars_per_word
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.dupe_factor is None:
             object.__setattr__(self, "dupe_factor", 1 if self.dynamic else 10)
         bounds = {
@@ -100,28 +86,10 @@ class Settings:
             raise InputError(
                 f"--next_sentence={self.next_sentence}: expected one of {', '.join(NEXT_SENTENCE)}"
             )
-        self.reading()  # its constructor checks the reading settings
         # The value of do_lower_case becomes None, so that equal settings compare equal.
-        object.__setattr__(self, "strip_accents", self.tokenizer().strip_accents)
-        object.__setattr__(self, USER_TOKENS, self.tokenizer().user_tokens)
-        self._reject_options_without_effect()
-
-    def _reject_options_without_effect(self) -> None:
-        if self.text_field != Reading.text_field and self.input_format not in FIELD_FORMATS:
-            raise InputError(
-                f"--text_field={self.text_field} with --input_format={self.input_format}: "
-                f"expected an --input_format of {', '.join(FIELD_FORMATS)}, the formats with a "
-                "choice of fields"
-            )
-        if self.language != Reading.language and self.input_format == "sentences":
-            raise InputError(
-                f"--language={self.language} with --input_format=sentences: expected another "
-                "--input_format, because a file with one sentence per line is not split"
-            )
-
-    def reading(self) -> Reading:
-        """Returns the settings for reading the corpus."""
-        return Reading(**{field.name: getattr(self, field.name) for field in fields(Reading)})
+        tokenizer = self.tokenizer()
+        object.__setattr__(self, "strip_accents", tokenizer.strip_accents)
+        object.__setattr__(self, USER_TOKENS, tokenizer.user_tokens)
 
     def tokenizer(self) -> TokenizerSettings:
         """Returns the settings of the tokenizer."""
@@ -154,8 +122,8 @@ def define_reading_flags(define: Definitions) -> None:
         "line between paragraphs, two or more (or a form feed) between documents. jsonl: one JSON "
         "object per line. wiki: output of WikiExtractor, as tags or JSON. gutenberg: books of "
         "Project Gutenberg. parquet, arrow: one document per row; arrow also reads the folders of "
-        "Hugging Face's Dataset.save_to_disk. html, markdown, docx: one document per file. mixed: "
-        "by the ending of each file's name; .txt is prose.",
+        "Hugging Face's Dataset.save_to_disk. html, markdown, docx, pdf: one document per file. "
+        "mixed: by the ending of each file's name; .txt is prose.",
     )
     define.string(
         "text_field",
@@ -261,101 +229,3 @@ def settings_of(kind: type[Kind], flags: FlagValues) -> Kind:
         file = values[USER_TOKENS]
         values[USER_TOKENS] = () if file is None else tuple(read_tokens(file, USER_TOKENS))
     return kind(**values)
-
-
-# --- package versions ---
-
-# These packages determine the random numbers, the tokenizer's Unicode tables and the rules of the
-# sentence splitter.
-_PACKAGES = ("numpy", "sentencex", "tensorflow", "tensorflow-text")
-
-
-def build_versions(input_format: str) -> dict[str, str]:
-    """Returns {name: version} of Python and the packages that determine the bytes of a dataset.
-
-    The manifest stores it as made_with. `input_format` is the format of the corpus.
-    """
-    return dict(_versions(_PACKAGES + FORMAT_PACKAGES.get(input_format, ())))
-
-
-@functools.lru_cache(maxsize=1)
-def _versions(packages: tuple[str, ...]) -> dict[str, str]:
-    return {"python": platform.python_version()} | package_versions(packages)
-
-
-def version_differences(
-    old: Mapping[str, str], new: Mapping[str, str]
-) -> list[tuple[str, str, str]]:
-    """Returns (name, old version, new version) of the packages whose versions differ."""
-    both = [
-        (name, old.get(name, "unknown"), new.get(name, "unknown"))
-        for name in sorted(old.keys() | new.keys())
-    ]
-    return [entry for entry in both if entry[1] != entry[2]]
-
-
-def check_worker(made_with: Mapping[str, str], input_format: str) -> None:
-    """Checks that this process, a worker, has the package versions of the launching machine.
-
-    Raises:
-        InputError: if a version differs; the message lists the differences.
-    """
-    differing = version_differences(made_with, build_versions(input_format))
-    if differing:
-        found = ", ".join(f"{name} {here}" for name, _, here in differing)
-        wanted = ", ".join(f"{name} {there}" for name, there, _ in differing)
-        raise InputError(
-            f"worker on {socket.gethostname()}: has {found}; expected {wanted}, as on the "
-            "launching machine, because the versions determine the bytes of the dataset"
-        )
-
-
-# --- comparison with an existing dataset ---
-
-
-def reject_other_settings(
-    output_dir: str, description: str, existing: dict[str, Any], requested: dict[str, Any]
-) -> None:
-    """Raises an `InputError` with the differences if a folder holds a dataset with other settings.
-
-    `existing` and `requested` are manifests or plans with the keys settings, vocab and inputs.
-    `description` is the error message's name for the existing dataset.
-    """
-    old, new = (
-        {**TokenizerSettings().to_dict(), **each["settings"]} for each in (existing, requested)
-    )
-    if new["num_shards"] == 0:  # With 0, any existing number matches.
-        new["num_shards"] = old["num_shards"]
-    differences = [
-        f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    ]
-    if existing["vocab"]["sha256"] != requested["vocab"]["sha256"]:
-        differences.append("the vocabulary differs")
-    differences += _input_differences(existing["inputs"], requested["inputs"])
-    if differences:
-        raise InputError(
-            f"--output_dir={output_dir}: holds {description} with other settings or input: "
-            f"{'; '.join(differences)}; expected the same flags, or another --output_dir"
-        )
-
-
-def _input_differences(
-    existing: list[dict[str, Any]], requested: list[dict[str, Any]]
-) -> list[str]:
-    """Describes the first difference between two lists of input files, or returns [].
-
-    Only the names and the contents of the files are compared, because the corpus may have been
-    moved to another folder.
-    """
-    if len(existing) != len(requested):
-        return [f"the number of input files was {len(existing)}, now {len(requested)}"]
-    for old, new in zip(existing, requested, strict=True):
-        old_name, new_name = os.path.basename(old["file"]), os.path.basename(new["file"])
-        if (old_name, old["bytes"]) != (new_name, new["bytes"]):
-            was = f"{old_name} ({old['bytes']} bytes)"
-            return [f"input file was {was}, now {new_name} ({new['bytes']} bytes)"]
-        if files.sha256(new["file"]) != old.get("sha256"):
-            return [f"the content of input file {new['file']} has changed"]
-    return []

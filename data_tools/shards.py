@@ -13,7 +13,7 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from data_tools.pairs import (
     truncate_pairs,
 )
 from data_tools.rows import lay_out, pack_examples
-from data_tools.settings import Settings, check_worker
+from data_tools.settings import Settings
 from keras_bert import files
 from keras_bert.pretraining.masking import Masking, mask_examples, num_to_predict
 from keras_bert.startup import start_tensorflow
@@ -52,8 +52,7 @@ _one_shard = threading.Lock()
 class ShardJob:
     """The index, the input and the output folder of one shard.
 
-    `documents` are the paths of the temporary files of `spill` that have documents of the shard,
-    and `made_with` the package versions that all workers must have.
+    `documents` are the paths of the temporary files of `spill` that have documents of the shard.
     """
 
     index: int
@@ -61,7 +60,6 @@ class ShardJob:
     directory: str
     vocab_file: str
     settings: Settings
-    made_with: Mapping[str, str]
 
 
 def make_shard(job: ShardJob) -> dict[str, Any]:
@@ -69,7 +67,6 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
 
     The note is a JSON file next to the shard, with the content that `write_shard_of` returns.
     """
-    check_worker(job.made_with, job.settings.input_format)
     num_shards = job.settings.num_shards
     path = os.path.join(job.directory, tfrecords.shard_name(job.index, num_shards))
     with _one_shard:

@@ -266,7 +266,7 @@ def extend_vocab(
     get additional rows (`keras_bert.checkpoints.vocab_change`).
 
     `words` maps each word to its number of occurrences, and `settings` are those of the tokenizer;
-    the other arguments are those of `build_vocab.VocabExtension`. User tokens that the vocabulary
+    the other arguments are those of `build_vocab.VocabSettings`. User tokens that the vocabulary
     lacks are added before the words.
 
     Returns:

@@ -16,7 +16,7 @@ To resume an interrupted adaptation, run the same command again.
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from absl.flags import FlagValues
 
 from data_tools.corpus import HeldOut, Reading, find_input_files
 from data_tools.jobs import Progress
-from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, sha256, write_json
 from keras_bert.programs.adaptation_flags import FLAGS_THAT_MAY_CHANGE, define_flags
@@ -127,7 +126,6 @@ def _adaptation(flags: FlagValues, input_files: list[str]) -> "Adaptation":
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (Reading, PretrainingSettings, TrainingSettings)
     )
-    Settings(**asdict(reading))  # Rejects flags that have no effect on the format.
     checkpoint = _open_checkpoint(flags)
     if not has_masked_lm_head(checkpoint):
         logging.warning(

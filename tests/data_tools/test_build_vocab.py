@@ -10,9 +10,7 @@ import pytest
 import tensorflow as tf
 
 from data_tools.build_vocab import (
-    VocabExtension,
     VocabSettings,
-    build_extended_vocab,
     build_vocab,
 )
 from data_tools.corpus import Reading
@@ -177,21 +175,6 @@ def test_odd_text_is_counted_and_not_rejected(tmp_path, content, words):
     assert odd["undecodable_bytes"] == content.count(b"\xff")
 
 
-def test_odd_input_of_several_files_is_logged(tmp_path, caplog):
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_bytes(b"the cat\nsat on\n\xfe mat\n" * 3)
-    reading = Reading(max_bad_line_share=0.5)
-    build_vocab(str(tmp_path), str(tmp_path / "v/vocab.txt"), VocabSettings(60), reading)
-    assert "and 1 more: 6 undecodable bytes" in caplog.text
-
-
-@pytest.mark.slow
-def test_line_of_50_mb_is_counted(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"the cat\n" + b"sat " * 12_500_000 + b"\nmat\n")
-    words = counted([tmp_path / "a.txt"])
-    assert words == {"the": 1, "cat": 1, "sat": 12_500_000, "mat": 1}
-
-
 @pytest.fixture
 def small(tmp_path):
     """Creates a vocabulary with three unused tokens, and a text with words that it splits."""
@@ -205,7 +188,9 @@ def small(tmp_path):
 def test_new_words_replace_the_unused_tokens(small):
     old = load_vocab(small / "vocab.txt")
     path = small / "new.txt"
-    build_extended_vocab(str(small / "a.txt"), str(path), VocabExtension(str(small / "vocab.txt")))
+    build_vocab(
+        str(small / "a.txt"), str(path), VocabSettings(extend_vocab=str(small / "vocab.txt"))
+    )
     new = load_vocab(path)
     # 水 is unknown, ate and blade are split; ctd is too rare; the and cat are single tokens.
     assert new[1:4] == ["水", "ate", "blade"]
@@ -216,9 +201,9 @@ def test_new_words_replace_the_unused_tokens(small):
 
 def test_new_words_respect_num_new_words_and_min_frequency(small):
     text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
-    new = build_extended_vocab(text, path, VocabExtension(old, num_new_words=1))
+    new = build_vocab(text, path, VocabSettings(extend_vocab=old, num_new_words=1))
     assert new[1:4] == ["水", "[unused1]", "[unused7]"]
-    new = build_extended_vocab(text, path + "2", VocabExtension(old, min_frequency=3))
+    new = build_vocab(text, path + "2", VocabSettings(extend_vocab=old, min_frequency=3))
     assert new[1:4] == ["水", "ate", "[unused7]"]
     assert len(load_vocab(path + "2")) == len(load_vocab(old))
 
@@ -226,16 +211,16 @@ def test_new_words_respect_num_new_words_and_min_frequency(small):
 def test_words_beyond_the_unused_tokens_are_appended(small):
     text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
     Path(text).write_text("ate ate ate blade blade 水 水 水 水 tea tea lot lot lot lot lot\n" * 2)
-    extension = VocabExtension(old, num_new_words=4)
-    new = build_extended_vocab(text, path, extension)
+    extension = VocabSettings(extend_vocab=old, num_new_words=4)
+    new = build_vocab(text, path, extension)
     assert new[1:4] == ["lot", "水", "ate"]
     assert new[4:] == [*load_vocab(old)[4:], "blade"]
-    assert build_extended_vocab(text, path, extension) == new  # The file already has the result.
+    assert build_vocab(text, path, extension) == new  # The file already has the result.
     with pytest.raises(InputError, match="holds another vocabulary"):
-        build_extended_vocab(text, path, VocabExtension(old, num_new_words=0))
+        build_vocab(text, path, VocabSettings(extend_vocab=old, num_new_words=0))
     tokens = [token for token in load_vocab(old) if not token.startswith("[unused")]
     Path(old).write_text("".join(token + "\n" for token in tokens))
-    new = build_extended_vocab(text, path + "2", VocabExtension(old, num_new_words=2))
+    new = build_vocab(text, path + "2", VocabSettings(extend_vocab=old, num_new_words=2))
     assert new == [*tokens, "lot", "水"]
 
 
@@ -243,7 +228,7 @@ def test_new_words_of_a_real_vocabulary(shared_data, tmp_path):
     text = shared_data / "corpus/pride_and_prejudice.txt"
     old_file = shared_data / "vocab/bert-base-uncased/vocab.txt"
     path = tmp_path / "new.txt"
-    build_extended_vocab(str(text), str(path), VocabExtension(str(old_file)), Reading("prose"))
+    build_vocab(str(text), str(path), VocabSettings(extend_vocab=str(old_file)), Reading("prose"))
     old, new = load_vocab(old_file), load_vocab(path)
     changed = [number for number, token in enumerate(old) if token != new[number]]
     assert len(new) == len(old)
@@ -278,8 +263,8 @@ def test_vocabulary_of_each_tokenizer(tmp_path, changes, words):
     cased = {False: ["A", "a"]}.get(changes.get("do_lower_case"), [])
     free = [f"[unused{number}]" for number in range(4)]
     old.write_text("".join(f"{token}\n" for token in [*SPECIAL_TOKENS, *free, *cased]))
-    extension = VocabExtension(str(old), **changes)
-    assert words <= {*build_extended_vocab(str(text), str(extended), extension)}
+    extension = VocabSettings(extend_vocab=str(old), **changes)
+    assert words <= {*build_vocab(str(text), str(extended), extension)}
 
 
 def test_setting_of_a_wrong_type_is_rejected_before_anything_is_written(tmp_path):
@@ -323,8 +308,8 @@ def test_vocabulary_that_cannot_be_extended_is_rejected(tmp_path, tokens, change
     old.write_text("".join(token + "\n" for token in [*SPECIAL_TOKENS, *tokens]))
     text.write_text("the cat\n")
     with pytest.raises(InputError, match=match):
-        build_extended_vocab(
-            str(text), str(tmp_path / "new.txt"), VocabExtension(str(old), **changes)
+        build_vocab(
+            str(text), str(tmp_path / "new.txt"), VocabSettings(extend_vocab=str(old), **changes)
         )
     assert not (tmp_path / "new.txt").exists()
 
@@ -445,12 +430,12 @@ def test_bad_size_or_other_vocabulary_is_rejected_before_counting_words(tmp_path
     for size in (9, 50):
         with pytest.raises(AssertionError, match="has begun"):
             build_vocab(text, vocab, VocabSettings(size))
-    extension = VocabExtension(vocab)
+    extension = VocabSettings(extend_vocab=vocab)
     with pytest.raises(AssertionError, match="has begun"):
-        build_extended_vocab(text, vocab, extension)
+        build_vocab(text, vocab, extension)
     Path(other).write_text("\n".join([*tokens[:-1], "c"]) + "\n")
     with pytest.raises(InputError, match=f"--vocab_file={other}: holds another vocabulary"):
-        build_extended_vocab(text, other, extension)
+        build_vocab(text, other, extension)
 
 
 def test_warning_reports_an_alphabet_that_does_not_fit(tmp_path, caplog):

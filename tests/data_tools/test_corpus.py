@@ -1,7 +1,6 @@
 """Tests of reading corpora: files, lines, odd input, prose, and held-out documents."""
 
 import bz2
-import functools
 import gzip
 import io
 import lzma
@@ -192,11 +191,11 @@ def test_extra_blank_lines_and_files_without_text_are_counted(write):
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch, end):
+def test_long_lines_are_split_at_white_space_and_counted_once(monkeypatch, end):
     monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
     text = "One.\nThis is rather a long line, i.e. more than twenty bytes.\nThree."
     odd = OddInput()
-    source = lines.Lines(write(text + end), 0.1, corpus.open_local, max_line_bytes=20)
+    source = lines.Lines("a.txt", 0.1, io.BytesIO((text + end).encode()), 20)
     parts = [(line.content.decode(), line.number, line.is_partial) for line in source.lines()]
     assert "".join(text for text, _, _ in parts) == text.replace("\n", "")
     assert all(len(text) <= 20 for text, _, _ in parts)
@@ -209,9 +208,8 @@ def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch
 @pytest.mark.parametrize("blank", [" ", "\u3000"])
 @pytest.mark.parametrize("end", ["", "\n", "end\n"])
 def test_white_space_inside_a_long_line_does_not_end_a_document(write, monkeypatch, blank, end):
-    sizes = {"max_line_bytes": 20}
     monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(corpus, "Lines", functools.partial(lines.Lines, **sizes))
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 20)
     path = write("One.\nTwo." + blank * 90 + end + ("" if end == "" else "Three.\n"))
     (document,) = read_documents(path)
     assert (
@@ -235,9 +233,9 @@ def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
     assert len(list(read_documents(write("w17\n" * 900 + "\n" + "w17\n" * 900)))) == 2
 
 
-def test_line_without_white_space_is_split_between_characters(write, monkeypatch):
+def test_line_without_white_space_is_split_between_characters(monkeypatch):
     monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
-    source = lines.Lines(write("é文😀" * 30), 0, corpus.open_local, max_line_bytes=20)
+    source = lines.Lines("a.txt", 0, io.BytesIO(("é文😀" * 30).encode()), 20)
     parts = [source.decode(line) for line in source.lines()]
     assert "".join(parts) == "é文😀" * 30
     assert all(15 < len(part.encode()) <= 20 for part in parts[:-1])
@@ -269,16 +267,16 @@ def test_file_without_line_ends_is_streamed(write, input_format):
     assert peak < 200e6
 
 
-def test_split_positions_do_not_depend_on_the_read_sizes(write):
+def test_split_positions_do_not_depend_on_the_read_sizes():
     class Slow(io.BytesIO):
         def read(self, size=-1):
             return super().read(min(size, 1000))
 
     text = b"A sentence of some words .\n" * 50_000 + b"a word " * 300_000
-    path, odd = write(text), OddInput()
-    expected = list(corpus.read_documents(path, Reading(), odd))
-    slow = corpus.read_documents(path, Reading(), odd, lambda path: Slow(text))
-    assert list(slow) == expected
+    expected, slow = (
+        list(lines.Lines("a.txt", 0, stream(text)).lines()) for stream in (io.BytesIO, Slow)
+    )
+    assert slow == expected
 
 
 def test_prose_paragraphs_are_joined_and_split_into_sentences(write):
@@ -313,7 +311,7 @@ def test_prose_splits_a_novel_into_its_chapters(shared_data):
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("input_format", "pdf"),
+        ("input_format", "rtf"),
         ("text_field", ""),
         ("language", "xx"),
         ("max_bad_line_share", 1.5),

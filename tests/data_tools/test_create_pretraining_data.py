@@ -232,7 +232,7 @@ def test_changed_text_of_the_same_name_and_size_is_rejected(files):
         content = text.read()
         text.seek(0)
         text.write(content.replace(b"a", b"o"))
-    with pytest.raises(InputError, match=r"content of input file .* has changed"):
+    with pytest.raises(InputError, match=r"input file was corpus\.txt .* sha256 .*, now"):
         create_pretraining_data(**files, settings=SMALL)
 
 
@@ -256,7 +256,7 @@ def test_manifest_with_missing_parts_is_rejected(files, name):
     content = {"format": "keras_bert.pretraining", "version": 2}
     for manifest in (content, content | {"settings": {}, "vocab": {}, "inputs": []}):
         path.write_text(json.dumps(manifest))
-        with pytest.raises(InputError, match=rf"{name}: invalid content \(KeyErr"):
+        with pytest.raises(InputError, match=rf"{name}: invalid content \(no valid "):
             create_pretraining_data(**files, settings=SMALL)
 
 
@@ -264,7 +264,7 @@ def test_finished_manifest_without_counts_is_rejected(files):
     create_pretraining_data(**files, settings=SMALL)
     path = Path(files["output_dir"], "manifest.json")
     path.write_text(json.dumps(read_json(path) | {"counts": {}}))
-    with pytest.raises(InputError, match=r"invalid content \(KeyError\('examples'"):
+    with pytest.raises(InputError, match=r"invalid content \(no valid documents\)"):
         create_pretraining_data(**files, settings=SMALL)
 
 
@@ -380,13 +380,6 @@ def test_undecodable_bytes_are_counted_and_logged(files, corpus, caplog):
     assert "probably of another format: 1 undecodable byte;" in caplog.text
 
 
-def test_corpus_that_is_not_utf8_is_rejected(files, corpus):
-    Path(files["input_file"]).write_bytes(corpus(30).encode() + b"\nba da\nb\xff da\n")
-    lines = corpus(30).count("\n")
-    match = rf"corpus\.txt line {lines + 3}: not UTF-8 \(byte 0xff at offset 1"
-    check_rejected(files, match, max_bad_line_share=0.0)
-
-
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
@@ -399,11 +392,6 @@ def test_corpus_that_is_not_utf8_is_rejected(files, corpus):
 def test_invalid_vocabulary_is_rejected(files, vocab, spoil, match):
     Path(files["vocab_file"]).write_text("".join(token + "\n" for token in spoil(vocab)))
     check_rejected(files, match)
-
-
-def test_real_vocabulary_with_lower_case_special_tokens_is_rejected(files, shared_data):
-    odd = shared_data / "vocab/odd-uncased-lowercased-specials/vocab.txt"
-    check_rejected(files | {"vocab_file": str(odd)}, "lower case")
 
 
 def test_vocabulary_with_crlf_line_ends_gives_the_same_shards(files, vocab):

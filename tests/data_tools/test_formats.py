@@ -13,9 +13,7 @@ from pyarrow import parquet
 from data_tools import formats, sentences
 from data_tools.corpus import Reading, find_input_files, read_documents
 from data_tools.lines import OddInput
-from data_tools.spill import InputFile
 from keras_bert.errors import InputError
-from keras_bert.files import sha256
 from tests.damaged_files import write_corrupt_parquet
 
 
@@ -420,30 +418,6 @@ def test_damaged_record_batch_is_named(tmp_path):
     path.write_bytes(damaged)
     with pytest.raises(InputError, match="the record batch from row 5 cannot be read: "):
         read_table(path, "arrow")
-
-
-def test_checksum_and_progress_cover_the_whole_file(tmp_path, monkeypatch):
-    path = str(write_parquet(tmp_path / "a.parquet", make_table(["One. Two."] * 5000)))
-    for skipped in (64 << 20, 0):  # 0: the file is read in order only at the end
-        monkeypatch.setattr("data_tools.spill._HashedStream._MAX_SKIPPED_BYTES", skipped)
-        done = []
-        source = InputFile(path, Reading("parquet"), on_read=done.append)
-        assert len(list(source.documents())) == 5000
-        entry = source.entry()
-        assert entry["sha256"] == sha256(path)
-        assert entry["bytes"] == sum(done) == (tmp_path / "a.parquet").stat().st_size
-
-
-def test_file_that_changes_while_it_is_read_is_rejected(tmp_path):
-    path = write_parquet(
-        tmp_path / "a.parquet", make_table(["One. Two."] * 2000), row_group_size=500
-    )
-    documents = InputFile(str(path), Reading("parquet")).documents()
-    next(documents)
-    with open(path, "ab") as file:
-        file.write(b"more")
-    with pytest.raises(InputError, match=r"a\.parquet: the content changed while it was read"):
-        list(documents)
 
 
 @pytest.mark.slow

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from data_tools.corpus import Reading
-from data_tools.settings import Settings, reject_other_settings
+from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 
@@ -13,6 +12,10 @@ from keras_bert.text.settings import TokenizerSettings
 def test_settings_have_these_names_in_this_order():
     names = [field.name for field in dataclasses.fields(Settings)]
     assert names == [
+        "input_format",
+        "text_field",
+        "language",
+        "max_bad_line_share",
         "do_lower_case",
         "do_whole_word_mask",
         "ngram",
@@ -25,10 +28,6 @@ def test_settings_have_these_names_in_this_order():
         "dupe_factor",
         "masked_lm_prob",
         "short_seq_prob",
-        "input_format",
-        "text_field",
-        "language",
-        "max_bad_line_share",
         "num_shards",
         "strip_accents",
         "tokenize_chinese_chars",
@@ -54,36 +53,10 @@ def test_equal_tokenizer_settings_are_not_a_difference():
     assert Settings(strip_accents=False).tokenizer() == TokenizerSettings(True, False)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"strip_accents": False}, "strip_accents was None, now False"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars was True, now False"),
-        ({"user_tokens": ("[A]",)}, r"user_tokens was None, now \[\{'content': '\[A\]'"),
-    ],
-)
-def test_other_tokenizer_settings_are_a_difference(change, message):
-    existing, requested = (
-        {"settings": settings.to_dict(), "vocab": {"sha256": "x"}, "inputs": []}
-        for settings in (Settings(), Settings(**change))
-    )
-    with pytest.raises(InputError, match=message):
-        reject_other_settings("out", "a dataset", existing, requested)
-    reject_other_settings("out", "a dataset", requested, requested)
-
-
 def test_dupe_factor_is_1_by_default_for_dynamic_masking():
     assert Settings().dupe_factor == 10
     assert Settings(dynamic=True).dupe_factor == 1
     assert Settings(dynamic=True, dupe_factor=3).dupe_factor == 3
-
-
-def test_settings_give_the_reading_options():
-    settings = Settings(
-        input_format="jsonl", text_field="body", language="de", max_bad_line_share=0.5
-    )
-    assert settings.reading() == Reading("jsonl", "body", "de", 0.5)
-    assert Settings().reading() == Reading()
 
 
 @pytest.mark.parametrize(
@@ -117,14 +90,3 @@ def test_settings_out_of_range_or_without_effect_are_rejected(values, message):
     with pytest.raises(InputError) as caught:
         Settings(**values)
     assert str(caught.value) == message
-
-
-def test_setting_missing_from_an_older_dataset_is_a_difference():
-    existing = {"settings": Settings().to_dict(), "vocab": {"sha256": "x"}, "inputs": []}
-    requested = existing | {"settings": Settings(ngram=2, num_shards=0).to_dict()}
-    reject_other_settings("out", "a dataset", existing, existing)
-    with pytest.raises(InputError, match="ngram was 1, now 2"):
-        reject_other_settings("out", "a dataset", existing, requested)
-    del existing["settings"]["ngram"]
-    with pytest.raises(InputError, match="ngram was None, now 2"):
-        reject_other_settings("out", "a dataset", existing, requested)

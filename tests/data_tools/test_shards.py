@@ -1,7 +1,5 @@
 """Tests of making a shard: from documents to records of the kind given by the settings."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -63,15 +61,6 @@ def all_features(documents, tokenizer, settings, index=0):
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def test_sentences_and_documents_without_tokens_are_dropped(tokenizer):
-    documents = tokenize(
-        [[b"word1", b"\xe2\x80\x8b"], [b"\xe2\x80\x8b"], [b"word2 word3"]], tokenizer
-    )
-    assert documents.ids.tolist() == [5, 7, 5, 8, 5, 9]
-    assert documents.sentence_starts.tolist() == [0, 2, 6]
-    assert documents.document_starts.tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_features_of_every_kind(tokenizer, kind):
     settings = settings_of(**kind)
@@ -118,20 +107,6 @@ def test_features_of_every_kind(tokenizer, kind):
     if not settings.dynamic:
         chosen = features["masked_lm_positions"][features["masked_lm_weights"] > 0]
         assert (chosen > 0).all()
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_shard_depends_only_on_its_documents_and_settings(vocab_file, tmp_path, kind):
-    settings = settings_of(**kind)
-    notes = [
-        write_shard_of(texts(), index, vocab_file, settings, str(tmp_path / name))
-        for index, name in ((0, "a"), (0, "b"), (1, "c"))
-    ]
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert notes[0]["sha256"] != notes[2]["sha256"]
-    assert notes[0].pop("file") == "a"
-    assert notes[1].pop("file") == "b"
-    assert notes[0] == notes[1] == json.loads(json.dumps(notes[0]))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -209,12 +184,6 @@ def test_dynamic_masks_have_the_distribution_of_static_masks(tokenizer):
     for old, new in zip(*tables, strict=True):
         table = np.stack([old, new])[:, old + new > 20]
         assert stats.chi2_contingency(table).pvalue > 1e-4
-
-
-def test_no_documents_give_an_empty_shard(vocab_file, tmp_path):
-    for kind in KINDS:
-        note = write_shard_of([], 0, vocab_file, settings_of(**kind), str(tmp_path / "shard"))
-        assert (note["examples"], note["bytes"]) == (0, 0)
 
 
 def test_rows_do_not_depend_on_the_batch_size(tokenizer, monkeypatch):

