@@ -152,7 +152,7 @@ def test_plausible_answers_of_impossible_questions_are_ignored(write):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"id": 7.5}, r"qas\[0\]: expected 'id' to be a str, got 7.5"),
+        ({"id": 7.5}, r"paragraphs\[0\]: expected 'id' to be a str, got 7.5"),
         ({"question": " \n"}, r"the question 'a': 'question' is empty"),
         ({"answers": "Rollo"}, r"the question 'a': expected 'answers' to be a list, got 'Rollo'"),
         (
@@ -252,7 +252,7 @@ def test_numeric_question_ids_are_converted_to_strings(write):
 
 
 def test_empty_context_is_rejected(write):
-    with pytest.raises(InputError, match=r"data\[0\].paragraphs\[0\]: 'context' is empty"):
+    with pytest.raises(InputError, match=r"item 1, paragraphs\[0\]: 'context' is empty"):
         load_questions(write(entry(), context=""))
 
 
@@ -266,7 +266,9 @@ def test_file_of_another_format_is_rejected(tmp_path, write):
         load_questions(write())
     other = tmp_path / "other.json"
     other.write_text('{"rows": []}')
-    with pytest.raises(InputError, match=r"other\.json: expected 'data' to be a list, got nothing"):
+    with pytest.raises(
+        InputError, match=r"line 1: expected 'paragraphs' to be a list, got nothing"
+    ):
         load_questions(other)
 
 

@@ -73,34 +73,6 @@ def test_questions_are_decoded_equally_in_chunks(ask, tokenizer):
         np.testing.assert_array_equal(values, some.outputs[name])
 
 
-def test_repeated_text_is_listed_once(ask, tokenizer):
-    def twice(examples):
-        places = [i for i, id in enumerate(examples.input_ids) if tokenizer.vocab[id] == "rollo"]
-        values = dict(zip(places, [5.0, 7.0], strict=True))
-        return logits(examples, start=values, end=values)
-
-    found = answered([ask(TEXT)], tokenizer, twice)
-    texts = [candidate["text"] for candidate in found.n_best(False)["q0"]]
-    assert texts[0] == "Rollo"
-    assert len(set(texts)) == len(texts) == 20
-    assert found.outputs["score"][0] == 14.0
-
-
-def test_span_is_in_order_and_at_most_max_answer_length_tokens(ask, tokenizer):
-    known = given(start={4: 9, 7: 3}, end={5: 1, 6: 5, 4: 0.5})
-    for length, text in ((2, "the norse"), (3, "the norse leader")):
-        settings = AnswerSettings(max_answer_length=length)
-        found = answered([ask("the norse leader was rollo")], tokenizer, known, settings)
-        assert found.best_texts == {"q0": text}
-
-
-def test_tokens_of_the_question_are_not_answers(ask, tokenizer):
-    known = given(start={0: 9, 1: 9, 3: 9}, end={0: 9, 2: 9, 6: 9})
-    found = answered([ask("king charles", "rollo ?")], tokenizer, known)
-    texts = {candidate["text"] for candidate in found.n_best(False)["q0"]}
-    assert texts == {"king", "charles", "king charles"}
-
-
 def test_null_score_is_the_lowest_of_all_windows(ask, tokenizer):
     def lowest_in_the_second(examples):
         first, second, *_ = examples.starts
@@ -311,15 +283,6 @@ def test_v2_gives_no_answer_above_the_threshold_and_the_best_at_it(served_tokeni
         # The empty answer is a candidate, in addition to the requested number of texts.
         assert outputs["nbest_answers"].shape == (1, 21)
         assert [*outputs["nbest_answers"][0, :2]] == [b"", b"rollo"]
-
-
-def test_context_without_words_gives_an_empty_answer(served_tokenizer):
-    outputs = served(KnownNetwork(), served_tokenizer, SMALL)(["who ?"] * 2, ["", "\u200b"])
-    assert [*outputs["answer"]] == [b"", b""]
-    assert [*outputs["start"]] == [-1, -1]
-    # The score of "no answer": there is nothing else to score.
-    assert [*outputs["score"]] == [*outputs["null_score"]]
-    np.testing.assert_array_equal(outputs["nbest_probabilities"], [[1, 0, 0, 0, 0]] * 2)
 
 
 def test_empty_batch_gives_no_answers(served_tokenizer):

@@ -15,8 +15,8 @@ from keras_bert.tasks.classification.glue import (
     read_glue,
     read_tfds,
 )
-from keras_bert.tasks.classification.tables import read_texts
 from keras_bert.tasks.prepared_tfds import find_prepared
+from keras_bert.tasks.tables import read_texts
 from tests.damaged_files import write_corrupt_parquet
 
 # FACTS.md, "Fine-tuning": text columns / label column of the official files, counted from 0.
