@@ -61,38 +61,30 @@ class TextWindows(NamedTuple):
     text: tf.Tensor
 
 
-class Parts(NamedTuple):
-    """The parts of texts in n windows, grouped by text.
+def split_tokens(
+    sizes: tf.Tensor, room: int | tf.Tensor, stride: int | tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Splits texts into windows of `room` tokens that start at every `stride` tokens.
 
-    Attributes:
-        text: the index of the text of each part, int32 [n].
-        start: the index in the text of its first token, int32 [n].
-        length: its number of tokens, int32 [n].
+    `sizes` are the numbers of tokens of the texts, int32 [B]; `room` and `stride` may differ
+    between the texts.
+
+    Returns:
+        For each window, int32 [n] each: the index of its text, the index in the text of its first
+        token, and its number of tokens. The windows of a text are consecutive.
     """
-
-    text: tf.Tensor
-    start: tf.Tensor
-    length: tf.Tensor
-
-
-def count_windows(sizes: tf.Tensor, room: int | tf.Tensor, stride: int | tf.Tensor) -> tf.Tensor:
-    """Returns the number of windows of each text, int32 [B], from its number of tokens, int32 [B].
-
-    A window has `room` tokens, and starts `stride` tokens after the one before it.
-    """
-    # One window, and one more for each stride that is needed to cover the rest of the text.
-    return 1 + tf.maximum(-((room - sizes) // stride), 0)
-
-
-def split_tokens(sizes: tf.Tensor, room: int | tf.Tensor, stride: int | tf.Tensor) -> Parts:
-    """Splits texts of `sizes` tokens into windows; all arguments are as for `count_windows`."""
-    counts = count_windows(sizes, room, stride)
+    counts = _count_windows(sizes, room, stride)
     room, stride = (tf.broadcast_to(value, tf.shape(sizes)) for value in (room, stride))
     ends = tf.cumsum(counts)
     text = row_ids(tf.concat([[0], ends], axis=0))
     nth = tf.range(tf.size(text)) - tf.gather(ends - counts, text)
     start = nth * tf.gather(stride, text)
-    return Parts(text, start, tf.minimum(tf.gather(sizes, text) - start, tf.gather(room, text)))
+    return text, start, tf.minimum(tf.gather(sizes, text) - start, tf.gather(room, text))
+
+
+def _count_windows(sizes: tf.Tensor, room: int | tf.Tensor, stride: int | tf.Tensor) -> tf.Tensor:
+    # One window, and one more for each stride that is needed to cover the rest of the text.
+    return 1 + tf.maximum(-((room - sizes) // stride), 0)
 
 
 def head_and_tail(tokens: tf.RaggedTensor, room: int) -> tuple[tf.RaggedTensor, tf.Tensor]:
@@ -129,7 +121,7 @@ def make_text_windows(
     """
     room = max_seq_length - 2
     starts, sizes = (tf.cast(of, tf.int32) for of in (tokens.row_starts(), tokens.row_lengths()))
-    counts = count_windows(sizes, room, stride)
+    counts = _count_windows(sizes, room, stride)
     # All windows of a text but the last are full. int32 would overflow for very long texts.
     more = tf.cast(counts - 1, tf.int64) * (max_seq_length - stride)
     with tf.control_dependencies(_too_many_tokens(tf.cast(sizes + 2, tf.int64) + more)):

@@ -138,10 +138,18 @@ def test_csv_keeps_quoted_text(write):
     assert texts.where(1).endswith("a.csv, line 4")
 
 
-def test_jsonl_labels_may_be_any_value(write):
+@pytest.mark.parametrize("form", ["lines", "list", "indented", "data"])
+def test_json_has_lines_or_a_list_with_labels_of_any_value(write, form):
     rows = [{"text": "a", "label": True}, {"text": "b", "label": ["x", "y"]}]
-    path = write("a.jsonl", "\n".join(map(json.dumps, rows)))
-    assert read_texts(path, ["text"], "label").labels == [True, ["x", "y"]]
+    contents = {
+        "lines": "\n".join(map(json.dumps, rows)),
+        "list": json.dumps(rows),
+        "indented": json.dumps({"data": rows}, indent=1),
+        "data": json.dumps({"version": 1, "data": rows}),
+    }
+    texts = read_texts(write("a.json", contents[form]), ["text"], "label")
+    assert (texts.first, texts.labels) == (["a", "b"], [True, ["x", "y"]])
+    assert texts.where(1).endswith(f"a.json, {'line' if form == 'lines' else 'item'} 2")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +167,7 @@ def test_jsonl_labels_may_be_any_value(write):
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"a.jsonl, line 2: is not JSON"),
         ("a.tsv", "text\tlabel\none\0\t1\n", r"a.tsv, line 2: has a NUL character"),
         ("a.csv", "text,label\none,1\ntw\0o,1\n", r"a.csv, line 3: has a NUL character; expec"),
-        ("a.jsonl", "[1]\n", r"a.jsonl, line 1: expected a JSON object, got '\[1\]'"),
+        ("a.jsonl", "3\n", r"a.jsonl, line 1: expected a JSON object, got 3"),
         ("a.jsonl", '{"text": "a"}\n', r"a.jsonl, line 1: has no 'label'; it has 'text'"),
         ("a.jsonl", '{"text": 3, "label": 1}', r"line 1: expected a text in 'text', got 3"),
     ],

@@ -30,7 +30,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -206,24 +206,20 @@ def _read_file(
     _, entities, tokens, *_ = rows[0].cells
     if tokens is not None and entities is None:
         return tagged(path, _sentences_of_words(path, rows), ner, tags_needed)
-    return _sentences_of_texts(path, rows, new_tokenizer(), tags_needed)
-
-
-def _log_unknown(source: str, tags: list[list[str]]) -> None:
-    if count := sum(row.count(UNKNOWN) for row in tags):
-        logging.warning(
-            "%s: the labels of %d words are unknown; they are not trained on or scored",
-            source,
-            count,
-        )
+    sentences, counts = _sentences_of_texts(path, rows, new_tokenizer(), tags_needed)
+    return tagged(path, sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
 
 
 def tagged(
-    source: str, sentences: list[Sentence], ner: NerSettings, tags_needed: bool = True
+    source: str,
+    sentences: list[Sentence],
+    ner: NerSettings,
+    tags_needed: bool = True,
+    counts: Mapping[str, int] | None = None,
 ) -> TaggedSentences:
     """Checks the tags of sentences, converts them to IOB2, and logs statistics.
 
-    `source` names the file or dataset in messages.
+    `source` names the file or dataset in messages. `counts` are those of the result.
 
     Raises:
         InputError: a tag is unknown or, with `strict`, violates the scheme; or there are no tags,
@@ -241,7 +237,12 @@ def tagged(
     tags = [to_iob2(row) for row in rows]
     num_entities = sum(tag.startswith("B") for row in tags for tag in row)
     logging.info("%s: %s, %d entities, scheme %s", source, size, num_entities, scheme)
-    _log_unknown(source, tags)
+    if num_unknown := sum(row.count(UNKNOWN) for row in tags):
+        logging.warning(
+            "%s: the labels of %d words are unknown; they are not trained on or scored",
+            source,
+            num_unknown,
+        )
     if num_disallowed:
         logging.warning(
             "%s: %d tags violate the scheme %s; they are read by the rules of conlleval",
@@ -249,7 +250,7 @@ def tagged(
             num_disallowed,
             scheme,
         )
-    return TaggedSentences(source, sentences, tags)
+    return TaggedSentences(source, sentences, tags, counts or {})
 
 
 def make_labels(train: TaggedSentences, saved: Sequence[str] | None) -> list[str]:
@@ -394,10 +395,12 @@ _COLUMNS = ("text", "entities", "tokens", "ner_tags", "tags")
 
 def _sentences_of_texts(
     path: str, rows: Sequence[Row], tokenizer: BertTokenizer, tags_needed: bool
-) -> TaggedSentences:
-    """Splits texts into words, converts their entities to tags, and logs statistics.
+) -> tuple[list[Sentence], dict[str, int]]:
+    """Splits texts into words, and converts their entities to IOB2 tags.
 
-    If not `tags_needed` and a text has no entities, not even an empty list, the result has no tags.
+    If not `tags_needed` and a text has no entities, not even an empty list, the sentences have no
+    tags. Also returns the numbers of entities that do not fit the words, under the names of
+    PROBLEMS.
     """
     has_tags = tags_needed or all(row.cells[1] is not None for row in rows)
     texts, entities = [], []
@@ -429,21 +432,14 @@ def _sentences_of_texts(
             sentences.append(Sentence(strings, tuple(tags), row.number, document, row.unit))
     if not sentences:
         raise InputError(f"{path}: contains no words; expected texts")
-    size = f"{len(sentences)} texts, {sum(len(s.words) for s in sentences)} words"
-    if not has_tags:
-        logging.info("%s: %s; not all have entities, so no scores are computed", path, size)
-        return TaggedSentences(path, sentences, None)
-    rows_of_tags = [list(sentence.tags) for sentence in sentences]
-    num_entities = sum(tag.startswith("B") for tags in rows_of_tags for tag in tags)
-    logging.info("%s: %s, %d entities", path, size, num_entities)
     if num_empty := len(texts) - len(sentences):
         logging.warning("%s: skipped %d texts without words", path, num_empty)
     for name, spans in problems.items():
         if spans:
             first = "; ".join(spans[:3])
             logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(spans), first)
-    counts = {name: len(spans) for name, spans in problems.items()}
-    return TaggedSentences(path, sentences, rows_of_tags, counts)
+    counts = {name: len(spans) for name, spans in problems.items()} if has_tags else {}
+    return sentences, counts
 
 
 def _sentences_of_words(path: str, rows: Sequence[Row]) -> list[Sentence]:
