@@ -76,7 +76,7 @@ def read_rows(
     else:
         lines = _csv(path) if ending == ".csv" else _tsv(path)
         header = list(no_header) or next(lines, (0, []))[1]
-        places = _places(path, header, columns, optional)
+        indices = _indices(path, header, columns, optional)
         for line, cells in lines:
             if len(cells) < len(header) and short_rows is not None:
                 short_rows.append(line)
@@ -86,7 +86,7 @@ def read_rows(
                     f"{path}, line {line}: expected {len(header)} columns, got {len(cells)}: "
                     f"{_quoted(cells)}"
                 )
-            yield Row(path, "line", line, [None if at is None else cells[at] for at in places])
+            yield Row(path, "line", line, [None if i is None else cells[i] for i in indices])
 
 
 def read_objects(path: Path) -> Iterator[tuple[str, int, Any]]:
@@ -171,11 +171,11 @@ def _cell(value: Any, where: str, column: str) -> Any:
     return cell
 
 
-def _places(
+def _indices(
     path: Path, header: Sequence[str], columns: Sequence[str], optional: Sequence[str]
 ) -> list[int | None]:
     """Returns the index of each requested column in the header; None for a missing one."""
-    index = {name: place for place, name in reversed([*enumerate(header)])}
+    index = {name: i for i, name in reversed([*enumerate(header)])}
     missing = [column for column in columns if column not in index]
     if missing:
         raise InputError(

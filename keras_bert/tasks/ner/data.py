@@ -610,10 +610,10 @@ def check_word_tags(
     checked = []
     for index, (words, row) in enumerate(zip(sentences, rows, strict=True)):
         check_same_length(**{f"words[{index}]": words, f"tags[{index}]": row})
-        for place, tag in enumerate(row):
+        for position, tag in enumerate(row):
             if tag not in tag_of:
                 raise InputError(
-                    f"tags[{index}][{place}] is {tag!r}; expected one of {', '.join(labels)}"
+                    f"tags[{index}][{position}] is {tag!r}; expected one of {', '.join(labels)}"
                 )
         checked.append(to_iob2([tag_of[tag] for tag in row]))
     return checked

@@ -64,7 +64,7 @@ def decode_entities(
     """Converts the labels of words to the outputs of `EntityTagger.predict` for texts.
 
     The first three arguments are as for `decode_tags`. `text`, strings [B], are the texts, and
-    `spans` the places of their words.
+    `spans` the offsets of their words.
     """
     inside, starts = entity_words(label_tags, labels)
     first = tf.where(starts)[:, 0]

@@ -77,10 +77,10 @@ class TextWords:
             The tokens of each word, ragged int32 [B, (W), (P)] with at least one token per word,
             and the offsets of the words.
         """
-        ids, *byte_places = self.tokenizer.tokenize_with_offsets(text)
+        ids, *byte_offsets = self.tokenizer.tokenize_with_offsets(text)
         counted = valid_utf8(text)
-        starts, ends = (byte_to_char_offsets(counted, places).values for places in byte_places)
-        byte_starts, byte_ends = (places.values for places in byte_places)
+        starts, ends = (byte_to_char_offsets(counted, x).values for x in byte_offsets)
+        byte_starts, byte_ends = (offsets.values for offsets in byte_offsets)
         first = tf.where(self._starts_word(ids, starts, ends))[:, 0]
         splits = tf.concat([first, ids.row_splits[-1:]], axis=0)
         last = splits[1:] - 1
@@ -124,6 +124,15 @@ class TextWords:
         initial &= _before(joins & period)
         continues = joins | _before(joins) | after_prefix | (period & touches & _before(initial))
         return tf.tensor_scatter_nd_update(opens, at[:, tf.newaxis], ~continues)
+
+
+def word_offsets(spans: Spans, row_splits: tf.Tensor) -> list[list[tuple[int, int]]]:
+    """Lists the (start, end) of the words of each text, in characters.
+
+    `row_splits`, [B + 1], are the indices of the first word of each text, followed by N.
+    """
+    offsets = list(zip(spans.starts.numpy().tolist(), spans.ends.numpy().tolist(), strict=True))
+    return [offsets[first:last] for first, last in pairwise(row_splits.numpy().tolist())]
 
 
 def _is_word(token: str, settings: TokenizerSettings) -> bool:
@@ -189,7 +198,7 @@ class TextWindows(NamedTuple):
     Attributes:
         input_ids: the field of `windows`.
         segment_ids: the field of `windows`.
-        windows: the windows and the places of the words in them.
+        windows: the windows and the positions of the words in them.
         text: the texts, strings [B].
         spans: the offsets of the N words in their texts.
     """
@@ -285,8 +294,7 @@ def prepare_texts(
     for chunk in prepared.chunks:
         windows, spans = chunk.inputs.windows, chunk.inputs.spans
         chunks.append(replace(chunk, inputs=windows))
-        places = list(zip(spans.starts.numpy().tolist(), spans.ends.numpy().tolist(), strict=True))
-        words += [places[first:last] for first, last in pairwise(windows.row_splits.numpy())]
+        words += word_offsets(spans, windows.row_splits)
     return replace(prepared, chunks=chunks), words
 
 

@@ -8,14 +8,13 @@ overlapping ones, the longest is used; both are counted, and the first ones are 
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.ner.processor import TextWords
+from keras_bert.tasks.ner.processor import TextWords, word_offsets
 from keras_bert.tasks.ner.tag_schemes import Entity, iob2_tags
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
@@ -54,9 +53,7 @@ def split_words(texts: Sequence[str], tokenizer: BertTokenizer) -> Iterator[Word
         words, spans = text_words.split(
             tf.constant(encode_texts(texts[first : first + _CHUNK_SIZE]))
         )
-        places = list(zip(spans.starts.numpy().tolist(), spans.ends.numpy().tolist(), strict=True))
-        for start, end in pairwise(words.row_splits.numpy().tolist()):
-            yield places[start:end]
+        yield from word_offsets(spans, words.row_splits)
 
 
 def fitted_tags(
@@ -72,21 +69,21 @@ def fitted_tags(
     has the names of PROBLEMS. `where` describes the text in them.
     """
 
-    def place(start: int, end: int) -> str:
+    def description(start: int, end: int) -> str:
         return f"{where}, characters {start} to {end}, {text[start:end]!r:.60}"
 
     spans: list[Entity] = []  # (type, first word, index after the last word)
     for kind, start, end in dict.fromkeys(entities):
         first, last = _covered(words, start, end)
         if first >= last:
-            problems["spans_without_words"].append(place(start, end))
+            problems["spans_without_words"].append(description(start, end))
             continue
         quoted = text[start:end]
         stripped = start + len(quoted) - len(quoted.lstrip()), start + len(quoted.rstrip())
         extended = words[first][0], words[last - 1][1]
         if extended != stripped:
             became = f"{text[slice(*extended)]!r:.60}"
-            problems["misaligned_spans"].append(f"{place(start, end)}, became {became}")
+            problems["misaligned_spans"].append(f"{description(start, end)}, became {became}")
         spans.append((kind, first, last))
     # The longest span in characters first.
     spans.sort(key=lambda span: (words[span[1]][0] - words[span[2] - 1][1], span[1]))
@@ -95,7 +92,7 @@ def fitted_tags(
     for kind, first, last in spans:
         # A span overlaps one that is at least as long only if its first or last word is in both.
         if is_taken[first] or is_taken[last - 1]:
-            overlap = place(words[first][0], words[last - 1][1])
+            overlap = description(words[first][0], words[last - 1][1])
             problems["overlapping_spans"].append(f"{overlap} ({kind})")
         else:
             separate.append((kind, first, last))

@@ -308,9 +308,9 @@ def _entries(path: Path) -> Iterator[tuple[str, Any, Any]]:
             yield where, item, item
             continue
         for index, paragraph in enumerate(_field(item, "paragraphs", list, where)):
-            place = f"{where}, paragraphs[{index}]"
-            for entry in _field(paragraph, "qas", list, place):
-                yield place, paragraph, entry
+            paragraph_at = f"{where}, paragraphs[{index}]"
+            for entry in _field(paragraph, "qas", list, paragraph_at):
+                yield paragraph_at, paragraph, entry
 
 
 def _answers(entry: Mapping[str, Any], where: str) -> tuple[Answer, ...] | None:
@@ -508,8 +508,8 @@ def _nearest(question: Question) -> Question | None:
         return None
     around = spans[max(touched[0] - 1, 0) : touched[-1] + 2]  # One more word on either side.
     pattern = re.compile(r"\s+".join(map(re.escape, words)))
-    places = [match.span() for match in pattern.finditer(context, around[0][0], around[-1][1])]
-    if not places:
+    matches = [match.span() for match in pattern.finditer(context, around[0][0], around[-1][1])]
+    if not matches:
         return None
-    start, end = min(places, key=lambda place: abs(place[0] - answer.start))
+    start, end = min(matches, key=lambda match: abs(match[0] - answer.start))
     return replace(question, answers=(Answer(context[start:end], start), *further))
