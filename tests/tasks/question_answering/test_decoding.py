@@ -318,16 +318,6 @@ def test_invalid_utf_8_bytes_are_kept_and_count_as_characters(served_tokenizer):
 
 
 @pytest.mark.slow
-def test_answer_does_not_depend_on_the_rest_of_the_batch(served_tokenizer):
-    ask = served(FixedNetwork(), served_tokenizer, SMALL)
-    together = ask([q.text for q in MIXED], [q.context for q in MIXED])
-    for i, question in enumerate(MIXED):
-        alone = ask([question.text], [question.context])
-        for name, values in together.items():
-            np.testing.assert_array_equal(values[i], alone[name][0], err_msg=name)
-
-
-@pytest.mark.slow
 def test_context_of_1_mb_is_read_to_its_end(served_tokenizer):
     context = "rollo swore fealty to the king in " * 30_000
     size = len(context) - 40
@@ -369,20 +359,3 @@ def test_windows_longer_than_the_model_allows_are_rejected(served_tokenizer):
     processor = SpanProcessor(served_tokenizer, AnswerSettings(max_seq_length=513))
     with pytest.raises(InputError, match="max_seq_length=513: expected at most the model's 512"):
         ServedQuestionAnswering(KnownNetwork(), processor)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("language", ["en", "de", "zh"])
-def test_answers_to_real_questions_equal_exhaustive_search(shared_data, language):
-    questions = load_questions(shared_data / "squad" / f"xquad.{language}.json")[::40]
-    vocab = shared_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt"
-    served_tokenizer = BertTokenizer(vocab, do_lower_case=False)
-    settings = AnswerSettings(128, 64, 40, version_2_with_negative=True)
-    network = FixedNetwork(null=3.0)
-    outputs = served(network, served_tokenizer, settings, graph=True)(
-        [q.text for q in questions], [q.context for q in questions]
-    )
-    check_answers(
-        outputs, questions, expected(questions, served_tokenizer, network, settings), settings
-    )
-    assert {text == b"" for text in outputs["answer"]} == {True, False}
