@@ -1,10 +1,10 @@
-r"""Fine-tunes BERT for named-entity recognition, on column files or on texts with spans.
+r"""Fine-tunes BERT for named-entity recognition, on column files or on texts with entities.
 
     keras-bert ner --train_file=train.conll --eval_file=dev.conll --test_file=test.conll \
         --init_checkpoint=bert --output_dir=out
 
-Files that end in .jsonl or .json are exports of annotation tools: texts with character spans. Files
-that end in .parquet or .arrow are tables of such texts.
+Files that end in .jsonl, .json, .parquet or .arrow have texts and their entities, with character
+offsets, or words and their tags.
 
 To resume an interrupted run, run the same command again.
 """
@@ -39,8 +39,8 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "train_file",
         "",
-        "File to train on: a column file, or texts with spans or words with tags (.jsonl, .json, "
-        ".parquet or .arrow).",
+        "File to train on: a column file, or texts with entities or words with tags (.jsonl, "
+        ".json, .parquet or .arrow).",
     )
     define.string("eval_file", "", "File to evaluate on after each epoch.")
     define.string("test_file", "", "File to predict. Default: --eval_file.")

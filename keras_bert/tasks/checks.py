@@ -3,13 +3,11 @@
 from collections.abc import Sequence, Sized
 from typing import Any
 
-import numpy as np
-
 from keras_bert.errors import InputError
 
 
 def check_strings(name: str, value: Any) -> list[str]:
-    """Checks a list, tuple or array of strings or bytes, and returns it as a list of strings."""
+    """Checks a column of strings or bytes, as for `check_list`; returns it as a list of strings."""
     items = check_list(name, value, "strings")
     for index, item in enumerate(items):
         if not isinstance(item, str | bytes):
@@ -20,26 +18,29 @@ def check_strings(name: str, value: Any) -> list[str]:
 
 
 def check_list(name: str, value: Any, what: str) -> list[Any]:
-    """Checks that an argument is a list, tuple or array, and returns it as a list.
+    """Checks that an argument is a list, a tuple, an array, or a column of pandas or Arrow.
 
     The error message contains `name`, the name of the argument, and `what`, the kind of items that
-    are expected, such as "strings".
+    are expected, such as "strings". Returns a list.
     """
-    if isinstance(value, np.ndarray) and value.ndim >= 1:
-        return value.tolist()
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return list(value)
+    # An array of NumPy or a column of pandas, or else of Arrow.
+    to_list = getattr(value, "tolist", None) or getattr(value, "to_pylist", None)
+    items = to_list() if to_list is not None else None
+    if not isinstance(items, list):  # An array of no dimensions has one item, not a list.
         raise InputError(
             f"{name} is {value!r:.60}, a {type(value).__name__}; expected a list of {what}"
         )
-    return list(value)
+    return items
 
 
 def check_same_length(**lists: Sequence[Any]) -> None:
     """Checks that lists, which are passed with their names as keywords, have the same length."""
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name} has {length} items" for name, length in lengths.items())
-        raise InputError(f"{found}; expected lists of the same length")
+        sizes = ", ".join(f"{name} has {length} items" for name, length in lengths.items())
+        raise InputError(f"{sizes}; expected lists of the same length")
 
 
 def check_not_empty(name: str, items: Sized) -> None:
@@ -62,9 +63,14 @@ def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[li
             f"{name} is a tuple of {len(value)} items; expected a list of strings"
             + ", or for pairs a tuple of two lists" * allow_pairs
         )
-    sides = tuple(check_strings(f"{name}[{index}]", side) for index, side in enumerate(value))
-    check_same_length(**{f"{name}[{index}]": side for index, side in enumerate(sides)})
-    return sides
+    return check_columns(name, value)
+
+
+def check_columns(name: str, columns: Sequence[Any]) -> tuple[list[str], ...]:
+    """Checks columns of strings, which must have the same length, and returns them as lists."""
+    checked = {f"{name}[{i}]": check_strings(f"{name}[{i}]", x) for i, x in enumerate(columns)}
+    check_same_length(**checked)
+    return tuple(checked.values())
 
 
 def check_validation_data(value: Any, expected: str) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ batch. A SavedModel runs the same `preprocess` and `decode` in its graph.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -27,34 +27,34 @@ CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
 _CHUNK_CHARACTERS = 2**22
 
 
-class NetworkInputs(Protocol):
-    """The result of `preprocess`: a NamedTuple with at least these fields.
-
-    Both are ragged int32 [n, (S)] for n sequences. Tasks that split long texts into windows have
-    several sequences per text.
-    """
-
-    input_ids: tf.RaggedTensor
-    segment_ids: tf.RaggedTensor
-
-
-class Processor(Protocol):
+class Processor:
     """The preprocessing of strings and the decoding of model outputs for a task, in TensorFlow.
 
     Attributes:
+        tokenizer: the tokenizer.
+        settings: the settings of the task.
         per_token: whether the model's outputs have one row per token, [T, ...]; otherwise they have
             one row per sequence, [n, ...].
     """
 
-    per_token: ClassVar[bool]
+    per_token: ClassVar[bool] = False
 
-    def preprocess(self, *texts: tf.Tensor) -> NetworkInputs:
-        """Converts B texts, strings [B] for each argument, into model inputs."""
+    def __init__(self, tokenizer: BertTokenizer, settings: Any):
+        self.tokenizer = tokenizer
+        self.settings = settings
 
-    def decode(
-        self, outputs: Mapping[str, tf.Tensor], inputs: NetworkInputs
-    ) -> dict[str, tf.Tensor]:
+    def preprocess(self, *texts: tf.Tensor) -> Any:
+        """Converts B texts, strings [B] for each argument, into model inputs.
+
+        Returns:
+            A NamedTuple with at least `input_ids` and `segment_ids`, ragged int32 [n, (S)] each,
+            for n sequences. Tasks that split long texts into windows have several per text.
+        """
+        raise NotImplementedError
+
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Any) -> dict[str, tf.Tensor]:
         """Converts model outputs into answers {name: [B, ...]}, one row per text."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Chunk:
     """The result of one `preprocess` call, and its place among the results of all chunks.
 
     Attributes:
-        inputs: the result, which has the fields of NetworkInputs.
+        inputs: the result, a NamedTuple; see `Processor.preprocess`.
         rows: the slice of its sequences among those of all chunks.
         tokens: the slice of its tokens among those of all chunks.
     """
@@ -86,7 +86,7 @@ class Prepared:
 
 
 def prepare(
-    preprocess: Callable[..., NetworkInputs],
+    preprocess: Callable[..., Any],
     columns: Sequence[Sequence[Any]],
     chunk_size: int | None = CHUNK_SIZE,
     tokenizer: BertTokenizer | None = None,
@@ -115,7 +115,9 @@ def prepare(
                 of_chunk = slice(rows, rows + more_rows), slice(tokens, tokens + more_tokens)
                 chunks.append(Chunk(inputs, *of_chunk))
                 rows, tokens = rows + more_rows, tokens + more_tokens
-            _check_memory(part.stop, rows, tokens)
+            # A second copy of the token ids and the segment ids, int32 each.
+            what = f"{rows} sequences of the first {part.stop} texts have {tokens} tokens, which"
+            check_memory(what, 8 * tokens)
             advance(part.stop - part.start)
     if tokenizer is not None:
         texts = (text for row in zip(*columns, strict=True) for v in row for text in _strings(v))
@@ -124,9 +126,7 @@ def prepare(
     return Prepared(Examples(np.concatenate(ids), np.concatenate(segments), starts), chunks)
 
 
-def _preprocessed(
-    preprocess: Callable[..., NetworkInputs], chunk: Sequence[Sequence[Any]]
-) -> Iterator[NetworkInputs]:
+def _preprocessed(preprocess: Callable[..., Any], chunk: Sequence[Sequence[Any]]) -> Iterator[Any]:
     """Preprocesses a chunk, in halves if its windows have too many tokens for one call."""
     try:
         yield preprocess(*map(as_tensor, chunk))
@@ -156,12 +156,6 @@ def _chunk_slices(columns: Sequence[Sequence[Any]], chunk_size: int | None) -> I
 
 def _strings(value: Any) -> Sequence[Any]:
     return [value] if isinstance(value, str | bytes) else value
-
-
-def _check_memory(texts: int, rows: int, tokens: int) -> None:
-    # A second copy of the token ids and the segment ids, int32 each.
-    what = f"{rows} sequences of the first {texts} texts have {tokens} tokens, which"
-    check_memory(what, 8 * tokens)
 
 
 def check_memory(what: str, needed: int) -> None:

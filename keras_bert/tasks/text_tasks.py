@@ -1,24 +1,16 @@
 """Provides preprocessing and serving signatures for the tasks that operate on whole texts."""
 
-from typing import Any, ClassVar
-
 import tensorflow as tf
 
 from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows, same_shape
 from keras_bert.export.network import Network
 from keras_bert.export.saved_model import ServedTask, Steps
+from keras_bert.tasks.prepared import Processor
 from keras_bert.text.padding import Segments, combine_segments
-from keras_bert.text.tokenizer import BertTokenizer
 
 
-class TextProcessor:
+class TextProcessor(Processor):
     """Converts texts or pairs of texts into model inputs; subclasses implement `decode`."""
-
-    per_token: ClassVar[bool] = False
-
-    def __init__(self, tokenizer: BertTokenizer, settings: Any):
-        self.tokenizer = tokenizer
-        self.settings = settings
 
     def preprocess(self, text: tf.Tensor, text_pair: tf.Tensor | None = None) -> Segments:
         """Tokenizes texts [B] or pairs of texts, [B] each, truncated to `max_seq_length` tokens."""

@@ -1,8 +1,7 @@
-"""Builds encoder inputs from token ids: adds special tokens, truncates and pads.
+"""Builds encoder inputs from token ids: adds special tokens and truncates.
 
-    input_ids    [CLS] a1 a2 [SEP] b1 [SEP] [PAD] [PAD]
-    input_mask     1   1  1    1   1    1     0     0
-    segment_ids    0   0  0    0   1    1     0     0
+    input_ids    [CLS] a1 a2 [SEP] b1 [SEP]
+    segment_ids    0   0  0    0   1    1
 
 The ops are from core TensorFlow: TensorFlow Serving 2.18 and 2.19 lack tensorflow-text's trimmers.
 """
@@ -80,33 +79,3 @@ def combine_segments(
     splits = tf.cast(splits, tf.int64)
     ids, segments = (tf.RaggedTensor.from_row_splits(v, splits, validate=False) for v in values)
     return Segments(ids, segments, truncated)
-
-
-def pad_segments(
-    a: tf.RaggedTensor,
-    b: tf.RaggedTensor | None = None,
-    *,
-    max_seq_length: int,
-    cls_token_id: int,
-    sep_token_id: int,
-    pad_token_id: int = 0,
-) -> dict[str, tf.Tensor]:
-    """Combines one or two segments like `combine_segments`, and pads them to `max_seq_length`.
-
-    Returns:
-        `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` (1 for b and the
-        [SEP] after it), each int32 [B, S].
-    """
-    ids, segments, _ = combine_segments(
-        a,
-        b,
-        max_seq_length=max_seq_length,
-        cls_token_id=cls_token_id,
-        sep_token_id=sep_token_id,
-    )
-    shape = [None, max_seq_length]
-    return {
-        "input_ids": ids.to_tensor(pad_token_id, shape=shape),
-        "input_mask": tf.ones_like(ids).to_tensor(0, shape=shape),
-        "segment_ids": segments.to_tensor(0, shape=shape),
-    }

@@ -1,10 +1,27 @@
-"""Fits long texts into the window of a model: as a head and a tail, or as several windows.
+"""Splits texts, contexts and sentences into windows of a limited number of tokens.
+
+Texts and contexts are split at a fixed stride (`split_tokens`), or are shortened to one window:
 
     tokens         a b c d e f g h i j            10 tokens, room for 4
     head_and_tail  a h i j                        1 in the head, 3 in the tail
     windows        a b c d   c d e f   e f g h   g h i j      stride 2
 
-Texts that fit keep all their tokens, in one window. B texts, n windows.
+Sentences are split between words, and each word belongs to one window:
+
+    words      [[[johan ##son] [visits] [] [ulm]] [[hi]]]     ragged [B, (W), (P)]
+    tokens       johan ##son visits [UNK] ulm hi              a word without tokens becomes [UNK]
+    windows    [CLS] johan ##son visits [SEP]                 ragged [n, (S)]
+               [CLS] visits [UNK] ulm [SEP]
+               [CLS] hi [SEP]
+    labels       -1    1     -1     0    -1   -1  -1 0 3 -1   one label per word, at its first token
+
+What fits keeps all its tokens, in one window. A longer sentence is split into windows of whole
+words that overlap by half; each word is labeled only in the window that has the most context around
+it. With document context, windows are extended on both sides with words of the same document, which
+are not labeled there.
+
+B texts or sentences, W words of one sentence, N words of all sentences, P tokens of a word, n
+windows, S tokens of one window.
 """
 
 from typing import NamedTuple
@@ -14,11 +31,14 @@ import tensorflow as tf
 from keras_bert.errors import InputError
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import combine_segments
+from keras_bert.text.tokenizer import BertTokenizer
 
 # The maximum number of tokens that the windows of one call have together. `make_text_windows`
 # needs about 50 bytes for each, and counts them in int32.
 MAX_WINDOW_TOKENS = 2**23
 _HEAD_SHARE = 4  # The head has one in four tokens: 128 of 510 in Sun et al. 2019, section 5.3.1.
+
+# --- texts and contexts ---
 
 
 class TooManyTokens(InputError):
@@ -41,11 +61,28 @@ class TextWindows(NamedTuple):
     text: tf.Tensor
 
 
-def count_windows(sizes: tf.Tensor, room: int | tf.Tensor, stride: int | tf.Tensor) -> tf.Tensor:
-    """Returns the number of windows of each text, int32 [B], from its number of tokens, int32 [B].
+def split_tokens(
+    sizes: tf.Tensor, room: int | tf.Tensor, stride: int | tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Splits texts into windows of `room` tokens that start at every `stride` tokens.
 
-    A window has `room` tokens, and starts `stride` tokens after the one before it.
+    `sizes` are the numbers of tokens of the texts, int32 [B]; `room` and `stride` may differ
+    between the texts.
+
+    Returns:
+        For each window, int32 [n] each: the index of its text, the index in the text of its first
+        token, and its number of tokens. The windows of a text are consecutive.
     """
+    counts = _count_windows(sizes, room, stride)
+    room, stride = (tf.broadcast_to(value, tf.shape(sizes)) for value in (room, stride))
+    ends = tf.cumsum(counts)
+    text = row_ids(tf.concat([[0], ends], axis=0))
+    nth = tf.range(tf.size(text)) - tf.gather(ends - counts, text)
+    start = nth * tf.gather(stride, text)
+    return text, start, tf.minimum(tf.gather(sizes, text) - start, tf.gather(room, text))
+
+
+def _count_windows(sizes: tf.Tensor, room: int | tf.Tensor, stride: int | tf.Tensor) -> tf.Tensor:
     # One window, and one more for each stride that is needed to cover the rest of the text.
     return 1 + tf.maximum(-((room - sizes) // stride), 0)
 
@@ -57,15 +94,12 @@ def head_and_tail(tokens: tf.RaggedTensor, room: int) -> tuple[tf.RaggedTensor, 
         The remaining tokens, ragged [B, (at most room)], and whether any were removed, bool [B].
     """
     starts, sizes = (tf.cast(of, tf.int32) for of in (tokens.row_starts(), tokens.row_lengths()))
-    kept = tf.minimum(sizes, room)
-    splits = tf.concat([[0], tf.cumsum(kept)], axis=0)
-    row = row_ids(splits)
-    place = tf.range(splits[-1]) - tf.gather(splits, row)
-    removed = tf.gather(sizes - kept, row)
-    place += tf.where(place < room // _HEAD_SHARE, 0, removed)
-    values = tf.gather(tokens.values, tf.gather(starts, row) + place)
-    shortened = tf.RaggedTensor.from_row_splits(values, tf.cast(splits, tf.int64), validate=False)
-    return shortened, sizes > room
+    lengths = tf.minimum(sizes, room)
+    index = tf.ragged.range(lengths)
+    text = row_ids(index.row_splits)
+    removed = tf.where(index.values < room // _HEAD_SHARE, 0, tf.gather(sizes - lengths, text))
+    values = tf.gather(tokens.values, tf.gather(starts, text) + index.values + removed)
+    return index.with_values(values), sizes > room
 
 
 def make_text_windows(
@@ -87,21 +121,13 @@ def make_text_windows(
     """
     room = max_seq_length - 2
     starts, sizes = (tf.cast(of, tf.int32) for of in (tokens.row_starts(), tokens.row_lengths()))
-    counts = count_windows(sizes, room, stride)
+    counts = _count_windows(sizes, room, stride)
     # All windows of a text but the last are full. int32 would overflow for very long texts.
     more = tf.cast(counts - 1, tf.int64) * (max_seq_length - stride)
     with tf.control_dependencies(_too_many_tokens(tf.cast(sizes + 2, tf.int64) + more)):
-        ends = tf.cumsum(counts)
-    text = row_ids(tf.concat([[0], ends], axis=0))
-    offset = stride * (tf.range(tf.size(text)) - tf.gather(ends - counts, text))
-    length = tf.minimum(tf.gather(sizes, text) - offset, room)
-    first = tf.gather(starts, text) + offset
-    splits = tf.concat([[0], tf.cumsum(length)], axis=0)
-    window = row_ids(splits)
-    place = tf.range(splits[-1]) - tf.gather(splits, window) + tf.gather(first, window)
-    parts = tf.RaggedTensor.from_row_splits(
-        tf.gather(tokens.values, place), tf.cast(splits, tf.int64), validate=False
-    )
+        text, start, length = split_tokens(tf.identity(sizes), room, stride)
+    first = tf.gather(starts, text) + start
+    parts = tf.gather(tokens.values, tf.ragged.range(first, first + length))
     segments = combine_segments(
         parts,
         max_seq_length=max_seq_length,
@@ -132,3 +158,214 @@ def _too_many_tokens(window_tokens: tf.Tensor) -> list[tf.Operation]:
     if total > MAX_WINDOW_TOKENS:
         raise TooManyTokens(problem)
     return []
+
+
+# --- sentences of words ---
+
+
+class WordWindows(NamedTuple):
+    """The windows of some sentences.
+
+    Attributes:
+        input_ids: ragged int32 [n, (S)], with [CLS] and [SEP].
+        segment_ids: ragged int32 [n, (S)], all 0.
+        first_tokens: int64 [N], the index in `input_ids.values` of each word's first token, in the
+            window that labels the word.
+        word_lengths: int64 [N], the number of tokens of each word in the windows.
+        row_splits: int64 [B + 1], the index of the first word of each sentence, followed by N.
+    """
+
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+    first_tokens: tf.Tensor
+    word_lengths: tf.Tensor
+    row_splits: tf.Tensor
+
+
+def word_windows(
+    words: tf.RaggedTensor,
+    tokenizer: BertTokenizer,
+    max_seq_length: int,
+    documents: tf.Tensor | None = None,
+) -> WordWindows:
+    """Splits sentences of words into windows of at most `max_seq_length` tokens (3 or more).
+
+    `words` are the tokens of each word, ragged int32 [B, (W), (P)]. Words longer than a window are
+    truncated, and a sentence without words has no window. For document context, `documents` has the
+    document of each sentence, int [B]; the sentences of a document must be adjacent.
+    """
+    room = max_seq_length - 2
+    tokens = _visible_tokens(words.values, room, tokenizer.unk_token_id)
+    boundaries = _WordBoundaries(tokens.row_splits, room)
+    sentences = tf.cast(words.row_splits, tf.int64)
+    first, last = _split(boundaries, sentences)
+    window_of = _labeling_windows(boundaries, sentences, first, last)
+    if documents is not None:
+        first, last = _extended(
+            boundaries, _document_words(sentences, documents, last), first, last
+        )
+
+    starts, ends = boundaries.start_of(first), boundaries.start_of(last)
+    segments = combine_segments(
+        tf.gather(tokens.values, tf.ragged.range(starts, ends)),
+        max_seq_length=max_seq_length,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    shift = 1 + segments.input_ids.row_starts() - starts
+    return WordWindows(
+        segments.input_ids,
+        segments.segment_ids,
+        first_tokens=boundaries.starts[:-1] + tf.gather(shift, window_of),
+        word_lengths=tokens.row_lengths(),
+        row_splits=sentences,
+    )
+
+
+class _WordBoundaries:
+    """Converts between word boundaries and token indices.
+
+    A word boundary is given as the index of the word after it, from 0 to N. Token indices count the
+    tokens of all words.
+    """
+
+    def __init__(self, starts: tf.Tensor, room: int):
+        self.starts = tf.cast(starts, tf.int64)  # [N + 1]: the first token of each word, then T.
+        self.room = room
+        word_of = tf.cast(row_ids(self.starts), tf.int64)
+        self._at_or_before = tf.concat([word_of, [tf.size(starts, tf.int64) - 1]], axis=0)
+        self._at_or_after = tf.concat([[tf.constant(0, tf.int64)], word_of + 1], axis=0)
+        self._last = self.starts[-1]
+
+    def start_of(self, words: tf.Tensor) -> tf.Tensor:
+        return tf.gather(self.starts, words)
+
+    def at_or_before(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Returns the last word boundary at or before each token index."""
+        return tf.gather(self._at_or_before, tf.minimum(tokens, self._last))
+
+    def at_or_after(self, tokens: tf.Tensor) -> tf.Tensor:
+        """Returns the first word boundary at or after each token index."""
+        return tf.gather(self._at_or_after, tf.maximum(tokens, 0))
+
+    def end_of_window(self, first: tf.Tensor) -> tf.Tensor:
+        """Returns the last word boundary at which a window that starts with `first` can end."""
+        return self.at_or_before(self.start_of(first) + self.room)
+
+
+def _visible_tokens(words: tf.RaggedTensor, room: int, unk_token_id: int) -> tf.RaggedTensor:
+    """Truncates words to `room` tokens and replaces empty words by [UNK]; returns [N, (P)]."""
+    counts = words.row_lengths()
+    values = tf.concat([words.values, [unk_token_id]], axis=0)
+    starts = tf.where(counts > 0, words.row_starts(), tf.size(words.values, tf.int64))
+    return tf.gather(values, tf.ragged.range(starts, starts + tf.clip_by_value(counts, 1, room)))
+
+
+def _split(boundaries: _WordBoundaries, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Splits sentences into windows; returns each window's first word, and the word after its last.
+
+    For each word, there is one possible window that ends with it: the longest one that fits. The
+    next window starts about half a window later. The next window of every possible window is
+    computed in one table. The result has the windows that can be reached from the first window of
+    each sentence.
+    """
+    sentences_with_words = tf.boolean_mask(sentences[:-1], sentences[1:] > sentences[:-1])
+    row = row_ids(sentences)
+    begin, end = tf.gather(sentences, row), tf.gather(sentences, row + 1)  # [N]
+    # For each word, the first word of the possible window that ends with it.
+    after = boundaries.starts[1:]
+    first = tf.maximum(begin, boundaries.at_or_after(after - boundaries.room))
+
+    def all_windows() -> tf.Tensor:
+        # The next window starts in the middle of this one, or later so that one more word fits.
+        following = tf.concat([after[1:], after[-1:]], axis=0)
+        least = tf.maximum((boundaries.start_of(first) + after) // 2, following - boundaries.room)
+        next_first = tf.maximum(first + 1, boundaries.at_or_after(least))
+        next_last = tf.minimum(end, boundaries.end_of_window(next_first)) - 1
+        return _reached(starting, next_last, is_last)
+
+    ends = tf.gather(end, sentences_with_words)
+    starting = tf.minimum(ends, boundaries.end_of_window(sentences_with_words)) - 1
+    is_last = tf.concat([row[1:] != row[:-1], tf.ones_like(row[:1], tf.bool)], axis=0)
+    last = tf.cond(
+        tf.reduce_all(starting == ends - 1), lambda: tf.where(is_last)[:, 0], all_windows
+    )
+    return tf.gather(first, last), last + 1
+
+
+def _reached(starting: tf.Tensor, following: tf.Tensor, is_end: tf.Tensor) -> tf.Tensor:
+    """Follows links from the starting words to the ends; returns the visited words, sorted.
+
+    `following`, [N], is the word that each word links to; an end links to itself. `is_end`, bool
+    [N], marks the ends. Each step doubles the number of links followed at once, so N words take
+    log N steps.
+    """
+
+    def is_unfinished(reached: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
+        return ~tf.reduce_all(tf.gather(is_end, tf.gather(following, starting)))
+
+    def step(reached: tf.Tensor, following: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        more = tf.gather(following, tf.where(reached))
+        return _marked(reached, more), tf.gather(following, following)
+
+    reached = _marked(is_end, starting[:, tf.newaxis])
+    # After k steps, 2^k words of each path are marked, and `following` skips 2^k words.
+    reached, _ = tf.while_loop(is_unfinished, step, (reached, following), parallel_iterations=1)
+    return tf.where(reached)[:, 0]
+
+
+def _marked(marks: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+    return tf.tensor_scatter_nd_update(marks, words, tf.ones_like(words[:, 0], tf.bool))
+
+
+def _labeling_windows(
+    boundaries: _WordBoundaries, sentences: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+) -> tf.Tensor:
+    """Returns the index of the window that labels each word, int32 [N].
+
+    If a word is in two windows, it has little context after it in the earlier one, and little
+    before it in the later one. It is labeled in the window where this context is longer.
+    """
+    earlier_end, later_first = last[:-1], first[1:]
+    middles = boundaries.starts[:-1] + boundaries.starts[1:]  # Twice the middle of each word.
+    border = tf.searchsorted(
+        middles,
+        boundaries.start_of(earlier_end) + boundaries.start_of(later_first),
+        side="right",
+        out_type=tf.int64,
+    )
+    # Between two sentences, both bounds are the first word of the later sentence.
+    border = tf.clip_by_value(border, tf.minimum(later_first, earlier_end), earlier_end)
+    ends = tf.concat([[0], border, sentences[-1:]], axis=0)
+    return row_ids(ends)
+
+
+def _document_words(
+    sentences: tf.Tensor, documents: tf.Tensor, last: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the first word of each window's document, and the word after its last word."""
+    documents = tf.convert_to_tensor(documents)
+    is_new = tf.concat([[True], documents[1:] != documents[:-1]], axis=0)[: tf.size(documents)]
+    starts = tf.concat([tf.boolean_mask(sentences[:-1], is_new), sentences[-1:]], axis=0)
+    document = tf.gather(row_ids(starts), last - 1)
+    return tf.gather(starts, document), tf.gather(starts, document + 1)
+
+
+def _extended(
+    boundaries: _WordBoundaries,
+    document: tuple[tf.Tensor, tf.Tensor],
+    first: tf.Tensor,
+    last: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Extends each window on both sides with whole words of its document, up to the length limit.
+
+    Takes and returns the first word of each window, and the word after its last one.
+    """
+    start, end = boundaries.start_of(first), boundaries.start_of(last)
+    spare = boundaries.room - (end - start)
+    before = start - boundaries.start_of(document[0])
+    after = boundaries.start_of(document[1]) - end
+    left = tf.minimum(before, tf.maximum(spare // 2, spare - after))
+    first = boundaries.at_or_after(start - left)
+    right = tf.minimum(after, spare - (start - boundaries.start_of(first)))
+    return first, boundaries.at_or_before(end + right)

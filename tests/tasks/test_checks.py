@@ -1,6 +1,7 @@
 """Tests argument checks: errors name the argument, its value and the expected value."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from keras_bert.errors import InputError
@@ -15,9 +16,17 @@ from keras_bert.tasks.checks import (
 
 @pytest.mark.parametrize(
     "value",
-    [["a", "b"], ("a", "b"), np.array(["a", "b"]), np.array(["a", b"b"], object), [b"a", "b"]],
+    [
+        ["a", "b"],
+        ("a", "b"),
+        [b"a", "b"],
+        np.array(["a", "b"]),
+        np.array(["a", b"b"], object),
+        pa.array(["a", "b"]),
+        pa.chunked_array([["a"], ["b"]]),
+    ],
 )
-def test_lists_tuples_and_arrays_of_strings_are_accepted(value):
+def test_lists_tuples_arrays_and_columns_of_strings_are_accepted(value):
     strings = check_strings("texts", value)
     assert strings == ["a", "b"]
     assert {type(text) for text in strings} == {str}

@@ -23,8 +23,8 @@ from keras_bert.tasks.fill_mask import (
 from keras_bert.tasks.load import load
 from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import prepare
-from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
+from tests.padded_rows import padded_rows
 
 # One mask; two; none; two, of which one is beyond the length.
 TEXTS = [
@@ -330,12 +330,7 @@ def signatures(served_filler):
 
 @pytest.mark.slow
 def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
-    ids = pad_segments(
-        tokenizer.tokenize(tf.constant(SERVED_TEXTS)),
-        max_seq_length=LENGTH,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-    )
+    ids = padded_rows(tokenizer, LENGTH, SERVED_TEXTS)
     row, place = np.nonzero(ids["input_ids"].numpy() == tokenizer.mask_token_id)
     assert np.bincount(row, minlength=len(SERVED_TEXTS)).tolist() == SERVED_MASKS
     everywhere = np.tile(np.arange(LENGTH, dtype=np.int32), [len(SERVED_TEXTS), 1])

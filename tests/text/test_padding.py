@@ -1,53 +1,36 @@
-"""Tests of padding segments to [CLS] a [SEP] (b [SEP]): truncation, masks and segment ids."""
+"""Segments [CLS] a [SEP] (b [SEP]): truncation and segment ids."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.text.padding import combine_segments, pad_segments
+from keras_bert.text.padding import combine_segments
 
-CLS, SEP, PAD = 101, 102, 0
-
-
-def packed(a, b=None, length=8):
-    a = tf.ragged.constant(a, tf.int32, ragged_rank=1)
-    b = None if b is None else tf.ragged.constant(b, tf.int32, ragged_rank=1)
-    return pad_segments(
-        a, b, max_seq_length=length, cls_token_id=CLS, sep_token_id=SEP, pad_token_id=PAD
-    )
+CLS, SEP = 101, 102
 
 
-def test_one_segment():
-    out = packed([[7, 8], []])
-    assert out["input_ids"].numpy().tolist() == [
-        [CLS, 7, 8, SEP, 0, 0, 0, 0],
-        [CLS, SEP, 0, 0, 0, 0, 0, 0],
-    ]
-    assert out["input_mask"].numpy().tolist() == [[1, 1, 1, 1, 0, 0, 0, 0], [1, 1] + [0] * 6]
-    assert not out["segment_ids"].numpy().any()
+def combined(a, b=None, length=8):
+    sides = [tf.ragged.constant(side, tf.int32, ragged_rank=1) for side in (a, b) if side]
+    return combine_segments(*sides, max_seq_length=length, cls_token_id=CLS, sep_token_id=SEP)
 
 
-def test_two_segments():
-    out = packed([[7, 8]], [[9]])
-    assert out["input_ids"].numpy().tolist() == [[CLS, 7, 8, SEP, 9, SEP, 0, 0]]
-    assert out["input_mask"].numpy().tolist() == [[1, 1, 1, 1, 1, 1, 0, 0]]
-    assert out["segment_ids"].numpy().tolist() == [[0, 0, 0, 0, 1, 1, 0, 0]]
-
-
-def test_all_outputs_are_int32_of_the_full_length():
-    for out in (packed([[7]]), packed([[7]], [[8]]), packed([[]], [[]])):
-        assert {(v.dtype, tuple(v.shape)) for v in out.values()} == {(tf.int32, (1, 8))}
-
-
-def test_single_segment_is_truncated_at_its_end():
-    out = packed([list(range(1, 20))])
-    assert out["input_ids"].numpy().tolist() == [[CLS, 1, 2, 3, 4, 5, 6, SEP]]
-
-
-def test_second_of_two_equal_segments_is_truncated_first():
-    out = packed([[1, 2, 3]], [[4, 5, 6]])
-    assert out["input_ids"].numpy().tolist() == [[CLS, 1, 2, 3, SEP, 4, 5, SEP]]
+@pytest.mark.parametrize(
+    ("a", "b", "ids", "segment_ids"),
+    [
+        ([[7, 8], []], None, [[CLS, 7, 8, SEP], [CLS, SEP]], [[0] * 4, [0] * 2]),
+        ([[7, 8]], [[9]], [[CLS, 7, 8, SEP, 9, SEP]], [[0, 0, 0, 0, 1, 1]]),
+        ([[]], [[]], [[CLS, SEP, SEP]], [[0, 0, 1]]),
+        ([[*range(1, 20)]], None, [[CLS, 1, 2, 3, 4, 5, 6, SEP]], [[0] * 8]),
+        # Of two equally long segments, the second one is truncated first.
+        ([[1, 2, 3]], [[4, 5, 6]], [[CLS, 1, 2, 3, SEP, 4, 5, SEP]], [[0] * 5 + [1] * 3]),
+    ],
+)
+def test_segments_have_special_tokens_and_ids(a, b, ids, segment_ids):
+    segments = combined(a, b)
+    assert segments.input_ids.to_list() == ids
+    assert segments.segment_ids.to_list() == segment_ids
+    assert {segments.input_ids.dtype, segments.segment_ids.dtype} == {tf.int32}
 
 
 def test_pairs_are_truncated_one_token_at_a_time_from_the_longer_segment():
@@ -56,47 +39,32 @@ def test_pairs_are_truncated_one_token_at_a_time_from_the_longer_segment():
     for length in (5, 8, 9, 16):
         a = [list(range(100, 100 + n)) for n, _ in lengths]
         b = [list(range(200, 200 + n)) for _, n in lengths]
-        ids = packed(a, b, length)["input_ids"].numpy()
-        for row, left, right in zip(ids, a, b, strict=True):
+        segments = combined(a, b, length)
+        expected, truncated = [], []
+        for left, right in zip(a, b, strict=True):
             left, right = list(left), list(right)
+            truncated.append(len(left) + len(right) > length - 3)
             while len(left) + len(right) > length - 3:
                 (left if len(left) > len(right) else right).pop()
-            expected = [CLS, *left, SEP, *right, SEP]
-            assert row.tolist() == expected + [PAD] * (length - len(expected))
-
-
-@pytest.mark.parametrize(
-    ("lengths", "expected"),
-    [([(6,), (7,), (0,)], [False, True, False]), ([(5, 0), (6, 0), (2, 4), (3, 2)], [0, 1, 1, 0])],
-)
-def test_rows_that_lose_tokens_are_marked_as_truncated(lengths, expected):
-    sides = [tf.ragged.constant([[7] * n for n in side], tf.int32) for side in zip(*lengths)]  # noqa: B905
-    combined = combine_segments(*sides, max_seq_length=8, cls_token_id=CLS, sep_token_id=SEP)
-    assert combined.truncated.numpy().tolist() == [bool(value) for value in expected]
-
-
-def test_padding_uses_the_given_id():
-    a = tf.ragged.constant([[7]], tf.int32)
-    out = pad_segments(a, max_seq_length=4, cls_token_id=1, sep_token_id=2, pad_token_id=9)
-    assert out["input_ids"].numpy().tolist() == [[1, 7, 2, 9]]
+            expected.append([CLS, *left, SEP, *right, SEP])
+        assert segments.input_ids.to_list() == expected
+        assert segments.truncated.numpy().tolist() == truncated
+    assert combined([[7] * 6, [7] * 7, []]).truncated.numpy().tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize(("b", "least"), [(None, 3), ([[1]], 5)])
 def test_too_short_length_is_rejected(b, least):
-    packed([[1]], b, least)
+    combined([[1]], b, least)
     with pytest.raises(InputError, match=f"at least {least} .*got {least - 1}"):
-        packed([[1]], b, least - 1)
+        combined([[1]], b, least - 1)
 
 
 def test_uses_core_ops_only():
     spec = tf.RaggedTensorSpec([None, None], tf.int32)
     function = tf.function(
-        lambda a, b: pad_segments(a, b, max_seq_length=8, cls_token_id=CLS, sep_token_id=SEP)
+        lambda a, b: combine_segments(a, b, max_seq_length=8, cls_token_id=CLS, sep_token_id=SEP)
     ).get_concrete_function(spec, spec)
     graph = function.graph.as_graph_def()
-    ops = {node.op for part in [graph, *graph.library.function] for node in _nodes(part)}
-    assert not [op for op in ops if op.startswith(("TFText", "RaggedTensorToVariant", "Trim"))]
-
-
-def _nodes(part):
-    return part.node if isinstance(part, tf.compat.v1.GraphDef) else part.node_def
+    nodes = [*graph.node, *(node for part in graph.library.function for node in part.node_def)]
+    prefixes = ("TFText", "RaggedTensorToVariant", "Trim")
+    assert not [node.op for node in nodes if node.op.startswith(prefixes)]

@@ -1,8 +1,7 @@
 """Classification and regression of texts and pairs of texts.
 
-tables.py       rows and texts of TSV, CSV, JSONL, Parquet and Arrow files
 glue.py         the tasks of GLUE: their labels, metrics and files
-data.py         the examples of a run: glue.py or tables.py; labels as numbers
+data.py         the examples of a run: glue.py or files (../tables.py); labels as numbers
 processor.py    texts to tokens, examples; labels and problem type of a checkpoint
 metrics.py      the training objective, official metrics
 decoding.py     logits to labels, prediction files

@@ -28,9 +28,9 @@ from keras_bert.tasks.classification.glue import (
     read_glue,
     read_tfds,
 )
-from keras_bert.tasks.classification.tables import Splits, Texts, read_texts
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.long_text import LongText
+from keras_bert.tasks.tables import Splits, Texts, read_texts
 
 DEFAULT_METRICS = {
     "single_label": ("accuracy", "f1_macro"),
@@ -279,29 +279,29 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
     """
     if problem_type == "regression":
         return ()
-    found: dict[str, int] = {}  # The index of the first example of each class.
+    classes: dict[str, int] = {}  # The index of the first example of each class.
     num_labels = 0
     for index in range(len(texts)):
         names = _label_names(texts, index, problem_type, separator)
         num_labels += len(names)
         for name in names:
-            found.setdefault(name, index)
+            classes.setdefault(name, index)
     if (
-        len(found) == 2 and {*found} <= _BITS and num_labels == 2 * len(texts)
+        len(classes) == 2 and {*classes} <= _BITS and num_labels == 2 * len(texts)
     ):  # As [0, 1] and [1, 0] are read.
         raise InputError(
-            f"{texts.source}: expected the names of the labels, got both {' and '.join(found)} in "
-            "all examples, as if they were a 0 or 1 for each label"
+            f"{texts.source}: expected the names of the labels, got both {' and '.join(classes)} "
+            "in all examples, as if they were a 0 or 1 for each label"
         )
-    if "None" in found:
+    if "None" in classes:
         raise InputError(
-            f"{texts.where(found['None'])}: expected a label, got 'None', which Python writes for "
-            "a missing value; remove these examples, or rename the class"
+            f"{texts.where(classes['None'])}: expected a label, got 'None', which Python writes "
+            "for a missing value; remove these examples, or rename the class"
         )
-    if all(re.fullmatch(r"-?\d+(\.0)?", name) for name in found):
-        found = {name.removesuffix(".0"): index for name, index in found.items()}
+    if all(re.fullmatch(r"-?\d+(\.0)?", name) for name in classes):
+        classes = {name.removesuffix(".0"): index for name, index in classes.items()}
     alike: dict[str, list[str]] = {}
-    for name in sorted(found):
+    for name in sorted(classes):
         alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
     if pairs := [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]:
         logging.warning(
@@ -311,13 +311,14 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
             "; ".join(pairs)[:200],
         )
     minimum = 2 if problem_type == "single_label" else 1
-    if len(found) < minimum:
+    if len(classes) < minimum:
         raise InputError(
-            f"{texts.source}: expected at least {minimum} classes, got {', '.join(found) or 'none'}"
+            f"{texts.source}: expected at least {minimum} classes, got "
+            f"{', '.join(classes) or 'none'}"
         )
-    if all(name.removeprefix("-").isdecimal() for name in found):
-        return tuple(sorted(found, key=lambda name: (int(name), name)))
-    return tuple(sorted(found))
+    if all(name.removeprefix("-").isdecimal() for name in classes):
+        return tuple(sorted(classes, key=lambda name: (int(name), name)))
+    return tuple(sorted(classes))
 
 
 def label_array(
@@ -370,8 +371,8 @@ def given_label_array(
             raise InputError(f"{name}[{index}] is {item!r:.60}; expected {expected}")
     if is_multi_label and _is_multi_hot(name, items, labels):
         return np.array(items, np.float32)
-    texts = Texts(name, [], None, items, range(len(items)), [], unit="item")
-    return label_array(texts, problem_type, labels)
+    locations = [f"{name}, item {index}" for index in range(len(items))]
+    return label_array(Texts(name, ([],), items, locations), problem_type, labels)
 
 
 def _is_multi_hot(name: str, rows: Sequence[list[Any]], labels: Sequence[str]) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.classification.tables import Splits, TableRules, Texts, read_texts
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
+from keras_bert.tasks.tables import Splits, Texts, read_texts
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -211,13 +211,11 @@ def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: boo
             task.path(folder, name),
             task.text_columns,
             task.label_column if labelled else "",
-            TableRules(
-                no_header=task.no_header if labelled else (),
-                long_rows=True,
-                # Submissions need every row of the test file.
-                skip_short_rows=task.damaged_rows and labelled,
-                empty_texts=task.damaged_rows,
-            ),
+            no_header=task.no_header if labelled else (),
+            long_rows=True,
+            # Submissions need every row of the test file.
+            skip_short_rows=task.damaged_rows and labelled,
+            empty_texts=task.damaged_rows,
         )
 
     return Splits(
@@ -260,16 +258,15 @@ def _read(task: GlueTask, builder: Any, split: str, labelled: bool) -> Texts:
     columns = task.tfds_columns or task.text_columns
     rows = read_split(builder, split)
     rows.sort(key=lambda row: int(row["idx"]))  # TFDS shuffles; submissions need this order.
-    texts = [[row[column].decode() for row in rows] for column in columns]
+    source = f"{builder.data_path}, split {split}"
     labels = None
     if labelled:
         # TFDS numbers the classes in the order of `GlueTask.labels`.
         labels = [task.labels[row["label"]] if task.labels else float(row["label"]) for row in rows]
     return Texts(
-        source=f"{builder.data_path}, split {split}",
-        first=texts[0],
-        second=texts[1] if len(texts) == 2 else None,
+        source=source,
+        columns=tuple([row[column].decode() for row in rows] for column in columns),
         labels=labels,
-        places=[int(row["idx"]) for row in rows],
+        locations=[f"{source}, line {row['idx']}" for row in rows],
         indices=[str(int(row["idx"])) for row in rows],
     )

@@ -115,8 +115,8 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
         return None
     short = name.removesuffix("_classification")
     if short not in PROBLEM_TYPES:
-        known = ", ".join(f"{kind}_classification" for kind in PROBLEM_TYPES[:2])
-        raise InputError(f"{where}: problem_type is {name!r}; expected one of {known}, regression")
+        names = ", ".join(f"{kind}_classification" for kind in PROBLEM_TYPES[:2])
+        raise InputError(f"{where}: problem_type is {name!r}; expected one of {names}, regression")
     return short
 
 
@@ -155,9 +155,9 @@ def head_settings(
     checkpoint = source.checkpoint
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels
-    known = checkpoint.labels
-    if known is None and num_logits:  # transformers does not save its default label names.
-        known = [f"LABEL_{index}" for index in range(num_logits)]
+    saved = checkpoint.labels
+    if saved is None and num_logits:  # transformers does not save its default label names.
+        saved = [f"LABEL_{index}" for index in range(num_logits)]
     if problem_type not in (None, *PROBLEM_TYPES):
         raise InputError(
             f"problem_type={problem_type!r}: expected one of {', '.join(PROBLEM_TYPES)}"
@@ -166,7 +166,7 @@ def head_settings(
     kind = problem_type or short_problem_type(stored_type, checkpoint.path)
     if kind is None:
         kind = "regression" if num_logits == 1 and not labels else "single_label"
-    names = _label_names(labels, known if num_logits else None, kind, checkpoint.path)
+    names = _label_names(labels, saved if num_logits else None, kind, checkpoint.path)
     if num_logits and num_logits != (len(names) or 1):
         raise InputError(
             f"labels={list(names)}: {checkpoint.path} has a head of {num_logits} logits; expected "
@@ -177,32 +177,32 @@ def head_settings(
 
 
 def _label_names(
-    given: Sequence[str] | None, known: Sequence[str] | None, kind: str, path: Any
+    labels: Sequence[str] | None, saved: Sequence[str] | None, kind: str, path: Any
 ) -> tuple[str, ...]:
-    """Returns the class names, `given` or else `known`, in the order of the head's logits.
+    """Returns the class names, `labels` or else `saved`, in the order of the head's logits.
 
-    `known` are the class names of the checkpoint's head; None without a head. `kind` is the problem
+    `saved` are the class names of the checkpoint's head; None without a head. `kind` is the problem
     type; regression has no class names.
     """
     if kind == "regression":
-        if given:
-            raise InputError(f"labels={list(given)}: expected no labels for a regression")
+        if labels:
+            raise InputError(f"labels={list(labels)}: expected no labels for a regression")
         return ()
-    if given is None:
-        if not known:
+    if labels is None:
+        if not saved:
             raise InputError(
                 f"labels is None, but {path} has no classification head; expected the class names, "
                 'such as labels=["0", "1"]'
             )
-        return tuple(known)
-    names = [str(name) for name in check_list("labels", given, "names")]
+        return tuple(saved)
+    names = [str(name) for name in check_list("labels", labels, "names")]
     if len(names) < 2 - (kind == "multi_label") or len(set(names)) < len(names):
         raise InputError(f"labels={names}: expected at least two different names")
-    if known is None or all(name.startswith("LABEL_") for name in known):
+    if saved is None or all(name.startswith("LABEL_") for name in saved):
         return tuple(names)
-    if ordered := in_order_of(known, names):
+    if ordered := in_order_of(saved, names):
         return tuple(ordered)
     raise InputError(
-        f"labels={names}: {path} has the labels {', '.join(known)}; expected the same; for "
+        f"labels={names}: {path} has the labels {', '.join(saved)}; expected the same; for "
         "a new head, run keras-bert convert SRC DST --noheads"
     )

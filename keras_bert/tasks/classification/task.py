@@ -43,7 +43,6 @@ from keras_bert.tasks.classification.processor import (
     takes_pairs,
     transformers_problem_type,
 )
-from keras_bert.tasks.classification.tables import Splits, Texts
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
@@ -55,6 +54,7 @@ from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextTask
 from keras_bert.tasks.losses import CLASSIFICATION_LOSSES
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
+from keras_bert.tasks.tables import Splits, Texts
 from keras_bert.tasks.text_tasks import ServedTexts
 from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer

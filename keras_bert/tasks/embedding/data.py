@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.checks import check_list, check_same_length, check_strings
+from keras_bert.tasks.checks import check_columns, check_list, check_same_length
 from keras_bert.tasks.classification.data import label_array
-from keras_bert.tasks.classification.tables import Texts, check_text_cells, read_rows, unit_of
 from keras_bert.tasks.embedding.losses import DEFAULT_SCALE, EmbeddingLoss
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.long_text import LongText
+from keras_bert.tasks.tables import read_texts
 
 # --- settings ---
 
@@ -69,8 +69,8 @@ class EmbeddingSettings:
     def make_loss(self, hidden_size: int) -> EmbeddingLoss:
         """Creates the loss for vectors of a size; raises InputError for an invalid setting."""
         columns = 3 if self.loss == "mnrl" and self.negative_column else 2
-        given = ",".join(map(str, self.matryoshka_sizes))
-        sizes = matryoshka_sizes("--matryoshka_sizes=" + given, self.matryoshka_sizes, hidden_size)
+        flag = "--matryoshka_sizes=" + ",".join(map(str, self.matryoshka_sizes))
+        sizes = matryoshka_sizes(flag, self.matryoshka_sizes, hidden_size)
         return EmbeddingLoss(self.loss, self.scale, columns, sizes)
 
     @property
@@ -275,17 +275,9 @@ def _read_scored(settings: EmbeddingSettings, file: str) -> TextRows:
 
 
 def _read(file: str, columns: Sequence[str], score_column: str = "") -> TextRows:
-    path, names = Path(file), [*columns, *([score_column] if score_column else [])]
-    rows = list(read_rows(path, names))
-    if not rows:
-        raise InputError(f"{path}: has no rows; expected at least one")
-    check_text_cells(path, rows, columns)
-    texts = tuple([row.cells[place] for row in rows] for place in range(len(columns)))
-    places, unit = [row.line for row in rows], unit_of(path)
-    labels = [row.cells[-1] for row in rows]
-    located = Texts(str(path), texts[0], None, labels, places, [], unit)
-    scores = label_array(located, "regression", ()) if score_column else None
-    return TextRows(texts, scores, located.where, str(path))
+    texts = read_texts(Path(file), columns, score_column)
+    scores = label_array(texts, "regression", ()) if score_column else None
+    return TextRows(texts.columns, scores, texts.where, texts.source)
 
 
 # --- arguments of the Python API ---
@@ -304,11 +296,10 @@ def given_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
     """
     widths = (2, 3) if scores is None else (2,)
     if not isinstance(texts, tuple) or len(texts) not in widths:
-        found = f"a tuple of {len(texts)} items" if isinstance(texts, tuple) else f"{texts!r:.60}"
+        value = f"a tuple of {len(texts)} items" if isinstance(texts, tuple) else f"{texts!r:.60}"
         expected = "two lists of strings" + (", or for triplets three" if scores is None else "")
-        raise InputError(f"{name} is {found}; expected a tuple of {expected}")
-    columns = tuple(check_strings(f"{name}[{i}]", side) for i, side in enumerate(texts))
-    check_same_length(**{f"{name}[{i}]": side for i, side in enumerate(columns)})
+        raise InputError(f"{name} is {value}; expected a tuple of {expected}")
+    columns = check_columns(name, texts)
     for i, column in enumerate(columns):
         for index, text in enumerate(column):
             if not text.strip():
@@ -357,8 +348,8 @@ def _given_loss(
     if not isinstance(loss, EmbeddingLoss):
         loss = EmbeddingLoss(loss)
     if loss.takes_scores != (rows.scores is not None):
-        found, expected = ("no scores", "scores") if loss.takes_scores else ("scores", "no scores")
-        raise InputError(f"loss={loss.name!r}: got {found}; expected {expected} for this loss")
+        expected = "scores" if loss.takes_scores else "no scores"
+        raise InputError(f"loss={loss.name!r}: expected examples with {expected} for this loss")
     sizes = matryoshka_sizes(f"sizes={loss.sizes!r:.60}", loss.sizes, hidden_size)
     return replace(loss, columns=len(rows.columns), sizes=sizes)
 

@@ -1,7 +1,7 @@
 r"""Reads the sentences of a run from column files, annotated texts or TensorFlow Datasets.
 
-The tags of each file, or the spans of its texts, are converted to IOB2. A model trained on them has
-the labels O and, for each entity type, B-TYPE and I-TYPE.
+The tags of each file, or the entities of its texts, are converted to IOB2. A model trained on them
+has the labels O and, for each entity type, B-TYPE and I-TYPE.
 
 A CoNLL column file has a word and its tag on each line:
 
@@ -13,32 +13,36 @@ A CoNLL column file has a word and its tag on each line:
 
 A byte-order mark and "\r" at line ends are ignored. A file with one column has words without tags.
 
+A file that ends in .jsonl, .json, .parquet or .arrow has an object or a row for each text, which is
+one sentence and one document, or for each sentence:
+
+    {"text": "In Oslo", "entities": [{"start": 3, "end": 7, "type": "LOC"}]}     see spans.py
+    {"tokens": ["In", "Oslo"], "ner_tags": ["O", "B-LOC"]}                       or "tags"
+
+Tags may be numbers in Parquet and Arrow files of the package datasets, whose metadata have their
+names; -100 and -1 are unknown labels.
+
 A dataset of TensorFlow Datasets, such as conll2003, conll2002/es or wikiann/de, must have a column
 `tokens`, and a column `ner` or `tags` with the tags; it does not mark the start of documents.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from absl import logging
 
+from keras_bert.columnar_files import FORMS, read_schema
 from keras_bert.errors import InputError
 from keras_bert.files import check_no_nul, read_lines, write_bytes
 from keras_bert.tasks.checks import check_list, check_same_length, check_strings
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
-from keras_bert.tasks.ner.span_records import (
-    ENDINGS,
-    SPAN_KEYS,
-    read_annotated,
-    read_tagged_words,
-    tagged_sentences,
-)
+from keras_bert.tasks.ner.spans import ENTITY, PROBLEMS, check_entity, fitted_tags, split_words
 from keras_bert.tasks.ner.tag_schemes import (
     DOCUMENT_START,
     OUTSIDE,
@@ -56,6 +60,7 @@ from keras_bert.tasks.ner.tag_schemes import (
     to_iob2,
 )
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
+from keras_bert.tasks.tables import JSON_ENDINGS, Row, read_rows
 from keras_bert.text.tokenizer import BertTokenizer
 
 
@@ -65,9 +70,9 @@ class NerSettings:
 
     Attributes:
         train_file: file for training: a column file or, if its name ends in .jsonl, .json,
-            .parquet or .arrow, texts with spans or words with tags (span_records.py).
+            .parquet or .arrow, texts with entities or words with tags.
         eval_file: file to score.
-        test_file: file to predict, with or without tags or spans; if empty, `eval_file`.
+        test_file: file to predict, with or without tags or entities; if empty, `eval_file`.
         tfds: whether to read a dataset of TensorFlow Datasets instead of files.
         task_name: the name of the dataset, with `tfds`.
         data_dir: the folder of TensorFlow Datasets, with `tfds`.
@@ -111,8 +116,8 @@ class TaggedSentences:
     """The sentences of a file or dataset, and their tags in IOB2.
 
     `source` names the file or dataset in error messages. `tags` has a list of tags for each
-    sentence; None if the file has no tags. `counts` are those of `SpanCounts.to_dict`; empty if the
-    file has no spans.
+    sentence; None if the file has no tags. `counts` are the numbers of entities that do not fit the
+    words of their texts, {name of PROBLEMS: number}.
     """
 
     source: str
@@ -154,8 +159,30 @@ def read_data(
         InputError: a file is invalid, the training sentences are missing, or there is nothing to
             do.
     """
-    wanted = {"do_train": do_train, "do_eval": do_eval, "do_predict": do_predict}
-    splits = _read_tfds(ner, **wanted) if ner.tfds else _read_files(ner, new_tokenizer, **wanted)
+    if ner.tfds:
+        read = _dataset_reader(ner)
+        splits = SentenceSplits(
+            read("train") if do_train else None,
+            read("dev") if do_eval else None,
+            read("test") if do_predict else None,
+        )
+        if do_train and splits.train is None:
+            raise InputError(
+                f"--task_name={ner.task_name}: has no train split; expected --nodo_train"
+            )
+    else:
+        if do_train and not ner.train_file:
+            raise InputError(
+                "--train_file is missing; expected a CoNLL column file or texts with entities, or "
+                "--nodo_train"
+            )
+        train = _read_file(ner.train_file, ner, new_tokenizer) if do_train else None
+        dev = _read_file(ner.eval_file, ner, new_tokenizer) if do_eval and ner.eval_file else None
+        test, test_file = None, ner.test_file or ner.eval_file
+        if do_predict and test_file:
+            is_dev = dev is not None and Path(test_file) == Path(ner.eval_file)
+            test = dev if is_dev else _read_file(test_file, ner, new_tokenizer, tags_needed=False)
+        splits = SentenceSplits(train, dev, test)
     if splits == SentenceSplits():
         raise InputError(
             "nothing to do: there are no sentences to score or to predict; expected --eval_file, "
@@ -164,114 +191,35 @@ def read_data(
     return splits
 
 
-def _read_tfds(
-    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
-) -> SentenceSplits:
-    for name in _FILE_SETTINGS:
-        if getattr(ner, name) != getattr(NerSettings, name):
-            raise InputError(f"--{name} cannot be combined with --tfds; expected --task_name")
-    if not ner.task_name:
-        raise InputError("--task_name is missing; expected a dataset for --tfds, such as conll2003")
-    dataset = open_dataset(ner.task_name, ner.data_dir)
-
-    def read(split: str) -> TaggedSentences | None:
-        named_sentences = dataset(split)
-        return tagged(*named_sentences, ner) if named_sentences else None
-
-    train = read("train") if do_train else None
-    if do_train and train is None:
-        raise InputError(f"--task_name={ner.task_name}: has no train split; expected --nodo_train")
-    return SentenceSplits(
-        train, read("dev") if do_eval else None, read("test") if do_predict else None
-    )
-
-
-def _read_files(
+def _read_file(
+    path: str,
     ner: NerSettings,
     new_tokenizer: Callable[[], BertTokenizer],
-    *,
-    do_train: bool,
-    do_eval: bool,
-    do_predict: bool,
-) -> SentenceSplits:
-    if do_train and not ner.train_file:
-        raise InputError(
-            "--train_file is missing; expected a CoNLL column file or texts with spans, or "
-            "--nodo_train"
-        )
-
-    def read(path: str, tags_needed: bool = True) -> TaggedSentences:
-        if path.lower().endswith(ENDINGS):
-            sentences = read_tagged_words(path)
-        else:
-            sentences = read_conll(path, ner.token_column, ner.tag_column, ner.comment_prefix)
-        if sentences is None:
-            return _read_spans(path, new_tokenizer(), tags_needed)
+    tags_needed: bool = True,
+) -> TaggedSentences:
+    if not path.lower().endswith((*JSON_ENDINGS, *FORMS)):
+        sentences = read_conll(path, ner.token_column, ner.tag_column, ner.comment_prefix)
         return tagged(path, sentences, ner, tags_needed)
-
-    train = read(ner.train_file) if do_train else None
-    dev = read(ner.eval_file) if do_eval and ner.eval_file else None
-    test, predicted = None, ner.test_file or ner.eval_file
-    if do_predict and predicted:
-        is_dev = dev is not None and Path(predicted) == Path(ner.eval_file)
-        test = dev if is_dev else read(predicted, tags_needed=False)
-    return SentenceSplits(train, dev, test)
-
-
-def _read_spans(path: str, tokenizer: BertTokenizer, spans_needed: bool) -> TaggedSentences:
-    """Reads texts with spans, and logs statistics; texts that are not annotated are skipped.
-
-    If not `spans_needed` and a text is not annotated, the result has all texts, without tags.
-    """
-    texts, num_rejected = read_annotated(path)
-    unlabeled = [text for text in texts if text.spans is None]
-    if unlabeled and not spans_needed:
-        texts = [replace(text, spans=None) for text in texts]
-    elif len(unlabeled) == len(texts):
-        raise InputError(
-            f"{texts[0].where}: has no spans, and neither have the other texts; expected a key of "
-            f"{', '.join(SPAN_KEYS)}"
-        )
-    elif unlabeled:
-        logging.warning(
-            "%s: skipped %d texts without annotations; the first is %s",
-            path,
-            len(unlabeled),
-            unlabeled[0].where,
-        )
-        texts = [text for text in texts if text.spans is not None]
-    sentences, counts = tagged_sentences(texts, tokenizer)
-    if num_rejected:
-        logging.info("%s: skipped %d texts that were rejected or ignored", path, num_rejected)
-    size = f"{len(sentences)} texts, {sum(len(s.words) for s in sentences)} words"
-    if texts[0].spans is None:
-        logging.info("%s: %s; there are no spans, so no scores are computed", path, size)
-        return TaggedSentences(path, sentences, None)
-    tags = [list(sentence.tags) for sentence in sentences]
-    num_entities = sum(tag.startswith("B") for row in tags for tag in row)
-    logging.info("%s: %s, %d entities", path, size, num_entities)
-    _log_unknown(path, tags)
-    if num_empty := len(texts) - len(sentences):
-        logging.warning("%s: skipped %d texts without words", path, num_empty)
-    counts.log()
-    return TaggedSentences(path, sentences, tags, counts.to_dict())
-
-
-def _log_unknown(source: str, tags: list[list[str]]) -> None:
-    if count := sum(row.count(UNKNOWN) for row in tags):
-        logging.warning(
-            "%s: the labels of %d words are unknown; they are not trained on or scored",
-            source,
-            count,
-        )
+    rows = list(read_rows(Path(path), (), _COLUMNS))
+    if not rows:
+        raise InputError(f"{path}: contains no texts; expected texts and their entities")
+    _, entities, tokens, *_ = rows[0].cells
+    if tokens is not None and entities is None:
+        return tagged(path, _sentences_of_words(path, rows), ner, tags_needed)
+    sentences, counts = _sentences_of_texts(path, rows, new_tokenizer(), tags_needed)
+    return tagged(path, sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
 
 
 def tagged(
-    source: str, sentences: list[Sentence], ner: NerSettings, tags_needed: bool = True
+    source: str,
+    sentences: list[Sentence],
+    ner: NerSettings,
+    tags_needed: bool = True,
+    counts: Mapping[str, int] | None = None,
 ) -> TaggedSentences:
     """Checks the tags of sentences, converts them to IOB2, and logs statistics.
 
-    `source` names the file or dataset in messages.
+    `source` names the file or dataset in messages. `counts` are those of the result.
 
     Raises:
         InputError: a tag is unknown or, with `strict`, violates the scheme; or there are no tags,
@@ -289,7 +237,12 @@ def tagged(
     tags = [to_iob2(row) for row in rows]
     num_entities = sum(tag.startswith("B") for row in tags for tag in row)
     logging.info("%s: %s, %d entities, scheme %s", source, size, num_entities, scheme)
-    _log_unknown(source, tags)
+    if num_unknown := sum(row.count(UNKNOWN) for row in tags):
+        logging.warning(
+            "%s: the labels of %d words are unknown; they are not trained on or scored",
+            source,
+            num_unknown,
+        )
     if num_disallowed:
         logging.warning(
             "%s: %d tags violate the scheme %s; they are read by the rules of conlleval",
@@ -297,19 +250,19 @@ def tagged(
             num_disallowed,
             scheme,
         )
-    return TaggedSentences(source, sentences, tags)
+    return TaggedSentences(source, sentences, tags, counts or {})
 
 
-def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
+def make_labels(train: TaggedSentences, saved: Sequence[str] | None) -> list[str]:
     """Returns the IOB2 labels for the entity types of the training sentences.
 
-    `known` are the checkpoint's labels in the order of its logits, or None. If they are the same
+    `saved` are the checkpoint's labels in the order of its logits, or None. If they are the same
     labels, the result has their order.
     """
     if not train.types:
         raise InputError(f"{train.source}: has no entities (every tag is O); expected at least one")
     labels = iob2_labels(sorted(train.types))
-    return in_order_of(known, labels) or labels
+    return in_order_of(saved, labels) or labels
 
 
 def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
@@ -317,17 +270,17 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
 
     `source` is the file or checkpoint that defines the labels, for the error message.
     """
-    known = entity_types(labels)
-    for kind in sorted(file.types - {*known}):
-        sentence, place = next(
-            (sentence, place)
+    types = entity_types(labels)
+    for kind in sorted(file.types - {*types}):
+        sentence, index = next(
+            (sentence, index)
             for sentence, tags in zip(file.sentences, file.tags, strict=True)
-            for place, tag in enumerate(tags)
+            for index, tag in enumerate(tags)
             if is_inside(tag) and split_tag(tag)[1] == kind
         )
         raise InputError(
-            f"{file.source}, {sentence.where(place)}: tag {sentence.tags[place]!r}, but "
-            f"{source} has no entity of type {kind!r}; expected one of {', '.join(known)}"
+            f"{file.source}, {sentence.where(index)}: tag {sentence.tags[index]!r}, but "
+            f"{source} has no entity of type {kind!r}; expected one of {', '.join(types)}"
         )
 
 
@@ -413,7 +366,7 @@ def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[s
         for word, *tags in zip(*columns, strict=True):
             lines.append(" ".join("_".join(value.split()) or "_" for value in (word, *tags)))
         lines.append("")
-    write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
+    write_bytes(path, "".join(f"{line}\n" for line in lines).encode(errors="replace"))
 
 
 def _are_numbered(sentences: Sequence[Sentence]) -> bool:
@@ -435,41 +388,157 @@ def _column(columns: Sequence[str], index: int, flag: str, where: str, hint: str
     return value
 
 
+# --- JSON, Parquet and Arrow files ---
+
+_COLUMNS = ("text", "entities", "tokens", "ner_tags", "tags")
+
+
+def _sentences_of_texts(
+    path: str, rows: Sequence[Row], tokenizer: BertTokenizer, tags_needed: bool
+) -> tuple[list[Sentence], dict[str, int]]:
+    """Splits texts into words, and converts their entities to IOB2 tags.
+
+    If not `tags_needed` and a text has no entities, not even an empty list, the sentences have no
+    tags. Also returns the numbers of entities that do not fit the words, under the names of
+    PROBLEMS.
+    """
+    has_tags = tags_needed or all(row.cells[1] is not None for row in rows)
+    texts, entities = [], []
+    for row in rows:
+        text, items, *_ = row.cells
+        if not isinstance(text, str):
+            raise InputError(f"{row.where}: expected a text in 'text', got {text!r:.80}")
+        texts.append(text)
+        if has_tags and not isinstance(items, list):
+            raise InputError(
+                f"{row.where}: 'entities' is {items!r:.80}; expected a list of entities such as "
+                f"{ENTITY}, or [] for a text without entities"
+            )
+        entities.append(
+            [
+                check_entity(item, text, f"{row.where}: entities[{index}]")
+                for index, item in enumerate(items if has_tags else [])
+            ]
+        )
+    problems: dict[str, list[str]] = {name: [] for name in PROBLEMS}
+    sentences: list[Sentence] = []
+    for row, text, spans, words in zip(
+        rows, texts, entities, split_words(texts, tokenizer), strict=True
+    ):
+        tags = fitted_tags(text, spans, words, row.where, problems) if has_tags else ()
+        if words:
+            strings = tuple(text[start:end] for start, end in words)
+            document = len(sentences)
+            sentences.append(Sentence(strings, tuple(tags), row.number, document, row.unit))
+    if not sentences:
+        raise InputError(f"{path}: contains no words; expected texts")
+    if num_empty := len(texts) - len(sentences):
+        logging.warning("%s: skipped %d texts without words", path, num_empty)
+    for name, spans in problems.items():
+        if spans:
+            first = "; ".join(spans[:3])
+            logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(spans), first)
+    counts = {name: len(spans) for name, spans in problems.items()} if has_tags else {}
+    return sentences, counts
+
+
+def _sentences_of_words(path: str, rows: Sequence[Row]) -> list[Sentence]:
+    """Converts rows of words and, if the first row has tags, their tags.
+
+    Rows without words are skipped, and [-DOCSTART-] starts a document.
+    """
+    tag_key = next((key for key in ("ner_tags", "tags") if _cell(rows[0], key) is not None), None)
+    names = _class_names(Path(path), tag_key)
+    sentences: list[Sentence] = []
+    document = 0
+    for row in rows:
+        words, tags = _cell(row, "tokens"), _cell(row, tag_key) if tag_key else []
+        if not _is_list_of(words, str) or "" in words:
+            raise InputError(f"{row.where}: 'tokens' is {words!r:.80}; expected a list of words")
+        if tag_key and not (_is_list_of(tags, str | int) and len(tags) == len(words)):
+            raise InputError(
+                f"{row.where}: {tag_key!r} is {tags!r:.80}; expected {len(words)} tags"
+            )
+        if words == [DOCUMENT_START]:
+            document += bool(sentences)
+        elif words:
+            tags = tuple(_tag_name(tag, names, f"{row.where}: {tag_key!r}") for tag in tags)
+            sentences.append(Sentence(tuple(words), tags, row.number, document, row.unit))
+    if not sentences:
+        raise InputError(f"{path}: contains no sentences; expected words and their tags")
+    return sentences
+
+
+def _cell(row: Row, column: str) -> Any:
+    return row.cells[_COLUMNS.index(column)]
+
+
+def _is_list_of(value: Any, kind: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+
+
+def _class_names(path: Path, column: str | None) -> list[str]:
+    """Returns the names of a column's numbers in a file of the package datasets, or []."""
+    form = FORMS.get(path.suffix.lower())
+    if form is None or column is None:
+        return []
+    try:
+        feature = json.loads(read_schema(path, form)[1][b"huggingface"])["info"]["features"][column]
+        feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return feature["names"]
+    except (ValueError, LookupError, TypeError):
+        return []
+
+
+def _tag_name(tag: str | int, names: Sequence[str], where: str) -> str:
+    if isinstance(tag, str):
+        return tag.strip()
+    if tag in (-100, -1):
+        return UNKNOWN
+    if not 0 <= tag < len(names):
+        expected = f"0 to {len(names) - 1}"
+        if not names:
+            expected = (
+                "names of tags, such as B-PER, or a Parquet file that the package datasets wrote "
+                "(Dataset.to_parquet), which has the names"
+            )
+        raise InputError(f"{where} has the number {tag}; expected {expected}")
+    return names[tag]
+
+
 # --- TensorFlow Datasets ---
 
 _TAG_COLUMNS = ("ner", "tags")
 _DEV_SPLITS = ("dev", "validation")
 
 
-def tfds_name(task_name: str) -> str:
-    """Adds the default config, named like the dataset: conll2003 becomes conll2003/conll2003."""
-    return task_name if "/" in task_name else f"{task_name}/{task_name}"
-
-
-def open_dataset(
-    task_name: str, data_dir: str = ""
-) -> Callable[[str], tuple[str, list[Sentence]] | None]:
+def _dataset_reader(ner: NerSettings) -> Callable[[str], TaggedSentences | None]:
     """Opens a prepared dataset, and returns a function that reads the split train, dev or test.
 
-    The function returns a name for error messages and the sentences, or None if the dataset has no
-    such split. It raises InputError if the split is empty. An empty `data_dir` means TFDS_DATA_DIR
-    or ~/tensorflow_datasets.
+    The function returns None if the dataset has no such split.
 
     Raises:
-        InputError: the dataset is not prepared or has no tags, or tensorflow-datasets is not
-            installed.
+        InputError: a setting is only for files, the dataset is not prepared or has no tags, or
+            tensorflow-datasets is not installed.
     """
-    builder = open_prepared(tfds_name(task_name), data_dir)
+    for name in _FILE_SETTINGS:
+        if getattr(ner, name) != getattr(NerSettings, name):
+            raise InputError(f"--{name} cannot be combined with --tfds; expected --task_name")
+    name = ner.task_name
+    if not name:
+        raise InputError("--task_name is missing; expected a dataset for --tfds, such as conll2003")
+    # The default config has the name of the dataset.
+    builder = open_prepared(name if "/" in name else f"{name}/{name}", ner.data_dir)
     features = builder.info.features
-    column = next((name for name in _TAG_COLUMNS if name in features), None)
+    column = next((column for column in _TAG_COLUMNS if column in features), None)
     if column is None or "tokens" not in features:
         raise InputError(
-            f"--task_name={task_name}: has the columns {', '.join(features)}; expected tokens and "
+            f"--task_name={name}: has the columns {', '.join(features)}; expected tokens and "
             f"{' or '.join(_TAG_COLUMNS)}"
         )
     tags = features[column].feature
 
-    def read(split: str) -> tuple[str, list[Sentence]] | None:
+    def read(split: str) -> TaggedSentences | None:
         names = _DEV_SPLITS if split == "dev" else (split,)
         split = next((name for name in names if name in builder.info.splits), None)
         if split is None:
@@ -488,14 +557,12 @@ def open_dataset(
         ]
         if not sentences:
             raise InputError(f"{source}: contains no sentences; expected words and their tags")
-        return source, sentences
+        return tagged(source, sentences, ner)
 
     return read
 
 
 # --- arguments of the Python API ---
-
-_ENTITY = '{"start": 0, "end": 3, "type": "PER"}'
 
 
 def are_sentences(value: Any) -> bool:
@@ -543,10 +610,10 @@ def check_word_tags(
     checked = []
     for index, (words, row) in enumerate(zip(sentences, rows, strict=True)):
         check_same_length(**{f"words[{index}]": words, f"tags[{index}]": row})
-        for place, tag in enumerate(row):
+        for position, tag in enumerate(row):
             if tag not in tag_of:
                 raise InputError(
-                    f"tags[{index}][{place}] is {tag!r}; expected one of {', '.join(labels)}"
+                    f"tags[{index}][{position}] is {tag!r}; expected one of {', '.join(labels)}"
                 )
         checked.append(to_iob2([tag_of[tag] for tag in row]))
     return checked
@@ -558,26 +625,17 @@ def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> l
     `value` has a list of entities {"start": int, "end": int, "type": str} for each text, with
     character offsets. The result is in the same order. `labels` are the model's labels.
     """
-    rows = check_list("entities", value, f"lists of entities such as {_ENTITY}")
+    rows = check_list("entities", value, f"lists of entities such as {ENTITY}")
     check_same_length(texts=texts, entities=rows)
     types = entity_types(labels)
-    found = []
+    checked = []
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        row = check_list(f"entities[{index}]", row, f"entities such as {_ENTITY}")
-        found.append([])
-        for place, entity in enumerate(row):
-            where = f"entities[{index}][{place}] is {entity!r:.80}"
-            if not isinstance(entity, Mapping) or not {"start", "end", "type"} <= entity.keys():
-                raise InputError(f"{where}; expected an entity such as {_ENTITY}")
-            start, end, kind = entity["start"], entity["end"], entity["type"]
-            if not all(isinstance(x, Integral) for x in (start, end)) or not (
-                0 <= start < end <= len(text)
-            ):
-                raise InputError(
-                    f"{where}; expected whole numbers with 0 <= start < end <= {len(text)}, the "
-                    f"length of texts[{index}]"
-                )
+        name = f"entities[{index}]"
+        items = check_list(name, row, f"entities such as {ENTITY}")
+        checked.append([check_entity(item, text, f"{name}[{i}]") for i, item in enumerate(items)])
+        for i, (kind, *_) in enumerate(checked[-1]):
             if kind not in types:
-                raise InputError(f"{where}; expected a type of {', '.join(types)}")
-            found[-1].append((kind, int(start), int(end)))
-    return found
+                raise InputError(
+                    f"{name}[{i}] is {items[i]!r:.80}; expected a type of {', '.join(types)}"
+                )
+    return checked

@@ -64,7 +64,7 @@ def decode_entities(
     """Converts the labels of words to the outputs of `EntityTagger.predict` for texts.
 
     The first three arguments are as for `decode_tags`. `text`, strings [B], are the texts, and
-    `spans` the places of their words.
+    `spans` the offsets of their words.
     """
     inside, starts = entity_words(label_tags, labels)
     first = tf.where(starts)[:, 0]
@@ -132,18 +132,18 @@ def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str
     `chunks` are the answers for consecutive `texts`, as returned by `TaggingProcessor.decode` or by
     the export. Entities with the start -1 are padding.
     """
-    found = {name: [] for name in ("types", "texts", "starts", "ends", "scores")}
+    answers = {name: [] for name in ("types", "texts", "starts", "ends", "scores")}
     for chunk in chunks:
         columns = (chunk[name] for name in ("types", "starts", "ends", "scores"))
         for types, starts, ends, scores in zip(*columns, strict=True):
-            text, real = texts[len(found["texts"])], starts >= 0
+            text, real = texts[len(answers["texts"])], starts >= 0
             spans = list(zip(starts[real].tolist(), ends[real].tolist(), strict=True))
-            found["types"].append([kind.decode() for kind in types[real]])
-            found["texts"].append([text[start:end] for start, end in spans])
-            found["starts"].append([start for start, _ in spans])
-            found["ends"].append([end for _, end in spans])
-            found["scores"].append(scores[real].tolist())
-    return {name: rows[: len(texts)] for name, rows in found.items()}
+            answers["types"].append([kind.decode() for kind in types[real]])
+            answers["texts"].append([text[start:end] for start, end in spans])
+            answers["starts"].append([start for start, _ in spans])
+            answers["ends"].append([end for _, end in spans])
+            answers["scores"].append(scores[real].tolist())
+    return {name: rows[: len(texts)] for name, rows in answers.items()}
 
 
 def listed_tags(
@@ -154,10 +154,10 @@ def listed_tags(
     `chunks` are the answers for consecutive `sentences`, with or without padding after the last
     word.
     """
-    found = {"tags": [], "scores": []}
+    answers = {"tags": [], "scores": []}
     for chunk in chunks:
         for tags, scores in zip(chunk["tags"], chunk["scores"], strict=True):
-            count = len(sentences[len(found["tags"])])
-            found["tags"].append([tag.decode() for tag in tags[:count]])
-            found["scores"].append(scores[:count].tolist())
-    return found
+            count = len(sentences[len(answers["tags"])])
+            answers["tags"].append([tag.decode() for tag in tags[:count]])
+            answers["scores"].append(scores[:count].tolist())
+    return answers

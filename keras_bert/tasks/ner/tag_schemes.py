@@ -50,11 +50,11 @@ class Sentence:
     document: int = 0
     unit: str = ""
 
-    def where(self, place: int) -> str:
-        """Describes where the word with the index `place` is, such as "line 3"."""
+    def where(self, index: int) -> str:
+        """Describes where the word with an index is, such as "line 3"."""
         if self.unit:
-            return f"{self.unit} {self.line}, word {place + 1}"
-        return f"line {self.line + place}"
+            return f"{self.unit} {self.line}, word {index + 1}"
+        return f"line {self.line + index}"
 
 
 OUTSIDE = "O"
@@ -156,20 +156,20 @@ def continues_entity(tag: str, previous: str) -> bool:
 
 def entities(tags: Sequence[str]) -> list[Entity]:
     """Finds the entities of a sentence, in order, from tags of any scheme, as conlleval does."""
-    found: list[Entity] = []
-    for place, (previous, tag) in enumerate(zip([OUTSIDE, *tags], tags, strict=False)):
+    spans: list[Entity] = []
+    for index, (previous, tag) in enumerate(zip([OUTSIDE, *tags], tags, strict=False)):
         if continues_entity(tag, previous):
-            kind, start, _ = found.pop()
-            found.append((kind, start, place + 1))
+            kind, start, _ = spans.pop()
+            spans.append((kind, start, index + 1))
         elif is_inside(tag):
-            found.append((split_tag(tag)[1], place, place + 1))
-    return found
+            spans.append((split_tag(tag)[1], index, index + 1))
+    return spans
 
 
-def iob2_tags(found: Iterable[Entity], num_words: int) -> list[str]:
+def iob2_tags(spans: Iterable[Entity], num_words: int) -> list[str]:
     """Converts entities that do not overlap to the IOB2 tags of `num_words` words."""
     tags = [OUTSIDE] * num_words
-    for kind, start, end in found:
+    for kind, start, end in spans:
         tags[start:end] = [iob2_tag("B", kind)] + [iob2_tag("I", kind)] * (end - start - 1)
     return tags
 
@@ -234,16 +234,15 @@ def check_tags(
     counts = {name: sum(len(_disallowed(row, name)) for row in pairs) for name in schemes}
     scheme = min(schemes, key=counts.get)
     if strict and counts[scheme]:
-        sentence, places = next(
-            (sentence, places)
+        sentence, index = next(
+            (sentence, violations[0])
             for sentence, row in zip(sentences, pairs, strict=True)
-            if (places := _disallowed(row, scheme))
+            if (violations := _disallowed(row, scheme))
         )
-        place = places[0]
         tags = ("the sentence's start", *sentence.tags, "its end")
         raise InputError(
-            f"{path}, {sentence.where(place)}: {scheme} does not allow "
-            f"{tags[place + 1]!r} between {tags[place]} and {tags[place + 2]}"
+            f"{path}, {sentence.where(index)}: {scheme} does not allow "
+            f"{tags[index + 1]!r} between {tags[index]} and {tags[index + 2]}"
         )
     return rows, scheme, counts[scheme]
 
@@ -257,10 +256,10 @@ def _check_prefixes(
         allowed = [{*PREFIXES, *SCHEMES[scheme]}]
     allowed = max(allowed, key=lambda letters: sum(_is_tag(name, letters) for name in names))
     for sentence in sentences:
-        for place, tag in enumerate(sentence.tags):
+        for index, tag in enumerate(sentence.tags):
             if tag in names and not _is_tag(tag, allowed):
                 raise InputError(
-                    f"{path}, {sentence.where(place)}: tag {tag!r}; expected O, or B, I, E or S "
+                    f"{path}, {sentence.where(index)}: tag {tag!r}; expected O, or B, I, E or S "
                     "(or the prefixes of BILOU, BMES or BMEWO), a dash and a type, such as B-PER; "
                     "for types without a prefix, set --tag_scheme=io"
                 )
@@ -271,9 +270,9 @@ def _disallowed(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
 
     `pairs` are the tags of the sentence, with the prefixes of BIOES, as (prefix, type).
     """
-    places = []
+    violations = []
     previous = (OUTSIDE, "")
-    for place, (prefix, kind) in enumerate(pairs):
+    for index, (prefix, kind) in enumerate(pairs):
         inside = previous[0] != OUTSIDE and previous[1] == kind  # The previous word has this type.
         open_entity = previous[0] in ("B", "I")
         if scheme == "io" or "" in (prefix, previous[0]):  # Next to -, all tags are allowed.
@@ -286,12 +285,12 @@ def _disallowed(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
             continues = prefix in ("I", "E")
             allowed = continues == open_entity and (not continues or inside)
         if not allowed:
-            places.append(place)
+            violations.append(index)
         previous = (prefix, kind)
     is_unfinished = scheme not in ("io", "iob1", "iob2") and previous[0] in ("B", "I")
-    if is_unfinished and len(pairs) - 1 not in places:
-        places.append(len(pairs) - 1)
-    return places
+    if is_unfinished and len(pairs) - 1 not in violations:
+        violations.append(len(pairs) - 1)
+    return violations
 
 
 # --- the labels of a model ---
@@ -305,40 +304,40 @@ def entity_types(labels: Sequence[str]) -> list[str]:
 _DEFAULT_NAME = re.compile(r"LABEL_\d+")  # The default label names of transformers.
 
 
-def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[str, ...]:
+def label_names(checkpoint: Checkpoint, names: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the labels of a tagger, in the order of the logits.
 
-    `given` are entity types or IOB2 tags, or a name for each logit of the checkpoint's head. If
+    `names` are entity types or IOB2 tags, or a name for each logit of the checkpoint's head. If
     None, the labels are the checkpoint's. As in transformers, a tagger without label names has
     LABEL_0, LABEL_1, and so on.
 
     Raises:
-        InputError: neither the checkpoint nor `given` names labels, the given labels are invalid,
-            or they do not match the checkpoint's head.
+        InputError: neither the checkpoint nor `names` has labels, `names` are invalid, or they do
+            not match the checkpoint's head.
     """
     path = checkpoint.path
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels
-    known = checkpoint.labels if num_logits else None
-    if known and all(_DEFAULT_NAME.fullmatch(name) for name in known):
-        known = None
-    if given is None:
-        names = known or _default_names(checkpoint, num_logits)
-        check_labels(names, path)
-        return tuple(names)
-    labels = check_strings("labels", given)
+    saved = checkpoint.labels if num_logits else None
+    if saved and all(_DEFAULT_NAME.fullmatch(name) for name in saved):
+        saved = None
+    if names is None:
+        labels = saved or _default_names(checkpoint, num_logits)
+        check_labels(labels, path)
+        return tuple(labels)
+    labels = check_strings("labels", names)
     if not labels or len(set(labels)) < len(labels):
         raise InputError(f"labels={labels!r:.200}: expected at least one name, and no duplicates")
-    ordered = in_order_of(known, labels)
-    if ordered or (not known and len(labels) == num_logits):
+    ordered = in_order_of(saved, labels)
+    if ordered or (not saved and len(labels) == num_logits):
         check_labels(labels, "labels")
     else:
         labels = _tags_of_types(labels)
-        ordered = in_order_of(known, labels)
-    if (known and ordered is None) or (num_logits and num_logits != len(labels)):
-        has = f"the labels {', '.join(known)}" if known else f"a head of {num_logits} logits"
+        ordered = in_order_of(saved, labels)
+    if (saved and ordered is None) or (num_logits and num_logits != len(labels)):
+        has = f"the labels {', '.join(saved)}" if saved else f"a head of {num_logits} logits"
         raise InputError(
-            f"labels={list(given)!r:.200}: {path} has {has}; expected the same; for a new head, "
+            f"labels={list(names)!r:.200}: {path} has {has}; expected the same; for a new head, "
             "run keras-bert convert SRC DST --noheads"
         )
     return tuple(ordered or labels)

@@ -60,7 +60,7 @@ from keras_bert.tasks.ner.processor import (
     prepare_texts,
     tagged_examples,
 )
-from keras_bert.tasks.ner.span_records import aligned_tags
+from keras_bert.tasks.ner.spans import aligned_tags
 from keras_bert.tasks.ner.tag_schemes import (
     check_labels,
     entities,

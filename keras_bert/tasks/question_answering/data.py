@@ -28,12 +28,11 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.columnar_files import FORMS, read_schema
+from keras_bert.columnar_files import FORMS
 from keras_bert.errors import InputError
-from keras_bert.files import parse_json, read_lines
 from keras_bert.tasks.checks import check_list, check_same_length
-from keras_bert.tasks.classification.tables import read_rows
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
+from keras_bert.tasks.tables import read_objects, read_rows
 
 # --- settings ---
 
@@ -227,8 +226,8 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
         InputError: no question is left; or, with `strict`, an answer is not found in its context.
     """
     questions = scorable(questions, squad, "training")
-    found = aligned(questions)
-    absent = [q for q, kept in zip(questions, found, strict=True) if kept is None]
+    matches = aligned(questions)
+    absent = [q for q, match in zip(questions, matches, strict=True) if match is None]
     if absent:
         first = absent[0]
         message = (
@@ -239,12 +238,11 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
         if squad.strict:
             raise InputError(f"{message}; expected none with --strict")
         logging.warning("%s; these questions are skipped", message)
-    kept = [question for question in found if question]
-    if not kept:
+    if len(absent) == len(questions):
         raise InputError(
             "no training question has its answer in its context; expected at least one"
         )
-    return kept
+    return [match for match in matches if match]
 
 
 def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> Sequence[Question]:
@@ -255,20 +253,20 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
     """
     if squad.version_2:
         return questions
-    kept = [question for question in questions if question.answers]
-    if len(kept) < len(questions):
+    answered = [question for question in questions if question.answers]
+    if len(answered) < len(questions):
         logging.warning(
             "%d of %d %s questions have no answer and are skipped; --version_2_with_negative "
             "keeps them",
-            len(questions) - len(kept),
+            len(questions) - len(answered),
             len(questions),
             kind,
         )
-    if not kept:
+    if not answered:
         raise InputError(
             f"no {kind} question has an answer; expected at least one, or --version_2_with_negative"
         )
-    return kept
+    return answered
 
 
 # --- files ---
@@ -283,89 +281,71 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
     """
     questions: list[Question] = []
     contexts: dict[str, str] = {}
-    for where, item in _items(Path(path)):
-        if isinstance(item, dict) and item.keys() & {"context", "question"}:
-            context = _text(item, "context", where)
-            questions.append(_question(item, contexts.setdefault(context, context), where, path))
-            continue
-        for j, paragraph in enumerate(_field(item, "paragraphs", list, where)):
-            place = f"{where}.paragraphs[{j}]"
-            context = _text(paragraph, "context", place)
-            for k, entry in enumerate(_field(paragraph, "qas", list, place)):
-                questions.append(_question(entry, context, f"{place}.qas[{k}]", path))
+    for where, paragraph, entry in _entries(Path(path)):
+        context = _text(paragraph, "context", where)
+        name = entry.get("id") if isinstance(entry, dict) else None
+        if type(name) is not int:  # As in GermanQuAD; predictions are keyed by strings.
+            name = _field(entry, "id", str, where)
+        where = f"{path}: the question {str(name)!r}"
+        text = _text(entry, "question", where)
+        answers = _answers(entry, where)
+        questions.append(Question(str(name), text, contexts.setdefault(context, context), answers))
     _check_ids(questions, path)
     return questions
 
 
-def _items(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yields (place, item) for each article of a SQuAD file, or each row of a table."""
-    if form := FORMS.get(path.suffix.lower()):
-        yield from _table_rows(path, form)
+def _entries(path: Path) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (where, paragraph, question) for each question; in a table, both are the row."""
+    if path.suffix.lower() in FORMS:
+        columns, optional = ("id", "question", "context"), ("answers", "is_impossible")
+        for row in read_rows(path, columns, optional):
+            values = dict(zip((*columns, *optional), row.cells, strict=True))
+            yield row.where, values, values
         return
-    lines = [*read_lines(path)]
-    parts = [(number, line.strip()) for number, line in lines if line.strip()]
-    if len(parts) > 1 and parts[0][1].endswith("}") and parts[1][1].startswith("{"):
-        for number, line in parts:
-            yield f"{path}, line {number}", parse_json(line, f"{path}, line {number}")
-        return
-    content = parse_json("\n".join(line for _, line in lines), f"{path}")
-    if isinstance(content, dict) and "context" in content:
-        content = [content]
-    data = content if isinstance(content, list) else _field(content, "data", list, f"{path}")
-    yield from ((f"{path}: data[{i}]", item) for i, item in enumerate(data))
+    for unit, number, item in read_objects(path):
+        where = f"{path}, {unit} {number}"
+        if isinstance(item, dict) and item.keys() & {"context", "question"}:
+            yield where, item, item
+            continue
+        for index, paragraph in enumerate(_field(item, "paragraphs", list, where)):
+            paragraph_at = f"{where}, paragraphs[{index}]"
+            for entry in _field(paragraph, "qas", list, paragraph_at):
+                yield paragraph_at, paragraph, entry
 
 
-def _table_rows(path: Path, form: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    names, _ = read_schema(path, form)
-    optional = [name for name in ("answers", "is_impossible") if name in names]
-    columns = ["id", "question", "context", *optional]
-    for row in read_rows(path, columns):
-        yield f"{path}, row {row.line}", dict(zip(columns, row.cells, strict=True))
-
-
-def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> Question:
-    name = _name(entry, where)
-    text = _text(entry, "question", f"{path}: the question {name!r}")
-    if entry.get("answers") is None and not entry.get("is_impossible"):
-        return Question(name, text, context, None)
-    where = f"{path}: the question {name!r}"
-    answers = entry.get("answers") or []
+def _answers(entry: Mapping[str, Any], where: str) -> tuple[Answer, ...] | None:
+    """Returns the answers of a JSON object, a list or two columns; None if it has none."""
+    answers = entry.get("answers")
+    if answers is None:
+        return () if entry.get("is_impossible") else None
     if isinstance(answers, dict):
-        columns = {name: _field(answers, name, list, where) for name in ("text", "answer_start")}
-        check_same_length(
-            **{f"{where}: text": columns["text"]}, answer_start=columns["answer_start"]
-        )
+        texts, starts = (_field(answers, name, list, where) for name in ("text", "answer_start"))
+        check_same_length(**{f"{where}: text": texts}, answer_start=starts)
         answers = [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
         ]
-    elif answers:
+    else:
         answers = _field(entry, "answers", list, where)
-    found = tuple(
+    checked = tuple(
         Answer(each["text"], _field(each, "answer_start", int, where))
         for each in answers
         if _field(each, "text", str, where).strip()
     )
-    if found and entry.get("is_impossible"):
+    if checked and entry.get("is_impossible"):
         raise InputError(
-            f"{where}: has is_impossible and the answer {found[0].text!r}; expected only one "
+            f"{where}: has is_impossible and the answer {checked[0].text!r}; expected only one "
             "of them"
         )
-    return Question(name, text, context, found)
+    return checked
 
 
 def _field(value: Any, name: str, kind: type, where: str) -> Any:
     """Returns a field of a JSON object; raises InputError if it is missing or has another type."""
-    found = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(found, kind):
-        got = f"{found!r:.60}" if isinstance(value, dict) and name in value else "nothing"
+    content = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(content, kind):
+        got = f"{content!r:.60}" if isinstance(value, dict) and name in value else "nothing"
         raise InputError(f"{where}: expected {name!r} to be a {kind.__name__}, got {got}")
-    return found
-
-
-def _name(entry: Any, where: str) -> str:
-    # Question ids are integers in GermanQuAD; predictions are keyed by strings.
-    number = entry.get("id") if isinstance(entry, dict) else None
-    return f"{number}" if type(number) is int else _field(entry, "id", str, where)
+    return content
 
 
 def _text(value: Any, name: str, where: str) -> str:
@@ -410,20 +390,20 @@ def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
     """
     builder = open_prepared(f"squad/{version}", data_dir)
     contexts: dict[str, str] = {}
-    questions = [_tfds_question(row, contexts) for row in read_split(builder, split)]
+    questions = []
+    for row in read_split(builder, split):
+        context = row["context"].decode()
+        answers = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+        questions.append(
+            Question(
+                row["id"].decode(),
+                row["question"].decode(),
+                contexts.setdefault(context, context),
+                tuple(Answer(text.decode(), int(start)) for text, start in answers if text.strip()),
+            )
+        )
     _check_ids(questions, f"{builder.data_path}, split {split}")
     return questions
-
-
-def _tfds_question(row: dict, contexts: dict[str, str]) -> Question:
-    context = row["context"].decode()
-    answers = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
-    return Question(
-        row["id"].decode(),
-        row["question"].decode(),
-        contexts.setdefault(context, context),  # One string for all of its questions.
-        tuple(Answer(text.decode(), int(start)) for text, start in answers if text.strip()),
-    )
 
 
 # --- arguments of the Python API ---
@@ -440,16 +420,16 @@ def questions_of(
     answers = check_list("answers", answers, "answers")
     check_same_length(questions=texts, answers=answers)
     return [
-        Question(str(i), text, context, tuple(_answers_of(given, f"answers[{i}]")))
-        for i, (text, context, given) in enumerate(zip(texts, contexts, answers, strict=True))
+        Question(str(i), text, context, tuple(_answers_of(value, f"answers[{i}]")))
+        for i, (text, context, value) in enumerate(zip(texts, contexts, answers, strict=True))
     ]
 
 
-def _answers_of(given: Any, where: str) -> Iterator[Answer]:
-    """Yields the answers to one question; none if `given` is None."""
-    if given is None:
+def _answers_of(value: Any, where: str) -> Iterator[Answer]:
+    """Yields the answers to one question; none if `value` is None."""
+    if value is None:
         return
-    for answer in [given] if isinstance(given, Mapping) else check_list(where, given, "answers"):
+    for answer in [value] if isinstance(value, Mapping) else check_list(where, value, "answers"):
         text, start = (
             answer.get(name) if isinstance(answer, Mapping) else None for name in ("text", "start")
         )
@@ -464,15 +444,15 @@ def _answers_of(given: Any, where: str) -> Iterator[Answer]:
 
 def trainable_questions(questions: Sequence[Question]) -> list[Question]:
     """Corrects questions of `questions_of` with `aligned`; raises InputError without a match."""
-    found = aligned(questions)
-    for question, match in zip(questions, found, strict=True):
+    matches = aligned(questions)
+    for question, match in zip(questions, matches, strict=True):
         if match is None:
             answer = question.answers[0]
             raise InputError(
                 f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a "
                 f"text at this offset of contexts[{question.id}]"
             )
-    return found
+    return matches
 
 
 # --- positions of answers ---
@@ -501,23 +481,23 @@ def _is_at_start(question: Question) -> bool:
     if not question.answers:
         return True
     text, start = question.answers[0].text, question.answers[0].start
-    found = question.context[start : start + len(text)] if start >= 0 else ""
-    return bool(text.split()) and found.split() == text.split()
+    words = question.context[start : start + len(text)].split() if start >= 0 else []
+    return bool(words) and words == text.split()
 
 
 def _from_utf16(question: Question) -> Question:
     """Converts the first answer's position from UTF-16 code units to characters."""
     if not question.answers or question.answers[0].start < 0:
         return question
-    answer, *others = question.answers
+    answer, *further = question.answers
     units = question.context[: answer.start].encode("utf-16-le", "surrogatepass")
     start = len(units[: 2 * answer.start].decode("utf-16-le", "replace"))
-    return replace(question, answers=(replace(answer, start=start), *others))
+    return replace(question, answers=(replace(answer, start=start), *further))
 
 
 def _nearest(question: Question) -> Question | None:
     """Moves the first answer to the nearest match of its words; None if there is none near it."""
-    answer, *others = question.answers
+    answer, *further = question.answers
     context, words = question.context, answer.text.split()
     if answer.start < 0 or not words:
         return None
@@ -528,8 +508,8 @@ def _nearest(question: Question) -> Question | None:
         return None
     around = spans[max(touched[0] - 1, 0) : touched[-1] + 2]  # One more word on either side.
     pattern = re.compile(r"\s+".join(map(re.escape, words)))
-    places = [match.span() for match in pattern.finditer(context, around[0][0], around[-1][1])]
-    if not places:
+    matches = [match.span() for match in pattern.finditer(context, around[0][0], around[-1][1])]
+    if not matches:
         return None
-    start, end = min(places, key=lambda place: abs(place[0] - answer.start))
-    return replace(question, answers=(Answer(context[start:end], start), *others))
+    start, end = min(matches, key=lambda match: abs(match[0] - answer.start))
+    return replace(question, answers=(Answer(context[start:end], start), *further))

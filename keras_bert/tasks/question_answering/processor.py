@@ -19,17 +19,16 @@ import tensorflow as tf
 
 from keras_bert.export.inputs import same_shape
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.prepared import Prepared, prepare
+from keras_bert.tasks.prepared import Prepared, Processor, prepare
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.decoding import (
     ENDS,
     SpanWindows,
     decode_answers,
-    largest_of,
 )
-from keras_bert.text.offsets import row_ids
+from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.text.windows import count_windows
+from keras_bert.text.windows import split_tokens
 
 
 def make_windows(
@@ -53,41 +52,25 @@ def make_windows(
     starts, sizes = (tf.gather(of_contexts, context_of) for of_contexts in (starts, sizes))
     room = settings.max_seq_length - 3 - queries
     step = tf.minimum(room, settings.doc_stride)
-    counts = count_windows(sizes, room, step)
+    row, start, length = split_tokens(sizes, room, step)
+    first_token = tf.gather(starts, row) + start
 
-    nth = tf.ragged.range(counts)  # [B, (windows)]
-    row = row_ids(nth.row_splits)  # [n]
-    offset = nth.values * tf.gather(step, row)
-    length = tf.minimum(tf.gather(sizes, row) - offset, tf.gather(room, row))
-    context_at = tf.gather(queries, row) + 2
-    first_token = tf.gather(starts, row) + offset
+    def tokens(first: tf.Tensor, size: tf.Tensor) -> tf.RaggedTensor:
+        return tf.gather(ids.values, tf.ragged.range(first, first + size))
 
-    # The token indices of the windows as one padded table [n, S]; the padding is removed below.
-    # [SEP] and [CLS] have the two indices after the tokens of the texts.
-    separator = tf.size(ids.values)
-    tokens = tf.concat([ids.values, [tokenizer.sep_token_id, tokenizer.cls_token_id]], axis=0)
-    lengths = context_at + length + 1
-    place = tf.range(largest_of(lengths))[tf.newaxis]
-    at = context_at[:, tf.newaxis]
-    in_query = (place >= 1) & (place < at - 1)
-    in_context = (place >= at) & (place < lengths[:, tf.newaxis] - 1)
-    token = tf.where(in_context, first_token[:, tf.newaxis] + place - at, separator)
-    query_start = tf.gather(query_starts, row)[:, tf.newaxis]
-    token = tf.where(in_query, query_start + place - 1, token)
-    token = tf.where(place == 0, separator + 1, token)
-
-    real = place < lengths[:, tf.newaxis]
-    input_ids = tf.RaggedTensor.from_row_lengths(
-        tf.gather(tokens, tf.boolean_mask(token, real)),
-        tf.cast(lengths, tf.int64),
-        validate=False,
+    query_lengths = tf.gather(queries, row)
+    segments = combine_segments(
+        tokens(tf.gather(query_starts, row), query_lengths),
+        tokens(first_token, length),
+        max_seq_length=settings.max_seq_length,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
     )
-    segment_ids = tf.cast(tf.boolean_mask(place >= at, real), tf.int32)
     return SpanWindows(
-        input_ids,
-        input_ids.with_values(segment_ids),
+        segments.input_ids,
+        segments.segment_ids,
         row,
-        context_at,
+        query_lengths + 2,
         first_token,
         context,
         context_of,
@@ -98,14 +81,11 @@ def make_windows(
     )
 
 
-class SpanProcessor:
+class SpanProcessor(Processor):
     """Converts questions and contexts to windows, and span logits to answers."""
 
     per_token = True
-
-    def __init__(self, tokenizer: BertTokenizer, settings: AnswerSettings):
-        self.tokenizer = tokenizer
-        self.settings = settings
+    settings: AnswerSettings
 
     def preprocess(self, question: tf.Tensor, context: tf.Tensor) -> SpanWindows:
         """Splits each question, strings [B], with its context, strings [B], into windows."""

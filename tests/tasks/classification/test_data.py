@@ -18,12 +18,12 @@ from keras_bert.tasks.classification.data import (
     read_data,
     warn_of_absent_labels,
 )
-from keras_bert.tasks.classification.tables import Texts
+from keras_bert.tasks.tables import Texts
 
 
 def texts(*labels):
-    n = len(labels)
-    return Texts("a.tsv", ["x"] * n, None, list(labels), list(range(2, n + 2)), ["0"] * n)
+    locations = [f"a.tsv, line {number}" for number in range(2, len(labels) + 2)]
+    return Texts("a.tsv", (["x"] * len(labels),), list(labels), locations)
 
 
 def test_classes_are_sorted_by_value_or_alphabetically():

@@ -14,8 +14,9 @@ from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.decoding import decisions, write_predictions
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.task import ServedClassifier
-from keras_bert.text.padding import Segments, pad_segments
+from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
+from tests.padded_rows import padded_rows
 from tests.tasks.classification.conftest import VOCAB
 
 
@@ -137,13 +138,7 @@ def serve(model, tokenizer, labels, problem_type, pair):
 
 def ask(model, tokenizer, labels, problem_type, *texts):
     """Returns the logits of the Keras model and the outputs of both signatures."""
-    sides = [tokenizer.tokenize(tf.constant(side)) for side in texts]
-    ids = pad_segments(
-        *sides,
-        max_seq_length=LENGTH,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-    )
+    ids = padded_rows(tokenizer, LENGTH, *texts)
     # No single label is the most probable one of all texts.
     bias = model.classifier.bias
     bias.assign(bias - np.mean(model(ids)["logits"], axis=0))

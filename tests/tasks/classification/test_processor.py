@@ -1,6 +1,5 @@
 """Tests the conversion of texts to BERT's token ids, with truncation, and of logits to labels."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -63,30 +62,6 @@ def test_lone_surrogate_of_json_is_accepted():
 def test_length_without_room_for_a_pair_is_rejected():
     with pytest.raises(InputError, match=r"max_seq_length: expected at least 5 for a pair, got 4"):
         examples_of(["a"], ["a"], max_seq_length=4)
-
-
-def test_sides_of_different_numbers_are_rejected_in_the_graph():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="text_pair and text: expected equal"):
-        processor().preprocess(tf.constant(["a", "a"]), tf.constant(["a"]))
-
-
-def test_label_is_that_of_the_largest_logit():
-    answers = decode([[0.2, -0.1, 0.1], [-3.0, 2.0, 1.0]])
-    assert answers["label"].numpy().tolist() == [b"a", b"b"]
-    np.testing.assert_allclose(answers["probabilities"].numpy().sum(axis=1), 1, atol=1e-6)
-
-
-def test_multiple_labels_are_sorted_best_first_then_padded():
-    answers = decode([[0.1, -0.1, 0.2], [-3.0, 2.0, 1.0], [-1, -1, -1]], problem_type="multi_label")
-    expected = [[b"c", b"a", b""], [b"b", b"c", b""], [b""] * 3]
-    assert answers["labels"].numpy().tolist() == expected
-    np.testing.assert_allclose(answers["probabilities"][0, 1], 1 / (1 + np.exp(0.1)), atol=1e-6)
-
-
-def test_regression_returns_its_logit():
-    answers = decode([[0.25], [-3.0]], labels=(), problem_type="regression")
-    assert answers.keys() == {"score", "truncated"}
-    assert answers["score"].numpy().tolist() == [0.25, -3.0]
 
 
 def test_probabilities_of_large_logits_are_finite():

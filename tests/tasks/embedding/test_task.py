@@ -21,8 +21,8 @@ from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProc
 from keras_bert.tasks.embedding.task import ServedEmbedding, TextEmbedder
 from keras_bert.tasks.load import load
 from keras_bert.text.offsets import encode_texts
-from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
+from tests.padded_rows import padded_rows
 
 TEXTS = ["The film is good.", "", f"{'very ' * 40}good", "a book", "\ud800 it"]
 
@@ -381,8 +381,11 @@ def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda it: it.fit(PAIRS, loss="cosine"), "loss='cosine': got no scores; expected scores"),
-        (lambda it: it.fit(PAIRS, [0, 1, 0], loss="mnrl"), "loss='mnrl': got scores; expected no"),
+        (lambda it: it.fit(PAIRS, loss="cosine"), "loss='cosine': expected examples with scores"),
+        (
+            lambda it: it.fit(PAIRS, [0, 1, 0], loss="mnrl"),
+            "loss='mnrl': expected examples with no",
+        ),
         (lambda it: it.fit(PAIRS, [0, 1, 0], loss="l2"), "loss='l2': expected one of mnrl, cosent"),
         (
             lambda it: it.fit(PAIRS, [0, 2, 0]),
@@ -457,12 +460,7 @@ def serve(model, tokenizer, length, normalize):
 @pytest.mark.parametrize("normalize", [False, True])
 def test_embeddings_equal_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
     texts = ["The cat sat on the mat.", "", "aab", "cat " * 40, b"\xff the", *["on the mat"] * 9]
-    ids = pad_segments(
-        tokenizer.tokenize(tf.constant(texts)),
-        max_seq_length=12,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-    )
+    ids = padded_rows(tokenizer, 12, texts)
     outputs = model(ids)
     hidden = outputs["sequence_output"].numpy()
     mask = ids["input_mask"].numpy()[..., np.newaxis]

@@ -13,11 +13,9 @@ from keras_bert.tasks.ner.data import (
     NerSettings,
     check_types,
     make_labels,
-    open_dataset,
     read_conll,
     read_data,
     tagged,
-    tfds_name,
     write_conll,
 )
 from keras_bert.tasks.ner.tag_schemes import Sentence, check_labels, tag_ids
@@ -33,35 +31,12 @@ def read(tmp_path):
     return read
 
 
-@pytest.mark.parametrize(
-    ("scheme", "tags"),
-    [
-        ("iob1", "O I-PER I-PER B-PER"),
-        ("iob2", "O B-PER I-PER B-PER"),
-        ("bioes", "O B-PER E-PER S-PER"),
-        ("bilou", "O B-PER L-PER U-PER"),
-        ("bmes", "O B-PER M-PER S-PER"),
-        ("bmewo", "O B-PER E-PER W-PER"),
-    ],
-)
-def test_every_scheme_is_converted_to_iob2(read, scheme, tags, caplog):
-    with caplog.at_level("INFO", "absl"):
-        file = read("".join(f"w\t{tag}\n" for tag in tags.split()))
-    assert file.tags == [["O", "B-PER", "I-PER", "B-PER"]]
-    assert f"1 sentences, 4 words, 2 entities, scheme {scheme}" in caplog.text
-
-
 def test_types_without_a_prefix_are_converted_to_iob2(read):
     file = read("a PER\nb PER\nc LOC\nd O\n")
     assert file.tags == [["B-PER", "I-PER", "B-LOC", "O"]]
     labels = make_labels(read("a PER\nd O\n"), None)
     with pytest.raises(InputError, match=r"line 3: tag 'LOC', but x has no entity of type 'LOC'"):
         check_types(file, labels, "x")
-
-
-def test_prefix_of_all_tags_in_io_is_no_part_of_the_types(read):
-    file = read("a I-PER\nb I-PER\nc I-LOC\nd O\n", tag_scheme="io")
-    assert file.tags == [["B-PER", "I-PER", "B-LOC", "O"]]
 
 
 def test_unknown_labels_are_not_trained_on(read, caplog):
@@ -98,7 +73,7 @@ def read_rows(path, rows, **flags):
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
-@pytest.mark.parametrize("keys", [("tokens", "ner_tags"), ("words", "labels"), ("tokens", "tags")])
+@pytest.mark.parametrize("keys", [("tokens", "ner_tags"), ("tokens", "tags")])
 def test_rows_of_words_and_tags(tmp_path, ending, keys):
     rows = [dict(zip(keys, row.values(), strict=True)) | {"id": "1"} for row in ROWS]
     file = read_rows(tmp_path / f"dev.{ending}", rows)
@@ -152,7 +127,7 @@ def test_numbers_of_tags_have_names_in_the_files_of_datasets(tmp_path, sequence)
         ({"tokens": ["a"], "ner_tags": "O"}, "'ner_tags' is 'O'; expected 1 tags"),
         ({"tokens": ["a"], "ner_tags": [None]}, r"'ner_tags' is \[None\]; expected 1 tags"),
         ({"tokens": ["a", ""], "ner_tags": ["O", "O"]}, "'tokens' is .* expected a list of words"),
-        ({"text": "a"}, "'tokens' is None; expected a list of words"),
+        ({"tag": "a"}, "'tokens' is None; expected a list of words"),
     ],
 )
 def test_invalid_rows_of_words_are_named(tmp_path, row, message):
@@ -161,7 +136,9 @@ def test_invalid_rows_of_words_are_named(tmp_path, row, message):
 
 
 def test_invalid_sequences_are_counted_and_read_like_conlleval(read, caplog):
-    file = read("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2")
+    with caplog.at_level("INFO", "absl"):
+        file = read("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2")
+    assert "1 sentences, 3 words, 2 entities, scheme iob2" in caplog.text
     assert file.tags == [["B-PER", "O", "B-LOC"]]
     assert "1 tags violate the scheme iob2" in caplog.text
 
@@ -198,10 +175,6 @@ def test_checkpoint_order_of_the_same_labels_is_kept(read):
     train = read("a B-PER\nb O\n")
     assert make_labels(train, ["I-PER", "O", "B-PER"]) == ["I-PER", "O", "B-PER"]
     assert make_labels(train, ["LABEL_0", "LABEL_1"]) == ["O", "B-PER", "I-PER"]
-
-
-def test_entities_without_a_type_have_tags_b_and_i(read):
-    assert make_labels(read("a B\nb I\nc O\n"), None) == ["O", "B", "I"]
 
 
 def test_type_in_dev_missing_in_train_is_rejected_with_its_line(read):
@@ -484,45 +457,45 @@ def prepared(tmp_path_factory):
     return str(folder)
 
 
+def read_tfds(prepared, task_name, **changes):
+    ner = NerSettings(tfds=True, data_dir=prepared, task_name=task_name)
+    return read_data(replace(ner, **changes.pop("ner", {})), **DO | changes)
+
+
 @pytest.mark.parametrize("task_name", ["conll2003", "wikiann/de"])
 def test_sentences_have_the_words_tags_and_lines_of_a_column_file(prepared, task_name):
-    source, sentences = open_dataset(task_name, prepared)("dev")
-    assert [(s.words, s.tags, s.line) for s in sentences] == [
+    splits = read_tfds(prepared, task_name)
+    assert [(s.words, s.tags, s.line) for s in splits.dev.sentences] == [
         (("Ada", "Lee", "naïve"), ("B-PER", "I-PER", "O"), 1),
         (("Ulm",), ("B-LOC",), 5),
     ]
-    assert f"{tfds_name(task_name)}/1.0.0, split " in source
-
-
-def test_run_reads_all_three_splits(prepared):
-    do = {"do_train": True, "do_eval": True, "do_predict": True, "new_tokenizer": None}
-    given = {"tfds": True, "data_dir": prepared}
-    splits = read_data(NerSettings(task_name="conll2003", **given), **do)
-    assert {some.source.rsplit(" ")[-1] for some in (splits.train, splits.dev, splits.test)} == {
-        *("train", "dev", "test")
-    }
     assert splits.train.types == {"PER", "LOC"}
+    name = task_name if "/" in task_name else f"{task_name}/{task_name}"
+    dev = "dev" if task_name == "conll2003" else "validation"
+    for file, split in ((splits.train, "train"), (splits.dev, dev), (splits.test, "test")):
+        assert file.source.endswith(f"{name}/1.0.0, split {split}")
+
+
+def test_settings_of_a_dataset_are_checked(prepared):
     with pytest.raises(InputError, match="--task_name is missing; expected a dataset for --tfds"):
-        read_data(NerSettings(**given), **do)
+        read_tfds(prepared, "")
     with pytest.raises(InputError, match="--eval_file cannot be combined with --tfds"):
-        read_data(NerSettings(eval_file="dev.conll", **given), **do)
+        read_tfds(prepared, "conll2003", ner={"eval_file": "dev.conll"})
 
 
 def test_missing_split_is_skipped_and_empty_split_is_rejected(prepared):
-    do = {"do_train": True, "do_eval": True, "do_predict": True, "new_tokenizer": None}
-    given = {"tfds": True, "data_dir": prepared}
-    splits = read_data(NerSettings(task_name="only/train", **given), **do)
+    splits = read_tfds(prepared, "only/train")
     assert len(splits.train.sentences) == 2
     assert splits.dev is splits.test is None
     with pytest.raises(InputError, match=r"nothing to do: there are no sentences"):
-        read_data(NerSettings(task_name="only/train", **given), **do | {"do_train": False})
+        read_tfds(prepared, "only/train", do_train=False)
     with pytest.raises(InputError, match=r"no/words/1.0.0, split train: contains no sentences"):
-        read_data(NerSettings(task_name="no/words", **given), **do)
+        read_tfds(prepared, "no/words")
 
 
 def test_dataset_that_is_unprepared_or_has_no_tags_is_rejected(prepared):
     message = r"no prepared dataset conll2002/es .*tfds build conll2002/es --data_dir="
     with pytest.raises(InputError, match=message):
-        open_dataset("conll2002/es", prepared)
+        read_tfds(prepared, "conll2002/es")
     with pytest.raises(InputError, match=r"numbers: has the columns .*; expected tokens and ner"):
-        open_dataset("numbers", prepared)
+        read_tfds(prepared, "numbers")

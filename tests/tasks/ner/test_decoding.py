@@ -4,17 +4,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keras_bert.config import BertConfig
 from keras_bert.export.network import Network
 from keras_bert.models import BertTokenClassifier
-from keras_bert.tasks.ner.decoding import entity_words
-from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor, word_windows
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags
 from keras_bert.tasks.ner.task import ServedTagger
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.windows import word_windows
 
 SCHEMES = {
     "iob2": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"],
@@ -22,55 +20,6 @@ SCHEMES = {
     "bioes": ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("LOC", "PER"))],
     "untyped": ["B", "I", "O"],
 }
-
-
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##x", *"abcdefghijklmnop"]
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_entities_of_any_scheme_equal_conlleval(scheme):
-    labels = SCHEMES[scheme]
-
-    @settings(max_examples=40, deadline=None)
-    @given(st.lists(st.lists(st.integers(0, len(labels) - 1), max_size=8), max_size=6))
-    def check(rows):
-        tags = tf.RaggedTensor.from_row_lengths(
-            tf.constant([tag for row in rows for tag in row], tf.int32),
-            tf.constant([len(row) for row in rows], tf.int64),
-        )
-        inside, starts = (tags.with_values(v).to_list() for v in entity_words(labels, tags))
-        for row, *found in zip(rows, inside, starts, strict=True):
-            expected = iob2_tags(entities([labels[tag] for tag in row]), len(row))
-            assert [tag != "O" for tag in expected] == found[0]
-            assert [tag[0] == "B" for tag in expected] == found[1]
-
-    check()
-
-
-def test_texts_and_words_of_one_sentence_give_the_same_entities():
-    labels = SCHEMES["bioes"]
-    processor = TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(labels), 8))
-    words = ["axx", "b", "c", "dxxx", "e", "f"] * 3
-    text = processor.preprocess(tf.constant([" ".join(words)]))
-    sentence = processor.preprocess_words(tf.ragged.constant([words]))
-    assert text.input_ids.to_list() == sentence.input_ids.to_list()
-    size = len(text.input_ids.values)
-    logits = np.random.default_rng(0).normal(size=[size, len(labels)]).astype(np.float32)
-    found = processor.decode({"logits": logits}, text)
-    tagged = processor.decode({"logits": logits}, sentence)
-    tags = [tag.decode() for tag in tagged["tags"].to_list()[0]]
-    expected = [
-        (
-            kind,
-            " ".join(words[first:last]),
-            pytest.approx(tagged["scores"][0, first:last].numpy().mean()),
-        )
-        for kind, first, last in entities(tags)
-    ]
-    columns = (found[name].to_list()[0] for name in ("types", "texts", "scores"))
-    assert [
-        (kind.decode(), text.decode(), score) for kind, text, score in zip(*columns, strict=True)
-    ] == expected
 
 
 # --- exported signatures ---
@@ -81,14 +30,6 @@ CHARACTER_VOCAB = [
     *(*CHARACTERS, *".,:;-&@#_/'中国"),
     *(f"##{character}" for character in CHARACTERS),
 ]
-
-
-SERVED_SCHEMES = {
-    "iob2": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"],
-    "iob1": ["I-PER", "O", "B-PER", "I-creative-work", "B-creative-work"],
-    "bioes": ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("LOC", "PER"))],
-    "untyped": ["B", "I", "O"],
-}
 
 
 class EveryWord:
@@ -142,9 +83,9 @@ def tagger_of():
     return make
 
 
-@pytest.mark.parametrize("scheme", SERVED_SCHEMES)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_words_get_the_most_probable_tags_in_iob2(tagger_of, scheme):
-    labels = SERVED_SCHEMES[scheme]
+    labels = SCHEMES[scheme]
     tagger = tagger_of(labels)
     tokenizer = tagger.processor.tokenizer
     rng = np.random.default_rng(0)
@@ -159,7 +100,7 @@ def test_words_get_the_most_probable_tags_in_iob2(tagger_of, scheme):
     lengths = [len([*filter(None, words)]) for words in sentences]
     windows = word_windows(tf.RaggedTensor.from_row_lengths(ids, lengths), tokenizer, 16)
     outputs = tagger.network(windows.input_ids, windows.segment_ids)
-    logits = tf.gather(outputs["logits"], windows.word_places)
+    logits = tf.gather(outputs["logits"], windows.first_tokens)
     most_probable = iter(np.argmax(logits, axis=-1))
     found = [entities([labels[next(most_probable)] for _ in filter(None, w)]) for w in sentences]
     expected = [iob2_tags(row, length) for row, length in zip(found, lengths, strict=True)]
@@ -179,7 +120,7 @@ def test_words_get_the_most_probable_tags_in_iob2(tagger_of, scheme):
 
 
 def test_text_has_the_entities_of_its_words_with_their_mean_scores(tagger_of):
-    tagger = tagger_of(SERVED_SCHEMES["iob2"], max_seq_length=8)
+    tagger = tagger_of(SCHEMES["iob2"], max_seq_length=8)
     rng = np.random.default_rng(1)
     sentences = [rng.choice(["a", "bcd", "ef", "gh", "i"], n).tolist() for n in (1, 4, 9, 30)]
     outputs = tagger.run("serving_default", [" ".join(words) for words in sentences])
@@ -253,7 +194,7 @@ def test_all_words_of_a_text_of_1_mb_are_tagged(text, count):
 
 
 def test_token_ids_give_the_most_probable_label_of_each_token(tagger_of):
-    labels = SERVED_SCHEMES["bioes"]
+    labels = SCHEMES["bioes"]
     tagger = tagger_of(labels)
     ids = np.array([[2, 9, 8, 3, 0], [0, 2, 7, 6, 3], [0, 0, 0, 0, 0]], np.int32)
     mask = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 0, 0, 0, 0]], np.int32)

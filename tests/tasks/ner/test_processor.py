@@ -16,11 +16,11 @@ from keras_bert.tasks.ner.processor import (
     TextWords,
     prepare_sentences,
     token_labels,
-    word_windows,
 )
 from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.text.offsets import byte_to_char_offsets
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.windows import word_windows
 
 # --- texts to words ---
 
@@ -163,7 +163,7 @@ def shown(windows):
 
 def labeled(windows):
     """Returns the labeled tokens of each window."""
-    words = np.arange(len(windows.word_places), dtype=np.int32)
+    words = np.arange(len(windows.first_tokens), dtype=np.int32)
     marks = windows.input_ids.with_values(token_labels(windows, words) >= 0)
     return [
         "".join(VOCAB[i] for i, mark in zip(*row, strict=True) if mark)
@@ -171,17 +171,14 @@ def labeled(windows):
     ]
 
 
-def test_only_the_first_token_of_a_word_has_its_label(tokenizer):
+def test_the_first_token_or_all_tokens_of_a_word_have_its_label(tokenizer):
     windows = windows_of(["axx b", "c"], tokenizer, 16)
     assert shown(windows) == ["[CLS] a ##x ##x b [SEP]", "[CLS] c [SEP]"]
     labels = token_labels(windows, [3, 0, 2]).numpy().tolist()
     assert labels == [-1, 3, -1, -1, 0, -1, -1, 2, -1]
-
-
-def test_with_all_tokens_each_token_of_a_word_has_its_label(tokenizer):
-    windows = windows_of(["axx b"], tokenizer, 16)
-    assert token_labels(windows, [3, 0], all_tokens=True).numpy().tolist() == [-1, 3, 3, 3, 0, -1]
-    assert windows.word_places.numpy().tolist() == [1, 4]
+    labels = token_labels(windows, [3, 0, 2], all_tokens=True).numpy().tolist()
+    assert labels == [-1, 3, 3, 3, 0, -1, -1, 2, -1]
+    assert windows.first_tokens.numpy().tolist() == [1, 4, 7]
 
 
 @pytest.mark.parametrize("word", ["\u200b", "\u00a0", "\ufe0f", "\x01"])
@@ -196,7 +193,7 @@ def test_sentence_without_words_has_no_window(tokenizer):
         for documents in (None, np.zeros([len(sentences)], np.int64)):
             windows = windows_of(sentences, tokenizer, 8, documents)
             assert windows.input_ids.nrows() == len([*filter(None, sentences)])
-            assert len(windows.word_places) == sum(map(len, sentences))
+            assert len(windows.first_tokens) == sum(map(len, sentences))
             assert len(windows.row_splits) == len(sentences) + 1
 
 
@@ -240,9 +237,9 @@ def test_word_is_labeled_in_the_window_with_largest_minimum_context(max_seq_leng
         right = np.inf if span[1] == splits[sentence + 1] else starts[span[1]] - starts[word + 1]
         return min(left, right)
 
-    window_of = np.searchsorted(windows.input_ids.row_splits, windows.word_places, "right") - 1
+    window_of = np.searchsorted(windows.input_ids.row_splits, windows.first_tokens, "right") - 1
     for word, window in enumerate(window_of):
-        assert windows.input_ids.values[windows.word_places[word]] == len(VOCAB) + word
+        assert windows.input_ids.values[windows.first_tokens[word]] == len(VOCAB) + word
         contexts = [context(word, span) for span in spans if span[0] <= word < span[1]]
         assert context(word, spans[window]) == max(contexts)
         assert len(contexts) <= 3
@@ -257,7 +254,7 @@ def test_word_longer_than_a_window_is_truncated_and_labeled(tokenizer):
 def test_sentence_of_200_000_words_is_split_within_a_second(tokenizer):
     sentence = np.random.default_rng(0).choice(["a", "bx", "cxx"], 200_000).tolist()
     windows = windows_of([sentence, ["d"]], tokenizer, 128)
-    places = windows.word_places.numpy()
+    places = windows.first_tokens.numpy()
     tokens = windows.input_ids.values.numpy()[places]
     assert "".join(VOCAB[token] for token in tokens) == "".join(w[0] for w in sentence) + "d"
     assert (np.diff(places) != 0).all()
@@ -298,9 +295,9 @@ def test_every_word_of_wnut_17_is_labeled_once_at_any_length(shared_data, docume
         assert lengths.max() <= max_seq_length
         assert not document_context or np.median(lengths) >= 0.9 * max_seq_length
         ids = windows.input_ids.values.numpy()
-        assert ids[windows.word_places.numpy()].tolist() == first_tokens
+        assert ids[windows.first_tokens.numpy()].tolist() == first_tokens
         labels = token_labels(windows, numbers).numpy()
-        assert labels[windows.word_places.numpy()].tolist() == numbers.tolist()
+        assert labels[windows.first_tokens.numpy()].tolist() == numbers.tolist()
         assert (labels >= 0).sum() == len(words)
 
 

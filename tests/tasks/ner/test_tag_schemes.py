@@ -14,18 +14,6 @@ from keras_bert.tasks.ner.tag_schemes import (
     to_iob2,
 )
 
-FOUND = [("PER", 0, 2), ("LOC", 3, 4), ("LOC", 4, 5), ("ORG", 5, 8)]
-SAME = {
-    "iob1": "I-PER I-PER O I-LOC B-LOC I-ORG I-ORG I-ORG",
-    "iob2": "B-PER I-PER O B-LOC B-LOC B-ORG I-ORG I-ORG",
-    "bioes": "B-PER E-PER O S-LOC S-LOC B-ORG I-ORG E-ORG",
-}
-
-
-@pytest.mark.parametrize("scheme", SAME)
-def test_every_scheme_gives_the_same_entities(scheme):
-    assert entities(SAME[scheme].split()) == FOUND
-
 
 @pytest.mark.parametrize(
     ("tags", "expected"),

@@ -73,34 +73,6 @@ def test_questions_are_decoded_equally_in_chunks(ask, tokenizer):
         np.testing.assert_array_equal(values, some.outputs[name])
 
 
-def test_repeated_text_is_listed_once(ask, tokenizer):
-    def twice(examples):
-        places = [i for i, id in enumerate(examples.input_ids) if tokenizer.vocab[id] == "rollo"]
-        values = dict(zip(places, [5.0, 7.0], strict=True))
-        return logits(examples, start=values, end=values)
-
-    found = answered([ask(TEXT)], tokenizer, twice)
-    texts = [candidate["text"] for candidate in found.n_best(False)["q0"]]
-    assert texts[0] == "Rollo"
-    assert len(set(texts)) == len(texts) == 20
-    assert found.outputs["score"][0] == 14.0
-
-
-def test_span_is_in_order_and_at_most_max_answer_length_tokens(ask, tokenizer):
-    known = given(start={4: 9, 7: 3}, end={5: 1, 6: 5, 4: 0.5})
-    for length, text in ((2, "the norse"), (3, "the norse leader")):
-        settings = AnswerSettings(max_answer_length=length)
-        found = answered([ask("the norse leader was rollo")], tokenizer, known, settings)
-        assert found.best_texts == {"q0": text}
-
-
-def test_tokens_of_the_question_are_not_answers(ask, tokenizer):
-    known = given(start={0: 9, 1: 9, 3: 9}, end={0: 9, 2: 9, 6: 9})
-    found = answered([ask("king charles", "rollo ?")], tokenizer, known)
-    texts = {candidate["text"] for candidate in found.n_best(False)["q0"]}
-    assert texts == {"king", "charles", "king charles"}
-
-
 def test_null_score_is_the_lowest_of_all_windows(ask, tokenizer):
     def lowest_in_the_second(examples):
         first, second, *_ = examples.starts
@@ -313,15 +285,6 @@ def test_v2_gives_no_answer_above_the_threshold_and_the_best_at_it(served_tokeni
         assert [*outputs["nbest_answers"][0, :2]] == [b"", b"rollo"]
 
 
-def test_context_without_words_gives_an_empty_answer(served_tokenizer):
-    outputs = served(KnownNetwork(), served_tokenizer, SMALL)(["who ?"] * 2, ["", "\u200b"])
-    assert [*outputs["answer"]] == [b"", b""]
-    assert [*outputs["start"]] == [-1, -1]
-    # The score of "no answer": there is nothing else to score.
-    assert [*outputs["score"]] == [*outputs["null_score"]]
-    np.testing.assert_array_equal(outputs["nbest_probabilities"], [[1, 0, 0, 0, 0]] * 2)
-
-
 def test_empty_batch_gives_no_answers(served_tokenizer):
     for settings in (SMALL, AnswerSettings(24, 4, 7, 5, 6, True)):
         outputs = served(FixedNetwork(), served_tokenizer, settings)([], [])
@@ -352,16 +315,6 @@ def test_invalid_utf_8_bytes_are_kept_and_count_as_characters(served_tokenizer):
             start, end = outputs["nbest_starts"][i, j], outputs["nbest_ends"][i, j]
             assert answer == text[start:end].encode("utf-8", "surrogateescape")
     assert any(b"\xf0\x9f\x98" in answer for answer in outputs["nbest_answers"][0])
-
-
-@pytest.mark.slow
-def test_answer_does_not_depend_on_the_rest_of_the_batch(served_tokenizer):
-    ask = served(FixedNetwork(), served_tokenizer, SMALL)
-    together = ask([q.text for q in MIXED], [q.context for q in MIXED])
-    for i, question in enumerate(MIXED):
-        alone = ask([question.text], [question.context])
-        for name, values in together.items():
-            np.testing.assert_array_equal(values[i], alone[name][0], err_msg=name)
 
 
 @pytest.mark.slow
@@ -406,20 +359,3 @@ def test_windows_longer_than_the_model_allows_are_rejected(served_tokenizer):
     processor = SpanProcessor(served_tokenizer, AnswerSettings(max_seq_length=513))
     with pytest.raises(InputError, match="max_seq_length=513: expected at most the model's 512"):
         ServedQuestionAnswering(KnownNetwork(), processor)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("language", ["en", "de", "zh"])
-def test_answers_to_real_questions_equal_exhaustive_search(shared_data, language):
-    questions = load_questions(shared_data / "squad" / f"xquad.{language}.json")[::40]
-    vocab = shared_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt"
-    served_tokenizer = BertTokenizer(vocab, do_lower_case=False)
-    settings = AnswerSettings(128, 64, 40, version_2_with_negative=True)
-    network = FixedNetwork(null=3.0)
-    outputs = served(network, served_tokenizer, settings, graph=True)(
-        [q.text for q in questions], [q.context for q in questions]
-    )
-    check_answers(
-        outputs, questions, expected(questions, served_tokenizer, network, settings), settings
-    )
-    assert {text == b"" for text in outputs["answer"]} == {True, False}

@@ -46,17 +46,6 @@ def test_long_context_is_split_into_overlapping_windows(ask, tokenizer, vocab):
     assert made.question.numpy().tolist() == [0] * 4
 
 
-def test_context_that_fits_is_one_window(ask, tokenizer):
-    made = windows([ask(LONG)], tokenizer, 4 + 17 + 1, 4, 1)
-    assert made.input_ids.row_splits.numpy().tolist() == [0, 22]
-
-
-def test_windows_have_no_gaps_if_the_stride_is_longer(ask, tokenizer, vocab):
-    made = windows([ask(LONG)], tokenizer, 13, 4, 100)
-    parts = [row.split(" [SEP] ")[1].removesuffix(" [SEP]") for row in words_of(made, vocab)]
-    assert " ".join(parts) == LONG.replace("911", "9 ##1 ##1")
-
-
 def test_question_is_truncated_to_its_first_tokens(ask, tokenizer, vocab):
     made = windows([ask("rollo", "when was the king ?")], tokenizer, 384, 3)
     assert words_of(made, vocab) == ["[CLS] when was the [SEP] rollo [SEP]"]
