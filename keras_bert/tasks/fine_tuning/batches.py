@@ -27,7 +27,7 @@ import tensorflow as tf
 
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.ranges import sequence_mask
-from keras_bert.tasks.soft_losses import NO_OUTPUT
+from keras_bert.tasks.losses import NO_OUTPUT
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:

@@ -10,6 +10,7 @@ from keras_bert.errors import InputError
 from keras_bert.models.memory import check_batch_fits
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.training.backend import make_predict
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.log import progress
 from keras_bert.training.objective import AfterBatch
@@ -33,10 +34,6 @@ def make_predict_examples(
         raises InputError if a batch cannot fit in the memory of this machine, and on all workers if
         an output is not finite.
     """
-    # Imported late: task objects import this module with the torch backend too, which has no
-    # training loop.
-    from keras_bert.training.backend import make_predict
-
     run = make_predict(strategy, model, jit_compile=jit_compile)
     together = all_sum(strategy)
     worker, workers = settings.share

@@ -75,12 +75,12 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     if is_finished(output_dir, record, strategy):
         log_finished(output_dir)
         return read_json(output_dir / "results.json")
-    if settings.do_eval and task.score is None:
+    if settings.do_eval and not task.has_dev:
         logging.info("No development set: evaluation is skipped")
-    if settings.do_predict and task.write_predictions is None:
+    if settings.do_predict and not task.has_test:
         logging.info("No test set: prediction is skipped")
     if teacher and run.distillation.is_used:
-        task = replace(task, train=label(run, teacher, task))
+        task.train = label(run, teacher, task)
     # Load the weights first, so that no folder is created if they do not match the model.
     task_object = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
@@ -94,10 +94,10 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         if settings.do_train:
             results, outputs = _train(run, task, task_object, predict)
         predict = _cached(predict, outputs)  # From here on, the weights do not change.
-        if settings.do_eval and task.score:
+        if settings.do_eval and task.has_dev:
             results |= {name: float(value) for name, value in task.score(predict).items()}
             _show(task, predict, folder, results.get("best_step", 0))
-        if settings.do_predict and task.write_predictions:
+        if settings.do_predict and task.has_test:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:
             card = run_card(task_object.task, task_object.describe(), record, results)
@@ -113,7 +113,7 @@ def _check_run(run: FineTuningRun, task: FineTuningTask) -> None:
     settings = run.settings
     if settings.do_train and not task.train:
         raise InputError("there are no training examples; expected at least one")
-    if settings.early_stopping_patience and task.score is None:
+    if settings.early_stopping_patience and not task.has_dev:
         raise InputError(
             f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
         )
@@ -158,7 +158,7 @@ def _train(
         outputs.clear()  # The weights have changed since the last evaluation.
         return task.score(_cached(functools.partial(predict, after_batch=after_batch), outputs))
 
-    evaluates = settings.do_eval and task.score is not None
+    evaluates = settings.do_eval and task.has_dev
     best = BestWeights(
         task.best,
         lambda step: save_best(best_dir, task_object, step),
@@ -213,9 +213,8 @@ def _cached(predict: Predict, outputs: OutputCache) -> Predict:
 
 
 def _show(task: FineTuningTask, predict: Predict, folder: Path, step: int) -> None:
-    if task.show:
-        board = Board(folder, step)
-        try:
-            task.show(predict, board)
-        finally:
-            board.close()
+    board = Board(folder, step)
+    try:
+        task.show(predict, board)
+    finally:
+        board.close()

@@ -271,8 +271,8 @@ def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("steps", "jit_compile"),  # In micro-batches of 4 rows, or of 3 and the rest.
-    [(3, False), (4, False), (4, True)],
+    ("steps", "jit_compile"),  # The last batch has a micro-batch of only padding.
+    [(3, False), (6, False), (6, True)],
 )
 def test_micro_batches_give_the_weights_of_whole_batches(pretrained, steps, jit_compile, tmp_path):
     pairs = (FIRST[:11], [f"{text} {'very ' * i}" for i, text in enumerate(SECOND[:11])])
@@ -393,6 +393,10 @@ def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
         (
             lambda it: it.fit(PAIRS, gradient_accumulation_steps=0),
             "gradient_accumulation_steps=0: expected a whole number of at least 1",
+        ),
+        (
+            lambda it: it.fit(PAIRS, batch_size=3, gradient_accumulation_steps=2),
+            "gradient_accumulation_steps=2: expected a divisor of batch_size=3",
         ),
         (
             lambda it: it.fit(PAIRS, temperature=2.0),

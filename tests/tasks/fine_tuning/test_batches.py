@@ -14,8 +14,8 @@ from keras_bert.tasks.fine_tuning.batches import (
     steps_per_epoch,
     training_batches,
 )
+from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.prepared import prepare
-from keras_bert.tasks.soft_losses import NO_OUTPUT
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import load_vocab
 
