@@ -25,12 +25,10 @@ from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.tasks.checks import check_not_empty, check_texts
-from keras_bert.tasks.fine_tuning.batches import BatchSettings
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
 from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.prepared import Prepared, prepare
-from keras_bert.tasks.running import ModelRunner
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.text_tasks import ServedTexts, TextProcessor
 from keras_bert.tasks.truncation import report_truncation

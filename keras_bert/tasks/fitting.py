@@ -13,10 +13,13 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.defaults import DEFAULTS
-from keras_bert.tasks.fine_tuning.batches import BatchSettings, steps_per_epoch
+from keras_bert.tasks.examples import (
+    BatchSettings,
+    Examples,
+    make_predict_examples,
+    steps_per_epoch,
+)
 from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs
-from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
 from keras_bert.training.loop import FitLoop

@@ -25,14 +25,13 @@ from keras_bert.errors import InputError
 from keras_bert.export.engines import Engine
 from keras_bert.export.network import Network
 from keras_bert.tasks.checks import check_batch_size
+from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner, training_batches
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
-from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
 from keras_bert.tasks.fine_tuning.distillation import (
     Distillation,
     check_options,
     check_teacher,
 )
-from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fitting import FitSettings, Trainer, fit, label_examples, reinitialize
 from keras_bert.tasks.loading import (
     SETTINGS_KEY,
@@ -42,7 +41,6 @@ from keras_bert.tasks.loading import (
     warn_of_untrained,
 )
 from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare, with_strings
-from keras_bert.tasks.running import ModelRunner
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.objective import Objective
 

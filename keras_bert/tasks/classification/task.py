@@ -45,7 +45,7 @@ from keras_bert.tasks.classification.processor import (
     transformers_problem_type,
 )
 from keras_bert.tasks.classification.tables import Splits, Texts
-from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun

@@ -18,7 +18,7 @@ from keras_bert.tasks.checks import check_list, check_same_length, check_strings
 from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.classification.tables import Texts, check_text_cells, read_rows, unit_of
 from keras_bert.tasks.embedding.losses import DEFAULT_SCALE, EmbeddingLoss
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.long_text import LongText
 
 # --- settings ---

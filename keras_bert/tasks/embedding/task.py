@@ -48,7 +48,7 @@ from keras_bert.tasks.embedding.processor import (
     saved_settings,
     settings_of_export,
 )
-from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.examples import ModelRunner, Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
@@ -57,7 +57,6 @@ from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.long_text import LongTextTask, pooled_rows
 from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
-from keras_bert.tasks.running import ModelRunner
 from keras_bert.tasks.text_tasks import ServedTexts
 from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.losses import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_OUTPUT
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab

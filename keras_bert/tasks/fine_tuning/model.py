@@ -7,7 +7,7 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.batches import BatchSettings
+from keras_bert.tasks.examples import BatchSettings
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask

@@ -21,11 +21,15 @@ from absl import logging
 from keras_bert.checkpoints.model_directory import check_replaceable, open_model_directory
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
-from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
+from keras_bert.tasks.examples import (
+    Examples,
+    Predict,
+    make_predict_examples,
+    steps_per_epoch,
+    training_batches,
+)
 from keras_bert.tasks.fine_tuning.best_directory import read_best_step, save_best
-from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.model import batch_settings, make_optimizer, make_task_object
-from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from keras_bert.config import BertConfig
-from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.examples import Examples, Predict
 from keras_bert.tasks.task import Task
 from keras_bert.training.log import Board
 from keras_bert.training.objective import Objective

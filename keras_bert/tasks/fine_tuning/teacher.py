@@ -4,14 +4,13 @@ from dataclasses import replace
 
 from absl import logging
 
+from keras_bert.tasks.examples import Examples, make_predict_examples
 from keras_bert.tasks.fine_tuning.distillation import (
     add_teacher_outputs,
     check_same_tokenizer,
     check_sizes,
 )
-from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.model import batch_settings, make_task_object
-from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask

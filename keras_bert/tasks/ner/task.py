@@ -26,8 +26,8 @@ from keras_bert.tasks.checks import (
     check_strings,
     check_validation_data,
 )
+from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.exported import Serve
-from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.export.inputs import same_shape
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.decoding import (

@@ -132,8 +132,8 @@ LOGITS = np.array([[2.0, -1.0], [0.5, 0.0], [1.0, 3.0], [9.0, -9.0]], np.float32
 WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one pads the batch
 
 
-def loss(problem_type, labels, class_weights=None, logits=LOGITS):
-    task = classification_objective(problem_type, class_weights)
+def loss(problem_type, labels, class_weights=(), logits=LOGITS):
+    task = classification_objective(problem_type, tuple(class_weights))
     batch = {name: tf.zeros([4, 3], tf.int32) for name in ("input_ids", "input_mask")}
     batch |= {"labels": tf.constant(labels), "example_weights": tf.constant(WEIGHTS)}
     sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, False)

@@ -15,7 +15,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.tasks import task
 from keras_bert.tasks.classification.processor import takes_pairs
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.fine_tuning.batches import BatchSettings, bucket_lengths, training_plan
+from keras_bert.tasks.examples import BatchSettings, bucket_lengths, training_plan
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.load import load
 from keras_bert.tasks.loading import Source

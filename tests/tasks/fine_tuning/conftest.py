@@ -6,7 +6,7 @@ import pytest
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.classification.processor import ClassifierSettings
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.text.tokenizer import BertTokenizer
 

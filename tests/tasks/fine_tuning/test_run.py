@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 import keras_bert.tasks.fine_tuning.run as run_module
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models.encoder import select_inputs
+from keras_bert.tasks.examples import make_predict_examples
 from keras_bert.tasks.fine_tuning.model import make_optimizer
-from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, in_order_of, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
