@@ -46,6 +46,7 @@ from keras_bert.tasks.classification.processor import (
 )
 from keras_bert.tasks.classification.tables import Splits, Texts
 from keras_bert.tasks.examples import Predict
+from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
@@ -371,7 +372,9 @@ def fine_tune_classifier(
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    task = ClassifierFineTuning(problem, splits, start, classification, run)
+    task = ClassifierFineTuning(
+        problem, splits, start, settings.max_seq_length, classification, run.distillation
+    )
     return fine_tune(run, start, task)
 
 
@@ -389,8 +392,9 @@ class ClassifierFineTuning(FineTuningTask):
         problem: Problem,
         splits: Splits,
         start: Pretrained,
+        max_seq_length: int,
         classification: ClassificationSettings,
-        run: FineTuningRun,
+        distillation: Distillation | None = None,
     ):
         self.problem, self._start = problem, start
         self.labels = problem.labels or None
@@ -399,7 +403,7 @@ class ClassifierFineTuning(FineTuningTask):
         settings = ClassifierSettings(
             problem.labels,
             problem.problem_type,
-            run.settings.max_seq_length,
+            max_seq_length,
             first.second is not None,
             classification.long_text_settings,
         )
@@ -419,7 +423,7 @@ class ClassifierFineTuning(FineTuningTask):
         self.objective = classification_objective(
             problem.problem_type,
             () if weights is None else tuple(weights.tolist()),
-            run.distillation,
+            distillation,
         )
         self.dev = {suffix: self._labeled(texts) for suffix, texts in splits.dev.items()}
         if problem.labels:
@@ -434,7 +438,7 @@ class ClassifierFineTuning(FineTuningTask):
         self.has_dev, self.has_test = bool(self.dev), bool(self.test)
         prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
         prepared |= {name: split.prepared for name, split in self.test.items()}
-        limit = f"max_seq_length={run.settings.max_seq_length}"
+        limit = f"max_seq_length={max_seq_length}"
         self.truncated = report_splits(prepared, "examples", limit)
         texts_of = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
         self.data = {name: list(texts.rows()) for name, texts in texts_of.items()}

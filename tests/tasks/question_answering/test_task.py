@@ -30,8 +30,8 @@ from keras_bert.tasks.question_answering.processor import (
 )
 from keras_bert.tasks.question_answering.task import (
     QuestionAnswerer,
+    SpanFineTuning,
     fine_tune_span_labeler,
-    make_task,
 )
 from keras_bert.training.objective import TrainingSettings
 
@@ -268,7 +268,7 @@ V2 = SquadSettings(AnswerSettings(version_2_with_negative=True))
 
 
 def task_of(squad, tokenizer, train=None, dev=None, test=None):
-    return make_task(squad, QuestionSplits(train, dev, test), tokenizer)
+    return SpanFineTuning(squad, QuestionSplits(train, dev, test), tokenizer)
 
 
 def labelled(questions, tokenizer):
