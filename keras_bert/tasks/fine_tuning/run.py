@@ -18,9 +18,14 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_bert.checkpoints.model_directory import check_replaceable, open_model_directory
+from keras_bert.checkpoints.model_directory import (
+    CONFIG,
+    check_replaceable,
+    open_model_directory,
+    save_model_directory,
+)
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
+from keras_bert.files import read_json, value_of, write_json
 from keras_bert.tasks.examples import (
     Examples,
     Predict,
@@ -28,15 +33,19 @@ from keras_bert.tasks.examples import (
     steps_per_epoch,
     training_batches,
 )
-from keras_bert.tasks.fine_tuning.best_directory import read_best_step, save_best
+from keras_bert.tasks.fine_tuning.distillation import (
+    add_teacher_outputs,
+    check_same_tokenizer,
+    check_sizes,
+)
 from keras_bert.tasks.fine_tuning.model import batch_settings, make_optimizer, make_task_object
-from keras_bert.tasks.fine_tuning.pretrained import Pretrained
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.fine_tuning.teacher import label, open_teacher
+from keras_bert.tasks.loading import SETTINGS_KEY
 from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
-from keras_bert.training.cluster import check_agreement
+from keras_bert.training.cluster import check_agreement, convert_lost_worker_errors
 from keras_bert.training.log import Board, read_evaluations
 from keras_bert.training.loop import BestWeights, Evaluation, train
 from keras_bert.training.objective import (
@@ -222,3 +231,84 @@ def _show(task: FineTuningTask, predict: Predict, folder: Path, step: int) -> No
         task.show(predict, board)
     finally:
         board.close()
+
+
+# --- best weights ---
+# best/ is the model directory with the best weights of a run. Its config.json also has their step,
+# so weights and step are always replaced together.
+
+_STEP = "best_step"  # the key of the step among the task's settings in config.json
+
+
+def save_best(folder: Path, task_object: Task, step: int) -> None:
+    """Saves a task object and the step of its weights in `folder`; replaces an earlier model."""
+    description = task_object.describe()
+    settings = {**description.extra.get(SETTINGS_KEY, {}), _STEP: step}
+    extra = {**description.extra, SETTINGS_KEY: settings}
+    save_model_directory(folder, task_object.model, replace(description, extra=extra))
+
+
+def read_best_step(folder: Path) -> int | None:
+    """Returns the step of the weights in `folder`.
+
+    The result is None if the folder does not exist, or was saved by a version of this library that
+    did not save the step.
+
+    Raises:
+        InputError: config.json cannot be read.
+    """
+    path = folder / CONFIG
+    settings = read_json(path).get(SETTINGS_KEY) if path.is_file() else None
+    return value_of(path, settings, _STEP, int, None) if isinstance(settings, dict) else None
+
+
+# --- teacher ---
+
+
+def open_teacher(run: FineTuningRun, student: Pretrained) -> Pretrained:
+    """Opens the fine-tuned model from which the model of a run learns.
+
+    Raises:
+        InputError: the teacher cannot be opened, its vocabulary or tokenizer differs, or it is
+            narrower than the student, the initial checkpoint of the run.
+    """
+    teacher, where = open_pretrained(_teacher_settings(run)), f"--teacher={run.teacher}"
+    check_same_tokenizer(
+        (student.vocab, student.tokenizer_settings, str(student.checkpoint.path)),
+        (teacher.vocab, teacher.tokenizer_settings, where),
+    )
+    check_sizes(student.config, teacher.config, where)
+    return teacher
+
+
+def label(run: FineTuningRun, teacher: Pretrained, task: FineTuningTask) -> Examples:
+    """Returns the training examples with the outputs of the teacher.
+
+    Raises:
+        InputError: the teacher has no head for the task, or other labels.
+    """
+    logging.info("The teacher labels %d training examples", len(task.train))
+    run = replace(run, settings=_teacher_settings(run))
+    with convert_lost_worker_errors(run.strategy):
+        task_object = make_task_object(run, teacher, task, is_teacher=True)
+        network, pad_token_id = task_object.prediction_model, task_object.tokenizer.pad_token_id
+        predict = make_predict_examples(
+            run.strategy,
+            network,
+            batch_settings(run, pad_token_id, run.settings.eval_batch_size),
+            jit_compile=run.training.jit_compile,
+        )
+        return add_teacher_outputs(task.train, predict(task.train), network.per_token)
+
+
+def _teacher_settings(run: FineTuningRun) -> FineTuningSettings:
+    return replace(
+        run.settings,
+        init_checkpoint=run.teacher,
+        vocab_file="",
+        do_lower_case=None,
+        label_names=None,
+        num_frozen_layers=0,
+        do_train=False,
+        do_predict=True,
+    )
