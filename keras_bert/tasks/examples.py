@@ -136,20 +136,20 @@ class Examples:
         for first, last in zip(self.starts[:-1], self.starts[1:], strict=True):
             yield flat[first:last]
 
-    def places(self, indices: np.ndarray) -> np.ndarray:
+    def token_indices(self, indices: np.ndarray) -> np.ndarray:
         """Returns the indices, among all T tokens, of the tokens of the given examples."""
         return ranges(self.starts[indices], self.lengths[indices])
 
     def take(self, indices: np.ndarray) -> "Examples":
         """Returns the examples with the given indices [m], in that order."""
         indices = np.asarray(indices, np.int64)
-        places = self.places(indices)
+        tokens = self.token_indices(indices)
         return Examples(
-            self.input_ids[places],
-            self.segment_ids[places],
+            self.input_ids[tokens],
+            self.segment_ids[tokens],
             row_splits(self.lengths[indices]),
             {name: values[indices] for name, values in self.labels.items()},
-            {name: values[places] for name, values in self.token_labels.items()},
+            {name: values[tokens] for name, values in self.token_labels.items()},
         )
 
 
@@ -208,7 +208,7 @@ class BatchBuilder:
         self._buckets = bucket_lengths(settings.max_seq_length)
         index, workers = settings.share
         self.rows = settings.batch_size // workers  # per worker
-        self._own = slice(index * self.rows, (index + 1) * self.rows)
+        self._worker_rows = slice(index * self.rows, (index + 1) * self.rows)
         # Name -> (the values of all tokens, the value at padding).
         self.by_token = {
             "input_ids": (examples.input_ids, settings.pad_token_id),
@@ -220,28 +220,25 @@ class BatchBuilder:
             },
         }
 
-    def build(
-        self, index: np.ndarray, seeds: np.ndarray, min_length: int = 0
-    ) -> dict[str, np.ndarray]:
+    def build(self, index: np.ndarray, seeds: np.ndarray) -> dict[str, np.ndarray]:
         """Builds this worker's rows of a batch.
 
         `index`, int [batch_size], contains the indices of the examples of all workers, and -1 for
-        filler rows. `seeds`, int32 [batch_size], contains the seeds of the dropout masks. The batch
-        is padded to at least `min_length` tokens.
+        filler rows. `seeds`, int32 [batch_size], contains the seeds of the dropout masks.
         """
         examples = self._examples
         real = index >= 0
         rows = np.where(real, index, index[0])  # Filler rows are copies of the first row.
         # All workers use the length of the whole batch.
-        longest = max(examples.lengths[rows].max(), min_length)
+        longest = examples.lengths[rows].max()
         length = self._buckets[np.searchsorted(self._buckets, longest)]
-        rows, real, index, seeds = (each[self._own] for each in (rows, real, index, seeds))
+        rows, real, index, seeds = (each[self._worker_rows] for each in (rows, real, index, seeds))
         lengths = examples.lengths[rows]
-        inside, places = sequence_mask(lengths, length), examples.places(rows)
+        inside, positions = sequence_mask(lengths, length), examples.token_indices(rows)
         batch = {}
         for name, (values, padding) in self.by_token.items():
             batch[name] = np.full([self.rows, length, *values.shape[1:]], padding, values.dtype)
-            batch[name][inside] = values[places]
+            batch[name][inside] = values[positions]
         batch |= {name: values[rows] for name, values in examples.labels.items()}
         return batch | {
             "example_weights": real.astype(np.float32),
@@ -271,20 +268,20 @@ def training_batches(
     examples: Examples, settings: BatchSettings, first_step: int = 0
 ) -> tf.data.Dataset:
     """Creates the endless dataset of training batches, starting at `first_step`."""
-    chosen = grouped_plan(examples, settings)
+    index_of = grouped_plan(examples, settings)
     numbers = tf.data.Dataset.range(first_step, tf.int64.max)
-    return _batches(numbers, BatchBuilder(examples, settings), chosen)
+    return _batches(numbers, BatchBuilder(examples, settings), index_of)
 
 
 def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.Dataset:
     """Creates the batches of one pass over the examples, from the longest to the shortest."""
     plan = evaluation_plan(examples.lengths, settings.batch_size)
 
-    def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
+    def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
         return plan[step], np.zeros([settings.batch_size], np.int32)
 
     numbers = tf.data.Dataset.range(len(plan))
-    return _batches(numbers, BatchBuilder(examples, settings), chosen)
+    return _batches(numbers, BatchBuilder(examples, settings), index_of)
 
 
 def grouped_plan(
@@ -297,13 +294,13 @@ def grouped_plan(
     longest = examples.lengths.reshape(-1, size).max(axis=1)
     plan = training_plan(longest, replace(settings, batch_size=settings.batch_size // size))
 
-    def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
+    def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
         groups, seeds = plan(step)
         members = groups[:, np.newaxis] * size + np.arange(size)
         index = np.where(groups[:, np.newaxis] >= 0, members, -1).ravel()
         return index, (seeds[:, np.newaxis] + np.arange(size, dtype=np.int32)).ravel()
 
-    return chosen
+    return index_of
 
 
 def training_plan(
@@ -322,14 +319,14 @@ def training_plan(
     def plan(epoch: int) -> np.ndarray:
         return epoch_plan(lengths, batch_size, seed, epoch, settings.length_pool)
 
-    def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
-        epoch, place = divmod(int(step), steps)
+    def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
+        epoch, number = divmod(int(step), steps)
         seeds = np.random.default_rng([seed, step, 1]).integers(
             -(2**31), 2**31, batch_size, np.int32
         )
-        return plan(epoch)[place], seeds
+        return plan(epoch)[number], seeds
 
-    return chosen
+    return index_of
 
 
 def evaluation_plan(lengths: np.ndarray, batch_size: int) -> np.ndarray:
@@ -376,13 +373,13 @@ def _filled(order: np.ndarray, batch_size: int) -> np.ndarray:
 def _batches(
     numbers: tf.data.Dataset,
     builder: BatchBuilder,
-    chosen: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    index_of: Callable[[int], tuple[np.ndarray, np.ndarray]],
 ) -> tf.data.Dataset:
     """Maps a dataset of step numbers to a dataset of batches."""
     specs = builder.specs()
 
     def build(step: int) -> list[np.ndarray]:
-        return [*builder.build(*chosen(step)).values()]
+        return [*builder.build(*index_of(step)).values()]
 
     def batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
         types = [spec.dtype for spec in specs.values()]
@@ -427,7 +424,7 @@ def in_order(
         if per_token:
             # Flatten the rows to tokens and store each at its index among all tokens.
             selected = is_example[:, np.newaxis] & (batch["input_mask"] == 1)
-            positions = examples.places(positions)
+            positions = examples.token_indices(positions)
         for name, array in batch_outputs.items():
             if name not in values:
                 values[name] = np.zeros([count, *array.shape[selected.ndim :]], array.dtype)

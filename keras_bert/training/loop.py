@@ -594,9 +594,9 @@ def check_same_start(
     output_dir: Path,
 ) -> None:
     """Raises an InputError unless all workers found the same checkpoint and evaluations."""
-    found = gather(strategy, [step, len(evaluations)])
-    if any(each != found[0] for each in found):
-        steps, counts = zip(*found, strict=True)
+    starts = gather(strategy, [step, len(evaluations)])
+    if any(start != starts[0] for start in starts):
+        steps, counts = zip(*starts, strict=True)
         raise InputError(
             f"{output_dir}: the workers found checkpoints of steps {[*steps]} and {[*counts]} "
             "evaluations; expected --output_dir to be one folder that all workers share"
@@ -647,13 +647,13 @@ def check_weights(
         if several:
             digest = zlib.crc32(np.ascontiguousarray(values), digest)
     digests = gather(strategy, digest)
-    others = [other for other, found in enumerate(digests) if found != digests[0]]
-    if others:
+    different = [worker for worker, value in enumerate(digests) if value != digests[0]]
+    if different:
         logging.warning(
             "step %d: the weights of workers %s differ from those of worker 0, which are saved; "
             "possible causes: machines of different kinds, or a hardware or network fault",
             step,
-            others,
+            different,
         )
 
 
