@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-import torch
 
 from keras_bert.models.encoder import select_inputs
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
@@ -16,12 +15,15 @@ from keras_bert.training.optimizers import clip_scale, global_norm
 
 if TYPE_CHECKING:
     import tensorflow as tf
+    import torch
 
 
 def make_train_steps(
     strategy: Any, state: TrainState, training: TrainingSettings
 ) -> Callable[[Iterator[Batch], int], StepMetrics]:
     """Builds the function that runs training steps (see step.py)."""
+    import torch  # An optional package.
+
     optimizer, objective, loss_scale = state.optimizer, state.objective, state.loss_scale
     names, variables = objective.metrics, state.model.trainable_variables
 
@@ -63,6 +65,7 @@ def make_predict(
     strategy: Any, model: keras.Model, *, jit_compile: bool = True
 ) -> "Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]":
     """Builds the function that runs a model on a dataset, eagerly (see evaluate.py)."""
+    import torch  # An optional package.
 
     def predict(dataset: "tf.data.Dataset") -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
         for batch in dataset.as_numpy_iterator():
@@ -73,7 +76,7 @@ def make_predict(
     return predict
 
 
-def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
+def _tensors(batch: Batch) -> "dict[str, torch.Tensor]":
     return {name: keras.ops.convert_to_tensor(np.asarray(values)) for name, values in batch.items()}
 
 
