@@ -22,9 +22,6 @@ _MODULES = (
     "keras_bert.models",
     "keras_bert.training.optimizers",
     "keras_bert.training.schedules",
-    "keras_bert.tasks.embedding.losses",
-    "keras_bert.tasks.losses",
-    "keras_bert.tasks.soft_losses",
 )
 
 

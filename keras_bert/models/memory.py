@@ -47,7 +47,8 @@ def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> N
         InputError: the batch does not fit. The message has the flag, and the needed and the
             available memory.
     """
-    if any("cpu" not in name for name in keras.distribution.list_devices()):
+    is_torch = keras.config.backend() == "torch"  # Its devices are not listed.
+    if is_torch or any("cpu" not in name for name in keras.distribution.list_devices()):
         return
     available = available_memory()
     # In memory together: the attention's output [H], and the input [intermediate_size] and output

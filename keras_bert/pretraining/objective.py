@@ -9,6 +9,7 @@ the first term (Liu et al. 2019). The left-to-right loss is the first term over 
 (Devlin et al. 2019, section 5.1).
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -49,6 +50,7 @@ OBJECTIVES = {
 }
 
 
+@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
 def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
     """Creates an objective for a `BertPretrainer` and batches of `tasks.pretraining.batches`.
 

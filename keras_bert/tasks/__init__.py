@@ -1,1 +1,11 @@
-"""Implements the task objects, pre-training, fine-tuning, export and feature extraction."""
+"""The tasks: texts to tokens, training, answers, exports.
+
+TASK/           data.py (files and arguments) -> processor.py (texts to tokens) -> decoding.py
+                (outputs to answers); metrics.py (objective, scores); task.py (the class, its runs)
+prepared.py     texts of a whole dataset -> examples, outputs -> answers
+examples.py     examples -> batches -> model -> outputs in the order of the examples
+losses.py       losses against labels and against the outputs of a teacher
+task.py         Task, the base class: load, fit, predict, save, export
+fitting.py      `fit`: the loop of training/ with Keras callbacks
+fine_tuning/    the runs of the programs: the same loop with files, best weights, a teacher
+"""

@@ -1,7 +1,7 @@
 """Computes the hidden states of chosen encoder layers for lines of text, and writes them to a file.
 
     lines -> windows of several batches -> [CLS] a [SEP] or [CLS] a [SEP] b [SEP] -> batches of
-    similar length (fine_tuning/batches.py) -> encoder -> [pooling] -> original order of the lines
+    similar length (examples.py) -> encoder -> [pooling] -> original order of the lines
 
 One window is processed at a time, so memory does not depend on the number of lines. A line
 "a ||| b" is a pair. An empty line becomes [CLS] [SEP], to keep outputs and lines aligned.
@@ -37,11 +37,11 @@ from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.memory import check_batch_fits
-from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import BatchSettings, Examples, evaluation_batches, in_order
 from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words
+from keras_bert.training.objective import Batch
 from keras_bert.training.step import compiled
 
 WINDOW_BYTES = 2**28  # Bytes of features per window.
@@ -118,7 +118,12 @@ def extract_features(
             "--pooling=cls: in a left-to-right model (is_decoder), [CLS] attends only to itself; "
             "expected none, mean or max"
         )
-    forward = _make_forward(encoder, settings)
+    run = _make_forward(encoder, settings)
+
+    def forward(batch: Batch) -> tuple[Batch, dict[str, np.ndarray]]:
+        features = run({name: batch[name] for name in _INPUTS}).numpy()
+        return {name: value.numpy() for name, value in batch.items()}, {"features": features}
+
     line_bytes = 4 * len(layers) * encoder.config.hidden_size
     line_bytes *= max_seq_length if pooling == "none" else 1
     batches = min(max(WINDOW_BYTES // (line_bytes * batch_size), 1), WINDOW_BATCHES)
@@ -138,14 +143,13 @@ def extract_features(
             f"--batch_size={batch_size}",
         )
         num_truncated += truncated
-        rows: list[np.ndarray | None] = [None] * len(window)
-        for batch in evaluation_batches(examples, batching):
-            values = forward({name: batch[name] for name in _INPUTS}).numpy()
-            for place, row in zip(batch["example_index"].numpy(), values, strict=True):
-                if place >= 0:
-                    rows[place] = row[: examples.lengths[place]] if pooling == "none" else row
-        for place, ids in enumerate(examples.rows(examples.input_ids)):
-            yield LineFeatures(first + place, ids, rows[place])
+        values = in_order(
+            examples, map(forward, evaluation_batches(examples, batching)), pooling == "none"
+        )["features"]
+        rows = examples.rows(values) if pooling == "none" else values
+        input_ids = examples.rows(examples.input_ids)
+        for index, (ids, row) in enumerate(zip(input_ids, rows, strict=True), first):
+            yield LineFeatures(index, ids, row)
         if (first + len(window)) // LOG_LINES > first // LOG_LINES:
             logging.info("Processed %d lines", first + len(window))
         first += len(window)

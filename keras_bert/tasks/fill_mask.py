@@ -23,13 +23,12 @@ from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.network import Network
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.masking import Masking, mask_examples
+from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.tasks.checks import check_not_empty, check_texts
-from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
+from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
-from keras_bert.tasks.losses import masked_lm_loss
 from keras_bert.tasks.prepared import Prepared, prepare
-from keras_bert.tasks.running import ModelRunner
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.text_tasks import ServedTexts, TextProcessor
 from keras_bert.tasks.truncation import report_truncation
@@ -40,6 +39,13 @@ from keras_bert.text.tokenizer import BertTokenizer
 _TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
 _MASKED_LM_PROB = 0.15
 _DEFAULT = ModelOptions()
+# The features of a batch that masking changes or adds, and their dtypes.
+_MASKED = {
+    "input_ids": tf.int32,
+    "masked_lm_positions": tf.int32,
+    "masked_lm_ids": tf.int32,
+    "masked_lm_weights": tf.float32,
+}
 # The maximum number of masks per step. It limits the memory for logits, V floats per mask.
 _MASKS_AT_ONCE = 128
 _MASKS_AT_ONCE_SERVED = 256
@@ -195,7 +201,7 @@ class MaskFiller(Task):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Continues masked-LM pre-training with Keras' `fit`, on one device.
+        """Continues masked-LM pre-training on one device, and returns the history.
 
         New masks are drawn at every step (Liu et al. 2019, section 4.1). Unlike in `keras-bert
         adapt`, Adam corrects its bias, because a training with `fit` may be too short for the
@@ -207,24 +213,15 @@ class MaskFiller(Task):
             callbacks: Keras callbacks.
             **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
-        self._check_fit(options, has_teacher=False)
+        settings, _ = self._check_fit(options, has_teacher=False)
         (column,) = check_texts("texts", texts)
         if validation_data is not None:
             check_not_empty("validation_data", *check_texts("validation_data", validation_data))
         examples = self._examples(column, "training texts")
-        data = FitData(
-            examples=examples,
-            targets=self._targets,
-            losses={"masked_lm_logits": masked_lm_loss},
-            metrics={},
-            pad_token_id=self.tokenizer.pad_token_id,
-            max_seq_length=self.settings.max_seq_length,
-            frozen=(self.model.encoder.pooler, self.model.next_sentence),
-        )
         evaluate = None
         if validation_data is not None:
             evaluate = lambda: self.evaluate(validation_data)  # noqa: E731
-        return self._fit(data, options, evaluate, callbacks)
+        return self._fit(examples, pretraining_objective("mlm"), settings, evaluate, callbacks)
 
     def evaluate(
         self, texts: Sequence[str], batch_size: int = 32, seed: int = 0
@@ -250,7 +247,7 @@ class MaskFiller(Task):
         examples = self._examples(column, "texts")
         loss = hits = count = 0.0
         for batch in self._runner.batches(examples, batch_size):
-            masking = self._masking(batch)
+            masking = self._masking(batch["input_ids"].shape[1])
             rows = [
                 mask_examples(ids, mask, masking, np.random.default_rng([seed, max(0, index)]))
                 for ids, mask, index in zip(
@@ -297,6 +294,35 @@ class MaskFiller(Task):
         if "truncated" in chunks[0]:  # Not in exports of earlier versions.
             found["truncated"] = np.concatenate([chunk["truncated"] for chunk in chunks])
         return found
+
+    @property
+    def layers_without_loss(self) -> Sequence[keras.layers.Layer]:
+        """The pooler, and the head of the next-sentence task."""
+        return [self.model.encoder.pooler, self.model.next_sentence]
+
+    def training_batches(
+        self, examples: Examples, settings: BatchSettings, first_step: int = 0
+    ) -> tf.data.Dataset:
+        """Creates the endless dataset of training batches, and masks tokens of each batch."""
+
+        def mask(
+            ids: np.ndarray, input_mask: np.ndarray, seeds: np.ndarray, weights: np.ndarray
+        ) -> list[np.ndarray]:
+            rng = np.random.default_rng([*seeds.view(np.uint32)[:4]])
+            masked = mask_examples(ids, input_mask, self._masking(ids.shape[1]), rng)
+            masked["masked_lm_weights"] *= weights[:, np.newaxis]
+            return [masked[name] for name in _MASKED]
+
+        def masked(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+            arguments = [batch[name] for name in ("input_ids", "input_mask", "dropout_seed")]
+            arguments.append(batch["example_weights"])
+            values = tf.numpy_function(mask, arguments, [*_MASKED.values()], stateful=False)
+            shape = [settings.batch_size, None]
+            values = [tf.ensure_shape(value, shape) for value in values]
+            return batch | dict(zip(_MASKED, values, strict=True))
+
+        batches = super().training_batches(examples, settings, first_step)
+        return batches.map(masked).prefetch(2)
 
     def make_processor(self) -> MaskFillingProcessor:
         """Creates the processor for the current settings."""
@@ -368,19 +394,9 @@ class MaskFiller(Task):
         ends = np.cumsum(counts)
         return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
 
-    def _masking(self, batch: Mapping[str, np.ndarray]) -> Masking:
-        predictions = max(1, round(batch["input_ids"].shape[1] * _MASKED_LM_PROB))
+    def _masking(self, length: int) -> Masking:
+        predictions = max(1, round(length * _MASKED_LM_PROB))
         return Masking.from_vocab(self.tokenizer.vocab, _MASKED_LM_PROB, predictions)
-
-    def _targets(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Masks a training batch in place and returns {output name: targets}; -1 is ignored."""
-        rng = np.random.default_rng([*batch["dropout_seed"].view(np.uint32)[:4]])
-        batch |= mask_examples(batch["input_ids"], batch["input_mask"], self._masking(batch), rng)
-        weights = batch["masked_lm_weights"]
-        return {
-            "masked_lm_logits": np.where(weights > 0, batch["masked_lm_ids"], -1),
-            "next_sentence_logits": np.zeros([len(weights)], np.int32),  # This output has no loss.
-        }
 
 
 def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:

@@ -1,33 +1,35 @@
-"""Trains the model of a task object with `keras.Model.fit`."""
+"""Trains the model of a task object: `fit`, with the loop, steps and objectives of the programs."""
 
 import contextlib
-import functools
-import itertools
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.defaults import DEFAULTS
-from keras_bert.tasks.fine_tuning.batches import (
-    BatchBuilder,
+from keras_bert.tasks.examples import (
     BatchSettings,
-    grouped_plan,
+    Examples,
+    make_predict_examples,
     steps_per_epoch,
 )
-from keras_bert.tasks.fine_tuning.distillation import Distillation
-from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.training.optimizers import AdamWeightDecay
+from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
+from keras_bert.training.loop import FitLoop
+from keras_bert.training.objective import Objective, StepMetrics, TrainingSettings, TrainState
+from keras_bert.training.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.schedules import LinearWarmupDecay
 
-Targets = Callable[[Mapping[str, np.ndarray]], dict[str, Any]]
+if TYPE_CHECKING:
+    from keras_bert.tasks.task import Task
+
 _NUMBERS = (
     "learning_rate",
     "warmup_proportion",
@@ -124,6 +126,11 @@ class FitSettings:
         """How the model learns from a teacher."""
         return Distillation(self.distillation_weight, self.temperature)
 
+    @property
+    def compiles(self) -> bool:
+        """Whether to compile with XLA, which takes TensorFlow on a CPU long for each length."""
+        return BACKEND == "jax" if self.jit_compile is None else self.jit_compile
+
     @classmethod
     def of(cls, options: Mapping[str, Any], task: str) -> "FitSettings":
         """Creates the settings of a task from keyword arguments and the defaults of the task.
@@ -141,75 +148,135 @@ class FitSettings:
         return cls(**asdict(DEFAULTS[task]) | dict(options))
 
 
-def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -> tf.data.Dataset:
-    """Creates an endless dataset of training batches (inputs, targets) for `keras.Model.fit`.
-
-    There must be at least one example. `targets` maps a batch of NumPy arrays
-    (fine_tuning/batches.py) to {output: targets}, and may modify the batch. The last batch of an
-    epoch may be smaller than the others.
-    """
-    builder = BatchBuilder(examples, settings)
-    chosen = grouped_plan(examples, settings)
-
-    def batch_of(step: int) -> tuple[dict[str, np.ndarray], Any]:
-        index, seeds = chosen(step)
-        # JAX compiles a program for each shape: one for all partial batches if their length is the
-        # same.
-        is_partial = index[-1] < 0 and keras.config.backend() == "jax"
-        batch = builder.build(index, seeds, examples.lengths.max() if is_partial else 0)
-        real = batch["example_weights"] > 0
-        batch = {name: values[real] for name, values in batch.items()}
-        expected = targets(batch)
-        return select_inputs(batch), expected
-
-    # Batch size and length vary from batch to batch, but Keras' PyDataset would infer the shapes
-    # of all batches from the first two.
-    specs = tf.nest.map_structure(
-        lambda value: tf.TensorSpec([None] * min(value.ndim, 2) + [*value.shape[2:]], value.dtype),
-        batch_of(0),
+def label_examples(
+    student: "Task", teacher: "Task", examples: Examples, settings: FitSettings
+) -> Examples:
+    """Returns the training examples of a student with the outputs of its teacher."""
+    network = teacher.prediction_model
+    batches = BatchSettings(
+        FineTuningSettings.eval_batch_size,
+        student.tokenizer.pad_token_id,
+        student.settings.max_seq_length,
     )
-    return tf.data.Dataset.from_generator(
-        lambda: map(batch_of, itertools.count()), output_signature=specs
-    ).prefetch(2)
-
-
-class Validation(keras.callbacks.Callback):
-    """Adds the metrics of `evaluate` to the logs of each epoch as `val_NAME`."""
-
-    def __init__(self, evaluate: Callable[[], Mapping[str, float]]):
-        super().__init__()
-        self._evaluate = evaluate
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Evaluates and updates `logs`, so that the callbacks after this one see the metrics."""
-        if logs is not None:
-            logs |= {f"val_{name}": float(value) for name, value in self._evaluate().items()}
+    predict = make_predict_examples(_one_device(), network, batches, jit_compile=settings.compiles)
+    return add_teacher_outputs(examples, predict(examples), network.per_token)
 
 
 @dataclass(frozen=True)
-class FitData:
-    """The training data of `fit`, with losses and metrics.
+class Trainer:
+    """The training step of a `fit`, which the next `fit` uses again if it would be equal.
 
     Attributes:
-        targets: maps a batch of NumPy arrays to {output: targets}.
-        losses: {output: loss function}.
-        metrics: {output: metric functions}, reported during training.
-        frozen: layers that no loss depends on; frozen because weight decay would shrink them.
-        soft_kind: the kind of `SoftLoss` for the outputs of a teacher.
-        loss_weights: {output: weight of its loss}; None for 1.
-        network: the network to train; None for that of predictions.
+        key: everything that the step depends on, besides the values of weights and batches.
+        state: what the step trains.
+        train_steps: the step, as `make_train_steps` returns it.
     """
 
-    examples: Examples
-    targets: Targets
-    losses: Mapping[str, Any]
-    metrics: Mapping[str, Any]
-    pad_token_id: int
-    max_seq_length: int
-    frozen: Sequence[keras.layers.Layer] = ()
-    soft_kind: str = ""
-    loss_weights: Mapping[str, float] | None = None
-    network: keras.Model | None = None
+    key: tuple[Any, ...]
+    state: TrainState
+    train_steps: Callable[..., StepMetrics]
+
+
+def fit(
+    task: "Task",
+    examples: Examples,
+    objective: Objective,
+    settings: FitSettings,
+    evaluate: Callable[[], Mapping[str, float]] | None,
+    callbacks: Sequence[keras.callbacks.Callback],
+    micro_batches: int = 1,
+) -> keras.callbacks.History:
+    """Trains the model of a task object and returns the history of the training.
+
+    `evaluate` returns {metric: value} for the validation set; None if there is none. A batch is
+    computed in `micro_batches` parts.
+    """
+    strategy = _one_device()
+    batches = BatchSettings(
+        settings.batch_size * examples.group_size,
+        task.tokenizer.pad_token_id,
+        task.settings.max_seq_length,
+        settings.seed,
+        settings.length_pool,
+    )
+    epoch_steps = steps_per_epoch(examples.num_groups, settings.batch_size)
+    training = TrainingSettings(
+        epoch_steps * settings.epochs,
+        settings.batch_size,
+        gradient_accumulation_steps=micro_batches,
+        jit_compile=settings.compiles,
+    )
+    model = task.prediction_model
+    with _frozen(task.layers_without_loss):
+        task.trainer = _make_trainer(task, objective, settings, training, strategy)
+        state = task.trainer.state
+        # Only the callbacks use what is compiled: they save, and show the learning rate.
+        model.compile(optimizer=state.optimizer, auto_scale_loss=False)
+        for callback in callbacks:
+            _set_mode(callback)
+        shown = keras.callbacks.CallbackList(
+            list(callbacks),
+            add_history=True,
+            add_progbar=settings.verbose != 0,
+            model=model,
+            verbose=settings.verbose,
+            epochs=settings.epochs,
+            steps=epoch_steps,
+        )
+        loop = FitLoop(strategy, state, training, epoch_steps, evaluate, shown)
+        loop.train(
+            task.trainer.train_steps,
+            lambda step: task.training_batches(examples, batches, step),
+        )
+    return model.history
+
+
+def _make_trainer(
+    task: "Task",
+    objective: Objective,
+    settings: FitSettings,
+    training: TrainingSettings,
+    strategy: tf.distribute.Strategy,
+) -> Trainer:
+    """Creates the training step with a new optimizer; or returns that of the last `fit`, reset."""
+    model = task.model
+    warmup = int(training.num_train_steps * settings.warmup_proportion)
+    key = (
+        objective,
+        training,
+        (settings.learning_rate, warmup, settings.weight_decay),
+        [*map(id, model.trainable_variables)],
+        [*map(id, model.non_trainable_variables)],
+        # Constants of the step that users can change.
+        [getattr(layer, "rate", None) for layer in model._flatten_layers()],
+    )
+    if task.trainer and task.trainer.key == key:
+        for variable in task.trainer.state.optimizer.variables:
+            variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
+        return task.trainer
+    optimizer = AdamWeightDecay(
+        LinearWarmupDecay(settings.learning_rate, training.num_train_steps, warmup),
+        weight_decay=settings.weight_decay,
+        bias_correction=True,
+    )
+    optimizer.build(model.trainable_variables)
+    loss_scale = None
+    if model.compute_dtype == "float16":
+        loss_scale = LossScale(optimizer)
+        key = ()  # Its scale would have to be reset too.
+    state = TrainState(model, optimizer, objective, loss_scale)
+    return Trainer(key, state, make_train_steps(strategy, state, training))
+
+
+def _one_device() -> tf.distribute.Strategy:
+    return make_strategy() if BACKEND == "jax" else tf.distribute.get_strategy()
+
+
+def _set_mode(callback: keras.callbacks.Callback) -> None:
+    """Lets callbacks that compare a metric know that all metrics but losses improve upwards."""
+    monitor = getattr(callback, "monitor", None)
+    if isinstance(monitor, str) and getattr(callback, "mode", None) == "auto":
+        callback.mode = "min" if monitor.endswith("loss") else "max"
 
 
 @contextlib.contextmanager
@@ -224,47 +291,6 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
     finally:
         for variable, previous in zip(variables, trainable, strict=True):
             variable.trainable = previous
-
-
-@dataclass
-class _Step:
-    """The compiled training step of JAX, and the configurations and variables it depends on."""
-
-    function: Callable[..., Any]
-    configs: Any
-    variables: Sequence[keras.Variable]
-
-
-@contextlib.contextmanager
-def _compiled(model: keras.Model, **arguments: Any) -> Iterator[None]:
-    """Calls `model.compile` for the block; with JAX, an equal training step is not compiled again.
-
-    The step of JAX is a pure function, so a step that was compiled with an equal optimizer can be
-    used with a new one. That of the last `fit` is kept in the model.
-    """
-    previous, variables = getattr(model, "_fit_step", None), model.trainable_variables
-    configs = keras.tree.map_structure(
-        lambda value: (type(value), value.get_config()) if hasattr(value, "get_config") else value,
-        arguments,
-    )
-    # A constant of the step that users can change.
-    configs["rates"] = [getattr(layer, "rate", None) for layer in model._flatten_layers()]
-    model.compile(**arguments)
-    if (
-        previous
-        and previous.configs == configs
-        and [*map(id, previous.variables)] == [*map(id, variables)]
-    ):
-        model.train_function = previous.function
-    elif keras.config.backend() == "jax":
-        # For the method itself, which is equal in each `fit`, jax.jit would return the step of the
-        # last `fit`, with its optimizer.
-        model.train_step = functools.partial(type(model).train_step, model)
-        model.make_train_function()
-        del model.train_step
-    yield
-    if keras.config.backend() == "jax":
-        model._fit_step = _Step(model.train_function, configs, variables)
 
 
 def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], seed: int) -> None:
@@ -287,57 +313,3 @@ def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], s
         # Weights with one dimension start as constants.
         if value.ndim > 1 and np.array_equal(current, value):
             variables[path].assign(initializer(variables[path].shape, "float32"))
-
-
-def fit(
-    model: keras.Model,
-    data: FitData,
-    settings: FitSettings,
-    evaluate: Callable[[], Mapping[str, float]] | None,
-    callbacks: Sequence[keras.callbacks.Callback],
-) -> keras.callbacks.History:
-    """Trains a model with `keras.Model.fit` and returns the history of the training.
-
-    `evaluate` returns {metric: value} for the validation set; None if there is none.
-    """
-    batches = BatchSettings(
-        settings.batch_size * data.examples.group_size,
-        data.pad_token_id,
-        data.max_seq_length,
-        settings.seed,
-        settings.length_pool,
-    )
-    dataset = fit_batches(data.examples, batches, data.targets)
-    epoch_steps = steps_per_epoch(data.examples.num_groups, settings.batch_size)
-    steps = epoch_steps * settings.epochs
-    schedule = LinearWarmupDecay(
-        settings.learning_rate, steps, int(steps * settings.warmup_proportion)
-    )
-    jit_compile = settings.jit_compile
-    if jit_compile is None:  # With TensorFlow on a CPU, XLA would compile once per batch length.
-        jit_compile = keras.config.backend() == "jax"
-    validation = [Validation(evaluate)] if evaluate else []
-    with (
-        _frozen(data.frozen),
-        _compiled(
-            model,
-            optimizer=AdamWeightDecay(
-                schedule,
-                weight_decay=settings.weight_decay,
-                bias_correction=True,
-                global_clipnorm=1.0,
-            ),
-            loss=dict(data.losses),
-            loss_weights=dict(data.loss_weights) if data.loss_weights else None,
-            metrics=dict(data.metrics),
-            jit_compile=jit_compile,
-        ),
-    ):
-        return model.fit(
-            dataset,
-            steps_per_epoch=epoch_steps,
-            epochs=settings.epochs,
-            shuffle=False,
-            callbacks=[*validation, *callbacks],
-            verbose=settings.verbose,
-        )

@@ -1,25 +1,25 @@
-"""Computes the losses and metrics of the tasks, for the programs and for `keras.Model.fit`.
+"""Computes the losses of the tasks, against labels and against the outputs of a teacher.
 
-The functions for `fit` take (targets, outputs) and are registered with Keras, so that a `.keras`
-file saved by ModelCheckpoint can be loaded after `import keras_bert`. This module imports only
-Keras. Shapes: B examples, S tokens, C classes or tags, P predictions, V vocabulary.
+The loss of soft targets is the Kullback-Leibler divergence of the two distributions at a
+temperature T, multiplied by T² (Hinton et al. 2015, section 2). Outputs of the teacher that do not
+exist, such as those at padding, are NO_OUTPUT. Shapes: B examples, S tokens, C classes or tags.
 """
 
 from typing import Any
 
-import keras
 from keras import ops
 
-_register = keras.saving.register_keras_serializable("keras_bert")
+NO_OUTPUT = -10_000.0  # Small enough that exp(NO_OUTPUT / T) is 0, and still a float16.
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 50.0
+
+# --- labels ---
 
 
-@_register
 def single_label_loss(labels: Any, logits: Any) -> Any:
     """Computes softmax cross-entropy: labels int [B], logits [B, C] -> [B]."""
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
-@_register
 def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> Any:
     """Computes sigmoid cross-entropy, averaged over the classes: labels and logits [B, C] -> [B].
 
@@ -32,10 +32,8 @@ def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> A
     return ops.mean((1.0 - labels) * logits + weights * softplus, axis=-1)
 
 
-@_register
 def regression_loss(targets: Any, logits: Any) -> Any:
-    """Computes the squared error: targets [B] or [B, 1], logits [B, 1] -> [B]."""
-    # `keras.Model.fit` expands the targets to the shape of the logits.
+    """Computes the squared error: targets [B], logits [B, 1] -> [B]."""
     return ops.square(logits[:, 0] - ops.reshape(targets, [-1]))
 
 
@@ -56,15 +54,6 @@ def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
     return loss, ops.argmax(logits, axis=-1) == position
 
 
-@_register
-def span_loss(targets: Any, logits: Any) -> Any:
-    """Computes half of the cross-entropy of the start or the end of a span: logits [B, S] -> [B].
-
-    `targets` [B, S] is 1 at the correct position, 0 at the others, and -1 at padding.
-    """
-    return 0.5 * position_loss(ops.argmax(targets, axis=-1), targets >= 0, logits)[0]
-
-
 def token_losses(tags: Any, logits: Any) -> Any:
     """Computes the softmax cross-entropy of each token.
 
@@ -82,35 +71,38 @@ def token_hits(tags: Any, logits: Any) -> Any:
     return ops.cast(ops.argmax(logits, axis=-1) == ops.maximum(tags, 0), "float32")
 
 
-@_register
-def tag_loss(tags: Any, logits: Any) -> Any:
-    """Computes the mean cross-entropy of all tagged tokens, a scalar.
-
-    tags [B, S], -1 for tokens without a tag; logits [B, S, C].
-    """
-    return _mean(tags, token_losses(ops.cast(tags, "int32"), logits))
+# --- soft targets ---
 
 
-@_register
-def tag_accuracy(tags: Any, logits: Any) -> Any:
-    """Computes the accuracy over all tagged tokens, a scalar.
-
-    tags [B, S], -1 for tokens without a tag; logits [B, S, C].
-    """
-    return _mean(tags, token_hits(ops.cast(tags, "int32"), logits))
+def soft_label_losses(teacher: Any, logits: Any, temperature: float) -> Any:
+    """Computes the divergence of two distributions over classes: logits [..., C] -> [...]."""
+    expected = ops.log_softmax(ops.cast(teacher, "float32") / temperature)
+    actual = ops.log_softmax(logits / temperature)
+    return temperature**2 * ops.sum(ops.exp(expected) * (expected - actual), axis=-1)
 
 
-@_register
-def masked_lm_loss(ids: Any, logits: Any) -> Any:
-    """Computes the mean cross-entropy of all masked tokens, a scalar.
-
-    ids [B, P] are the original tokens, -1 for unused predictions; logits [B, P, V].
-    """
-    weights = ops.cast(ids >= 0, "float32")
-    losses = ops.sparse_categorical_crossentropy(ops.maximum(ids, 0), logits, from_logits=True)
-    return ops.sum(weights * losses) / (ops.sum(weights) + 1e-5)
+def soft_multi_label_losses(teacher: Any, logits: Any, temperature: float) -> Any:
+    """Computes the divergence for independent classes, averaged over them: [B, C] -> [B]."""
+    teacher, logits = ops.cast(teacher, "float32") / temperature, logits / temperature
+    share = ops.sigmoid(teacher)
+    losses = share * (ops.log_sigmoid(teacher) - ops.log_sigmoid(logits))
+    losses += (1.0 - share) * (ops.log_sigmoid(-teacher) - ops.log_sigmoid(-logits))
+    return temperature**2 * ops.mean(losses, axis=-1)
 
 
-def _mean(tags: Any, values: Any) -> Any:
-    weights = ops.cast(tags >= 0, values.dtype)
-    return ops.sum(weights * values) / ops.maximum(ops.sum(weights), 1)
+def soft_score_losses(teacher: Any, logits: Any, temperature: float) -> Any:
+    """Computes the squared difference of two scores: [B, 1] -> [B]; they have no temperature."""
+    return ops.square(logits[:, 0] - ops.cast(teacher, "float32")[:, 0])
+
+
+SOFT_CLASSIFICATION_LOSSES = {
+    "single_label": soft_label_losses,
+    "multi_label": soft_multi_label_losses,
+    "regression": soft_score_losses,
+}
+
+
+def soft_position_losses(teacher: Any, logits: Any, temperature: float) -> Any:
+    """Computes the divergence of two distributions over positions: logits [B, S] -> [B]."""
+    logits = ops.where(teacher > NO_OUTPUT / 2, logits, NO_OUTPUT)
+    return soft_label_losses(teacher, logits, temperature)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.models import memory
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.text.offsets import decode_texts, encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words

@@ -25,9 +25,14 @@ from keras_bert.errors import InputError
 from keras_bert.export.engines import Engine
 from keras_bert.export.network import Network
 from keras_bert.tasks.checks import check_batch_size
-from keras_bert.tasks.distilled_fit import check_options, check_teacher, with_teacher
+from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner, training_batches
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
-from keras_bert.tasks.fitting import FitData, FitSettings, fit, reinitialize
+from keras_bert.tasks.fine_tuning.distillation import (
+    Distillation,
+    check_options,
+    check_teacher,
+)
+from keras_bert.tasks.fitting import FitSettings, Trainer, fit, label_examples, reinitialize
 from keras_bert.tasks.loading import (
     SETTINGS_KEY,
     Source,
@@ -36,8 +41,8 @@ from keras_bert.tasks.loading import (
     warn_of_untrained,
 )
 from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare, with_strings
-from keras_bert.tasks.running import ModelRunner
 from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.objective import Objective
 
 
 class Task:
@@ -60,6 +65,7 @@ class Task:
             was not loaded from one.
         serve: the signature of an export that maps strings to answers; None for other objects.
         engine: the engine that runs an export; None for other objects.
+        trainer: the training step of the last `fit`; None before.
 
     Raises:
         InputError: `max_seq_length` exceeds the model's number of positions.
@@ -82,6 +88,7 @@ class Task:
         self.source: Source | None = None
         self.serve: Serve | None = None
         self.engine: Engine | None = None
+        self.trainer: Trainer | None = None
         self._initial_values: dict[str, np.ndarray] = {}
 
     # Implemented by subclasses.
@@ -132,9 +139,15 @@ class Task:
         return self.model
 
     @property
-    def uses_pooler(self) -> bool:
-        """Whether the training loss of the programs depends on the encoder's pooler."""
-        return not self.model.per_token
+    def layers_without_loss(self) -> Sequence[keras.layers.Layer]:
+        """The layers on which no training loss depends; weight decay alone would shrink them."""
+        return [self.model.encoder.pooler] if self.model.per_token else []
+
+    def training_batches(
+        self, examples: Examples, settings: BatchSettings, first_step: int = 0
+    ) -> tf.data.Dataset:
+        """Creates the endless dataset of the batches of `fit`, starting at `first_step`."""
+        return training_batches(examples, settings, first_step)
 
     # Public methods that all tasks share.
 
@@ -279,30 +292,38 @@ class Task:
 
     def _check_fit(
         self, options: Mapping[str, Any], teacher: "Task | None" = None, has_teacher: bool = True
-    ) -> None:
-        """Raises InputError for an exported model, invalid `fit` options, or an invalid teacher."""
-        FitSettings.of(options, self.task)
-        _ = self.model
+    ) -> tuple[FitSettings, Distillation | None]:
+        """Checks the options of `fit` and its teacher, and that there is a model to train.
+
+        `has_teacher` is whether the task can have a teacher.
+
+        Returns:
+            The settings, and how the model learns from the teacher; None without a teacher.
+        """
+        settings = FitSettings.of(options, self.task)
+        _ = self.model  # Raises an error for an exported model, which cannot be trained.
         check_options(options, teacher, has_teacher)
-        if teacher is not None:
-            check_teacher(self, teacher)
+        if teacher is None:
+            return settings, None
+        check_teacher(self, teacher)
+        return settings, settings.distillation
 
     def _fit(
         self,
-        data: FitData,
-        options: Mapping[str, Any],
+        examples: Examples,
+        objective: Objective,
+        settings: FitSettings,
         evaluate: Callable[[], Mapping[str, float]] | None,
         callbacks: Sequence[keras.callbacks.Callback],
         teacher: "Task | None" = None,
+        micro_batches: int = 1,
     ) -> keras.callbacks.History:
-        if not len(data.examples):
+        if not len(examples):
             raise InputError("fit() got no examples; expected at least one")
-        settings = FitSettings.of(options, self.task)
-        model = data.network or self.prediction_model
-        if teacher is not None:
-            model, data = with_teacher(self, teacher, data, settings)
+        if teacher is not None and settings.distillation.is_used:
+            examples = label_examples(self, teacher, examples, settings)
         reinitialize(self.model, self._initial_values, settings.seed)
-        history = fit(model, data, settings, evaluate, callbacks)
+        history = fit(self, examples, objective, settings, evaluate, callbacks, micro_batches)
         self.untrained, self.source, self._initial_values = (), None, {}
         return history
 

@@ -1,6 +1,6 @@
-"""Selects the functions that depend on the Keras backend, TensorFlow or JAX.
+"""Selects the functions that depend on the Keras backend.
 
-Keras reads the environment variable KERAS_BACKEND when it is imported. The functions of both
+Keras reads the environment variable KERAS_BACKEND when it is imported. The functions of all
 backends are used in the same way.
 """
 
@@ -24,7 +24,7 @@ elif BACKEND == "jax":
         make_strategy,
         make_train_steps,
     )
-else:  # Tasks import this module with the torch backend too, which has no training loop.
+else:  # Programs do not run with the torch backend, but task objects do.
 
     def _unsupported(*_: object, **__: object) -> NoReturn:
         raise InputError(
@@ -33,6 +33,8 @@ else:  # Tasks import this module with the torch backend too, which has no train
 
     make_evaluate = make_predict = make_train_steps = _unsupported
     fastest_precision = free = make_strategy = _unsupported
+    if BACKEND == "torch":
+        from keras_bert.training.torch_step import make_predict, make_train_steps
 
 __all__ = [
     "BACKEND",

@@ -1,11 +1,15 @@
-"""Trains a model, resuming from its newest checkpoint.
+"""Trains a model: the loop of the programs and of `fit`.
 
-The loop trains, logs, evaluates and saves checkpoints until `num_train_steps`, or until evaluations
-stop improving. All workers run the same steps, but only worker 0 writes.
+Loop      takes steps
+RunLoop   the programs: files, checkpoints, the best weights, signals, several workers
+FitLoop   `fit`: Keras callbacks
 
-The batch of step N is a function of (seed, N), so a run that was killed at any point resumes and
-ends with the same weights, bit for bit on the same kind of CPU. On SIGTERM or Ctrl-C the run
-saves a checkpoint and ends (`Stopping`); when it resumes, it repeats an interrupted evaluation.
+A run of a program resumes from its newest checkpoint. It trains, logs, evaluates and saves
+checkpoints until `num_train_steps`, or until evaluations stop improving. All workers run the same
+steps, but only worker 0 writes. The batch of step N is a function of (seed, N), so a run that was
+killed at any point resumes and ends with the same weights, bit for bit on the same kind of CPU. On
+SIGTERM or Ctrl-C the run saves a checkpoint and ends (`Stopping`); when it resumes, it repeats an
+interrupted evaluation.
 """
 
 import contextlib
@@ -160,7 +164,7 @@ def train(
         EndedEarly: the run received SIGTERM; its state is saved.
         KeyboardInterrupt: Ctrl-C stopped the run; its state is saved; the message has the step.
     """
-    loop = _Loop(run, state, evaluation)
+    loop = RunLoop(run, state, evaluation)
     if loop.is_complete and not loop.evaluation_is_due:
         return loop.metrics
     if loop.train(batches_from):
@@ -172,16 +176,61 @@ def train(
     return loop.metrics
 
 
-class _Loop:
-    """One call of `train`; `step` is the number of completed steps."""
+class Loop:
+    """Takes training steps; subclasses report them, evaluate, save and stop.
+
+    `step` is the number of completed steps.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, state: TrainState, training: TrainingSettings
+    ):
+        self.strategy, self.state, self.training = strategy, state, training
+        self.step = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all steps are done."""
+        return self.step >= self.training.num_train_steps
+
+    def take_steps(
+        self,
+        train_steps: Callable[..., StepMetrics],
+        batches_from: Callable[[int], tf.data.Dataset],
+    ) -> None:
+        """Trains to the end; the arguments are those of `make_train_steps` and `train`."""
+        batches = distribute(self.strategy, batches_from(self.step), endless=True)
+        iterator = iter(batches)
+        self.begin()
+        while not self.is_complete:
+            count = self.steps_of_call()
+            with self.during_call():
+                # An array, because TensorFlow would trace the function again for each Python int.
+                metrics = train_steps(iterator, np.array(count, np.int32)).numpy()
+            self.after_call(metrics)
+
+    def begin(self) -> None:
+        """Runs before the first step."""
+
+    def steps_of_call(self) -> int:
+        """Returns the number of steps to take without a return to Python."""
+        return 1
+
+    def during_call(self) -> contextlib.AbstractContextManager[None]:
+        """Returns the context in which steps are taken."""
+        return contextlib.nullcontext()
+
+    def after_call(self, metrics: StepMetrics) -> None:
+        """Adds the steps to `step` and reports their metrics."""
+        raise NotImplementedError
+
+
+class RunLoop(Loop):
+    """One call of `train`."""
 
     def __init__(self, run: TrainingRun, state: TrainState, evaluation: Evaluation | None):
-        self._training, self._strategy, self._output_dir = (
-            run.training,
-            run.strategy,
-            run.output_dir,
-        )
-        self._state, self._evaluation = state, evaluation
+        super().__init__(run.strategy, state, run.training)
+        self._output_dir, self._evaluation = run.output_dir, evaluation
         self._best = evaluation.best if evaluation else None
         self._checkpoints = run.output_dir / "checkpoints"
         with run.strategy.scope():
@@ -197,99 +246,97 @@ class _Loop:
             self.metrics = {n: v for n, v in self._evaluations[-1].items() if n != "step"}
         self._is_chief = worker_index(run.strategy) == 0
         self._stopping = Stopping(run.strategy, run.training.steps_per_loop)
+        self._stop_requested = False
 
     @property
     def is_complete(self) -> bool:
-        """True if all steps are done or the evaluations stopped improving."""
-        if self.step >= self._training.num_train_steps:
+        """Whether all steps are done, evaluations stopped improving, or a signal came."""
+        if self._stop_requested or super().is_complete:
             return True
         return bool(self._best and self._best.has_stopped(self._evaluations))
 
     @property
     def interrupted(self) -> bool:
-        """True if Ctrl-C stopped the run."""
+        """Whether Ctrl-C stopped the run."""
         return self._stopping.interrupted
 
     @property
     def evaluation_is_due(self) -> bool:
-        """True if the evaluation at the current step was interrupted and must be repeated."""
+        """Whether the evaluation at the current step was interrupted and must be repeated."""
         evaluated = [each["step"] for each in self._evaluations]
         return self._evaluates_now() and self.step not in evaluated
 
     def train(self, batches_from: Callable[[int], tf.data.Dataset]) -> bool:
         """Trains to the end; returns whether a signal stopped the run."""
-        train_steps = make_train_steps(self._strategy, self._state, self._training)
-        batches = distribute(self._strategy, batches_from(self.step), endless=True)
-        last = self._training.num_train_steps
+        train_steps = make_train_steps(self.strategy, self.state, self.training)
+        last = self.training.num_train_steps
         self._summaries = Summaries(self._output_dir, self.step, last, silent=not self._is_chief)
-        self._writer = CheckpointWriter(self._checkpoints, self._training.keep_checkpoint_max)
-        has_loss_scale = self._state.loss_scale is not None
-        self._window = StepWindow(self._state.objective, has_loss_scale)
-        iterator, stop_requested = iter(batches), False
+        self._writer = CheckpointWriter(self._checkpoints, self.training.keep_checkpoint_max)
+        has_loss_scale = self.state.loss_scale is not None
+        self._window = StepWindow(self.state.objective, has_loss_scale)
         try:
             with self._stopping.on_signals():
-                if self.evaluation_is_due:
-                    stop_requested = not self._evaluate()
-                while not (stop_requested or self.is_complete):
-                    stop_requested = self._take_steps(train_steps, iterator)
-                    stop_requested = self._report_and_save(stop_requested)
+                self.take_steps(train_steps, batches_from)
                 self._writer.wait()
-                all_sum(self._strategy)(np.zeros([1]))  # Waits for the files of worker 0.
+                all_sum(self.strategy)(np.zeros([1]))  # Waits for the files of worker 0.
         finally:
             self._writer.close()
             self._summaries.close()
-        return stop_requested or self._stopping.unanswered
+        return self._stop_requested or self._stopping.unanswered
 
-    def _take_steps(self, train_steps: Callable, iterator: object) -> bool:
-        """Runs steps, at most up to the next log line, evaluation or checkpoint.
+    def begin(self) -> None:
+        """Repeats an interrupted evaluation."""
+        if self.evaluation_is_due:
+            self._evaluate()
 
-        Returns whether the run must stop because of a signal.
-        """
-        count = _steps_to_next_event(self.step, self._training)
-        count = min(self._stopping.steps_per_call, count)
+    def steps_of_call(self) -> int:
+        """Returns the number of steps up to the next log line, evaluation or checkpoint at most."""
+        return min(self._stopping.steps_per_call, _steps_to_next_event(self.step, self.training))
+
+    @contextlib.contextmanager
+    def during_call(self) -> Iterator[None]:
+        """Shows progress while steps are taken, and measures their time."""
         start = time.monotonic()
-        # An array, because TensorFlow would trace the function again for each Python int.
         with self._summaries.during_steps():
-            metrics = train_steps(iterator, np.array(count, np.int32)).numpy()
-        stop_requested = self._stopping.agree(count, time.monotonic() - start)
-        stop_if_not_finite(metrics, self.step, self._state.objective, self._writer)
+            yield
+        self._seconds = time.monotonic() - start
+
+    def after_call(self, metrics: StepMetrics) -> None:
+        """Logs, evaluates and saves a checkpoint, each if it is due."""
+        count = len(metrics.examples)
+        self._stop_requested = self._stopping.agree(count, self._seconds)
+        stop_if_not_finite(metrics, self.step, self.state.objective, self._writer)
         self.step += count
         self._window.add(metrics)
         self._summaries.advance(count)
         self._writer.check()
-        return stop_requested
-
-    def _report_and_save(self, stop_requested: bool) -> bool:
-        """Logs, evaluates and saves a checkpoint, each if it is due at the current step.
-
-        Returns whether the run must stop because of a signal.
-        """
-        training, step = self._training, self.step
-        done, evaluates = step == training.num_train_steps, self._evaluates_now()
-        if done or evaluates or stop_requested or step % training.log_steps == 0:
+        training, step = self.training, self.step
+        evaluates = self._evaluates_now()
+        must_save = step == training.num_train_steps or evaluates or self._stop_requested
+        if must_save or step % training.log_steps == 0:
             self._summaries.write(step, self._window.close())
-        if not (done or evaluates or stop_requested or step % training.save_checkpoints_steps == 0):
-            return False
-        check_weights(self._strategy, self._state.model, step, self._writer)
+        if not (must_save or step % training.save_checkpoints_steps == 0):
+            return
+        check_weights(self.strategy, self.state.model, step, self._writer)
         # The checkpoint is saved afterwards, so a run killed during the evaluation repeats it.
-        if evaluates and not stop_requested:
-            stop_requested = not self._evaluate()
+        if evaluates and not self._stop_requested:
+            self._evaluate()
         if self._is_chief:
-            self._writer.save(step, self._state.model, self._state.optimizer)
+            self._writer.save(step, self.state.model, self.state.optimizer)
         self._window.restart_clock()
-        return stop_requested
 
     def _evaluates_now(self) -> bool:
         if self._evaluation is None or not self.step:
             return False
-        every = self._training.evaluate_steps or self._training.save_checkpoints_steps
-        return self.step == self._training.num_train_steps or self.step % every == 0
+        every = self.training.evaluate_steps or self.training.save_checkpoints_steps
+        return self.step == self.training.num_train_steps or self.step % every == 0
 
-    def _evaluate(self) -> bool:
-        """Evaluates; returns False if a signal interrupted the evaluation."""
+    def _evaluate(self) -> None:
+        """Evaluates; the evaluation does not count if a signal interrupts it."""
         metrics = self._stopping.evaluate(self._evaluation.evaluate)
         if metrics is None:
-            return False
+            self._stop_requested = True
+            return
         self.metrics, step, best = metrics, self.step, self._best
         self._evaluations.append({"step": step, **metrics})
         if best and self._is_chief:
@@ -302,7 +349,6 @@ class _Loop:
                 best.metric,
                 best.patience,
             )
-        return True
 
 
 def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
@@ -313,6 +359,79 @@ def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
         if every
     ]
     return min(settings.steps_per_loop, min(ends) - step)
+
+
+# --- Keras callbacks ---
+
+
+class FitLoop(Loop):
+    """Calls Keras callbacks before and after each step and epoch, as `keras.Model.fit` does.
+
+    Args:
+        strategy: the strategy of one device.
+        state: the model, its new optimizer and the objective.
+        training: the number of steps, and their settings.
+        epoch_steps: the number of steps in an epoch.
+        evaluate: returns {metric: value} after each epoch, which the callbacks get as `val_METRIC`;
+            None to never evaluate.
+        callbacks: the callbacks with their model, whose `stop_training` ends the training.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        state: TrainState,
+        training: TrainingSettings,
+        epoch_steps: int,
+        evaluate: Callable[[], Mapping[str, float]] | None,
+        callbacks: keras.callbacks.CallbackList,
+    ):
+        super().__init__(strategy, state, training)
+        self._epoch_steps, self._evaluate, self._callbacks = epoch_steps, evaluate, callbacks
+        self._logs: dict[str, float] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all steps are done, or a callback has stopped the training."""
+        return super().is_complete or self._callbacks.model.stop_training
+
+    def train(
+        self,
+        train_steps: Callable[..., StepMetrics],
+        batches_from: Callable[[int], tf.data.Dataset],
+    ) -> None:
+        """Trains to the end; the arguments are those of `take_steps`."""
+        self._callbacks.model.stop_training = False
+        self._callbacks.on_train_begin()
+        self.take_steps(train_steps, batches_from)
+        self._callbacks.on_train_end(self._logs)
+
+    def during_call(self) -> contextlib.AbstractContextManager[None]:
+        """Begins the step, and at its first step the epoch."""
+        epoch, index = divmod(self.step, self._epoch_steps)
+        if not index:
+            self._totals = np.zeros([2, len(self.state.objective.metrics)])
+            self._callbacks.on_epoch_begin(epoch)
+        self._callbacks.on_train_batch_begin(index)
+        return contextlib.nullcontext()
+
+    def after_call(self, metrics: StepMetrics) -> None:
+        """Ends the step, and after its last step the epoch; the metrics are those of the epoch."""
+        epoch, index = divmod(self.step, self._epoch_steps)
+        objective, model = self.state.objective, self._callbacks.model
+        is_skipped = metrics.loss_scale[0] > 1 and not np.isfinite(metrics.gradient_norm[0])
+        if not is_skipped:
+            self._totals += [metrics.sums[0], metrics.weights[0]]
+        self._logs = objective.divide(*self._totals)
+        self._callbacks.on_train_batch_end(index, dict(self._logs))
+        if not model.stop_training:
+            stop_if_not_finite(metrics, self.step, objective)
+        self.step += 1
+        if index + 1 == self._epoch_steps or model.stop_training:
+            if self._evaluate:
+                values = self._evaluate()
+                self._logs |= {f"val_{name}": float(value) for name, value in values.items()}
+            self._callbacks.on_epoch_end(epoch, self._logs)
 
 
 # --- stopping ---
@@ -475,9 +594,9 @@ def check_same_start(
     output_dir: Path,
 ) -> None:
     """Raises an InputError unless all workers found the same checkpoint and evaluations."""
-    found = gather(strategy, [step, len(evaluations)])
-    if any(each != found[0] for each in found):
-        steps, counts = zip(*found, strict=True)
+    starts = gather(strategy, [step, len(evaluations)])
+    if any(start != starts[0] for start in starts):
+        steps, counts = zip(*starts, strict=True)
         raise InputError(
             f"{output_dir}: the workers found checkpoints of steps {[*steps]} and {[*counts]} "
             "evaluations; expected --output_dir to be one folder that all workers share"
@@ -485,9 +604,12 @@ def check_same_start(
 
 
 def stop_if_not_finite(
-    metrics: StepMetrics, step: int, objective: Objective, writer: CheckpointWriter
+    metrics: StepMetrics, step: int, objective: Objective, writer: CheckpointWriter | None = None
 ) -> None:
-    """Raises an InputError if a loss or gradient of the steps after `step` is not finite."""
+    """Raises an InputError if a loss or gradient of the steps after `step` is not finite.
+
+    `writer` writes the checkpoints of a run; None for `fit`, which has none.
+    """
     norm_is_finite = np.isfinite(metrics.gradient_norm)
     # With loss scaling, a step whose gradient is not finite is skipped and the scale is halved. At
     # a scale of 1, halving does not help, so the run stops.
@@ -500,10 +622,11 @@ def stop_if_not_finite(
     loss, norm = metrics.losses(objective)[first], metrics.gradient_norm[first]
     reason, number = f"the loss is {loss} and the gradient norm is {norm}", step + first + 1
     if number == 1:
+        dtype = "the type of --mixed_precision" if writer else "the dtype of the model"
         raise InputError(
             f"step 1: {reason}, although no weight has been updated yet; expected finite numbers; "
-            "possible causes: initial weights that are too large, or numbers too large for the "
-            "type of --mixed_precision"
+            "possible causes: initial weights that are too large, or numbers too large for "
+            f"{dtype}"
         )
     raise _stopped(number, reason, writer)
 
@@ -524,20 +647,21 @@ def check_weights(
         if several:
             digest = zlib.crc32(np.ascontiguousarray(values), digest)
     digests = gather(strategy, digest)
-    others = [other for other, found in enumerate(digests) if found != digests[0]]
-    if others:
+    different = [worker for worker, value in enumerate(digests) if value != digests[0]]
+    if different:
         logging.warning(
             "step %d: the weights of workers %s differ from those of worker 0, which are saved; "
             "possible causes: machines of different kinds, or a hardware or network fault",
             step,
-            others,
+            different,
         )
 
 
-def _stopped(step: int, reason: str, writer: CheckpointWriter) -> InputError:
-    writer.close()  # A checkpoint may still be in progress.
-    kept = list_checkpoints(writer.directory)
-    return InputError(
-        f"step {step}: {reason}; training stopped; last good checkpoint: "
-        f"{kept[-1] if kept else 'none'}; a lower --learning_rate or a longer warm-up may help"
-    )
+def _stopped(step: int, reason: str, writer: CheckpointWriter | None) -> InputError:
+    stopped, rate = f"step {step}: {reason}; training stopped; ", "learning_rate"
+    if writer:
+        writer.close()  # A checkpoint may still be in progress.
+        checkpoints = list_checkpoints(writer.directory)
+        stopped += f"last good checkpoint: {checkpoints[-1] if checkpoints else 'none'}; "
+        rate = "--learning_rate"
+    return InputError(f"{stopped}a lower {rate} or a longer warm-up may help")

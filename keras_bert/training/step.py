@@ -16,7 +16,7 @@ the first trainable layer.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -225,85 +225,32 @@ def make_cached_gradients(
 
     def gradients(batch: Batch, totals: Totals, scale: tf.Tensor):
         micro = split_micro_batches(batch, steps)
-        shape = [batch["example_weights"].shape[0] // steps, vector_size(model)]
+        size, width = batch["example_weights"].shape[0] // steps, vector_size(model)
 
         def part(i: tf.Tensor) -> Batch:
             return {name: value[:, i] for name, value in micro.items()}
 
-        def loss_of(vectors: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            by_row = tf.transpose(tf.reshape(vectors, [steps, *shape]), [1, 0, 2])
-            sums, upstream = loss_gradient(tf.reshape(by_row, [-1, shape[1]]), batch, totals, scale)
-            by_part = tf.transpose(tf.reshape(upstream, [-1, steps, shape[1]]), [1, 0, 2])
-            return sums, tf.reshape(by_part, [-1, shape[1]])
+        def write(i: tf.Tensor, vectors: tf.TensorArray):
+            return i + 1, vectors.write(i, run_forward(part(i)))
 
-        return in_micro_batches(
-            tf.constant(steps),
-            MicroBatches(
-                lambda i: run_forward(part(i)),
-                loss_of,
-                lambda i, upstream: run_backward(part(i), upstream),
-            ),
-            shape,
-            variables,
-        )
+        # One micro-batch at a time, so that the activations of only one are in memory.
+        def one_by_one(body: Callable[..., Any], start: Any) -> Any:
+            return tf.while_loop(
+                lambda i, _: i < steps, body, (tf.constant(0), start), parallel_iterations=1
+            )[1]
+
+        vectors = one_by_one(write, tf.TensorArray(tf.float32, steps, element_shape=[size, width]))
+        by_row = tf.transpose(vectors.stack(), [1, 0, 2])
+        sums, upstream = loss_gradient(tf.reshape(by_row, [-1, width]), batch, totals, scale)
+        upstream = tf.transpose(tf.reshape(upstream, [-1, steps, width]), [1, 0, 2])
+
+        def add(i: tf.Tensor, total: list[tf.Tensor]):
+            more = run_backward(part(i), upstream[i])
+            return i + 1, [a + b for a, b in zip(total, more, strict=True)]
+
+        return sums, one_by_one(add, [tf.zeros(variable.shape) for variable in variables])
 
     return gradients
-
-
-class MicroBatches(NamedTuple):
-    """The computations of a batch in micro-batches.
-
-    Attributes:
-        forward: maps the index of a micro-batch to its vectors, [r, H].
-        loss: maps the vectors of all micro-batches, one micro-batch after the other, to any result
-            and the gradient of the loss with respect to the vectors.
-        backward: maps the index of a micro-batch, and the gradient with respect to its vectors, to
-            the gradients of the variables.
-    """
-
-    forward: Callable[[tf.Tensor], tf.Tensor]
-    loss: Callable[[tf.Tensor], tuple[Any, tf.Tensor]]
-    backward: Callable[[tf.Tensor, tf.Tensor], Sequence[tf.Tensor]]
-
-
-def in_micro_batches(
-    count: tf.Tensor,
-    micro_batches: MicroBatches,
-    shape: Sequence[Any],
-    variables: Sequence[keras.Variable],
-) -> tuple[Any, list[tf.Tensor]]:
-    """Returns the result of the loss, and the gradients of the variables.
-
-    `shape` is [r, H], the shape of the vectors of all micro-batches but the last, which may have
-    fewer rows if r is a tensor.
-    """
-    rows, width = shape
-
-    def write(i: tf.Tensor, all_vectors: tf.TensorArray):
-        return i + 1, all_vectors.write(i, micro_batches.forward(i))
-
-    is_fixed = isinstance(rows, int)
-    array = tf.TensorArray(
-        tf.float32,
-        count,
-        element_shape=[rows if is_fixed else None, width],
-        infer_shape=is_fixed,
-    )
-    # One micro-batch at a time, so that the activations of only one are in memory.
-    _, array = tf.while_loop(
-        lambda i, _: i < count, write, (tf.constant(0), array), parallel_iterations=1
-    )
-    result, upstream = micro_batches.loss(array.concat())
-
-    def add(i: tf.Tensor, total: list[tf.Tensor]):
-        more = micro_batches.backward(i, upstream[i * rows : (i + 1) * rows])
-        return i + 1, [a + b for a, b in zip(total, more, strict=True)]
-
-    zeros = [tf.zeros(variable.shape) for variable in variables]
-    _, total = tf.while_loop(
-        lambda i, _: i < count, add, (tf.constant(0), zeros), parallel_iterations=1
-    )
-    return result, total
 
 
 # --- gradient checkpointing ---

@@ -155,7 +155,7 @@ def check_case(path: Any, name: str, weight: float) -> None:
 
 EMBEDDING_LOSSES = [
     *[(loss, (), 1) for loss in ("mnrl", "cosent", "cosine")],
-    *[("mnrl", (32, 8), 3), ("cosent", (32, 8), 1), ("cosine", (), 3)],
+    *[("mnrl", (32, 8), 4), ("cosent", (32, 8), 1), ("cosine", (), 4)],
 ]
 
 

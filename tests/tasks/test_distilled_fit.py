@@ -10,9 +10,7 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.long_text import window_counts
-from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.prepared import prepare
-from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
 WORDS = [text.split() for text in TEXTS]
@@ -41,21 +39,6 @@ def trained(task_object, bias, layer="classifier"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem_type", ["single_label", "multi_label", "regression"])
-def test_a_classifier_learns_the_outputs_of_its_teacher(pretrained, problem_type):
-    labels = () if problem_type == "regression" else ("a", "b")
-    wrong = {"single_label": "a", "multi_label": ["a"], "regression": -9.0}[problem_type]
-    teacher = classifier(pretrained, labels, problem_type)
-    student = TextClassifier.from_pretrained(pretrained, labels=labels, problem_type=problem_type)
-    history = student.fit(TEXTS, [wrong] * 16, teacher=teacher, **OPTIONS, **SOFT).history
-    assert history["soft_logits_loss"][-1] < history["soft_logits_loss"][0] / 5
-    name = "score" if problem_type == "regression" else "probabilities"
-    expected, found = (each.predict(TEXTS)[name] for each in (teacher, student))
-    assert np.abs(found - expected).max() < 0.1
-    assert student.model.heads == ("classifier",)
-
-
-@pytest.mark.slow
 def test_weight_0_gives_the_bits_of_a_fit_without_teacher(pretrained):
     def fitted(**more):
         made = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
@@ -81,71 +64,6 @@ def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
     student.fit(texts, ["a"] * 16, teacher=teacher, **OPTIONS, **SOFT)
     expected, found = (each.predict(texts)["probabilities"] for each in (teacher, student))
     assert np.abs(found - expected).max() < 0.1
-
-
-@pytest.mark.slow
-def test_callbacks_save_the_student_alone(pretrained, tmp_path):
-    student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
-    callbacks = [
-        keras.callbacks.ModelCheckpoint(tmp_path / "last.weights.h5", save_weights_only=True),
-        keras.callbacks.ModelCheckpoint(tmp_path / "last.keras"),
-    ]
-    options = {**OPTIONS, "epochs": 1}
-    teacher = classifier(pretrained)
-    student.fit(TEXTS, ["a", "b"] * 8, teacher=teacher, callbacks=callbacks, **options)
-    expected = student.predict(TEXTS)["logits"]
-    loaded = keras.models.load_model(tmp_path / "last.keras")
-    assert type(loaded) is type(student.model)
-    for mine, theirs in zip(student.model.weights, loaded.weights, strict=True):
-        assert np.array_equal(mine, theirs)
-    for variable in student.model.weights:
-        variable.assign(np.zeros(variable.shape))
-    student.model.load_weights(tmp_path / "last.weights.h5")
-    assert np.array_equal(student.predict(TEXTS)["logits"], expected)
-
-
-@pytest.mark.slow
-def test_a_float16_student_is_trained_with_loss_scaling(pretrained):
-    student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"], dtype="mixed_float16")
-    optimizers = []
-    callback = keras.callbacks.LambdaCallback(
-        on_train_end=lambda logs: optimizers.append(callback.model.optimizer)
-    )
-    student.fit(
-        TEXTS,
-        ["a", "b"] * 8,
-        teacher=classifier(pretrained),
-        callbacks=[callback],
-        **{**OPTIONS, "epochs": 1},
-        **SOFT,
-    )
-    assert isinstance(optimizers[0], keras.optimizers.LossScaleOptimizer)
-
-
-@pytest.mark.slow
-def test_a_tagger_learns_the_tags_of_its_teacher(pretrained):
-    labels = ["X"]
-    teacher = trained(EntityTagger.from_pretrained(pretrained, labels), [-3.0, 3.0, -3.0])
-    student = EntityTagger.from_pretrained(pretrained, labels)
-    wrong = [["O"] * len(words) for words in WORDS]
-    student.fit(WORDS, wrong, teacher=teacher, **OPTIONS, **SOFT)
-    assert student.predict(WORDS)["tags"] == teacher.predict(WORDS)["tags"]
-    assert "O" not in {tag for tags in teacher.predict(WORDS)["tags"] for tag in tags}
-
-
-@pytest.mark.slow
-def test_an_answerer_learns_the_scores_of_its_teacher(pretrained):
-    sizes = {"max_seq_length": 24, "max_query_length": 8, "doc_stride": 8}
-    teacher = trained(QuestionAnswerer.from_pretrained(pretrained, **sizes), [0.0, 0.0], "span")
-    teacher.model.span.kernel.assign(np.random.default_rng(0).normal(0, 1, [16, 2]))
-    student = QuestionAnswerer.from_pretrained(pretrained, **sizes)
-    questions, contexts = ["is it good ?"] * 16, [text * 6 for text in TEXTS]
-    answers = [{"text": context.split()[0], "start": 0} for context in contexts]
-    history = student.fit(
-        questions, contexts, answers, teacher=teacher, **{**OPTIONS, "epochs": 20}, **SOFT
-    ).history
-    assert history["soft_start_logits_loss"][-1] < history["soft_start_logits_loss"][0] / 3
-    assert "soft_end_logits_loss" in history
 
 
 @pytest.mark.parametrize(

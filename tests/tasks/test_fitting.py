@@ -1,5 +1,6 @@
-"""Tests that `fit` learns with every loss, and initializes new weights from its seed."""
+"""Tests of `fit`: callbacks, the next `fit`, new weights, and learning with every loss."""
 
+import itertools
 import os
 import subprocess
 
@@ -8,14 +9,106 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.weights import weights_of
+from keras_bert.errors import InputError
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fitting import reinitialize
 from tests.tasks import memorize
 
+DATA = (["good film", "bad book", "very good", "it is bad"] * 2, ["b", "a"] * 4)
+FAST = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-2, "verbose": 0, "jit_compile": False}
+
 
 @pytest.fixture
-def model(pretrained):
-    return TextClassifier.from_pretrained(pretrained, labels=["a", "b"]).model
+def classifier(pretrained):
+    return TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
+
+
+@pytest.fixture
+def model(classifier):
+    return classifier.model
+
+
+# --- callbacks ---
+
+
+def test_callbacks_run_before_and_after_steps_and_epochs(classifier, tmp_path):
+    calls = []
+    names = ("train_begin", "epoch_begin", "train_batch_begin", "train_batch_end")
+    names += ("epoch_end", "train_end")
+
+    def record(name):
+        if "train_begin" in name or "train_end" in name:
+            return lambda logs: calls.append((name,))
+        return lambda index, logs=None: calls.append((name, index))
+
+    callback = keras.callbacks.LambdaCallback(**{f"on_{name}": record(name) for name in names})
+    csv = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    history = classifier.fit(*DATA, validation_data=DATA, callbacks=[callback, csv], **FAST)
+    steps = [(f"train_batch_{when}", i) for i in range(2) for when in ("begin", "end")]
+    epochs = ([("epoch_begin", epoch), *steps, ("epoch_end", epoch)] for epoch in range(3))
+    assert calls == [("train_begin",), *itertools.chain(*epochs), ("train_end",)]
+    assert history.epoch == [0, 1, 2]
+    header, *rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert header == "epoch,accuracy,loss,val_accuracy,val_f1_macro,val_loss"
+    assert [float(row.split(",")[2]) for row in rows] == pytest.approx(history.history["loss"])
+
+
+def test_early_stopping_needs_no_mode_and_restores_the_best_weights(classifier):
+    stopping = keras.callbacks.EarlyStopping(
+        monitor="val_f1_macro", min_delta=9.0, patience=1, restore_best_weights=True
+    )
+    weights = []
+    callback = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: weights.append(weights_of(classifier.model))
+    )
+    history = classifier.fit(*DATA, validation_data=DATA, callbacks=[callback, stopping], **FAST)
+    assert len(history.history["val_f1_macro"]) == 2
+    for path, value in weights_of(classifier.model).items():
+        np.testing.assert_array_equal(value, weights[0][path])
+
+
+class StopAfterFirstStep(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = True
+
+
+def test_callback_can_stop_within_an_epoch(classifier):
+    history = classifier.fit(*DATA, callbacks=[StopAfterFirstStep()], **FAST)
+    assert len(history.history["loss"]) == 1
+    assert int(classifier.trainer.state.optimizer.iterations) == 1
+
+
+@pytest.mark.parametrize(("verbose", "shown"), [(0, []), (1, ["Epoch 2/2", "2/2", "loss:"])])
+def test_progress_bar_is_that_of_keras(classifier, capsys, verbose, shown):
+    classifier.fit(*DATA, **FAST | {"epochs": 2, "verbose": verbose})
+    out = capsys.readouterr().out
+    assert bool(out) == bool(verbose)
+    assert all(part in out for part in shown)
+
+
+def test_loss_that_is_not_finite_stops_the_training(classifier):
+    classifier.model.classifier.bias.assign([np.nan, np.nan])
+    with pytest.raises(InputError, match=r"step 1: the loss is nan .* the dtype of the model"):
+        classifier.fit(*DATA, **FAST)
+    history = classifier.fit(*DATA, callbacks=[keras.callbacks.TerminateOnNaN()], **FAST).history
+    assert np.isnan(history["loss"]).tolist() == [True]
+
+
+# --- weights ---
+
+
+def test_next_fit_has_the_same_step_and_a_new_optimizer_state(classifier, tmp_path):
+    classifier.fit(*DATA, **FAST)
+    trainer = classifier.trainer
+    classifier.save_pretrained(tmp_path / "out")
+    other = TextClassifier.from_pretrained(tmp_path / "out")
+    for task_object in (classifier, other):
+        task_object.fit(*DATA, **FAST)
+    assert classifier.trainer is trainer
+    for path, value in weights_of(classifier.model).items():
+        np.testing.assert_array_equal(value, weights_of(other.model)[path])
+    classifier.fit(*DATA, **FAST | {"epochs": 1})
+    assert classifier.trainer is not trainer
 
 
 def head_of(model):
@@ -42,6 +135,9 @@ def test_weights_that_were_set_after_initialization_are_kept(model):
     kernel.assign(np.full(kernel.shape, 0.25))
     reinitialize(model, initial_values, 0)
     assert (keras.ops.convert_to_numpy(kernel) == 0.25).all()
+
+
+# --- learning ---
 
 
 @pytest.fixture(scope="module")

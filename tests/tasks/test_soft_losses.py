@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert.tasks.soft_losses import (
+from keras_bert.tasks.losses import (
     NO_OUTPUT,
-    SoftLoss,
     soft_label_losses,
     soft_multi_label_losses,
     soft_position_losses,
@@ -54,18 +53,3 @@ def test_positions_without_output_do_not_count(temperature):
     found = soft_position_losses(teacher, logits, temperature)
     expected = soft_label_losses(TEACHER[:, :3], LOGITS[:, :3], temperature)
     assert np.allclose(found, expected, rtol=1e-5)
-
-
-def test_losses_for_fit_are_means_over_the_outputs_of_the_teacher():
-    teacher = TEACHER.copy()
-    teacher[2:] = NO_OUTPUT
-    expected = np.mean(soft_label_losses(TEACHER, LOGITS, T)[:2])
-    assert np.allclose(SoftLoss("tags", T)(teacher, LOGITS), expected, rtol=1e-5)
-    half = 0.5 * np.mean(soft_position_losses(TEACHER, LOGITS, T))
-    assert np.allclose(SoftLoss("positions", T)(TEACHER, LOGITS), half)
-
-
-def test_the_loss_class_is_rebuilt_from_its_config():
-    loss = SoftLoss("single_label", T)
-    again = SoftLoss.from_config(loss.get_config())
-    assert float(again(TEACHER, LOGITS)) == float(loss(TEACHER, LOGITS))

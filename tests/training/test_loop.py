@@ -44,15 +44,6 @@ def settings(log_steps, save_checkpoints_steps, steps_per_loop, num_train_steps=
     )
 
 
-@pytest.mark.parametrize(
-    ("step", "count"),
-    [(0, 10), (10, 5), (15, 10), (25, 5), (30, 10), (40, 5), (90, 10), (95, 5), (99, 1)],
-)
-def test_loop_ends_at_the_next_log_checkpoint_or_last_step(step, count):
-    """Logs at 15, 30, ...; checkpoints at 40, 80; the last step is 100; at most 10 steps a loop."""
-    assert _steps_to_next_event(step, settings(15, 40, 10)) == count
-
-
 @given(*(st.integers(1, 40) for _ in range(4)))
 def test_loop_ends_at_every_event(log_steps, save_steps, per_loop, last):
     chosen = settings(log_steps, save_steps, per_loop, last)
@@ -80,11 +71,6 @@ def test_batch_sizes_that_are_not_divisible_are_rejected(
     chosen = TrainingSettings(100, train_batch_size, gradient_accumulation_steps=micro_batches)
     with pytest.raises(InputError, match=message):
         check_batch_sizes(mirrored, chosen, eval_batch_size)
-
-
-def test_divisible_batch_sizes_are_accepted(mirrored):
-    check_batch_sizes(mirrored, TrainingSettings(100, 12, gradient_accumulation_steps=3), 2)
-    check_batch_sizes(tf.distribute.get_strategy(), TrainingSettings(100, 7), 5)
 
 
 # --- best weights ---

@@ -26,7 +26,6 @@ from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
-from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training import loop, run_folder
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
@@ -34,7 +33,7 @@ from keras_bert.training.log import Summaries
 from keras_bert.training.loop import Stopping, check_weights
 from keras_bert.training.objective import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import distribute, make_strategy
-from tests.tasks.fine_tuning.conftest import classifier_of, random_examples
+from tests.tasks.fine_tuning.conftest import LabelTask, random_examples
 from tests.tasks.fine_tuning.test_run import sums_task
 
 CONFIG = {
@@ -90,12 +89,8 @@ def fine_tuning(strategy, data, output_dir):
     def score(predict):
         return {"accuracy": 0.5, "mean": float(np.abs(predict(held_out)["logits"]).mean())}
 
-    task = FineTuningTask(
-        classifier_of(max_seq_length=16),
-        sums_task(),
-        random_examples(20, 0, 12),
-        score,
-    )
+    train = random_examples(20, 0, 12)
+    task = LabelTask(sums_task(), train, max_seq_length=16, score=score)
     run = FineTuningRun(
         training=FINE_TUNING,
         strategy=strategy,

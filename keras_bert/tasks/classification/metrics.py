@@ -24,33 +24,38 @@ from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.decoding import decisions
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
-from keras_bert.tasks.losses import CLASSIFICATION_LOSSES, multi_label_loss
-from keras_bert.tasks.soft_losses import SOFT_CLASSIFICATION_LOSSES
+from keras_bert.tasks.losses import (
+    CLASSIFICATION_LOSSES,
+    SOFT_CLASSIFICATION_LOSSES,
+    multi_label_loss,
+)
 from keras_bert.training.objective import Batch, Objective
 
 # --- training objective ---
 
 
+@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
 def classification_objective(
     problem_type: str,
-    class_weights: np.ndarray | None = None,
+    class_weights: tuple[float, ...] = (),
     distillation: Distillation | None = None,
 ) -> Objective:
     """Creates the objective of a classifier, for batches whose "labels" are as in data.py.
 
-    `class_weights`, float32 [C], are the weights of the classes in the loss of the labels; None for
-    equal weights. `distillation` adds the losses of a teacher; None for none.
+    `class_weights` are the weights of the C classes in the loss of the labels; () for equal
+    weights. `distillation` adds the losses of a teacher; None for none.
     """
     is_single = problem_type == "single_label"
     losses_of = CLASSIFICATION_LOSSES[problem_type]
-    if problem_type == "multi_label" and class_weights is not None:
-        losses_of = functools.partial(multi_label_loss, positive_weights=class_weights)
+    weights_of_classes = np.array(class_weights, np.float32)
+    if problem_type == "multi_label" and class_weights:
+        losses_of = functools.partial(multi_label_loss, positive_weights=weights_of_classes)
     metrics = ("loss", "accuracy") if is_single else ("loss",)
 
     def loss_weights(batch: Batch) -> Any:
         weights = batch["example_weights"]
-        if is_single and class_weights is not None:
-            of_class = ops.convert_to_tensor(class_weights)
+        if is_single and class_weights:
+            of_class = ops.convert_to_tensor(weights_of_classes)
             weights *= ops.take(of_class, batch["labels"], axis=0)
         return weights
 

@@ -20,7 +20,7 @@ from keras_bert.tasks.checks import check_list
 from keras_bert.tasks.classification.data import DEFAULT_METRICS
 from keras_bert.tasks.classification.decoding import decode_logits
 from keras_bert.tasks.classification.glue import GlueTask, find_task
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.loading import Source
 from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextProcessor, window_counts

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
@@ -43,16 +44,15 @@ from keras_bert.tasks.classification.processor import (
     takes_pairs,
     transformers_problem_type,
 )
+from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning.distillation import Distillation
-from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextTask
-from keras_bert.tasks.losses import CLASSIFICATION_LOSSES
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
 from keras_bert.tasks.tables import Splits, Texts
 from keras_bert.tasks.text_tasks import ServedTexts
@@ -181,7 +181,7 @@ class TextClassifier(LongTextTask):
         teacher: "TextClassifier | None" = None,
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the model with `keras.Model.fit` on one device and returns its history.
+        """Trains the model on one device and returns the history, as `keras.Model.fit` does.
 
         Args:
             texts: n strings, or a tuple of two lists of n strings for pairs.
@@ -198,7 +198,7 @@ class TextClassifier(LongTextTask):
         Raises:
             InputError: an argument is invalid.
         """
-        self._check_fit(options, teacher)
+        settings, distillation = self._check_fit(options, teacher)
         columns = self._columns(texts)
         array = self._label_array(labels, columns)
         held_out = None
@@ -212,19 +212,10 @@ class TextClassifier(LongTextTask):
         prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
-        # A Keras metric, so that callbacks know that higher values are better.
-        accuracy = [keras.metrics.SparseCategoricalAccuracy("accuracy")]
-        data = FitData(
-            examples=labeled_examples(prepared, array),
-            targets=lambda batch: {"logits": batch["labels"]},
-            losses={"logits": CLASSIFICATION_LOSSES[self.settings.problem_type]},
-            metrics={"logits": accuracy} if self.settings.problem_type == "single_label" else {},
-            pad_token_id=self.tokenizer.pad_token_id,
-            max_seq_length=self.settings.max_seq_length,
-            soft_kind=self.settings.problem_type,
-        )
+        examples = labeled_examples(prepared, array)
+        objective = classification_objective(self.settings.problem_type, (), distillation)
         evaluate = (lambda: self.evaluate(*held_out)) if held_out else None
-        return self._fit(data, options, evaluate, callbacks, teacher)
+        return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
 
     def evaluate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, float]:
         """Computes the metrics of the model on texts and labels, given as for `fit`.
@@ -381,127 +372,126 @@ def fine_tune_classifier(
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    task = make_task(
-        problem,
-        splits,
-        start,
-        settings.max_seq_length,
-        classification,
-        run.distillation,
+    task = ClassifierFineTuning(
+        problem, splits, start, settings.max_seq_length, classification, run.distillation
     )
     return fine_tune(run, start, task)
 
 
-def make_task(
-    problem: Problem,
-    splits: Splits,
-    start: Pretrained,
-    max_seq_length: int,
-    classification: ClassificationSettings | None = None,
-    distillation: Distillation | None = None,
-) -> FineTuningTask:
-    """Creates the task that trains on, scores and predicts the texts of a run.
+class ClassifierFineTuning(FineTuningTask):
+    """The texts of a run: their model inputs, scores and predictions.
 
     `start` is the checkpoint to start from. `classification` has the class weights and the settings
-    of long texts. `distillation` adds the losses of a teacher.
+    of long texts. Keys of `dev` are the suffixes of the metrics; keys of `test` are file names.
     """
-    first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
-    classification = classification or ClassificationSettings("custom")
-    settings = ClassifierSettings(
-        problem.labels,
-        problem.problem_type,
-        max_seq_length,
-        first.second is not None,
-        classification.long_text_settings,
-    )
-    processor = ClassificationProcessor(start.tokenizer(), settings)
 
-    def prepared(texts: Texts) -> Prepared:
-        if texts.second is not None:
-            start.checkpoint.check_segments()
-        columns = [texts.first] if texts.second is None else [texts.first, texts.second]
-        return prepare(processor.preprocess, columns, tokenizer=processor.tokenizer)
+    best = "score"
 
-    def labelled(texts: Texts) -> _Split:
-        labels = label_array(texts, problem.problem_type, problem.labels, problem.label_separator)
-        return _Split(texts, processor, prepared(texts), labels)
-
-    train = weights = None
-    all_prepared: dict[str, Prepared] = {}
-    if splits.train:
-        split = labelled(splits.train)
-        all_prepared["train"] = split.prepared
-        train = labeled_examples(split.prepared, split.labels)
-        weights = class_weights(
-            classification.class_weights,
-            problem.problem_type,
+    def __init__(
+        self,
+        problem: Problem,
+        splits: Splits,
+        start: Pretrained,
+        max_seq_length: int,
+        classification: ClassificationSettings,
+        distillation: Distillation | None = None,
+    ):
+        self.problem, self._start = problem, start
+        self.labels = problem.labels or None
+        self.problem_type = transformers_problem_type(problem.problem_type)
+        first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
+        settings = ClassifierSettings(
             problem.labels,
-            train.labels["labels"],
+            problem.problem_type,
+            max_seq_length,
+            first.second is not None,
+            classification.long_text_settings,
         )
-    dev = {suffix: labelled(texts) for suffix, texts in splits.dev.items()}
-    if problem.labels:
-        for scored in dev.values():
-            warn_of_absent_labels(scored.texts, scored.labels, problem.labels)
-
-    def to_predict(texts: Texts) -> _Split:
+        self.processor = ClassificationProcessor(start.tokenizer(), settings)
+        prepared: dict[str, Prepared] = {}
+        weights = None
+        if splits.train:
+            split = self._labeled(splits.train)
+            prepared["train"] = split.prepared
+            self.train = labeled_examples(split.prepared, split.labels)
+            weights = class_weights(
+                classification.class_weights,
+                problem.problem_type,
+                problem.labels,
+                self.train.labels["labels"],
+            )
+        self.objective = classification_objective(
+            problem.problem_type,
+            () if weights is None else tuple(weights.tolist()),
+            distillation,
+        )
+        self.dev = {suffix: self._labeled(texts) for suffix, texts in splits.dev.items()}
+        if problem.labels:
+            for split in self.dev.values():
+                warn_of_absent_labels(split.texts, split.labels, problem.labels)
         # Reuse the development split, so that the model runs over the same texts only once.
-        scored = next((each for each in dev.values() if each.texts is texts), None)
-        return scored or _Split(texts, processor, prepared(texts))
+        dev_of = {id(split.texts): split for split in self.dev.values()}
+        self.test = {
+            name: dev_of.get(id(texts)) or _Split(texts, self.processor, self._prepared(texts))
+            for name, texts in splits.test.items()
+        }
+        self.has_dev, self.has_test = bool(self.dev), bool(self.test)
+        prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
+        prepared |= {name: split.prepared for name, split in self.test.items()}
+        limit = f"max_seq_length={max_seq_length}"
+        self.truncated = report_splits(prepared, "examples", limit)
+        texts_of = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
+        self.data = {name: list(texts.rows()) for name, texts in texts_of.items()}
 
-    test = {name: to_predict(texts) for name, texts in splits.test.items()}
-    all_prepared |= {f"dev{suffix}": split.prepared for suffix, split in dev.items()}
-    all_prepared |= {name: split.prepared for name, split in test.items()}
+    def make(self, config: BertConfig, dtype: str) -> TextClassifier:
+        """Creates the classifier with a newly initialized model."""
+        model = BertClassifier(config, self.processor.settings.num_logits, dtype=dtype)
+        return TextClassifier(model, self.processor.tokenizer, self.processor.settings)
 
-    def write(predict: Predict, folder: Path) -> None:
-        for name, split in test.items():
-            write_predictions(folder / name, problem, split.texts.indices, split.answers(predict))
+    def score(self, predict: Predict) -> dict[str, float]:
+        """Returns the scores of all development sets, and "score", the mean of their metrics.
+
+        The mean does not include the losses.
+        """
+        scores = {}
+        for suffix, split in self.dev.items():
+            split_scores = score(self.problem, split.answers(predict), split.labels)
+            scores |= {name + suffix: value for name, value in split_scores.items()}
+        averaged = [scores[name + suffix] for suffix in self.dev for name in self.problem.metrics]
+        return scores | {"score": float(np.mean(averaged))}
+
+    def show(self, predict: Predict, board: Board) -> None:
+        """Writes the wrong predictions on each development set to TensorBoard.
+
+        For single_label with two classes, it also writes the precision-recall curve of the second
+        one.
+        """
+        header = ("where", "text", "text pair", "label", "prediction", "confidence")
+        problem = self.problem
+        for suffix, split in self.dev.items():
+            answers = split.answers(predict)
+            board.table(f"wrong_predictions{suffix}", header, _worst(problem, split, answers))
+            if problem.problem_type == "single_label" and len(problem.labels) == 2:
+                name = f"label_{problem.labels[1]}{suffix}"
+                board.pr_curve(name, split.labels == 1, answers["probabilities"][:, 1])
+
+    def write_predictions(self, predict: Predict, folder: Path) -> None:
+        """Writes the predictions for each test set."""
+        for name, split in self.test.items():
+            answers = split.answers(predict)
+            write_predictions(folder / name, self.problem, split.texts.indices, answers)
             logging.info("Wrote %d predictions to %s", len(split.texts), folder / f"{name}.tsv")
 
-    read = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
-    return FineTuningTask(
-        make=lambda config, dtype: TextClassifier(
-            BertClassifier(config, settings.num_logits, dtype=dtype),
-            processor.tokenizer,
-            settings,
-        ),
-        objective=classification_objective(problem.problem_type, weights, distillation),
-        train=train,
-        score=(lambda predict: _scores(problem, dev, predict)) if dev else None,
-        best="score",
-        show=lambda predict, board: _show(problem, dev, predict, board),
-        write_predictions=write if test else None,
-        labels=problem.labels or None,
-        problem_type=transformers_problem_type(problem.problem_type),
-        data={name: list(texts.rows()) for name, texts in read.items()},
-        truncated=report_splits(all_prepared, "examples", f"max_seq_length={max_seq_length}"),
-    )
+    def _prepared(self, texts: Texts) -> Prepared:
+        if texts.second is not None:
+            self._start.checkpoint.check_segments()
+        columns = [texts.first] if texts.second is None else [texts.first, texts.second]
+        return prepare(self.processor.preprocess, columns, tokenizer=self.processor.tokenizer)
 
-
-def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> dict[str, float]:
-    """Returns the scores of all development sets, and "score", the mean of their metrics.
-
-    The keys of `dev` are the suffixes of the metric names. The mean does not include the losses.
-    """
-    scores = {}
-    for suffix, split in dev.items():
-        split_scores = score(problem, split.answers(predict), split.labels)
-        scores |= {name + suffix: value for name, value in split_scores.items()}
-    averaged = [scores[name + suffix] for suffix in dev for name in problem.metrics]
-    return scores | {"score": float(np.mean(averaged))}
-
-
-def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: Board) -> None:
-    """Writes the wrong predictions on each development set to TensorBoard.
-
-    For single_label with two classes, it also writes the precision-recall curve of the second one.
-    """
-    header = ("where", "text", "text pair", "label", "prediction", "confidence")
-    for suffix, scored in dev.items():
-        answers = scored.answers(predict)
-        board.table(f"wrong_predictions{suffix}", header, _worst(problem, scored, answers))
-        if problem.problem_type == "single_label" and len(problem.labels) == 2:
-            probabilities = answers["probabilities"][:, 1]
-            board.pr_curve(f"label_{problem.labels[1]}{suffix}", scored.labels == 1, probabilities)
+    def _labeled(self, texts: Texts) -> _Split:
+        problem = self.problem
+        labels = label_array(texts, problem.problem_type, problem.labels, problem.label_separator)
+        return _Split(texts, self.processor, self._prepared(texts), labels)
 
 
 def _worst(

@@ -2,7 +2,7 @@
 
 data.py         settings; examples of files and arguments, with their checks
 processor.py    texts to tokens, hidden states to vectors; settings of a saved model
-losses.py       the losses of a batch of vectors; micro-batches in keras.Model.fit
-metrics.py      the objective of the programs, scores of vectors
+losses.py       the losses of a batch of vectors
+metrics.py      the training objective, scores of vectors
 task.py         TextEmbedder, its export, its fine-tuning on the files of a run
 """

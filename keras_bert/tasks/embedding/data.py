@@ -6,7 +6,7 @@ scored pairs  text_a, text_b, score         how similar two texts are
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.checks import check_columns, check_list, check_same_length
 from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.embedding.losses import DEFAULT_SCALE, EmbeddingLoss
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.long_text import LongText
 from keras_bert.tasks.tables import read_texts
 
@@ -363,10 +363,3 @@ def given_evaluation_rows(name: str, texts: Any, scores: Any) -> TextRows:
         check_scores(rows)
     check_evaluation_rows(rows)
     return rows
-
-
-def fit_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the targets of `BatchLoss` for a batch of NumPy arrays."""
-    # Numbers within the batch, because float32 represents only integers up to 2**24.
-    _, ids = np.unique(batch["text_ids"], return_inverse=True)
-    return {"vectors": np.stack([batch["scores"], ids], axis=1).astype(np.float32)}

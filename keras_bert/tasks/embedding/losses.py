@@ -6,26 +6,17 @@ cosine   squared difference between the cosine of a pair and its score
 cosent   log(1 + the sum of exp(scale · (cosine of pair i - cosine of pair j))) over all pairs of
          examples (i, j) of which j has the higher score (Su 2022)
 
-`keras.Model.fit` trains a `CachedGradientEncoder`, which computes batches in micro-batches. The
-gradients are those of the whole batch (training/cached_gradients.py). TensorFlow only; it is
-imported in `train_step`, because files of `model.save` are opened without it.
-
-Shapes: B examples of k texts each, R = B · k rows, r rows of a micro-batch, H hidden size.
+Shapes: B examples of k texts each, R = B · k rows, H hidden size.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_bert.errors import InputError
-from keras_bert.models.encoder import BertEncoder, PooledEncoder, vector_size
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 
 LOSSES = ("mnrl", "cosent", "cosine")
 # The losses in which each example depends on the others of its batch.
@@ -56,6 +47,7 @@ class EmbeddingLoss:
         is_number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
         if not is_number or not 0 < self.scale < float("inf"):
             raise InputError(f"scale={self.scale!r}: expected a finite number above 0")
+        object.__setattr__(self, "sizes", tuple(self.sizes))  # Equal losses have one objective.
 
     @property
     def takes_scores(self) -> bool:
@@ -168,131 +160,18 @@ def _cosines(vectors: Any) -> Any:
 _TOTALS = {"mnrl": _ranking, "cosine": _squared_error, "cosent": _cosent}
 
 
-@keras.saving.register_keras_serializable("keras_bert")
-class BatchLoss(keras.losses.Loss):
-    """The loss for `keras.Model.fit`: an `EmbeddingLoss` divided by its weight.
-
-    Targets are float32 [R, 2], the score of the row's example and the number of the row's text.
-    """
-
-    def __init__(self, name: str, scale: float, columns: int, sizes: Sequence[int] = ()):
-        super().__init__(name=name)
-        self.loss = EmbeddingLoss(name, scale, columns, tuple(sizes))
-
-    def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Computes the loss of a batch, a scalar."""
-        weights = ops.ones_like(y_true[:, 0])
-        labels = RowLabels(y_true[:, 0], y_true[:, 1], weights)
-        return self.loss.total(y_pred, labels) / self.loss.weight(weights)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        loss = self.loss
-        return {
-            "name": loss.name,
-            "scale": loss.scale,
-            "columns": loss.columns,
-            "sizes": [*loss.sizes],
-        }
-
-
-# --- training with keras.Model.fit ---
-
-
-def network_for_training(encoder: BertEncoder, pooling: str, steps: Any) -> PooledEncoder:
-    """Returns the network that `fit` trains with batches of `steps` micro-batches.
+def check_micro_batches(steps: Any, batch_size: int) -> None:
+    """Checks the number of micro-batches in which `fit` computes batches of `batch_size` examples.
 
     Raises:
-        InputError: `steps` is not a whole number of at least 1, or it is above 1 and the backend is
-            not TensorFlow.
+        InputError: `steps` is not a whole number of at least 1, it does not divide the batch size,
+            or it is above 1 and the backend is not TensorFlow.
     """
     where = f"gradient_accumulation_steps={steps!r}"
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"{where}: expected a whole number of at least 1")
-    if steps == 1:
-        return PooledEncoder(encoder, pooling)
     backend = keras.config.backend()
-    if backend != "tensorflow":
+    if steps > 1 and backend != "tensorflow":
         raise InputError(f"{where}: found the Keras backend {backend}; expected tensorflow, or 1")
-    return CachedGradientEncoder(encoder, pooling, steps)
-
-
-@keras.saving.register_keras_serializable(package="keras_bert")
-class CachedGradientEncoder(PooledEncoder):
-    """A `PooledEncoder` whose training steps keep only one micro-batch in memory.
-
-    Args:
-        encoder: the encoder.
-        pooling: `mean` or `cls`.
-        steps: the number of micro-batches of a batch.
-    """
-
-    def __init__(self, encoder: BertEncoder, pooling: str, steps: int, **kwargs: Any):
-        super().__init__(encoder, pooling, **kwargs)
-        self._steps = steps
-        self._compiles_micro_batches = False
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        return {**super().get_config(), "steps": self._steps}
-
-    @property
-    def jit_compile(self) -> bool:
-        """False: `train_step` compiles only the micro-batches; XLA needs loops of fixed shapes."""
-        return False
-
-    @jit_compile.setter
-    def jit_compile(self, value: bool) -> None:
-        self._compiles_micro_batches = value
-
-    def train_step(self, data: "tuple[dict[str, tf.Tensor], Any]") -> dict[str, Any]:
-        """Takes a training step on a batch (inputs, targets); returns the logs."""
-        import tensorflow as tf
-
-        from keras_bert.training.step import MicroBatches, compiled, in_micro_batches
-
-        inputs, targets = data
-        variables = self.trainable_variables
-        rows = tf.shape(inputs["input_ids"])[0]
-        size = -(-rows // self._steps)
-
-        def part(i: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {name: value[i * size : (i + 1) * size] for name, value in inputs.items()}
-
-        def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-            return self(batch, training=True)["vectors"]
-
-        def loss_of(vectors: tf.Tensor) -> tuple[tuple[tf.Tensor, Any], tf.Tensor]:
-            predicted = {"vectors": vectors}
-            with tf.GradientTape() as tape:
-                tape.watch(vectors)
-                loss = self.compute_loss(inputs, targets, predicted, training=True)
-                scaled = self.optimizer.scale_loss(loss)
-            return (loss, predicted), tape.gradient(scaled, vectors)
-
-        def backward(batch: dict[str, tf.Tensor], upstream: tf.Tensor) -> list[tf.Tensor]:
-            weights = [variable.value for variable in variables]
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(weights)
-                vectors = forward(batch)
-            found = tape.gradient(vectors, weights, upstream, unconnected_gradients="zero")
-            return [tf.convert_to_tensor(gradient) for gradient in found]
-
-        run_forward, run_backward = (
-            compiled(function, self._compiles_micro_batches) for function in (forward, backward)
-        )
-        (loss, predicted), gradients = in_micro_batches(
-            -(-rows // size),
-            MicroBatches(
-                lambda i: run_forward(part(i)),
-                loss_of,
-                lambda i, upstream: run_backward(part(i), upstream),
-            ),
-            [size, vector_size(self.encoder)],
-            variables,
-        )
-        self.optimizer.apply(gradients, variables)
-        for metric in self.metrics:
-            if metric.name == "loss":
-                metric.update_state(loss, sample_weight=rows)
-        return self.compute_metrics(inputs, targets, predicted)
+    if batch_size % steps:
+        raise InputError(f"{where}: expected a divisor of batch_size={batch_size}")

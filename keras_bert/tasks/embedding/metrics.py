@@ -5,6 +5,7 @@ pairs          recall at k: how many anchors have their positive among the k nea
                positives of the evaluation set
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from keras_bert.training.objective import Batch, Objective, RowObjective
 # --- training objective ---
 
 
+@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
 def embedding_objective(loss: EmbeddingLoss, pooling: str) -> Objective:
     """Creates the objective for a `BertEncoder` and batches with "scores" and "text_ids" [R].
 

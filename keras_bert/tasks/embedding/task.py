@@ -4,7 +4,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar, Unpack
 
 import keras
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.network import Network
@@ -23,7 +24,6 @@ from keras_bert.tasks.embedding.data import (
     TextRows,
     check_evaluation_rows,
     check_training_rows,
-    fit_targets,
     given_evaluation_rows,
     read_evaluation_rows,
     read_training_rows,
@@ -31,9 +31,8 @@ from keras_bert.tasks.embedding.data import (
 )
 from keras_bert.tasks.embedding.losses import (
     IN_BATCH_LOSSES,
-    BatchLoss,
     EmbeddingLoss,
-    network_for_training,
+    check_micro_batches,
 )
 from keras_bert.tasks.embedding.metrics import (
     best_metric,
@@ -49,16 +48,15 @@ from keras_bert.tasks.embedding.processor import (
     saved_settings,
     settings_of_export,
 )
-from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.examples import ModelRunner, Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.fitting import FitData, FitOptions, FitSettings
+from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.long_text import LongTextTask, pooled_rows
 from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
-from keras_bert.tasks.running import ModelRunner
 from keras_bert.tasks.text_tasks import ServedTexts
 from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
@@ -157,7 +155,7 @@ class TextEmbedder(LongTextTask):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the encoder with `keras.Model.fit` on one device and returns its history.
+        """Trains the encoder on one device and returns the history, as `keras.Model.fit` does.
 
         If long texts are split into windows, training uses the first window of each text.
 
@@ -169,7 +167,8 @@ class TextEmbedder(LongTextTask):
             loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
                 scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
             gradient_accumulation_steps: number of micro-batches in which a batch is computed, to
-                save memory; the gradients are those of the whole batch. TensorFlow only.
+                save memory; the gradients are those of the whole batch. It must divide
+                `batch_size`. TensorFlow only.
             validation_data: (texts, scores) or (texts, None), evaluated after each epoch; the logs
                 contain the metrics as `val_spearman` and so on.
             callbacks: Keras callbacks.
@@ -178,29 +177,25 @@ class TextEmbedder(LongTextTask):
         Raises:
             InputError: an argument is invalid.
         """
-        self._check_fit(options, has_teacher=False)
-        batch_size = FitSettings.of(options, self.task).batch_size
+        settings, _ = self._check_fit(options, has_teacher=False)
         rows, loss = training_arguments(texts, scores, loss, vector_size(self.model))
-        check_training_rows(rows, loss, batch_size)
+        check_training_rows(rows, loss, settings.batch_size)
+        check_micro_batches(gradient_accumulation_steps, settings.batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
         pooling = self.settings.pooling or "mean"
-        network = network_for_training(self.model, pooling, gradient_accumulation_steps)
         self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
         prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
         limit = f"max_seq_length={self.settings.max_seq_length}"
         report_truncation(prepared.truncated, "training texts", limit)
-        data = FitData(
-            examples=rows.labelled(prepared.examples),
-            targets=fit_targets,
-            losses={"vectors": BatchLoss(loss.name, loss.scale, loss.columns, loss.sizes)},
-            metrics={},
-            pad_token_id=self.tokenizer.pad_token_id,
-            max_seq_length=self.settings.max_seq_length,
-            frozen=(self.model.pooler,),
-            network=network,
+        return self._fit(
+            rows.labelled(prepared.examples),
+            embedding_objective(loss, pooling),
+            settings,
+            evaluate,
+            callbacks,
+            micro_batches=gradient_accumulation_steps,
         )
-        return self._fit(data, options, evaluate, callbacks)
 
     def evaluate(
         self, texts: Any, scores: Sequence[float] | None = None, batch_size: int = 32
@@ -274,9 +269,9 @@ class TextEmbedder(LongTextTask):
         return PooledEncoder(self.model, self.settings.pooling or "mean")
 
     @property
-    def uses_pooler(self) -> bool:
-        """False: no loss depends on the pooler."""
-        return False
+    def layers_without_loss(self) -> Sequence[keras.layers.Layer]:
+        """The pooler, on which no loss depends."""
+        return [self.model.pooler]
 
     def describe(self) -> ModelDescription:
         """Returns what a saved model directory contains besides the weights.
@@ -368,14 +363,6 @@ class ServedEmbedding(ServedTexts):
 # --- fine-tuning ---
 
 
-@dataclass(frozen=True)
-class _Splits:
-    """The training and the development examples of a run; each may be None."""
-
-    train: TextRows | None
-    dev: TextRows | None
-
-
 def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
     """Trains an embedding model once for each seed, or resumes an unfinished run.
 
@@ -390,63 +377,63 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
     largest_score = max(map(abs, embedding.numeric_range))
     if settings.do_train:
         _check_devices(loss, run)
-    splits = _Splits(
-        read_training_rows(embedding) if settings.do_train else None,
-        read_evaluation_rows(embedding) if settings.do_eval else None,
-    )
-    if splits.train is None and splits.dev is None:
+    train = read_training_rows(embedding) if settings.do_train else None
+    dev = read_evaluation_rows(embedding) if settings.do_eval else None
+    if train is None and dev is None:
         raise InputError(
             "nothing to do: found no development examples; expected --eval_file, or --do_train"
         )
-    if splits.train is not None:
-        check_training_rows(splits.train, loss, run.training.train_batch_size)
-    if splits.dev is not None:
-        check_evaluation_rows(splits.dev)
-    task = make_task(splits, loss, model, start.tokenizer(), largest_score)
+    if train is not None:
+        check_training_rows(train, loss, run.training.train_batch_size)
+    if dev is not None:
+        check_evaluation_rows(dev)
+    task = EmbedderFineTuning(train, dev, loss, model, start.tokenizer(), largest_score)
     return fine_tune(run, start, task)
 
 
-def make_task(
-    splits: _Splits,
-    loss: EmbeddingLoss,
-    settings: EmbedderSettings,
-    tokenizer: BertTokenizer,
-    largest_score: float = 1.0,
-) -> FineTuningTask:
-    """Creates the task that trains on and scores the texts of a run.
+class EmbedderFineTuning(FineTuningTask):
+    """The texts of a run, and the scores of their vectors.
 
     Scores are divided by `largest_score` for training.
     """
-    processor = EmbeddingProcessor(tokenizer, settings)
-    all_prepared: dict[str, Prepared] = {}
 
-    train = score = None
-    if splits.train is not None:
-        in_training = EmbeddingProcessor(tokenizer, settings.in_training)
-        all_prepared["train"] = prepare(
-            in_training.preprocess, [splits.train.texts], tokenizer=processor.tokenizer
+    def __init__(
+        self,
+        train: TextRows | None,
+        dev: TextRows | None,
+        loss: EmbeddingLoss,
+        settings: EmbedderSettings,
+        tokenizer: BertTokenizer,
+        largest_score: float,
+    ):
+        self.processor, self.dev = EmbeddingProcessor(tokenizer, settings), dev
+        self.best = best_metric(dev)
+        self.objective = embedding_objective(loss, settings.pooling)
+        prepared: dict[str, Prepared] = {}
+        if train is not None:
+            in_training = EmbeddingProcessor(tokenizer, settings.in_training)
+            prepared["train"] = prepare(in_training.preprocess, [train.texts], tokenizer=tokenizer)
+            self.train = train.labelled(prepared["train"].examples, largest_score)
+        if dev is not None:
+            self.has_dev = True
+            prepared["dev"] = prepare(self.processor.preprocess, [dev.texts], tokenizer=tokenizer)
+            self._prepared = prepared["dev"]
+            self.data = {"dev": _items(dev)}
+        limit = f"max_seq_length={settings.max_seq_length}"
+        self.truncated = report_splits(prepared, "texts", limit)
+
+    def make(self, config: BertConfig, dtype: str) -> TextEmbedder:
+        """Creates the embedder with a newly initialized encoder."""
+        settings = self.processor.settings
+        return TextEmbedder(
+            make_encoder(config, settings, dtype), self.processor.tokenizer, settings
         )
-        train = splits.train.labelled(all_prepared["train"].examples, largest_score)
-    if splits.dev is not None:
-        dev = all_prepared["dev"] = prepare(
-            processor.preprocess, [splits.dev.texts], tokenizer=processor.tokenizer
-        )
 
-        def score(predict: Predict) -> dict[str, float]:
-            vectors = pooled_rows(dev, predict(dev.examples)["vectors"], processor)
-            return score_embeddings(splits.dev, vectors, settings.matryoshka_sizes)
-
-    return FineTuningTask(
-        make=lambda config, dtype: TextEmbedder(
-            make_encoder(config, settings, dtype), tokenizer, settings
-        ),
-        objective=embedding_objective(loss, settings.pooling),
-        train=train,
-        score=score,
-        best=best_metric(splits.dev),
-        data={} if splits.dev is None else {"dev": _items(splits.dev)},
-        truncated=report_splits(all_prepared, "texts", f"max_seq_length={settings.max_seq_length}"),
-    )
+    def score(self, predict: Predict) -> dict[str, float]:
+        """Scores the vectors of the development pairs."""
+        outputs = predict(self._prepared.examples)
+        vectors = pooled_rows(self._prepared, outputs["vectors"], self.processor)
+        return score_embeddings(self.dev, vectors, self.processor.settings.matryoshka_sizes)
 
 
 def _embedder_settings(

@@ -6,15 +6,19 @@ examples, so that a step of training costs no more than without a teacher.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.soft_losses import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_OUTPUT
+from keras_bert.tasks.examples import Examples
+from keras_bert.tasks.losses import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_OUTPUT
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
+
+if TYPE_CHECKING:
+    from keras_bert.tasks.task import Task
 
 TEACHER = "teacher_"  # Prefix of the labels that are outputs of the teacher.
 
@@ -101,3 +105,56 @@ def teacher_outputs(batch: Mapping[str, object]) -> dict[str, object]:
         for name, values in batch.items()
         if name.startswith(TEACHER)
     }
+
+
+def check_options(options: Mapping[str, Any], teacher: "Task | None", has_teacher: bool) -> None:
+    """Raises InputError if `fit` got options that apply to a teacher, but no teacher.
+
+    `has_teacher` is whether the task can have one.
+    """
+    options_of_teacher = [
+        field.name for field in dataclasses.fields(Distillation) if field.name in options
+    ]
+    if options_of_teacher and teacher is None:
+        remedy = "expected both" if has_teacher else "this task has no teacher"
+        raise InputError(f"{options_of_teacher[0]}: has no effect without teacher; {remedy}")
+
+
+def check_teacher(student: "Task", teacher: "Task") -> None:
+    """Checks that a task object can be the teacher of another one.
+
+    Raises:
+        InputError: it is of another task, is not trained, or does not match the student.
+    """
+    expected = type(student).__name__
+    if type(teacher) is not type(student):
+        raise InputError(f"teacher is a {type(teacher).__name__}; expected a {expected}")
+    config = teacher.model.config
+    if teacher.untrained:
+        raise InputError(
+            f"teacher has untrained weights: {', '.join(teacher.untrained)}; expected a fine-tuned "
+            f"{expected}"
+        )
+    names = ("student", "teacher")
+    check_same_tokenizer(
+        *(
+            (task.tokenizer.vocab, task.tokenizer.settings, name)
+            for name, task in zip(names, (student, teacher), strict=True)
+        )
+    )
+    labels, teacher_labels = (
+        (task.problem_type_name, [*task.label_names]) for task in (student, teacher)
+    )
+    if labels != teacher_labels:
+        raise InputError(
+            f"teacher has the labels {', '.join(teacher_labels[1])[:200]} ({teacher_labels[0]}), "
+            f"and the student {', '.join(labels[1])[:200]} ({labels[0]}); expected the same labels "
+            "in the same order"
+        )
+    length = student.settings.max_seq_length
+    if length > config.max_position_embeddings:
+        raise InputError(
+            f"teacher has {config.max_position_embeddings} positions; expected at least the "
+            f"student's max_seq_length={length}"
+        )
+    check_sizes(student.model.config, config, "teacher")

@@ -7,7 +7,7 @@ from absl import logging
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.batches import BatchSettings
+from keras_bert.tasks.examples import BatchSettings
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
@@ -45,7 +45,8 @@ def make_task_object(
             if variable.path in report.new
         }
         reinitialize(model, new_weights, settings.random_seed)  # As in `fit`.
-    if not task_object.uses_pooler:
+    encoder, frozen = task_object.prediction_model.encoder, [*task_object.layers_without_loss]
+    if encoder.pooler in frozen:
         # The outputs do not depend on the pooler, and public models for such tasks have none.
         new = [path for path in report.new if not path.startswith("encoder/pooler/")]
         report = replace(report, new=tuple(new))
@@ -55,17 +56,14 @@ def make_task_object(
             f"{checkpoint.path}: has no weights {', '.join(report.new)}; expected a model that was "
             f"fine-tuned on this task{'' if is_teacher else ', or --do_train'}"
         )
-    encoder = task_object.prediction_model.encoder
-    if not task_object.uses_pooler:
-        # No loss depends on the pooler; weight decay alone would shrink it.
-        encoder.pooler.trainable = False
-    elif start.config.is_decoder:
+    if encoder.pooler not in frozen and start.config.is_decoder:
         logging.warning(
             "%s is a left-to-right model: the classifier uses the last token; transformers would "
             "use the first token, which attends only to itself",
             checkpoint.path,
         )
-    for layer in [encoder.embeddings, *encoder.blocks][: settings.num_frozen_layers]:
+    frozen += [encoder.embeddings, *encoder.blocks][: settings.num_frozen_layers]
+    for layer in frozen:
         layer.trainable = False
     return task_object
 

@@ -18,21 +18,34 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_bert.checkpoints.model_directory import check_replaceable, open_model_directory
+from keras_bert.checkpoints.model_directory import (
+    CONFIG,
+    check_replaceable,
+    open_model_directory,
+    save_model_directory,
+)
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
-from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
-from keras_bert.tasks.fine_tuning.best_directory import read_best_step, save_best
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.files import read_json, value_of, write_json
+from keras_bert.tasks.examples import (
+    Examples,
+    Predict,
+    make_predict_examples,
+    steps_per_epoch,
+    training_batches,
+)
+from keras_bert.tasks.fine_tuning.distillation import (
+    add_teacher_outputs,
+    check_same_tokenizer,
+    check_sizes,
+)
 from keras_bert.tasks.fine_tuning.model import batch_settings, make_optimizer, make_task_object
-from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
-from keras_bert.tasks.fine_tuning.pretrained import Pretrained
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.fine_tuning.teacher import label, open_teacher
+from keras_bert.tasks.loading import SETTINGS_KEY
 from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
-from keras_bert.training.cluster import check_agreement
+from keras_bert.training.cluster import check_agreement, convert_lost_worker_errors
 from keras_bert.training.log import Board, read_evaluations
 from keras_bert.training.loop import BestWeights, Evaluation, train
 from keras_bert.training.objective import (
@@ -75,12 +88,12 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     if is_finished(output_dir, record, strategy):
         log_finished(output_dir)
         return read_json(output_dir / "results.json")
-    if settings.do_eval and task.score is None:
+    if settings.do_eval and not task.has_dev:
         logging.info("No development set: evaluation is skipped")
-    if settings.do_predict and task.write_predictions is None:
+    if settings.do_predict and not task.has_test:
         logging.info("No test set: prediction is skipped")
     if teacher and run.distillation.is_used:
-        task = replace(task, train=label(run, teacher, task))
+        task.train = label(run, teacher, task)
     # Load the weights first, so that no folder is created if they do not match the model.
     task_object = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
@@ -94,10 +107,10 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         if settings.do_train:
             results, outputs = _train(run, task, task_object, predict)
         predict = _cached(predict, outputs)  # From here on, the weights do not change.
-        if settings.do_eval and task.score:
+        if settings.do_eval and task.has_dev:
             results |= {name: float(value) for name, value in task.score(predict).items()}
             _show(task, predict, folder, results.get("best_step", 0))
-        if settings.do_predict and task.write_predictions:
+        if settings.do_predict and task.has_test:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:
             card = run_card(task_object.task, task_object.describe(), record, results)
@@ -113,7 +126,7 @@ def _check_run(run: FineTuningRun, task: FineTuningTask) -> None:
     settings = run.settings
     if settings.do_train and not task.train:
         raise InputError("there are no training examples; expected at least one")
-    if settings.early_stopping_patience and task.score is None:
+    if settings.early_stopping_patience and not task.has_dev:
         raise InputError(
             f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
         )
@@ -158,7 +171,7 @@ def _train(
         outputs.clear()  # The weights have changed since the last evaluation.
         return task.score(_cached(functools.partial(predict, after_batch=after_batch), outputs))
 
-    evaluates = settings.do_eval and task.score is not None
+    evaluates = settings.do_eval and task.has_dev
     best = BestWeights(
         task.best,
         lambda step: save_best(best_dir, task_object, step),
@@ -213,9 +226,89 @@ def _cached(predict: Predict, outputs: OutputCache) -> Predict:
 
 
 def _show(task: FineTuningTask, predict: Predict, folder: Path, step: int) -> None:
-    if task.show:
-        board = Board(folder, step)
-        try:
-            task.show(predict, board)
-        finally:
-            board.close()
+    board = Board(folder, step)
+    try:
+        task.show(predict, board)
+    finally:
+        board.close()
+
+
+# --- best weights ---
+# best/ is the model directory with the best weights of a run. Its config.json also has their step,
+# so weights and step are always replaced together.
+
+_STEP = "best_step"  # the key of the step among the task's settings in config.json
+
+
+def save_best(folder: Path, task_object: Task, step: int) -> None:
+    """Saves a task object and the step of its weights in `folder`; replaces an earlier model."""
+    description = task_object.describe()
+    settings = {**description.extra.get(SETTINGS_KEY, {}), _STEP: step}
+    extra = {**description.extra, SETTINGS_KEY: settings}
+    save_model_directory(folder, task_object.model, replace(description, extra=extra))
+
+
+def read_best_step(folder: Path) -> int | None:
+    """Returns the step of the weights in `folder`.
+
+    The result is None if the folder does not exist, or was saved by a version of this library that
+    did not save the step.
+
+    Raises:
+        InputError: config.json cannot be read.
+    """
+    path = folder / CONFIG
+    settings = read_json(path).get(SETTINGS_KEY) if path.is_file() else None
+    return value_of(path, settings, _STEP, int, None) if isinstance(settings, dict) else None
+
+
+# --- teacher ---
+
+
+def open_teacher(run: FineTuningRun, student: Pretrained) -> Pretrained:
+    """Opens the fine-tuned model from which the model of a run learns.
+
+    Raises:
+        InputError: the teacher cannot be opened, its vocabulary or tokenizer differs, or it is
+            narrower than the student, the initial checkpoint of the run.
+    """
+    teacher, where = open_pretrained(_teacher_settings(run)), f"--teacher={run.teacher}"
+    check_same_tokenizer(
+        (student.vocab, student.tokenizer_settings, str(student.checkpoint.path)),
+        (teacher.vocab, teacher.tokenizer_settings, where),
+    )
+    check_sizes(student.config, teacher.config, where)
+    return teacher
+
+
+def label(run: FineTuningRun, teacher: Pretrained, task: FineTuningTask) -> Examples:
+    """Returns the training examples with the outputs of the teacher.
+
+    Raises:
+        InputError: the teacher has no head for the task, or other labels.
+    """
+    logging.info("The teacher labels %d training examples", len(task.train))
+    run = replace(run, settings=_teacher_settings(run))
+    with convert_lost_worker_errors(run.strategy):
+        task_object = make_task_object(run, teacher, task, is_teacher=True)
+        network, pad_token_id = task_object.prediction_model, task_object.tokenizer.pad_token_id
+        predict = make_predict_examples(
+            run.strategy,
+            network,
+            batch_settings(run, pad_token_id, run.settings.eval_batch_size),
+            jit_compile=run.training.jit_compile,
+        )
+        return add_teacher_outputs(task.train, predict(task.train), network.per_token)
+
+
+def _teacher_settings(run: FineTuningRun) -> FineTuningSettings:
+    return replace(
+        run.settings,
+        init_checkpoint=run.teacher,
+        vocab_file="",
+        do_lower_case=None,
+        label_names=None,
+        num_frozen_layers=0,
+        do_train=False,
+        do_predict=True,
+    )

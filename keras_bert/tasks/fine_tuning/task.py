@@ -1,14 +1,12 @@
-"""Defines the parts of a fine-tuning run that are specific to a task."""
+"""Defines the base class of the tasks of fine-tuning runs."""
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from keras_bert.config import BertConfig
-from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.examples import Examples, Predict
 from keras_bert.tasks.task import Task
 from keras_bert.training.log import Board
 from keras_bert.training.objective import Objective
@@ -17,26 +15,21 @@ from keras_bert.training.objective import Objective
 SHOWN = 100
 
 
-@dataclass(frozen=True)
 class FineTuningTask:
-    """The model, data, loss, metrics and prediction files of a task.
+    """The data of a fine-tuning run: training examples, scores and prediction files.
 
-    Several attributes are functions with an argument `predict`, a function that runs the model over
-    Examples and caches the result. For n examples of T tokens in total, it returns
+    A task overrides `make`, `score`, `show` and `write_predictions`, and sets the attributes that
+    differ from those here. The argument `predict` of its methods is a function that runs the model
+    over Examples and caches the result. For n examples of T tokens in total, it returns
     {output: [n, ...]}, or for models with one output per token (`per_token`) {output: [T, ...]},
     aligned with `input_ids`.
 
     Attributes:
-        make: (config, dtype policy) -> the task object with a newly initialized model.
         objective: the losses to minimize and the metrics to report during training.
         train: the training examples with the labels for `objective`; None without training.
-        score: predict -> {metric: value} on the development set, called after each epoch and for
-            the final result; None without a development set.
+        has_dev: whether there is a development set, so that `score` can be called.
+        has_test: whether there is a test set, so that `write_predictions` can be called.
         best: the metric of `score` whose highest value determines the best weights.
-        show: (predict, board) -> None, writes tables and curves to TensorBoard after the last
-            `score`; None to write nothing.
-        write_predictions: (predict, folder) -> None, writes the task's prediction files; None
-            without a test set.
         labels: names of the model's labels in the order of its logits; None if it has no labels.
         problem_type: the `problem_type` of a classifier in transformers; None for other tasks.
         data: {split: items} of the development and test sets, for the checksums in run.json; the
@@ -45,18 +38,31 @@ class FineTuningTask:
         truncated: {split: number of truncated examples}; empty for tasks that never truncate.
     """
 
-    make: Callable[[BertConfig, str], Task]
     objective: Objective
     train: Examples | None = None
-    score: Callable[[Predict], Mapping[str, float]] | None = None
+    has_dev: bool = False
+    has_test: bool = False
     best: str = "accuracy"
-    show: Callable[[Predict, Board], None] | None = None
-    write_predictions: Callable[[Predict, Path], None] | None = None
     labels: Sequence[str] | None = None
     problem_type: str | None = None
-    data: Mapping[str, Iterable[object]] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
-    truncated: Mapping[str, int] = field(default_factory=dict)
+    data: Mapping[str, Iterable[object]] = {}
+    counts: Mapping[str, int] = {}
+    truncated: Mapping[str, int] = {}
+
+    def make(self, config: BertConfig, dtype: str) -> Task:
+        """Creates the task object with a newly initialized model of a dtype policy."""
+        raise NotImplementedError
+
+    def score(self, predict: Predict) -> Mapping[str, float]:
+        """Returns {metric: value} on the development set, after each epoch and at the end."""
+        raise NotImplementedError
+
+    def show(self, predict: Predict, board: Board) -> None:
+        """Writes tables and curves to TensorBoard after the last `score`."""
+
+    def write_predictions(self, predict: Predict, folder: Path) -> None:
+        """Writes the prediction files of the test set."""
+        raise NotImplementedError
 
     @functools.cached_property
     def record(self) -> dict[str, object]:

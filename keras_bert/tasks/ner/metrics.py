@@ -4,6 +4,7 @@ The objective is softmax cross-entropy over the labeled tokens. An entity is cor
 word, its last word and its type are all correct.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,14 +13,14 @@ from keras import ops
 
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
-from keras_bert.tasks.losses import token_hits, token_losses
+from keras_bert.tasks.losses import soft_label_losses, token_hits, token_losses
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, entities
-from keras_bert.tasks.soft_losses import soft_label_losses
 from keras_bert.training.objective import Batch, Objective
 
 # --- training objective ---
 
 
+@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
 def tagging_objective(distillation: Distillation | None = None) -> Objective:
     """Creates the objective for batches with "tags" [B, S], which are -1 for unlabeled tokens.
 

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows
@@ -25,16 +26,14 @@ from keras_bert.tasks.checks import (
     check_strings,
     check_validation_data,
 )
+from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.exported import Serve
-from keras_bert.tasks.fine_tuning.distillation import Distillation
-from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source, is_of_other_task
-from keras_bert.tasks.losses import tag_accuracy, tag_loss
 from keras_bert.tasks.ner.data import (
     NerSettings,
     SentenceSplits,
@@ -187,7 +186,7 @@ class EntityTagger(Task):
         teacher: "EntityTagger | None" = None,
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the model with `keras.Model.fit` on one device and returns its history.
+        """Trains the model on one device and returns the history, as `keras.Model.fit` does.
 
         Args:
             inputs: n lists of words, or n texts.
@@ -203,7 +202,7 @@ class EntityTagger(Task):
                 and temperature belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
-        self._check_fit(options, teacher)
+        settings, distillation = self._check_fit(options, teacher)
         annotated = self._annotated(inputs, targets)
         held_out = None
         if validation_data is not None:
@@ -211,18 +210,10 @@ class EntityTagger(Task):
             held_out = self._annotated(*check_validation_data(validation_data, expected))
             check_not_empty("validation_data", held_out.tags)
         ids = tag_ids(annotated.tags, self.labels)
-        data = FitData(
-            examples=tagged_examples(annotated.prepared, ids),
-            targets=lambda batch: {"logits": batch["tags"]},
-            losses={"logits": tag_loss},
-            metrics={"logits": [tag_accuracy]},
-            pad_token_id=self.tokenizer.pad_token_id,
-            max_seq_length=self.settings.max_seq_length,
-            frozen=(self.model.encoder.pooler,),
-            soft_kind="tags",
-        )
+        examples = tagged_examples(annotated.prepared, ids)
+        objective = tagging_objective(distillation)
         evaluate = (lambda: self._scores(held_out)) if held_out else None
-        return self._fit(data, options, evaluate, callbacks, teacher)
+        return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
 
     def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
         """Computes the entity scores of the model on inputs and targets, given as for `fit`.
@@ -466,55 +457,76 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    task = make_task(ner, splits, start, settings.max_seq_length, run.distillation)
-    return fine_tune(run, start, task)
+    return fine_tune(run, start, TaggerFineTuning(ner, splits, start, run))
 
 
-def make_task(
-    ner: NerSettings,
-    splits: SentenceSplits,
-    start: Pretrained,
-    max_seq_length: int,
-    distillation: Distillation | None = None,
-) -> FineTuningTask:
-    """Creates the task that trains on, scores and predicts the sentences of a run."""
-    labels, source = _labels_of_run(splits.train, start)
-    processor = TaggingProcessor(start.tokenizer(), TaggerSettings(tuple(labels), max_seq_length))
+class TaggerFineTuning(FineTuningTask):
+    """The sentences of a run: their windows, entity scores and tags."""
 
-    def prepared(split: TaggedSentences) -> Prepared:
+    best = "f1"
+
+    def __init__(
+        self, ner: NerSettings, splits: SentenceSplits, start: Pretrained, run: FineTuningRun
+    ):
+        labels, source = _labels_of_run(splits.train, start)
+        settings = TaggerSettings(tuple(labels), run.settings.max_seq_length)
+        self.labels, self.processor = labels, TaggingProcessor(start.tokenizer(), settings)
+        self.objective = tagging_objective(run.distillation)
+        self._document_context = ner.document_context
+        for split in (splits.dev, splits.test):
+            if split is not None:
+                check_types(split, labels, source)
+        self.dev = self._evaluated(splits.dev)
+        self.test = self.dev if splits.test is splits.dev else self._evaluated(splits.test)
+        self.has_dev, self.has_test = self.dev is not None, self.test is not None
+        if splits.train:
+            ids = tag_ids(splits.train.tags, labels)
+            prepared = self._prepared(splits.train)
+            self.train = tagged_examples(prepared, ids, ner.label_all_tokens)
+        sentences_of = {"dev": splits.dev, "test": splits.test}
+        self.data = {name: split.sentences for name, split in sentences_of.items() if split}
+        self.counts = _span_counts(splits)
+
+    def make(self, config: BertConfig, dtype: str) -> EntityTagger:
+        """Creates the tagger with a newly initialized model."""
+        model = BertTokenClassifier(config, num_labels=len(self.labels), dtype=dtype)
+        return EntityTagger(model, self.processor.tokenizer, self.processor.settings)
+
+    def score(self, predict: Predict) -> dict[str, float]:
+        """Returns the scores of the development sentences."""
+        return self.dev.scores(self.dev.predicted(predict))
+
+    def show(self, predict: Predict, board: Board) -> None:
+        """Writes the sentences with wrong predictions to TensorBoard."""
+        board.table(
+            "wrong_predictions",
+            ("where", "sentence", "missed", "wrong"),
+            list(_wrong_sentences(self.dev, self.dev.predicted(predict)))[:SHOWN],
+        )
+
+    def write_predictions(self, predict: Predict, folder: Path) -> None:
+        """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
+        tagged, predicted = self.test.tagged, self.test.predicted(predict)
+        columns = [[sentence.words for sentence in tagged.sentences], tagged.tags, predicted]
+        rows = zip(*(column for column in columns if column is not None), strict=True)
+        write_conll(folder / "predictions.conll", list(rows))
+        logging.info("Wrote %d sentences to %s", len(predicted), folder / "predictions.conll")
+        if tagged.tags is not None:
+            scores = self.test.scores(predicted)
+            write_json(folder / "test_results.json", {"file": tagged.source} | scores)
+            logging.info("%s: f1=%.4g", tagged.source, scores["f1"])
+
+    def _prepared(self, split: TaggedSentences) -> Prepared:
         documents = [sentence.document for sentence in split.sentences]
         words = [sentence.words for sentence in split.sentences]
-        return prepare_sentences(processor, words, documents if ner.document_context else None)
+        return prepare_sentences(
+            self.processor, words, documents if self._document_context else None
+        )
 
-    def evaluated(split: TaggedSentences | None) -> _Evaluated | None:
+    def _evaluated(self, split: TaggedSentences | None) -> _Evaluated | None:
         if split is None:
             return None
-        check_types(split, labels, source)
-        return _Evaluated(split, processor, prepared(split))
-
-    dev = evaluated(splits.dev)
-    test = dev if splits.test is splits.dev else evaluated(splits.test)
-    train = None
-    if splits.train:
-        ids = tag_ids(splits.train.tags, labels)
-        train = tagged_examples(prepared(splits.train), ids, ner.label_all_tokens)
-    splits_read = {"dev": splits.dev, "test": splits.test}
-    return FineTuningTask(
-        make=lambda config, dtype: EntityTagger(
-            BertTokenClassifier(config, num_labels=len(labels), dtype=dtype),
-            processor.tokenizer,
-            processor.settings,
-        ),
-        objective=tagging_objective(distillation),
-        train=train,
-        score=(lambda predict: dev.scores(dev.predicted(predict))) if dev else None,
-        best="f1",
-        show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
-        write_predictions=(lambda predict, folder: _write(test, predict, folder)) if test else None,
-        labels=labels,
-        data={name: split.sentences for name, split in splits_read.items() if split},
-        counts=_span_counts(splits),
-    )
+        return _Evaluated(split, self.processor, self._prepared(split))
 
 
 def _span_counts(splits: SentenceSplits) -> dict[str, int]:
@@ -547,15 +559,6 @@ def _labels_of_run(train: TaggedSentences | None, start: Pretrained) -> tuple[li
     return start.labels, checkpoint.path
 
 
-def _show(dev: _Evaluated, predict: Predict, board: Board) -> None:
-    """Writes the sentences with wrong predictions to TensorBoard."""
-    board.table(
-        "wrong_predictions",
-        ("where", "sentence", "missed", "wrong"),
-        list(_wrong_sentences(dev, dev.predicted(predict)))[:SHOWN],
-    )
-
-
 def _wrong_sentences(
     dev: _Evaluated, predicted: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str, str, str]]:
@@ -579,16 +582,3 @@ def _wrong_sentences(
             missed,
             wrong,
         )
-
-
-def _write(test: _Evaluated, predict: Predict, folder: Path) -> None:
-    """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
-    predicted = test.predicted(predict)
-    columns = [[sentence.words for sentence in test.tagged.sentences], test.tagged.tags, predicted]
-    rows = zip(*(column for column in columns if column is not None), strict=True)
-    write_conll(folder / "predictions.conll", list(rows))
-    logging.info("Wrote %d sentences to %s", len(predicted), folder / "predictions.conll")
-    if test.tagged.tags is not None:
-        scores = test.scores(predicted)
-        write_json(folder / "test_results.json", {"file": test.tagged.source} | scores)
-        logging.info("%s: f1=%.4g", test.tagged.source, scores["f1"])

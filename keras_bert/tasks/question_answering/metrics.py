@@ -10,6 +10,7 @@ gold answers (Rajpurkar et al. 2016; 2018 for questions without answer). Chinese
 between words, so its F1 is close to exact match, as in the official scorer.
 """
 
+import functools
 import re
 import string
 from collections import Counter
@@ -22,15 +23,15 @@ from keras import ops
 from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
-from keras_bert.tasks.losses import position_loss
+from keras_bert.tasks.losses import position_loss, soft_position_losses
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.decoding import ENDS, Predictions
-from keras_bert.tasks.soft_losses import soft_position_losses
 from keras_bert.training.objective import Batch, Objective
 
 # --- training objective ---
 
 
+@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
 def span_objective(distillation: Distillation | None = None) -> Objective:
     """Creates the objective for batches with "start_positions" and "end_positions", int32 [B].
 

@@ -18,11 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.export.inputs import same_shape
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.prepared import Prepared, Processor, prepare
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.decoding import (
-    ENDS,
     SpanWindows,
     decode_answers,
 )
@@ -156,21 +155,6 @@ def _span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.n
     inside &= in_window[:, 1] < windows.context_lengths.numpy()
     positions = in_window + windows.context_at.numpy()[:, np.newaxis]
     return np.where(inside[:, np.newaxis], positions, 0).astype(np.int32)
-
-
-def span_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Converts the labels of a batch to targets for `keras.Model.fit`.
-
-    Returns:
-        "start_logits" and "end_logits", int32 [B, S] each: 1 at the labeled position, 0 at other
-        tokens, -1 at padding.
-    """
-    targets = {}
-    for end in ENDS:
-        target = np.where(batch["input_mask"] == 1, 0, -1).astype(np.int32)
-        target[np.arange(len(target)), batch[f"{end}_positions"]] = 1
-        targets[f"{end}_logits"] = target
-    return targets
 
 
 def _byte_offset(text: str, character: int) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows
@@ -19,15 +20,14 @@ from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
+from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning.distillation import Distillation
-from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
-from keras_bert.tasks.losses import span_loss
 from keras_bert.tasks.prepared import Prepared, decoded, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
@@ -43,7 +43,6 @@ from keras_bert.tasks.question_answering.data import (
 )
 from keras_bert.tasks.question_answering.decoding import Predictions, SpanWindows, texts_at
 from keras_bert.tasks.question_answering.metrics import (
-    ENDS,
     score,
     score_v2,
     span_objective,
@@ -52,7 +51,6 @@ from keras_bert.tasks.question_answering.metrics import (
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
     prepare_questions,
-    span_targets,
     training_examples,
 )
 from keras_bert.tasks.task import Task
@@ -193,7 +191,7 @@ class QuestionAnswerer(Task):
         teacher: "QuestionAnswerer | None" = None,
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the model with `keras.Model.fit` on one device and returns its history.
+        """Trains the model on one device and returns the history, as `keras.Model.fit` does.
 
         Args:
             questions: n strings.
@@ -212,7 +210,7 @@ class QuestionAnswerer(Task):
         Raises:
             InputError: an argument is invalid, such as an answer that is not in its context.
         """
-        self._check_fit(options, teacher)
+        settings, distillation = self._check_fit(options, teacher)
         checked = self._questions(questions, contexts, answers)
         evaluate = None
         if validation_data is not None:
@@ -222,17 +220,9 @@ class QuestionAnswerer(Task):
         trainable = trainable_questions(checked)
         prepared = prepare_questions(self.processor, trainable)
         self._report_truncation(prepared.truncated, "training questions")
-        data = FitData(
-            examples=training_examples(prepared, trainable),
-            targets=span_targets,
-            losses={f"{end}_logits": span_loss for end in ENDS},
-            metrics={},
-            pad_token_id=self.tokenizer.pad_token_id,
-            max_seq_length=self.settings.max_seq_length,
-            frozen=(self.model.encoder.pooler,),
-            soft_kind="positions",
-        )
-        return self._fit(data, options, evaluate, callbacks, teacher)
+        examples = training_examples(prepared, trainable)
+        objective = span_objective(distillation)
+        return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
 
     def evaluate(
         self,
@@ -420,7 +410,6 @@ class _QuestionSet:
         self, questions: Sequence[Question], tokenizer: BertTokenizer, settings: AnswerSettings
     ):
         self.questions = questions
-        self.settings = settings
         self._processor = SpanProcessor(tokenizer, settings)
         self.prepared = prepare_questions(self._processor, questions)
 
@@ -429,10 +418,6 @@ class _QuestionSet:
         logits = predict(self.prepared.examples)
         chunks = decoded(self._processor, self.prepared, logits)
         return Predictions(self.questions, gathered(list(chunks)))
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Runs the model and returns the official SQuAD scores, as in results.json."""
-        return score(self.decode(predict), self.settings)
 
 
 def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
@@ -450,89 +435,90 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    task = make_task(squad, splits, start.tokenizer(), run.distillation)
-    return fine_tune(run, start, task)
+    return fine_tune(run, start, SpanFineTuning(squad, splits, start.tokenizer(), run.distillation))
 
 
-def make_task(
-    squad: SquadSettings,
-    splits: QuestionSplits,
-    tokenizer: BertTokenizer,
-    distillation: Distillation | None = None,
-) -> FineTuningTask:
-    """Creates the task that trains on, scores and answers the questions of a run."""
-    train = dev = test = None
-    all_prepared: dict[str, Prepared] = {}
-    if splits.dev is not None:
-        questions = scorable(splits.dev, squad, "development")
-        dev = _QuestionSet(questions, tokenizer, squad.answers)
-    if splits.test is not None:
-        # Reuse the development windows, unless some of those questions cannot be scored.
-        is_scored = splits.test is splits.dev and len(dev.questions) == len(splits.dev)
-        test = dev if is_scored else _QuestionSet(splits.test, tokenizer, squad.answers)
+class SpanFineTuning(FineTuningTask):
+    """The questions of a run: their windows, official scores and answers."""
 
-    if splits.train is not None:
-        questions = trainable(splits.train, squad)
-        prepared = prepare_questions(SpanProcessor(tokenizer, squad.answers), questions)
-        all_prepared["train"] = prepared
-        train = training_examples(prepared, questions)
-        logging.info("Training on %d questions in %d windows", len(questions), len(train))
-    all_prepared |= {
-        name: chosen.prepared for name, chosen in (("dev", dev), ("test", test)) if chosen
-    }
+    def __init__(
+        self,
+        squad: SquadSettings,
+        splits: QuestionSplits,
+        tokenizer: BertTokenizer,
+        distillation: Distillation | None = None,
+    ):
+        self.squad, self.tokenizer, self.dev, self.test = squad, tokenizer, None, None
+        self.best = "best_f1" if squad.version_2 else "f1"
+        self.objective = span_objective(distillation)
+        prepared: dict[str, Prepared] = {}
+        if splits.dev is not None:
+            questions = scorable(splits.dev, squad, "development")
+            self.dev = _QuestionSet(questions, tokenizer, squad.answers)
+        if splits.test is not None:
+            # Reuse the development windows, unless some of those questions cannot be scored.
+            is_scored = splits.test is splits.dev and len(self.dev.questions) == len(splits.dev)
+            self.test = (
+                self.dev if is_scored else _QuestionSet(splits.test, tokenizer, squad.answers)
+            )
+        if splits.train is not None:
+            questions = trainable(splits.train, squad)
+            prepared["train"] = prepare_questions(
+                SpanProcessor(tokenizer, squad.answers), questions
+            )
+            self.train = training_examples(prepared["train"], questions)
+            logging.info("Training on %d questions in %d windows", len(questions), len(self.train))
+        sets = {"dev": self.dev, "test": self.test}
+        prepared |= {name: each.prepared for name, each in sets.items() if each}
+        self.has_dev, self.has_test = self.dev is not None, self.test is not None
+        self.truncated = report_splits(
+            prepared, "questions", f"max_query_length={squad.answers.max_query_length}"
+        )
+        questions_of = {"dev": splits.dev, "test": splits.test}
+        self.data = {name: each for name, each in questions_of.items() if each is not None}
 
-    def write(predict: Predict, folder: Path) -> None:
-        threshold = squad.answers.threshold
-        if squad.version_2 and test is not dev:
-            if dev:
-                threshold = threshold_for_others(dev.decode(predict), squad.answers)
+    def make(self, config: BertConfig, dtype: str) -> QuestionAnswerer:
+        """Creates the question answerer with a newly initialized model."""
+        model = BertSpanLabeler(config, dtype=dtype)
+        return QuestionAnswerer(model, self.tokenizer, self.squad.answers)
+
+    def score(self, predict: Predict) -> dict[str, float]:
+        """Returns the official SQuAD scores of the development questions, as in results.json."""
+        return score(self.dev.decode(predict), self.squad.answers)
+
+    def show(self, predict: Predict, board: Board) -> None:
+        """Writes wrong answers to TensorBoard, and for v2.0 the curve of "no answer"."""
+        predictions, settings = self.dev.decode(predict), self.squad.answers
+        board.table(
+            "wrong_predictions",
+            ("id", "question", "answered", "expected", "null odds", "context"),
+            _wrong_answers(predictions, predictions.answers(settings.threshold)),
+        )
+        if settings.version_2_with_negative:
+            odds = np.array([*predictions.null_odds.values()])
+            board.pr_curve(
+                "no_answer",
+                np.array([not question.answers for question in self.dev.questions]),
+                1 / (1 + np.exp(-np.clip(odds, -50, 50))),
+            )
+
+    def write_predictions(self, predict: Predict, folder: Path) -> None:
+        """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json."""
+        version_2, settings = self.squad.version_2, self.squad.answers
+        threshold = settings.threshold
+        if version_2 and self.test is not self.dev:
+            if self.dev:
+                threshold = threshold_for_others(self.dev.decode(predict), settings)
             logging.info(
                 "Questions whose null odds (score of no answer minus score of the best answer) are "
                 "above %.4f get the empty answer",
                 threshold,
             )
-        found = test.decode(predict)
-        write_json(folder / "predictions.json", found.answers(threshold))
-        write_json(folder / "nbest_predictions.json", found.n_best(squad.version_2))
-        if squad.version_2:
-            write_json(folder / "null_odds.json", found.null_odds)
-
-    read = {"dev": splits.dev, "test": splits.test}
-    return FineTuningTask(
-        make=lambda config, dtype: QuestionAnswerer(
-            BertSpanLabeler(config, dtype=dtype), tokenizer, squad.answers
-        ),
-        objective=span_objective(distillation),
-        train=train,
-        score=dev.score if dev else None,
-        best="best_f1" if squad.version_2 else "f1",
-        show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
-        write_predictions=write if test else None,
-        data={name: questions for name, questions in read.items() if questions is not None},
-        truncated=report_splits(
-            all_prepared, "questions", f"max_query_length={squad.answers.max_query_length}"
-        ),
-    )
-
-
-def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
-    """Writes wrong answers to TensorBoard, and for v2.0 the precision-recall curve of "no answer".
-
-    `dev` are the development questions.
-    """
-    found = dev.decode(predict)
-    board.table(
-        "wrong_predictions",
-        ("id", "question", "answered", "expected", "null odds", "context"),
-        _wrong_answers(found, found.answers(dev.settings.threshold)),
-    )
-    if dev.settings.version_2_with_negative:
-        odds = np.array([*found.null_odds.values()])
-        board.pr_curve(
-            "no_answer",
-            np.array([not question.answers for question in dev.questions]),
-            1 / (1 + np.exp(-np.clip(odds, -50, 50))),
-        )
+        predictions = self.test.decode(predict)
+        write_json(folder / "predictions.json", predictions.answers(threshold))
+        write_json(folder / "nbest_predictions.json", predictions.n_best(version_2))
+        if version_2:
+            write_json(folder / "null_odds.json", predictions.null_odds)
 
 
 def _wrong_answers(found: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.data import ClassificationSettings, read_data
-from keras_bert.tasks.classification.task import fine_tune_classifier, make_task
+from keras_bert.tasks.classification.task import ClassifierFineTuning, fine_tune_classifier
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
@@ -139,7 +139,7 @@ def test_glue_f1_is_that_of_label_1_in_any_label_order(tiny_model, tmp_path):
         problem, splits = read_data(settings, known, do_train=False, do_eval=True, do_predict=False)
         assert problem.labels == known
         logits = np.float32([[0, 1], [1, 0], [1, 0], [1, 0]])[:, [int(name) for name in known]]
-        task = make_task(problem, splits, start, 16)
+        task = ClassifierFineTuning(problem, splits, start, 16, settings)
         metrics.append(task.score(lambda _, logits=logits: {"logits": logits}))
     assert metrics[0] == metrics[1]
     assert metrics[0]["f1"] == pytest.approx(2 / 3)
@@ -203,7 +203,7 @@ def test_texts_to_score_and_to_predict_run_through_the_model_once(reviews, tiny_
     for test_file in ("", reviews["eval_file"]):
         settings = ClassificationSettings(**reviews, test_file=test_file)
         do = {"do_train": True, "do_eval": True, "do_predict": True}
-        task = make_task(*read_data(settings, None, **do), start, 16)
+        task = ClassifierFineTuning(*read_data(settings, None, **do), start, 16, settings)
         asked = []
 
         def predict(examples, asked=asked):

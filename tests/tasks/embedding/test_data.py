@@ -21,8 +21,7 @@ from keras_bert.tasks.embedding.data import (
     read_training_rows,
 )
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
-from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.examples import BatchSettings, Examples, training_batches
 
 SCORED = EmbeddingSettings(loss="cosent", score_range=("0", "5"))
 

@@ -3,13 +3,12 @@
 The reference values are made by tests/golden/make_embedding_losses_golden.py.
 """
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.embedding.losses import BatchLoss, EmbeddingLoss, RowLabels
+from keras_bert.tasks.embedding.losses import EmbeddingLoss, RowLabels
 
 SIZES = (8, 4, 2)
 CASES = {
@@ -51,18 +50,6 @@ def test_loss_and_gradient_equal_those_of_sentence_transformers(name, golden):
     value, gradient = value_and_gradient(loss, vectors, golden["scores"])
     np.testing.assert_allclose(value, golden[f"{name}_loss"], rtol=1e-5)
     np.testing.assert_allclose(gradient, golden[f"{name}_gradient"], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_loss_of_fit_equals_the_loss_of_the_programs(name, golden):
-    loss = CASES[name]
-    vectors = golden["vectors"][:, : loss.columns]
-    value, _ = value_and_gradient(loss, vectors, golden["scores"])
-    for_fit = BatchLoss(loss.name, loss.scale, loss.columns, loss.sizes)
-    for_fit = keras.losses.deserialize(keras.losses.serialize(for_fit))
-    rows = vectors.reshape(-1, vectors.shape[-1])
-    targets = np.stack([np.repeat(golden["scores"], loss.columns), np.arange(len(rows))], axis=1)
-    assert for_fit(targets.astype(np.float32), rows).numpy() == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)

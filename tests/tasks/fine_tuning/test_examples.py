@@ -1,11 +1,34 @@
-"""Tests Examples: flat arrays of tokens that can be split and selected, with a checksum."""
+"""Examples, batches of them as a function of (seed, step), and outputs in their order."""
 
 from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 
-from keras_bert.tasks.fine_tuning.examples import Examples
+import keras_bert.tasks.examples as examples_module
+from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.errors import InputError
+from keras_bert.models import BertClassifier, BertSpanLabeler, BertTokenClassifier
+from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
+from keras_bert.tasks.examples import (
+    BatchSettings,
+    Examples,
+    bucket_lengths,
+    epoch_plan,
+    evaluation_batches,
+    make_predict_examples,
+    steps_per_epoch,
+    training_batches,
+)
+from keras_bert.tasks.losses import NO_OUTPUT
+from keras_bert.tasks.prepared import prepare
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.vocabulary import load_vocab
+from keras_bert.training import log
+from keras_bert.training.strategy import make_strategy
+
+# --- examples ---
 
 
 @pytest.fixture
@@ -19,35 +42,12 @@ def examples():
     )
 
 
-def test_examples_have_a_number_and_lengths(examples):
-    assert len(examples) == 3
-    assert examples.lengths.tolist() == [3, 4, 2]
-    assert len(Examples(*[np.zeros([0], np.int32)] * 2, np.array([0]))) == 0
-
-
-def test_token_values_are_split_into_examples(examples):
-    assert [row.tolist() for row in examples.rows(examples.input_ids)] == [
-        [2, 7, 3],
-        [2, 8, 9, 3],
-        [2, 3],
-    ]
-
-
 def test_examples_can_be_selected_in_any_order(examples):
+    assert examples.lengths.tolist() == [3, 4, 2]
     taken = examples.take([2, 0])
     assert [row.tolist() for row in taken.rows(taken.input_ids)] == [[2, 3], [2, 7, 3]]
     assert taken.labels["labels"].tolist() == [1, 1]
     assert taken.token_labels["tags"].tolist() == [-1, -1, -1, 4, -1]
-
-
-def test_arrays_of_different_lengths_are_rejected(examples):
-    arrays = (examples.input_ids, examples.segment_ids, examples.starts)
-    with pytest.raises(ValueError, match="labels: has 2 values; expected 3, one per example"):
-        Examples(*arrays, {"labels": np.zeros(2)})
-    with pytest.raises(ValueError, match="tags: has 8 values; expected 9, one per token"):
-        Examples(*arrays, {}, {"tags": np.zeros(8)})
-    with pytest.raises(ValueError, match="input_ids: has 8 values; expected 9"):
-        Examples(examples.input_ids[1:], *arrays[1:])
 
 
 def test_checksum_covers_all_fields_of_examples(make_examples):
@@ -63,3 +63,194 @@ def test_checksum_covers_all_fields_of_examples(make_examples):
         examples.take([1, 0, 2, 3]),
     ]
     assert len({examples.sha256, *(other.sha256 for other in others)}) == 8
+
+
+# --- batches ---
+
+
+def eights(seed=0, **changes):
+    return BatchSettings(8, max_seq_length=64, seed=seed, **changes)
+
+
+def arrays(dataset, count):
+    return list(dataset.take(count).as_numpy_iterator())
+
+
+def test_every_example_is_read_once_per_epoch_and_last_batch_is_padded(make_examples):
+    examples = make_examples(50)
+    batches = arrays(training_batches(examples, eights(1)), 14)
+    for epoch in (batches[:7], batches[7:]):
+        index = np.concatenate([batch["example_index"] for batch in epoch])
+        assert sorted(index[index >= 0]) == list(range(50))
+        weights = np.concatenate([batch["example_weights"] for batch in epoch])
+        np.testing.assert_array_equal(weights, index >= 0)
+    assert [b["example_weights"].sum() for b in batches] == [8] * 6 + [2] + [8] * 6 + [2]
+
+
+def test_batch_holds_its_examples_padded_to_a_bucket(make_examples):
+    examples = make_examples(50)
+    rows = [row.tolist() for row in examples.rows(examples.input_ids)]
+    tags = [row.tolist() for row in examples.rows(examples.token_labels["tags"])]
+    for batch in arrays(training_batches(examples, eights(1, pad_token_id=49)), 7):
+        length = batch["input_ids"].shape[1]
+        assert length in bucket_lengths(64)
+        for row, index in enumerate(batch["example_index"]):
+            if index < 0:
+                continue
+            real = len(rows[index])
+            padding = length - real
+            assert batch["input_ids"][row].tolist() == rows[index] + [49] * padding
+            assert batch["input_mask"][row].tolist() == [1] * real + [0] * padding
+            assert batch["tags"][row].tolist() == tags[index] + [-1] * padding
+            assert batch["labels"][row] == examples.labels["labels"][index]
+        real = batch["input_mask"].sum(axis=1).max()
+        assert length - real < 8
+
+
+def test_outputs_of_a_teacher_are_padded_so_that_they_do_not_count(make_examples):
+    examples = make_examples(20)
+    count = len(examples.input_ids)
+    outputs = {
+        "teacher_start_logits": np.arange(count, dtype=np.float32),
+        "teacher_logits": np.ones([count, 3], np.float32),
+    }
+    examples = replace(examples, token_labels={**examples.token_labels, **outputs})
+    (batch,) = arrays(training_batches(examples, eights(1)), 1)
+    starts = [row.tolist() for row in examples.rows(outputs["teacher_start_logits"])]
+    for row, index in enumerate(batch["example_index"]):
+        real = batch["input_mask"][row].sum()
+        assert batch["teacher_start_logits"][row, :real].tolist() == starts[index]
+        for name, values in outputs.items():
+            assert batch[name].dtype == values.dtype
+            assert (batch[name][row, real:] == NO_OUTPUT).all()
+    assert (batch["input_mask"] == 0).any()
+
+
+@pytest.mark.parametrize("first_step", [3, 7, 20])
+def test_batch_of_a_step_does_not_depend_on_the_first_step(make_examples, first_step):
+    examples = make_examples(50)
+    uninterrupted = arrays(training_batches(examples, eights(5)), first_step + 9)
+    late = arrays(training_batches(examples, eights(5), first_step), 9)
+    for one, two in zip(uninterrupted[first_step:], late, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], two[name])
+
+
+def test_order_differs_by_epoch_and_seed_and_dropout_seeds_are_unique(make_examples):
+    examples = make_examples(64)
+    one = epoch_plan(examples.lengths, 8, seed=0, epoch=0)
+    assert not np.array_equal(one, epoch_plan(examples.lengths, 8, seed=0, epoch=1))
+    assert not np.array_equal(one, epoch_plan(examples.lengths, 8, seed=1, epoch=0))
+    first, second = arrays(training_batches(examples, eights()), 2)
+    assert len({*first["dropout_seed"], *second["dropout_seed"]}) == 16
+
+
+def test_evaluation_reads_every_example_once_longest_first(make_examples):
+    examples = make_examples(21)
+    batches = list(evaluation_batches(examples, eights()).as_numpy_iterator())
+    index = np.concatenate([batch["example_index"] for batch in batches])
+    assert sorted(index[index >= 0]) == list(range(21))
+    lengths = examples.lengths[index[index >= 0]]
+    assert (np.diff(lengths) <= 0).all()
+    assert batches[-1]["example_weights"].tolist() == [1] * 5 + [0] * 3
+
+
+def test_buckets_end_at_the_longest_length():
+    assert bucket_lengths(20).tolist() == [8, 16, 20]
+    assert bucket_lengths(128).tolist() == list(range(8, 129, 8))
+    assert bucket_lengths(384)[14:].tolist() == [
+        *(120, 128, 144, 160, 176, 192, 208, 224, 240, 256, 288, 320, 352, 384)
+    ]
+
+
+def test_less_than_a_tenth_of_mrpc_batches_is_padding(shared_data):
+    vocab = load_vocab(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
+    tokenizer = BertTokenizer(vocab, do_lower_case=True)
+    text = (shared_data / "glue" / "MRPC" / "train.tsv").read_text(encoding="utf-8-sig")
+    rows = [line.split("\t") for line in text.splitlines()[1:]]
+    processor = ClassificationProcessor(tokenizer, ClassifierSettings(("0", "1"), pair=True))
+    columns = [[row[column] for row in rows] for column in (3, 4)]
+    examples = prepare(processor.preprocess, columns).examples
+    steps = steps_per_epoch(len(examples), 16)
+    tokens = real = 0
+    for batch in arrays(training_batches(examples, BatchSettings(16, max_seq_length=128)), steps):
+        weighed = batch["input_mask"] * batch["example_weights"][:, None]
+        tokens, real = tokens + weighed.size, real + weighed.sum()
+    assert real == examples.starts[-1]
+    assert 1 - real / tokens < 0.10
+
+
+# --- outputs ---
+
+FOURS = BatchSettings(4, max_seq_length=64)
+
+
+def make_model(kind, checkpoint):
+    config = open_model_directory(checkpoint).config
+    keras.utils.set_random_seed(0)
+    return {
+        "examples": lambda: BertClassifier(config, 3),
+        "tokens": lambda: BertTokenClassifier(config, 3),
+        "spans": lambda: BertSpanLabeler(config),
+    }[kind]()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["examples", "tokens", "spans"])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_outputs_equal_those_of_each_example_alone(
+    kind, devices, tiny_checkpoint, make_examples, mirrored
+):
+    strategy = mirrored if devices == 2 else make_strategy()
+    with strategy.scope():
+        model = make_model(kind, tiny_checkpoint)
+    examples = make_examples(11)
+    found = make_predict_examples(strategy, model, FOURS, jit_compile=False)(examples)
+    assert set(found) == ({"start_logits", "end_logits"} if kind == "spans" else {"logits"})
+    for name, values in found.items():
+        for index, ids in enumerate(examples.rows(examples.input_ids)):
+            row = np.asarray(ids)[None]
+            inputs = {"input_ids": row, "input_mask": row * 0 + 1, "segment_ids": row * 0}
+            alone = keras.ops.convert_to_numpy(model(inputs)[name])[0]
+            mine = values[index]
+            if kind != "examples":
+                mine = values[examples.starts[index] : examples.starts[index + 1]]
+            np.testing.assert_allclose(mine, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("examples", "logits"), ("tokens", "logits"), ("spans", "start_logits")]
+)
+def test_non_finite_outputs_are_rejected_and_counted(kind, name, tiny_checkpoint, make_examples):
+    model, examples = make_model(kind, tiny_checkpoint), make_examples(11)
+    embeddings = model.encoder.embeddings.word_embeddings
+    values = keras.ops.convert_to_numpy(embeddings).copy()
+    values[7] = np.nan
+    embeddings.assign(values)
+    broken = sum(7 in ids for ids in examples.rows(examples.input_ids))
+    assert 0 < broken < 11
+    run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
+    message = rf"the model's {name} are not finite for {broken} of 11 examples; no result is saved"
+    with pytest.raises(InputError, match=message):
+        run(examples)
+
+
+def test_non_finite_outputs_of_another_worker_are_rejected(
+    tiny_checkpoint, make_examples, monkeypatch
+):
+    """All workers must fail with the same error."""
+    monkeypatch.setattr(examples_module, "all_sum", lambda strategy: lambda values: values + np.inf)
+    model = make_model("examples", tiny_checkpoint)
+    run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
+    with pytest.raises(InputError, match="logits are not finite for 3 of 3 examples"):
+        run(make_examples(3))
+
+
+def test_prediction_logs_its_progress(tiny_checkpoint, make_examples, monkeypatch, caplog):
+    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.0)
+    model = make_model("examples", tiny_checkpoint)
+    run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
+    with caplog.at_level("INFO", "absl"):
+        run(make_examples(11))
+    logged = [record.getMessage().partition(",")[0] for record in caplog.records]
+    assert logged == [f"predicting: {done}/11 examples" for done in (4, 8, 11)]

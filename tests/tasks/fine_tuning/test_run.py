@@ -15,16 +15,15 @@ from safetensors.numpy import load_file, save_file
 import keras_bert.tasks.fine_tuning.run as run_module
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models.encoder import select_inputs
+from keras_bert.tasks.examples import make_predict_examples
 from keras_bert.tasks.fine_tuning.model import make_optimizer
-from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, in_order_of, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
-from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.objective import Objective, TrainingSettings
 from keras_bert.training.strategy import make_strategy
-from tests.tasks.fine_tuning.conftest import classifier_of
+from tests.tasks.fine_tuning.conftest import LabelTask
 
 TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
 KEEP_ALL = replace(TRAINING, keep_checkpoint_max=10)
@@ -62,15 +61,8 @@ def make_task(make_examples):
             loss = {"loss": next(given_losses, 9.0)} if losses else {}
             return {"accuracy": next(given, -1.0) if accuracies else hits.mean(), **loss}
 
-        task = FineTuningTask(
-            classifier_of(labels),
-            sums_task(),
-            train,
-            score,
-            labels=[*labels] or None,
-            data={"dev": ["24 examples"]},
-        )
-        return replace(task, **changes)
+        values = {"train": train, "score": score, "data": {"dev": ["24 examples"]}, **changes}
+        return LabelTask(sums_task(), labels=labels, **values)
 
     return make
 
@@ -181,7 +173,7 @@ def test_repeatedly_interrupted_run_ends_with_identical_weights(
     with pytest.raises(
         EndedEarly, match="stopped by SIGTERM after step 5; the checkpoint is saved"
     ):
-        go(settings, tmp_path, replace(task, score=interrupted_score))
+        go(settings, tmp_path, make_task(score=interrupted_score))
     assert [path.name[-2:] for path in (tmp_path / "checkpoints").iterdir()] == ["05"]
     assert evaluations(tmp_path) == []
     kills = [
@@ -194,7 +186,7 @@ def test_repeatedly_interrupted_run_ends_with_identical_weights(
         with monkeypatch.context() as patch:
             doomed = task
             if module is None:
-                doomed = replace(task, score=killed_at(number, task.score))
+                doomed = make_task(score=killed_at(number, task.score))
             else:
                 patch.setattr(module, name, killed_at(number, getattr(module, name)))
             with pytest.raises(KeyboardInterrupt):
@@ -412,11 +404,11 @@ def test_non_finite_logits_give_no_scores_and_no_predictions(
         predict(make_examples(5, 2, 12))
         (folder / "predictions.json").write_text("{}")
 
-    task = make_task(train=None, write_predictions=write)
-    for name, of, count in (("scored", task, 24), ("predicted", replace(task, score=None), 5)):
+    for name, changes, count in (("scored", {}, 24), ("predicted", {"score": None}, 5)):
+        task = make_task(train=None, write_predictions=write, **changes)
         message = f"the model's logits are not finite for {count} of {count} examples"
         with pytest.raises(InputError, match=message):
-            go(again, tmp_path / name, of)
+            go(again, tmp_path / name, task)
         assert not (tmp_path / name).exists()
 
 

@@ -15,11 +15,10 @@ from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
-from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.soft_losses import NO_OUTPUT
+from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
-from tests.tasks.fine_tuning.conftest import TOKENS, VOCAB, classifier_of, random_examples
+from tests.tasks.fine_tuning.conftest import TOKENS, VOCAB, LabelTask, random_examples
 
 TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
 EVEN = Distillation(distillation_weight=0.5)
@@ -43,13 +42,8 @@ def texts_of(examples):
 
 def task_of(distillation=None, **changes):
     """Returns the task whose label is whether a token is odd, on 48 examples."""
-    task = FineTuningTask(
-        classifier_of(),
-        classification_objective("single_label", None, distillation),
-        random_examples(48, 0, 12),
-        labels=["even", "odd"],
-    )
-    return replace(task, **changes)
+    objective = classification_objective("single_label", (), distillation)
+    return LabelTask(objective, **{"train": random_examples(48, 0, 12), **changes})
 
 
 def run_of(start, output_dir, teacher="", distillation=None, **changes):
@@ -177,7 +171,7 @@ def test_each_loss_includes_its_weight_and_skips_examples_that_pad_the_batch(tea
     }
     plain = classification_objective("single_label")
     distillation = Distillation(0.25, temperature)
-    objective = classification_objective("single_label", None, distillation)
+    objective = classification_objective("single_label", (), distillation)
     assert objective.metrics == ("label_loss", "soft_loss", "accuracy")
     sums, counts = objective.sums(model, batch, False), objective.weights(batch)
     assert {name: float(count) for name, count in counts.items()} == dict.fromkeys(sums, 2.0)

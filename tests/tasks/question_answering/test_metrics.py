@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.distillation import Distillation
+from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.question_answering.data import Answer, Question, load_questions
 from keras_bert.tasks.question_answering.metrics import (
     best_thresholds,
@@ -16,7 +17,6 @@ from keras_bert.tasks.question_answering.metrics import (
     score_v2,
     span_objective,
 )
-from keras_bert.tasks.soft_losses import NO_OUTPUT
 
 
 def question(name, *answers):

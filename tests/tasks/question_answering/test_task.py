@@ -1,7 +1,6 @@
 """QuestionAnswerer, and fine-tuning on the files of a run."""
 
 import json
-import math
 import re
 
 import keras
@@ -31,8 +30,8 @@ from keras_bert.tasks.question_answering.processor import (
 )
 from keras_bert.tasks.question_answering.task import (
     QuestionAnswerer,
+    SpanFineTuning,
     fine_tune_span_labeler,
-    make_task,
 )
 from keras_bert.training.objective import TrainingSettings
 
@@ -180,20 +179,6 @@ def test_fit_learns_answers_and_reports_their_scores(make_model, version_2):
     assert found["answer"].tolist() == [a["text"] if a else "" for a in answers]
 
 
-def test_loss_of_fit_ignores_padding(answerer):
-    from keras_bert.tasks.losses import span_loss
-    from keras_bert.tasks.question_answering.processor import span_targets
-
-    batch = {
-        "input_mask": np.array([[1, 1, 1, 0]]),
-        "start_positions": np.array([1]),
-        "end_positions": np.array([2]),
-    }
-    targets = span_targets(batch)
-    loss = span_loss(targets["start_logits"], np.array([[0.0, 0.0, 0.0, 9.0]], np.float32))
-    np.testing.assert_allclose(loss, [0.5 * math.log(3)], rtol=1e-6)
-
-
 TEXT = "rollo swore"
 GOOD = {"text": "rollo", "start": 0}
 
@@ -283,7 +268,7 @@ V2 = SquadSettings(AnswerSettings(version_2_with_negative=True))
 
 
 def task_of(squad, tokenizer, train=None, dev=None, test=None):
-    return make_task(squad, QuestionSplits(train, dev, test), tokenizer)
+    return SpanFineTuning(squad, QuestionSplits(train, dev, test), tokenizer)
 
 
 def labelled(questions, tokenizer):

@@ -1,0 +1,84 @@
+"""Takes training steps and predicts with torch, eagerly and on one device, for `fit`.
+
+The arithmetic is that of step.py, without micro-batches. Programs do not run with torch.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from keras_bert.models.encoder import select_inputs
+from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
+from keras_bert.training.optimizers import clip_scale, global_norm
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+    import torch
+
+
+def make_train_steps(
+    strategy: Any, state: TrainState, training: TrainingSettings
+) -> Callable[[Iterator[Batch], int], StepMetrics]:
+    """Builds the function that runs training steps (see step.py)."""
+    import torch  # An optional package.
+
+    optimizer, objective, loss_scale = state.optimizer, state.objective, state.loss_scale
+    names, variables = objective.metrics, state.model.trainable_variables
+
+    def step(batch: Batch) -> list[np.ndarray]:
+        weights = objective.weights(batch)
+        scale = keras.ops.convert_to_tensor(loss_scale.scale if loss_scale else 1.0)
+        state.model.zero_grad()
+        sums = objective.sums(state.model, batch, True)
+        (objective.loss(sums, weights) * scale).backward()
+        with torch.no_grad():
+            gradients = [
+                torch.zeros_like(variable.value)
+                if variable.value.grad is None
+                else variable.value.grad
+                for variable in variables
+            ]
+            norm, rate = global_norm(gradients) / scale, optimizer.learning_rate
+            factor = clip_scale(norm, training.max_grad_norm) / scale
+            if loss_scale:
+                loss_scale.update(torch.isfinite(factor))
+            if loss_scale is None or torch.isfinite(factor):
+                for gradient, variable in zip(gradients, variables, strict=True):
+                    optimizer.update_step(gradient * factor, variable, rate)
+                optimizer.iterations.assign_add(1)
+            examples = batch["example_weights"]
+            tokens = keras.ops.cast(batch["input_mask"], "float32") * examples[:, None]
+            rows = ([part[name] for name in names] for part in (sums, weights))
+            metrics = (*rows, tokens.sum(), examples.sum(), scale, norm, rate)
+        return [np.array(keras.tree.map_structure(_number, part), np.float32) for part in metrics]
+
+    def train_steps(iterator: Iterator[Batch], count: int) -> StepMetrics:
+        steps = [step(_tensors(next(iterator))) for _ in range(int(count))]
+        return StepMetrics(*map(np.stack, zip(*steps, strict=True)))
+
+    return train_steps
+
+
+def make_predict(
+    strategy: Any, model: keras.Model, *, jit_compile: bool = True
+) -> "Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]":
+    """Builds the function that runs a model on a dataset, eagerly (see evaluate.py)."""
+    import torch  # An optional package.
+
+    def predict(dataset: "tf.data.Dataset") -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
+        for batch in dataset.as_numpy_iterator():
+            with torch.no_grad():
+                outputs = model(_tensors(select_inputs(batch)), training=False)
+            yield batch, {n: keras.ops.convert_to_numpy(v) for n, v in outputs.items()}
+
+    return predict
+
+
+def _tensors(batch: Batch) -> "dict[str, torch.Tensor]":
+    return {name: keras.ops.convert_to_tensor(np.asarray(values)) for name, values in batch.items()}
+
+
+def _number(value: Any) -> float:
+    return float(keras.ops.convert_to_numpy(value))
