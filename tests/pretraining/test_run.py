@@ -17,11 +17,11 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.inputs import find_inputs
-from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
-from keras_bert.training.objective import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(
@@ -83,14 +83,13 @@ def config_file(tmp_path):
 
 def run(tmp_path, steps=2, **settings):
     settings = {name: str(value) for name, value in settings.items()}
-    return pretrain(
-        PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings),
-        TrainingRun(
-            TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False),
-            make_strategy(),
-            tmp_path / "out",
-        ),
-    )
+    settings = PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings)
+    return pretrain([phase(settings, steps)], make_strategy(), tmp_path / "out")
+
+
+def phase(settings, steps=1):
+    training = TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False)
+    return Phase(settings, training)
 
 
 @pytest.mark.slow
@@ -115,8 +114,7 @@ def test_bias_correction_makes_the_first_step_one_learning_rate(tmp_path, record
             bias_correction=corrected,
             do_eval=False,
         )
-        training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
-        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / name))
+        pretrain([phase(settings)], make_strategy(), tmp_path / name)
         return load_file(tmp_path / name / "checkpoints/step-00000001/model.safetensors")
 
     start = weights("start", 0.0, corrected=False)
@@ -209,7 +207,7 @@ def test_two_folders_of_records_must_share_a_vocabulary(
     tmp_path, records, config_file, write_records
 ):
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
-    message = "records: was created with a different vocabulary than .*other; expected the same"
+    message = "records/vocab.txt: the sha256 of the vocabulary is .*, as in .*other/vocab.txt"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
 
@@ -219,7 +217,7 @@ def test_two_folders_of_records_must_share_a_casing(tmp_path, records, config_fi
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["settings"]["do_lower_case"] = True
     (other / "manifest.json").write_text(json.dumps(manifest))
-    message = "do_lower_case differs: .*other is True, .*records is False; expected the same"
+    message = "records: do_lower_case is False; expected True, as in .*other"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
     assert not (tmp_path / "out").exists()
@@ -243,14 +241,14 @@ def test_records_and_checkpoint_must_share_the_tokenizer(
     (tmp_path / "out").rename(tmp_path / "first")
     change_settings(records, **{name: value})
     message = (
-        rf"{name} differs: .*records is {value}, .*first.model is {not value}; expected the same "
-        rf"value for records and model; create the records with --{name}={not value}$"
+        rf"first.model: {name} is {not value}; expected {value}, as in .*records; "
+        rf"create the records with --{name}={not value}$"
     )
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
     assert not (tmp_path / "out").exists()
     other = make_dataset(tmp_path / "other", write_records)
-    message = rf"{name} differs: .*records is {value}, .*other is {not value}; expected the same"
+    message = rf"other: {name} is {not value}; expected {value}, as in .*records"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
 
@@ -279,10 +277,10 @@ def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records
 def test_default_tokenizer_settings_resume_runs_of_earlier_versions(tmp_path, records, config_file):
     """Covers manifests with and without the settings, whose default values are not recorded."""
     settings = PretrainingSettings(str(records), bert_config=str(config_file))
-    before = find_inputs(settings, 1).record()
+    before = find_inputs(settings).record()
     assert not {"strip_accents", "tokenize_chinese_chars"} & {*before}
     change_settings(records, strip_accents=False, tokenize_chinese_chars=True)
-    assert find_inputs(settings, 1).record() == before
+    assert find_inputs(settings).record() == before
 
 
 @pytest.mark.parametrize("name", ["strip_accents", "tokenize_chinese_chars"])
@@ -305,14 +303,14 @@ def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
         str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
     )
     with caplog.at_level("INFO", "absl"):
-        assert find_inputs(settings, 1).tokenizer_settings == TokenizerSettings(is_lower)
+        assert find_inputs(settings).tokenizer_settings == TokenizerSettings(is_lower)
     message = f"inferred from the tokens of {vocab_file}: --do_lower_case={str(is_lower).lower()}"
     assert message in caplog.text
 
 
 def test_run_json_has_the_length_of_the_records(tmp_path, records, config_file):
     settings = PretrainingSettings(str(records), bert_config=str(config_file), max_seq_length=0)
-    record = find_inputs(settings, 20_000).record()
+    record = find_inputs(settings).record()
     assert (record["max_seq_length"], record["max_predictions_per_seq"]) == (16, 3)
 
 
@@ -429,11 +427,10 @@ def test_changed_records_are_rejected(tmp_path, records, config_file):
 
 
 def test_records_whose_casing_differs_from_the_flag_are_rejected(tmp_path, records, config_file):
-    with pytest.raises(InputError, match="do_lower_case differs: --do_lower_case is True"):
-        pretrain(
-            PretrainingSettings(str(records), bert_config=str(config_file), do_lower_case=True),
-            TrainingRun(TrainingSettings(1, 4), make_strategy(), tmp_path / "out"),
-        )
+    with pytest.raises(
+        InputError, match="records: do_lower_case is False; expected True, as in --do_lower"
+    ):
+        run(tmp_path, input_file=records, bert_config=config_file, do_lower_case=True)
 
 
 @pytest.mark.slow
@@ -443,11 +440,10 @@ def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
     run(tmp_path, input_file=records, bert_config=config_file)
     (tmp_path / "out").rename(tmp_path / "first")
     settings = PretrainingSettings(str(records), do_train=False, eval_batch_size=4)
-    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match="needs an --init_checkpoint"):
-        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
     settings = replace(settings, init_checkpoint=str(tmp_path / "first"))
-    results = pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+    results = pretrain([phase(settings)], make_strategy(), tmp_path / "out")
     assert "step" not in results
     assert results["loss"] > 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
@@ -460,9 +456,8 @@ def test_evaluation_batch_that_does_not_fit_in_memory_is_rejected(
     settings = PretrainingSettings(
         str(records), bert_config=str(config_file), num_warmup_steps=0, eval_batch_size=4096
     )
-    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match=r"--eval_batch_size=4096: 4096 rows of \d+ tokens need"):
-        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -485,9 +480,8 @@ def test_divergence_in_the_last_step_saves_no_model(tmp_path, records, config_fi
     settings = PretrainingSettings(
         str(records), bert_config=str(config_file), learning_rate=1e38, num_warmup_steps=0
     )
-    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match="inf or NaN"):
-        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
     assert not (tmp_path / "out" / "model").exists()
     assert not (tmp_path / "out" / "results.json").exists()
 
