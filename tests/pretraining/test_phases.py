@@ -234,16 +234,3 @@ def test_invalid_later_objective_is_rejected_before_the_first_phase(
     with pytest.raises(InputError, match=message):
         run(tmp_path / "out", phase_run(folder, 1, records), later)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_invalid_starting_point_leaves_no_files(tmp_path, folder, finished):
-    broken = shutil.copytree(finished / "model", tmp_path / "start")
-    file = broken / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-9])
-    first = phase_run(
-        folder, 1, folder / "16.tfrecord", init_checkpoint=str(broken), bert_config=""
-    )
-    with pytest.raises(InputError, match=r"model\.safetensors"):
-        run(tmp_path / "out", first)
-    assert not (tmp_path / "out").exists()
