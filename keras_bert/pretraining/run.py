@@ -144,38 +144,48 @@ def pretrain(
         {**asdict(phase.training), **record} for phase, record in zip(phases, records, strict=True)
     ]
     check_agreement(strategy, flat(_by_phase(settings)))
-    if len(phases) == 1:
-        with phases[0].named():
-            return _run_phase(phases[0], inputs[0], records[0], strategy, output_dir, is_part)
-    with_data = [
-        {**record, "data": dict(phase.data)} for phase, record in zip(phases, records, strict=True)
-    ]
+    if len(phases) > 1:
+        return _run_phases(phases, inputs, records, strategy, output_dir, is_part)
+    with phases[0].named():
+        return _run_phase(phases[0], inputs[0], records[0], strategy, output_dir, is_part)
+
+
+def _run_phases(
+    phases: Sequence[Phase],
+    inputs: Sequence[PretrainingInputs],
+    records: Sequence[Mapping[str, object]],
+    strategy: tf.distribute.Strategy,
+    output_dir: Path,
+    is_part: bool,
+) -> dict[str, float]:
+    """Runs or resumes several phases, each in its folder; returns the results of the last."""
+    each = [*zip(phases, inputs, records, strict=True)]
+    with_data = [{**record, "data": dict(phase.data)} for phase, _, record in each]
     all_phases = {**_by_phase(with_data), "phases": len(phases)}
     if is_finished(output_dir, all_phases, strategy):
         log_finished(output_dir, is_part)
         return read_json(output_dir / "results.json")
-    with running(output_dir, all_phases, strategy) as folder:
-        for number, (phase, phase_inputs, record) in enumerate(
-            zip(phases, inputs, records, strict=True), 1
-        ):
+    with running(output_dir, all_phases, strategy) as folder_of_worker:
+        for number, (phase, phase_inputs, record) in enumerate(each, 1):
             gc.collect()  # The programs of two phases may not fit in memory together.
             steps = phase.training.num_train_steps
             logging.info("Starting phase %d of %d: %d steps", number, len(phases), steps)
-            folder_of_phase = output_dir / f"phase-{number}"
+            folder = output_dir / f"phase-{number}"
             if number > 1:
                 previous = output_dir / f"phase-{number - 1}"
-                phase, phase_inputs = _start_from(
-                    previous, phase, phase_inputs, strategy, folder_of_phase
-                )
-                record["init_checkpoint"] = previous.name
+                # A phase resumes from its own checkpoints only if all workers have some.
+                has_started = all(gather(strategy, bool(list_checkpoints(folder / "checkpoints"))))
+                init_run = str(previous) if phase.continue_optimizer and not has_started else ""
+                settings = replace(phase.settings, init_checkpoint=str(previous), init_run=init_run)
+                phase = replace(phase, settings=settings)
+                phase_inputs = replace(phase_inputs, checkpoint=open_checkpoint(previous))
+                record = {**record, "init_checkpoint": previous.name}
             with phase.named():
-                results = _run_phase(
-                    phase, phase_inputs, record, strategy, folder_of_phase, is_part=True
-                )
-        if folder == output_dir:
+                results = _run_phase(phase, phase_inputs, record, strategy, folder, is_part=True)
+        if folder_of_worker == output_dir:
             with atomic_path(output_dir / "model") as partial:
-                shutil.copytree(output_dir / f"phase-{len(phases)}" / "model", partial)
-        write_json(folder / "results.json", results)
+                shutil.copytree(folder / "model", partial)
+        write_json(folder_of_worker / "results.json", results)
     return results
 
 
@@ -216,10 +226,8 @@ def check_phases(
                         f"{settings.input_file}: {name} differs from that of the records of "
                         f"phase 1, {phases[0].settings.input_file}; expected the same"
                     )
-            total, warmup = (
-                settings.schedule_steps or training.num_train_steps,
-                settings.num_warmup_steps,
-            )
+            warmup = settings.num_warmup_steps
+            total = settings.schedule_steps or training.num_train_steps
             if settings.do_train and warmup is not None and warmup >= total:
                 logging.warning(
                     "--num_warmup_steps=%d: the learning rate never reaches its peak in %d steps",
@@ -227,21 +235,6 @@ def check_phases(
                     total,
                 )
     return inputs
-
-
-def _start_from(
-    previous: Path,
-    phase: Phase,
-    inputs: PretrainingInputs,
-    strategy: tf.distribute.Strategy,
-    folder: Path,
-) -> tuple[Phase, PretrainingInputs]:
-    """Returns a phase in `folder`, and its inputs, that start from the previous phase."""
-    # A phase resumes from its own checkpoints only if all workers have some.
-    has_started = all(gather(strategy, bool(list_checkpoints(folder / "checkpoints"))))
-    init_run = str(previous) if phase.continue_optimizer and not has_started else ""
-    settings = replace(phase.settings, init_checkpoint=str(previous), init_run=init_run)
-    return replace(phase, settings=settings), replace(inputs, checkpoint=open_checkpoint(previous))
 
 
 def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
