@@ -14,7 +14,7 @@ from data_tools.corpus import FIELD_FORMATS, FORMAT_PACKAGES, INPUT_FORMATS, Rea
 from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.files import package_versions
-from keras_bert.pretraining.records import NEXT_SENTENCE
+from keras_bert.pretraining.settings import NEXT_SENTENCE
 from keras_bert.programs.flags import Definitions
 from keras_bert.text.settings import USER_TOKENS, TokenizerSettings, UserToken
 from keras_bert.text.vocabulary import read_tokens

@@ -24,13 +24,13 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, sha256
+from keras_bert.pretraining.settings import NEXT_SENTENCE
 from keras_bert.text.settings import TokenizerSettings
 
 # --- files ---
 
 FORMAT, VERSION = "keras_bert.pretraining", 2
 MANIFEST = "manifest.json"
-NEXT_SENTENCE = ("random", "order", "none")
 _NOT_RECORDS = (MANIFEST, "vocab.txt")
 # The entries of a manifest that readers of the records need: a type, a tuple of values, a list of
 # which all items have the same form, or the entries of an object.
