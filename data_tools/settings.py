@@ -7,7 +7,7 @@ from absl.flags import FlagValues
 
 from data_tools.corpus import INPUT_FORMATS, Reading
 from keras_bert.errors import InputError
-from keras_bert.pretraining.records import NEXT_SENTENCE
+from keras_bert.pretraining.settings import NEXT_SENTENCE
 from keras_bert.programs.flags import Definitions
 from keras_bert.text.settings import USER_TOKENS, TokenizerSettings, UserToken
 from keras_bert.text.vocabulary import read_tokens

@@ -1,9 +1,10 @@
 """Pre-trains BERT on records: masked tokens, next sentences, or next tokens.
 
 recipe.py      TOML -> flags of each phase
-settings.py    the settings of a run
+settings.py    the settings of a phase
 inputs.py      settings -> checked records, vocabulary, config, checkpoint, tokenizer settings
-batches.py     records -> batches, a function of (seed, step)
+batches.py     records -> batches, a function of (seed, step); masking.py draws dynamic masks
 objective.py   batch -> losses and accuracies
-run.py         phases -> runs -> model/, results.json with the unigram baseline; dry run
+run.py         phases -> runs -> model/, results.json with the unigram baseline
+dry_run.py     phases -> estimate of parameters, operations and memory
 """

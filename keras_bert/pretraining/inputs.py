@@ -5,8 +5,6 @@ they must agree.
 """
 
 import hashlib
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,12 +15,10 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.tokenizer_files import guess_lower_case
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.pretraining.records import MANIFEST, PretrainingData, find_records
+from keras_bert.pretraining.records import MANIFEST, PretrainingData, check_same, find_records
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab, load_vocab
-
-# --- inputs ---
 
 
 @dataclass(frozen=True)
@@ -64,12 +60,16 @@ class PretrainingInputs:
         }
 
 
-def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> PretrainingInputs:
+def find_inputs(settings: PretrainingSettings) -> PretrainingInputs:
     """Finds and checks the inputs of a run; raises InputError if they are unusable or conflict."""
-    _check_values(settings, num_train_steps)
+    if not (settings.do_train or settings.init_checkpoint):
+        raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
     data = find_records(settings.input_file)
     held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
-    _check_next_sentence(data, held_out)
+    # Held-out records may differ in packing and masking, but not in the next-sentence task.
+    check_same(
+        "next_sentence", {each.files[0]: each.format.next_sentence for each in (data, held_out)}
+    )
     objective = _objective(settings, data)
     checkpoint = open_checkpoint(settings.init_checkpoint) if settings.init_checkpoint else None
     vocab, vocab_file = _vocab(settings, data, held_out, checkpoint)
@@ -78,32 +78,10 @@ def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> Pretrain
         _check_shape(records, settings, config)
     if settings.export:
         _check_export(data, vocab)
-    tokenizer = tokenizer_settings(settings, data, held_out, checkpoint, vocab, vocab_file)
+    tokenizer = _tokenizer_settings(settings, data, held_out, checkpoint)
+    if tokenizer is None:
+        tokenizer = TokenizerSettings(_casing(settings, vocab, vocab_file))
     return PretrainingInputs(data, held_out, checkpoint, vocab, tokenizer, config, objective)
-
-
-def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
-    if not (settings.do_train or settings.init_checkpoint):
-        raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
-    if not math.isfinite(settings.learning_rate):
-        raise InputError(f"--learning_rate={settings.learning_rate}: expected a finite number")
-    steps, warmup = settings.schedule_steps or num_train_steps, settings.num_warmup_steps
-    if settings.do_train and warmup is not None and warmup >= steps:
-        logging.warning(
-            "--num_warmup_steps=%d: the learning rate never reaches its peak in %d steps",
-            warmup,
-            steps,
-        )
-
-
-def _check_next_sentence(data: PretrainingData, held_out: PretrainingData) -> None:
-    # Held-out records may differ in packing and masking, but not in the next-sentence task.
-    expected, found = data.format.next_sentence, held_out.format.next_sentence
-    if expected != found:
-        raise InputError(
-            f"{held_out.files[0]}: was made with next_sentence {found}; expected {expected}, as in "
-            f"the training records, {data.files[0]}"
-        )
 
 
 def _objective(settings: PretrainingSettings, data: PretrainingData) -> str:
@@ -119,11 +97,9 @@ def _objective(settings: PretrainingSettings, data: PretrainingData) -> str:
 
 def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: BertConfig) -> None:
     for name in ("max_seq_length", "max_predictions_per_seq"):
-        requested, found = getattr(settings, name), getattr(data, name)
-        if requested not in (0, found):
-            raise InputError(
-                f"--{name}={requested}: {data.files[0]} was made with {name} {found}; expected the "
-                "same value"
+        if getattr(settings, name):
+            check_same(
+                name, {f"--{name}": getattr(settings, name), data.files[0]: getattr(data, name)}
             )
     if data.max_seq_length > config.max_position_embeddings:
         raise InputError(
@@ -148,6 +124,9 @@ def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
         )
 
 
+# --- vocabulary and config ---
+
+
 def _vocab(
     settings: PretrainingSettings,
     data: PretrainingData,
@@ -161,7 +140,7 @@ def _vocab(
     --extend_vocab` writes such a vocabulary.
     """
     files = [Path(settings.vocab_file)] if settings.vocab_file else []
-    files += [found.vocab_file for found in (data, held_out) if found.vocab_file]
+    files += [records.vocab_file for records in (data, held_out) if records.vocab_file]
     vocabs = [(load_vocab(path), path) for path in dict.fromkeys(files)]
     for other in vocabs[1:]:
         check_same_vocab(vocabs[0], other)
@@ -180,42 +159,20 @@ def _config(
     vocab: list[str] | None,
     vocab_file: Path | None,
 ) -> BertConfig:
+    """Returns the config of the model; only the objective `ltr` has left-to-right models.
+
+    With `ltr`, training may start from any model, but evaluation needs a left-to-right model.
+    """
+    configs = {"init_checkpoint": checkpoint.config} if checkpoint else {}
     if settings.bert_config:
-        config = BertConfig.from_json(settings.bert_config)
-        bundled = not Path(settings.bert_config).is_file()
-        if bundled and vocab and not checkpoint:
-            # A bundled config defines the encoder's size only; the vocabulary is the user's.
-            config = replace(config, vocab_size=len(vocab))
-    elif checkpoint:
-        config = checkpoint.config
-    else:
+        configs = {"bert_config": BertConfig.from_json(settings.bert_config)} | configs
+    if not configs:
         raise InputError(
             "--bert_config is missing; expected a JSON file, or tiny, mini, small, medium, base or "
             "large"
         )
-    _check_direction(settings, objective, config, checkpoint)
-    config = replace(config, is_decoder=objective == "ltr")
-    if checkpoint and config != replace(checkpoint.config, is_decoder=config.is_decoder):
-        raise InputError(
-            f"--bert_config={settings.bert_config} differs from the config of "
-            f"--init_checkpoint={settings.init_checkpoint}; omit --bert_config to use the latter"
-        )
-    if vocab:
-        config.check_vocab_size(len(vocab), vocab_file)
-    return config
-
-
-def _check_direction(
-    settings: PretrainingSettings, objective: str, config: BertConfig, checkpoint: Checkpoint | None
-) -> None:
-    """Rejects left-to-right models unless the objective is `ltr`.
-
-    With `ltr`, training may start from any model, but evaluation needs a left-to-right model.
-    """
-    given = {"bert_config": config} if settings.bert_config else {}
-    given |= {"init_checkpoint": checkpoint.config} if checkpoint else {}
-    for flag, found in given.items():
-        if found.is_decoder and objective != "ltr":
+    for flag, config in configs.items():
+        if config.is_decoder and objective != "ltr":
             raise InputError(
                 f"--{flag}={getattr(settings, flag)} is a left-to-right model (is_decoder); "
                 f"expected --objective=ltr, got {objective}"
@@ -227,83 +184,78 @@ def _check_direction(
                 "model; expected a left-to-right model, or --do_train"
             )
         logging.info("%s is a bidirectional model; training it left to right", checkpoint.path)
+    first, *rest = (replace(each, is_decoder=objective == "ltr") for each in configs.values())
+    if rest and first != rest[0]:
+        raise InputError(
+            f"--bert_config={settings.bert_config} differs from the config of "
+            f"--init_checkpoint={settings.init_checkpoint}; omit --bert_config to use the latter"
+        )
+    if vocab and not checkpoint and not Path(settings.bert_config).is_file():
+        # A bundled config defines the encoder's size only; the vocabulary is the user's.
+        return replace(first, vocab_size=len(vocab))
+    if vocab:
+        first.check_vocab_size(len(vocab), vocab_file)
+    return first
 
 
 # --- settings of the tokenizer ---
 
 
-def tokenizer_settings(
+def _tokenizer_settings(
     settings: PretrainingSettings,
     data: PretrainingData,
     held_out: PretrainingData,
     checkpoint: Checkpoint | None,
-    vocab: list[str] | None,
-    vocab_file: Path | None,
-) -> TokenizerSettings:
-    """Returns the settings of the tokenizer.
+) -> TokenizerSettings | None:
+    """Returns the settings of the tokenizer; None if neither records nor checkpoint have any.
 
     Flag, records and checkpoint must agree on them, except that the records may have additional
-    user tokens, and another limit of characters per word, of which the checkpoint's is used. If
-    none of them has the casing, it is inferred from the tokens of the vocabulary.
+    user tokens, and another limit of characters per word, of which the checkpoint's is used.
     """
-    declared: dict[str, TokenizerSettings] = {}
-    for records in (data, held_out):
-        for folder, manifest in records.manifests.items():
-            declared[str(folder)] = TokenizerSettings.read(folder / MANIFEST, manifest["settings"])
+    declared = {
+        str(folder): TokenizerSettings.read(folder / MANIFEST, manifest["settings"])
+        for records in (data, held_out)
+        for folder, manifest in records.manifests.items()
+    }
     model = checkpoint.tokenizer_settings if checkpoint and checkpoint.vocab else None
-    _check_user_tokens(declared, model, checkpoint)
+    check_same("user_tokens", {where: _contents(each) for where, each in declared.items()})
     if model:
+        for where, each in declared.items():
+            if missing := {*_contents(model)} - {*_contents(each)}:
+                raise InputError(
+                    f"{where}: has no user token {min(missing)!r}, which {checkpoint.path} has; "
+                    "create the records with the --user_tokens of the model"
+                )
         declared[str(checkpoint.path)] = model
-    flag, do_lower_case = "--do_lower_case", settings.do_lower_case
     for name in TokenizerSettings().to_dict():
         if name == "max_input_chars_per_word":
             continue
         values = {where: each.effective()[name] for where, each in declared.items()}
-        if name == "do_lower_case" and do_lower_case is not None:
-            values = {flag: do_lower_case, **values}
-        if len(set(values.values())) > 1:
-            found = ", ".join(f"{where} is {value}" for where, value in values.items())
-            remedy = ""
-            if model:
-                remedy = f"; create the records with --{name}={model.effective()[name]}"
-            raise InputError(
-                f"{name} differs: {found}; expected the same value for records and model{remedy}"
-            )
-    if declared:
-        limit = [*declared.values()][-1].max_input_chars_per_word
-        return replace(next(iter(declared.values())), max_input_chars_per_word=limit)
-    if do_lower_case is None and vocab is not None:  # Without a vocabulary no casing is saved.
-        do_lower_case = guess_lower_case(vocab)
-        logging.info(
-            "--do_lower_case is not set; inferred from the tokens of %s: --do_lower_case=%s",
-            vocab_file,
-            str(do_lower_case).lower(),
-        )
-    return TokenizerSettings(do_lower_case is not False)
+        if name == "do_lower_case" and settings.do_lower_case is not None:
+            values = {"--do_lower_case": settings.do_lower_case, **values}
+        remedy = f"; create the records with --{name}={model.effective()[name]}" if model else ""
+        check_same(name, values, remedy)
+    if not declared:
+        return None
+    limit = [*declared.values()][-1].max_input_chars_per_word
+    return replace(next(iter(declared.values())), max_input_chars_per_word=limit)
 
 
-def _check_user_tokens(
-    records: Mapping[str, TokenizerSettings],
-    model: TokenizerSettings | None,
-    checkpoint: Checkpoint | None,
-) -> None:
-    """Checks that all records have the same user tokens, and at least those of the model."""
-    found = [(where, {*settings.user_tokens}) for where, settings in records.items()]
-    if model:
-        own = {*model.user_tokens}
-        for where, settings in records.items():
-            missing = own - {*settings.user_tokens}
-            if missing:
-                name = min(token.content for token in missing)
-                raise InputError(
-                    f"{where}: has no user token {name!r}, which {checkpoint.path} has; create the "
-                    "records with the --user_tokens of the model"
-                )
-    for where, tokens in found[1:]:
-        first, expected = found[0]
-        if tokens != expected:
-            name = min(token.content for token in tokens ^ expected)
-            raise InputError(
-                f"{where}: has other user tokens than {first}: {name!r} differs; expected the same "
-                "in every dataset"
-            )
+def _contents(settings: TokenizerSettings) -> list[str]:
+    return sorted(token.content for token in settings.user_tokens)
+
+
+def _casing(
+    settings: PretrainingSettings, vocab: list[str] | None, vocab_file: Path | None
+) -> bool:
+    """Returns whether text is lower-cased: the flag, or else inferred from the vocabulary."""
+    # Without a vocabulary no casing is saved.
+    if settings.do_lower_case is not None or vocab is None:
+        return settings.do_lower_case is not False
+    do_lower_case = guess_lower_case(vocab)
+    logging.info(
+        "--do_lower_case is not set; inferred from the tokens of %s: --do_lower_case=%s",
+        vocab_file,
+        str(do_lower_case).lower(),
+    )
+    return do_lower_case

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,25 +24,33 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, sha256
+from keras_bert.pretraining.settings import NEXT_SENTENCE
 from keras_bert.text.settings import TokenizerSettings
 
 # --- files ---
 
-
 FORMAT, VERSION = "keras_bert.pretraining", 2
 MANIFEST = "manifest.json"
 _NOT_RECORDS = (MANIFEST, "vocab.txt")
-NEXT_SENTENCE = ("random", "order", "none")
-# The settings in a manifest that readers of the records need, with their types or values.
-_SETTINGS: dict[str, type | tuple[str, ...]] = {
-    "do_lower_case": bool,
-    "do_whole_word_mask": bool,
-    "ngram": int,
-    "next_sentence": NEXT_SENTENCE,
-    "dynamic": bool,
-    "pack": bool,
-    "max_predictions_per_seq": int,
-    "masked_lm_prob": float,
+# The entries of a manifest that readers of the records need: a type, a tuple of values, a list of
+# which all items have the same form, or the entries of an object.
+_SCHEMA = {
+    "format": (FORMAT,),
+    "version": (VERSION,),
+    "settings": {
+        "do_lower_case": bool,
+        "do_whole_word_mask": bool,
+        "ngram": int,
+        "next_sentence": NEXT_SENTENCE,
+        "dynamic": bool,
+        "pack": bool,
+        "max_predictions_per_seq": int,
+        "masked_lm_prob": float,
+    },
+    "vocab": {"file": str, "sha256": str},
+    "shards": [{"file": str, "rows": int, "bytes": int, "sha256": str}],
+    "inputs": [dict],
+    "counts": dict,
 }
 
 
@@ -60,11 +68,7 @@ class RecordFiles:
 
     def shards(self) -> dict[str, dict[str, Any]]:
         """Returns {file name: its entry in the manifest, a dict}; empty without a manifest."""
-        return {shard["file"]: shard for shard in (self.manifest or {"shards": []})["shards"]}
-
-    def vocab_file(self) -> str | None:
-        """Returns the path of the vocabulary in the folder; None without a manifest."""
-        return self.manifest and os.path.join(self.folder, self.manifest["vocab"]["file"])
+        return _shards(self.manifest)
 
 
 def find_record_files(
@@ -86,71 +90,80 @@ def find_record_files(
     for entry in filter(None, (entry.strip() for entry in entries)):
         # A file name may contain glob characters.
         matches = [entry] if os.path.exists(entry) else sorted(glob.glob(entry))
-        found: list[str] = []
+        num_files = 0
         for match in matches:
             folder = match if os.path.isdir(match) else os.path.dirname(match)
             folder = folders.setdefault(os.path.realpath(folder), folder)
             if folder not in manifests:
-                manifests[folder] = _read_manifest(folder)
+                manifests[folder] = _read_manifest(os.path.join(folder, MANIFEST))
             if of_match := _names_in(match, manifests[folder], include_unlisted):
                 names.setdefault(folder, {}).update(dict.fromkeys(of_match))
-                found += of_match
-        if not found:
+                num_files += len(of_match)
+        if not num_files:
             raise InputError(f"--{flag}: no record files match {entry!r}")
     if not names:
         raise InputError(
             f"--{flag}={input_file!r}: contains no paths; expected folders, files or globs"
         )
-    return [RecordFiles(folder, list(found), manifests[folder]) for folder, found in names.items()]
+    return [RecordFiles(folder, list(files), manifests[folder]) for folder, files in names.items()]
 
 
 def _names_in(match: str, manifest: dict[str, Any] | None, include_unlisted: bool) -> list[str]:
     if not os.path.isdir(match):
         name = os.path.basename(match)
         return [] if name in _NOT_RECORDS else [name]
-    listed = [shard["file"] for shard in (manifest or {"shards": []})["shards"]]
+    listed = [*_shards(manifest)]
     if manifest and not include_unlisted:
         return listed
     present = sorted(os.path.basename(p) for p in glob.glob(f"{glob.escape(match)}/*.tfrecord*"))
     return list(dict.fromkeys(listed + present))
 
 
-def _read_manifest(folder: str) -> dict[str, Any] | None:
-    path = os.path.join(folder, MANIFEST)
+def _read_manifest(path: str) -> dict[str, Any] | None:
     if not os.path.exists(path):
         return None
     manifest = read_json(path)
-    try:
-        kind = manifest["format"], manifest["version"]
-        if kind != (FORMAT, VERSION):
-            raise InputError(f"{path}: expected format and version {FORMAT, VERSION}, got {kind}")
-        _check_settings(path, manifest["settings"])
-        TokenizerSettings.read(path, manifest["settings"])  # raises for invalid values
-        _ = os.path.join(folder, manifest["vocab"]["file"]), manifest["vocab"]["sha256"]
-        for shard in manifest["shards"]:
-            _ = os.path.join(folder, shard["file"]), shard["sha256"]
-            _ = 0 + shard["rows"] + shard["bytes"]
-        _ = [entry.get for entry in manifest["inputs"]], manifest["counts"].get
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: not a manifest of create_pretraining_data: {error!r}") from None
+    _check_schema(path, "", manifest, _SCHEMA)
+    TokenizerSettings.read(path, manifest["settings"])  # raises for invalid values
     return manifest
 
 
-def _check_settings(path: str, settings: dict[str, Any]) -> None:
-    for name, expected in _SETTINGS.items():
-        value = settings[name]
-        if isinstance(expected, tuple):
-            is_valid, described = value in expected, "one of " + ", ".join(expected)
+def _check_schema(path: str, name: str, value: Any, schema: Any) -> None:
+    """Raises an InputError unless the value has the form of the schema (see _SCHEMA)."""
+    if isinstance(schema, dict) and isinstance(value, dict):
+        for key, entry in schema.items():
+            _check_schema(path, f"{name}.{key}".strip("."), value.get(key), entry)
+    elif isinstance(schema, list) and isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_schema(path, f"{name}[{index}]", item, schema[0])
+    else:
+        if isinstance(schema, tuple):
+            fits, expected = value in schema, f"one of {', '.join(map(str, schema))}"
         else:
-            is_valid, described = type(value) is expected, f"a value of type {expected.__name__}"
-        if not is_valid:
-            raise InputError(f"{path}: {name} is {value!r:.60}; expected {described}")
+            kind = schema if isinstance(schema, type) else type(schema)
+            fits, expected = type(value) is schema, f"a value of type {kind.__name__}"
+        if not fits:
+            raise InputError(
+                f"{path}: not a manifest of create_pretraining_data: {name} is {value!r:.60}; "
+                f"expected {expected}"
+            )
+
+
+def _shards(manifest: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    return {shard["file"]: shard for shard in manifest["shards"]} if manifest else {}
+
+
+def check_same(name: str, values: Mapping[Any, Any], remedy: str = "") -> None:
+    """Raises an InputError unless all values of {file or flag: value} are equal."""
+    first = next(iter(values), None)
+    for where, value in values.items():
+        if value != values[first]:
+            raise InputError(
+                f"{where}: {name} is {value}; expected {values[first]}, as in {first}{remedy}"
+            )
 
 
 # --- records ---
-
-
-# --- find ---
 
 
 @dataclass(frozen=True)
@@ -174,7 +187,7 @@ class RecordFormat:
     ngram: int | None = None
 
     def __str__(self) -> str:
-        return ", ".join(f"{k} {v}" for k, v in asdict(self).items() if v is not None)
+        return "(" + ", ".join(f"{k} {v}" for k, v in asdict(self).items() if v is not None) + ")"
 
 
 @dataclass(frozen=True)
@@ -227,92 +240,45 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         InputError: there are no files, all are empty, one is damaged, or they differ in format,
             shape or vocabulary.
     """
-    found = sorted(find_record_files(input_file, flag), key=lambda of_folder: of_folder.folder)
-    files = sorted(Path(path) for of_folder in found for path in of_folder.paths())
-    manifests = {Path(of_folder.folder): of_folder.manifest for of_folder in found}
-    counts = [_count_records(path, manifests[path.parent]) for path in files]
-    filled = {path: count for path, count in zip(files, counts, strict=True) if count}
-    if not filled:
-        raise InputError(f"--{flag}={input_file!r}: all {len(files)} files are empty")
-    kinds = {path: _format_of(manifests[path.parent]) for path in filled}
-    for path, kind in kinds.items():
-        if kind != kinds[first := next(iter(filled))]:
-            raise InputError(
-                f"{path}: the record format is ({kind}), but that of {first} is ({kinds[first]}); "
-                "expected the same format in all files of a run"
-            )
-    shapes = {path: _shape_of(path, manifests[path.parent]) for path in filled}
-    first, shape = next(iter(shapes.items()))
-    for path, other in shapes.items():
-        if other != shape:
-            raise InputError(
-                f"{path}: (max_seq_length, max_predictions_per_seq) is {other}, but {shape} in "
-                f"{first}; expected the same values in all files of a run"
-            )
-    known = {folder: manifest for folder, manifest in manifests.items() if manifest}
-    vocab_files = {folder / m["vocab"]["file"]: m["vocab"]["sha256"] for folder, m in known.items()}
-    vocab_file = next(iter(vocab_files), None)
-    for path, checksum in vocab_files.items():
-        if checksum != vocab_files[vocab_file]:
-            raise InputError(
-                f"{path.parent}: was created with a different vocabulary than {vocab_file.parent}; "
-                "expected the same vocabulary for all records of a run"
-            )
+    folders = sorted(find_record_files(input_file, flag), key=lambda files: files.folder)
+    all_files = sorted(Path(path) for folder in folders for path in folder.paths())
+    manifests = {Path(folder.folder): folder.manifest for folder in folders if folder.manifest}
+    shards = {folder: _shards(manifest) for folder, manifest in manifests.items()}
+    shard_of = {path: shards.get(path.parent, {}).get(path.name) for path in all_files}
+    counts = {path: _count_records(path, shard) for path, shard in shard_of.items()}
+    files = [path for path in all_files if counts[path]]
+    if not files:
+        raise InputError(f"--{flag}={input_file!r}: all {len(all_files)} files are empty")
+    formats = {path: _format_of(manifests.get(path.parent)) for path in files}
+    check_same("the record format", formats)
+    shapes = {path: _shape_of(path, manifests.get(path.parent)) for path in files}
+    check_same("(max_seq_length, max_predictions_per_seq)", shapes)
+    vocabs = {folder / m["vocab"]["file"]: m["vocab"]["sha256"] for folder, m in manifests.items()}
+    check_same("the sha256 of the vocabulary", vocabs)
+    for path, checksum in vocabs.items():
         _check_vocabulary(path, checksum)
+    content: list[object] = [asdict(formats[files[0]])]
+    for path, shard in shard_of.items():
+        content.append([path.name, shard["sha256"] if shard else path.stat().st_size])
     return PretrainingData(
-        files=[str(path) for path in shapes],
-        counts=[*filled.values()],
-        max_seq_length=shape[0],
-        max_predictions_per_seq=shape[1],
-        format=kinds[first],
-        fingerprint=_fingerprint(files, manifests, kinds[first]),
-        manifests=known,
-        vocab_file=vocab_file,
+        files=[str(path) for path in files],
+        counts=[counts[path] for path in files],
+        max_seq_length=shapes[files[0]][0],
+        max_predictions_per_seq=shapes[files[0]][1],
+        format=formats[files[0]],
+        fingerprint=hashlib.sha256(json.dumps(content).encode()).hexdigest(),
+        manifests=manifests,
+        vocab_file=next(iter(vocabs), None),
     )
 
 
-def _check_vocabulary(path: Path, expected: str) -> None:
-    try:
-        found = sha256(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    if found != expected:
-        raise InputError(
-            f"{path}: has changed since the records were created with it: its sha256 is {found}; "
-            f"expected {expected}, as in the manifest of the records"
-        )
-
-
-def _format_of(manifest: dict | None) -> RecordFormat:
-    if manifest is None:
-        return RecordFormat()
-    settings = manifest["settings"]
-    names = ["next_sentence", "dynamic", "pack"]
-    if settings["dynamic"]:
-        names += ["masked_lm_prob", "do_whole_word_mask", "ngram"]
-    return RecordFormat(**{name: settings[name] for name in names})
-
-
-def _fingerprint(
-    files: Sequence[Path], manifests: dict[Path, dict | None], record_format: RecordFormat
-) -> str:
-    content: list[object] = [asdict(record_format)]
-    for path in files:
-        shards = {
-            s["file"]: s["sha256"] for s in (manifests[path.parent] or {"shards": []})["shards"]
-        }
-        content.append([path.name, shards.get(path.name, path.stat().st_size)])
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _count_records(path: Path, manifest: dict | None) -> int:
-    shards = {shard["file"]: shard for shard in (manifest or {"shards": []})["shards"]}
+def _count_records(path: Path, shard: dict[str, Any] | None) -> int:
+    """Returns the number of records in a file; `shard` is its entry in a manifest, if any."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    if path.name in shards:
-        shard = shards[path.name]
+    if shard:
         if size != shard["bytes"]:
             raise InputError(
                 f"{path}: is damaged: it has {size} bytes; expected {shard['bytes']}, as in its "
@@ -329,6 +295,16 @@ def _count_records(path: Path, manifest: dict | None) -> int:
             file.seek(length + 4, 1)
             count += 1
     return count
+
+
+def _format_of(manifest: dict | None) -> RecordFormat:
+    if manifest is None:
+        return RecordFormat()
+    settings = manifest["settings"]
+    names = ["next_sentence", "dynamic", "pack"]
+    if settings["dynamic"]:
+        names += ["masked_lm_prob", "do_whole_word_mask", "ngram"]
+    return RecordFormat(**{name: settings[name] for name in names})
 
 
 def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
@@ -358,6 +334,18 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
             "pre-training"
         )
     return shape
+
+
+def _check_vocabulary(path: Path, expected: str) -> None:
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if found != expected:
+        raise InputError(
+            f"{path}: has changed since the records were created with it: its sha256 is {found}; "
+            f"expected {expected}, as in the manifest of the records"
+        )
 
 
 def _first_line(error: Exception) -> str:

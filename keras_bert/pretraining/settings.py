@@ -12,6 +12,7 @@ EVALUATION_SHARE, FORWARD_SHARE = 0.05, 1 / 2
 # without bias correction makes large updates until its second moments have settled, which takes
 # about 1,000 steps (benchmarks/README.md, Ablations).
 WARMUP_SHARE, MAX_WARMUP_STEPS = 0.1, 10_000
+NEXT_SENTENCE = ("random", "order", "none")  # the next-sentence tasks of records
 
 
 @dataclass(frozen=True)

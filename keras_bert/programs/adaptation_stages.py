@@ -29,11 +29,11 @@ from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.vocab_change import follow_extension
 from keras_bert.files import atomic_path, write_bytes
-from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
-from keras_bert.training.objective import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -105,9 +105,9 @@ def adapt(
     )
     untrained = replace(settings, do_train=False)
     logging.info("Evaluating the initial model on the held-out documents")
-    before = pretrain(untrained, _run(adaptation, untrained, training, strategy, folder / "before"))
+    before = _pretrain(adaptation, untrained, training, strategy, folder / "before")
     logging.info("Training for %d steps", training.num_train_steps)
-    after = pretrain(settings, _run(adaptation, settings, training, strategy, folder / "train"))
+    after = _pretrain(adaptation, settings, training, strategy, folder / "train")
     with atomic_path(folder / "model") as partial:
         shutil.copytree(folder / "train" / "model", partial)
     documents = {name: manifest["counts"]["documents"] for name, manifest in manifests.items()}
@@ -205,18 +205,18 @@ def _training(adaptation: Adaptation, num_examples: int) -> TrainingSettings:
     )
 
 
-def _run(
+def _pretrain(
     adaptation: Adaptation,
     settings: PretrainingSettings,
     training: TrainingSettings,
     strategy: "tf.distribute.Strategy",
     folder: Path,
-) -> TrainingRun:
-    """Returns the run of a stage; its record has no paths in the folder, which can be moved."""
+) -> dict[str, float]:
+    """Runs a stage; its record has no paths in the folder, which can be moved."""
     record = asdict(settings) | asdict(training) | {"backend": adaptation.backend}
     record["init_checkpoint"] = adaptation.settings.init_checkpoint
     record = {name: value for name, value in record.items() if name not in _PATHS}
-    return TrainingRun(training, strategy, folder, record, is_part=True)
+    return pretrain([Phase(settings, training, record)], strategy, folder, is_part=True)
 
 
 def _compare(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:

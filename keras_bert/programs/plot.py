@@ -25,7 +25,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_bytes
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program
-from keras_bert.training.metrics import EVALUATION, METRICS, read_metrics
+from keras_bert.training.log import EVALUATION, METRICS, read_metrics
 
 _SEED = re.compile(r"[-_./]*(?<![a-z])seed[-_]?\d+", re.IGNORECASE)
 # Suffixes of the names of plotted metrics, in the order of the panels.

@@ -12,15 +12,16 @@ To resume an interrupted run, run the same command again. The final weights are 
 an uninterrupted run.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, get_args
 
-from absl.flags import Flag, FlagValues
+from absl import flags as absl_flags
+from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
-from keras_bert.pretraining.recipe import Phase, plan_phases, read_recipe
+from keras_bert.pretraining.recipe import RecipePhase, read_recipe
 from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.flags import own_flags
 from keras_bert.programs.pretraining_flags import (
@@ -38,7 +39,14 @@ from keras_bert.programs.run_flags import (
 from keras_bert.startup import start_tensorflow
 
 if TYPE_CHECKING:
-    from keras_bert.pretraining.run import PhaseRun
+    from keras_bert.pretraining.run import Phase
+
+_PARSERS = {
+    int: absl_flags.IntegerParser(),
+    float: absl_flags.FloatParser(),
+    bool: absl_flags.BooleanParser(),
+    str: absl_flags.ArgumentParser(),
+}
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -52,33 +60,47 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
     use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.pretraining.run import dry_run, pretrain, pretrain_phases
+    from keras_bert.pretraining.dry_run import dry_run
+    from keras_bert.pretraining.run import pretrain
     from keras_bert.training.cluster import worker_index
-    from keras_bert.training.objective import TrainingRun
 
-    runs = [_run_of(phase) for phase in phases]
+    runs = [_phase_of(phase) for phase in phases]
     strategy = strategy_of(flags)
     if flags.dry_run:
         print("\n".join(dry_run(runs, strategy)))
         return
     output_dir = Path(flags.output_dir)
-    if flags.recipe:
-        results = pretrain_phases(runs, strategy, output_dir)
-    else:
-        (run,) = runs
-        training_run = TrainingRun(run.training, strategy, output_dir, run.record)
-        results = pretrain(run.settings, training_run)
+    results = pretrain(runs, strategy, output_dir)
     if worker_index(strategy) == 0:
         finish(results, output_dir, flags.export)
 
 
-def read_phases(flags: FlagValues) -> list[Phase]:
+def read_phases(flags: FlagValues) -> list[RecipePhase]:
     """Returns the phases of --recipe, or without it a single phase with the values of the flags."""
-    own = own_flags(flags)
-    values = {name: flag.value for name, flag in own.items()}
-    phases = [Phase("", 1, values, {})]
+    defined = own_flags(flags)
+    values = {name: flag.value for name, flag in defined.items()}
+    phases = [RecipePhase("", values, {})]
     if flags.recipe:
-        phases = _phases_of_recipe(own, values)
+        from data_tools.settings import Settings  # The flags that [data] may set.
+
+        command_line = {
+            n: flag.value for n, flag in defined.items() if not flag.using_default_value
+        }
+        if "bert_config_file" in command_line:  # Setting the alias does not mark the original.
+            command_line["bert_config"] = command_line.pop("bert_config_file")
+        phases = read_recipe(
+            flags.recipe,
+            {n: flag.parser for n, flag in defined.items() if n not in FLAGS_NOT_IN_RECIPES},
+            {
+                field.name: _PARSERS[(get_args(field.type) or (field.type,))[0]]
+                for field in fields(Settings)
+                if field.name != "user_tokens"  # A recipe has no files of its own.
+            },
+            Settings,
+            values,
+            command_line,
+            flags.recipe_scale,
+        )
     if flags.export and phases[-1].flags["objective"] == "ltr":
         raise InputError(
             "--export: left-to-right models cannot be exported; expected --noexport with "
@@ -87,35 +109,22 @@ def read_phases(flags: FlagValues) -> list[Phase]:
     return phases
 
 
-def _phases_of_recipe(own: Mapping[str, Flag], values: Mapping[str, Any]) -> list[Phase]:
-    from data_tools.settings import Settings  # The flags that [data] may set.
-
-    default = Settings()
-    data_flags = {field.name: type(getattr(default, field.name)) for field in fields(Settings)}
-    data_flags.pop("user_tokens")  # A recipe has no files of its own.
-    parsers = {name: flag.parser for name, flag in own.items() if name not in FLAGS_NOT_IN_RECIPES}
-    given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
-    if "bert_config_file" in given:  # Setting the alias does not mark the original as given.
-        given["bert_config"] = given.pop("bert_config_file")
-    phases = read_recipe(values["recipe"], parsers, Settings, data_flags)
-    return plan_phases(phases, values, given, values["recipe_scale"])
-
-
-def _run_of(phase: Phase) -> "PhaseRun":
-    from keras_bert.pretraining.run import PhaseRun
+def _phase_of(phase: RecipePhase) -> "Phase":
+    from keras_bert.pretraining.run import Phase
     from keras_bert.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
     from keras_bert.training.objective import TrainingSettings
 
-    own = dict(phase.flags)
-    own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
+    values = dict(phase.flags)
+    values["mixed_precision"] = values["mixed_precision"] or fastest_precision()
     settings, training = (
-        kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
+        kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
         for kind in (PretrainingSettings, TrainingSettings)
     )
-    own["num_warmup_steps"] = settings.warmup_steps(training.num_train_steps)
-    record = {name: value for name, value in own.items() if name not in FLAGS_THAT_MAY_CHANGE}
-    return PhaseRun(phase, settings, training, {**record, "backend": BACKEND})
+    values["num_warmup_steps"] = settings.warmup_steps(training.num_train_steps)
+    record = {name: value for name, value in values.items() if name not in FLAGS_THAT_MAY_CHANGE}
+    record["backend"] = BACKEND
+    return Phase(settings, training, record, phase.data, phase.continue_optimizer, phase.title)
 
 
 PROGRAM = Program("pretrain", __doc__, define_flags, main, resumable=True)

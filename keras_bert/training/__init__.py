@@ -2,9 +2,10 @@
 
 cluster.py, strategy.py     workers and devices; distributed batches
 objective.py                settings, losses, the state that a step updates, the metrics it returns
+optimizers.py, schedules.py AdamW and LAMB, clipping, loss scale; warm-up and decay
 backend.py                  TensorFlow (step, evaluate, strategy), JAX (jax_*), torch (torch_step)
 loop.py                     steps -> log line, evaluation, checkpoint; or Keras callbacks of `fit`
 run_folder.py               the directory of a run, locked and recorded
-log.py, metrics.py          progress, TensorBoard, metrics.jsonl
+log.py                      progress, TensorBoard, metrics.jsonl
 checkpoint.py               weights, optimizer state and step, written atomically
 """

@@ -34,8 +34,7 @@ from keras_bert.startup import INTERRUPTED, is_python_handler
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.cluster import all_sum, gather, num_workers, worker_index
-from keras_bert.training.log import EVALUATION, Summaries, read_evaluations
-from keras_bert.training.metrics import BOARD
+from keras_bert.training.log import BOARD, EVALUATION, Summaries, read_evaluations
 from keras_bert.training.objective import (
     AfterBatch,
     Objective,

@@ -27,9 +27,8 @@ STATE_DTYPES = ("float32", "bfloat16")
 # A larger scale has no benefit: float16 itself spans 40 powers of two.
 _LARGEST_SCALE = 2.0**24
 
-# (gradient, variable, (first moment, second moment), iterations) -> (direction of the update, new
-# first moment, new second moment).
-Direction = Callable[..., tuple[Any, Any, Any]]
+# (gradient, variable, state variables, iterations) -> (direction of the update, new state).
+Direction = Callable[..., tuple[Any, tuple[Any, ...]]]
 
 
 # --- gradients ---
@@ -132,6 +131,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     Source: google-research/bert, optimization.py; Loshchilov and Hutter 2019.
     """
 
+    state_names: tuple[str, ...] = ("m", "v")  # the variables that each weight has in the optimizer
+
     def __init__(
         self,
         learning_rate: Any = 1e-4,
@@ -188,24 +189,23 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         )
 
     def build(self, variables: list[Any]) -> None:
-        """Creates two moments per variable, and matches its path to the regular expressions."""
+        """Creates the state of each variable, and matches its path to the regular expressions."""
         if self.built:
             return
         super().build(variables)
         paths = [getattr(v, "path", v.name.split(":")[0]) for v in variables]
-        moments = [
-            (self._moment(variable, f"{path}_m"), self._moment(variable, f"{path}_v"))
+        self._states = [
+            [self._add_state(variable, f"{path}_{name}") for name in self.state_names]
             for variable, path in zip(variables, paths, strict=True)
         ]
-        self._momentums, self._velocities = [m for m, _ in moments], [v for _, v in moments]
         self._decays = [not any(re.search(p, path) for p in self.excluded) for path in paths]
         self._factors = [
             next((f for p, f in self.learning_rate_multipliers if re.search(p, path)), 1.0)
             for path in paths
         ]
 
-    def _moment(self, variable: Any, path: str) -> Any:
-        """Creates a moment in the state dtype, which `add_optimizer_variables` does not support."""
+    def _add_state(self, variable: Any, path: str) -> Any:
+        """Creates a variable in the state dtype, unlike `add_optimizer_variables`."""
         return self.add_variable(
             variable.shape,
             dtype=self.state_dtype,
@@ -239,16 +239,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates one variable with operations that a compiler can fuse into a single pass."""
         index = self._get_variable_index(variable)
-        m, v = self._momentums[index], self._velocities[index]
-        decays = self._decays[index]
+        states, decays = self._states[index], self._decays[index]
         if self._shared:
             direction_of = self._shared[decays]
         else:
             direction_of = functools.partial(self._direction_of, decays)
-        direction, new_m, new_v = direction_of(gradient, variable, (m, v), self.iterations)
+        direction, values = direction_of(gradient, variable, tuple(states), self.iterations)
         rate = ops.cast(learning_rate, variable.dtype) * self._factors[index]
-        self.assign(m, self._as_state(new_m, 2 * index))
-        self.assign(v, self._as_state(new_v, 2 * index + 1))
+        for number, (state, value) in enumerate(zip(states, values, strict=True)):
+            self.assign(state, self._as_state(value, len(states) * index + number))
         self.assign_sub(variable, rate * direction)
 
     def _direction_of(
@@ -256,37 +255,45 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         decays: bool,
         gradient: Any,
         variable: Any,
-        moments: tuple[Any, Any],
+        states: tuple[Any, ...],
         iterations: Any,
-    ) -> tuple[Any, Any, Any]:
-        """Returns the direction of a variable's update, and its new moments; a pure function.
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Returns the direction of a variable's update, and its new state; a pure function.
 
         `decays` is whether the variable has weight decay.
         """
-        (m, v), dtype = moments, variable.dtype
-        gradient = ops.cast(gradient, dtype)
-        new_m = self.beta_1 * ops.cast(m, dtype) + (1.0 - self.beta_1) * gradient
-        new_v = self.beta_2 * ops.cast(v, dtype) + (1.0 - self.beta_2) * ops.square(gradient)
-        direction = self._adam(new_m, new_v, iterations)
+        dtype = variable.dtype
+        states = tuple(ops.cast(state, dtype) for state in states)
+        direction, states = self._gradient_step(ops.cast(gradient, dtype), states, iterations)
         if decays:
             direction = direction + self.weight_decay_rate * variable
             direction = self._adapt(direction, variable)
-        return direction, new_m, new_v
+        return direction, states
 
-    def _adam(self, m: Any, v: Any, iterations: Any) -> Any:
-        """Returns `m / (sqrt(v) + epsilon)`, with bias-corrected moments if enabled."""
+    def _gradient_step(
+        self, gradient: Any, states: tuple[Any, ...], iterations: Any
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Returns the direction of an update without weight decay, and the new state.
+
+        For Adam, these are `m / (sqrt(v) + epsilon)`, with bias-corrected moments if enabled, and
+        both moments. Another optimizer overrides this method and `state_names`.
+        """
+        m, v = states
+        m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
+        v = self.beta_2 * v + (1.0 - self.beta_2) * ops.square(gradient)
+        states = m, v
         if self.bias_correction:
             t = ops.cast(iterations + 1, "float32")
             m = m / ops.cast(_one_minus_power(self.beta_1, t), m.dtype)
             v = v / ops.cast(_one_minus_power(self.beta_2, t), v.dtype)
-        return m / (ops.sqrt(v) + self.epsilon)
+        return m / (ops.sqrt(v) + self.epsilon), states
 
-    def _as_state(self, moment: Any, site: int) -> Any:
-        """Casts a moment to the state dtype; `site` selects the random bits of the moment."""
+    def _as_state(self, value: Any, site: int) -> Any:
+        """Casts a value to the state dtype; `site` selects the random bits of the rounding."""
         if self.state_dtype == "float32":
-            return moment
+            return value
         step = ops.reshape(ops.cast(self.iterations, "int32"), (1,))
-        return round_stochastically(moment, site_key(step, site))
+        return round_stochastically(value, site_key(step, site))
 
     def _adapt(self, update: Any, variable: Any) -> Any:
         """Returns the update of a variable with weight decay; Lamb overrides this to rescale it."""
@@ -355,15 +362,19 @@ class Lamb(AdamWeightDecay):
     def _adapt(self, update: Any, variable: Any) -> Any:
         size = ops.norm(variable)
         length = ops.norm(update)
-        known = ops.logical_and(size > 0, length > 0)
+        nonzero = ops.logical_and(size > 0, length > 0)
         # The inner `where` prevents a 0 / 0 in the branch that is not selected.
-        return update * ops.where(known, size / ops.where(known, length, 1.0), 1.0)
+        return update * ops.where(nonzero, size / ops.where(nonzero, length, 1.0), 1.0)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""
         config = super().get_config()
         del config["bias_correction"]  # always on
         return config
+
+
+# The optimizers of pre-training by the value of --optimizer.
+OPTIMIZERS: dict[str, type[AdamWeightDecay]] = {"adamw": AdamWeightDecay, "lamb": Lamb}
 
 
 def layer_decay_multipliers(decay: float, num_hidden_layers: int) -> list[tuple[str, float]]:

@@ -15,7 +15,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import keras
@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shorten
 from keras_bert.files import locked, package_versions, read_json, write_json
 from keras_bert.training.checkpoint import PREFIX
 from keras_bert.training.cluster import (
@@ -33,7 +33,7 @@ from keras_bert.training.cluster import (
     num_workers,
     worker_index,
 )
-from keras_bert.training.metrics import BOARD, METRICS
+from keras_bert.training.log import BOARD, METRICS
 
 RUN_FILE, RESULTS = "run.json", "results.json"
 _PACKAGES = ("tensorflow", "jax", "keras", "numpy")
@@ -55,32 +55,25 @@ def is_finished(
     Raises:
         InputError: the run has other settings, or the workers do not share the directory.
     """
-    last, message = "", ""
-    if worker_index(strategy) == 0:
+    names, message = [], ""
+    if worker_index(strategy) == 0 and (output_dir / RUN_FILE).exists():
         try:
-            last = _last_file(output_dir, settings)
+            _check_same_settings(output_dir, settings)
+            names = [name for name in (RUN_FILE, RESULTS) if (output_dir / name).exists()]
         except InputError as error:
             message = str(error)
-    last, message = gather(strategy, [last, message])[0]
+    names, message = gather(strategy, [names, message])[0]
     if message:
         raise InputError(message)
-    if last:
-        _check_all_find(strategy, output_dir / last)
-    return last == RESULTS
+    if names:
+        _check_all_find(strategy, output_dir / names[-1])
+    return RESULTS in names
 
 
 def log_finished(output_dir: Path, is_part: bool = False) -> None:
     """Logs that a run is finished. Unless `is_part`, also logs how to start a new run."""
     remedy = "" if is_part else " (use another folder for a new run)"
     logging.info("%s is finished; nothing to do%s", output_dir, remedy)
-
-
-def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
-    """Returns the last file that this run wrote: "run.json", "results.json" or "" (a new run)."""
-    if not (output_dir / RUN_FILE).exists():
-        return ""
-    _check_same_settings(output_dir, settings)
-    return RESULTS if (output_dir / RESULTS).exists() else RUN_FILE
 
 
 @contextlib.contextmanager
@@ -99,74 +92,66 @@ def running(
             shared by all workers.
         KeyboardInterrupt: Ctrl-C ended the block; the message has the step of the last checkpoint.
     """
-    with convert_lost_worker_errors(strategy), _with_last_checkpoint(output_dir):
-        if worker_index(strategy):
-            with tempfile.TemporaryDirectory() as folder:
-                _check_one_folder(strategy, output_dir)
-                yield Path(folder)
-        else:
-            in_use = f"{output_dir}: another process is using this folder"
-            with (
-                _without_empty_folder(output_dir),
-                locked(output_dir / _LOCK, in_use),
-                _without_files_of_failed_start(output_dir),
-            ):
-                # Checked again: another run may have started and ended since `is_finished`.
-                _last_file(output_dir, settings)
-                _write_record(output_dir, settings)
-                _check_one_folder(strategy, output_dir)
-                yield output_dir
+    with convert_lost_worker_errors(strategy):
+        try:
+            if worker_index(strategy):
+                with tempfile.TemporaryDirectory() as folder:
+                    _check_one_folder(strategy, output_dir)
+                    yield Path(folder)
+            else:
+                with _locked(output_dir):
+                    # Checked again: another run may have started and ended since `is_finished`.
+                    _check_same_settings(output_dir, settings)
+                    _write_record(output_dir, settings)
+                    _check_one_folder(strategy, output_dir)
+                    yield output_dir
+        except KeyboardInterrupt as interrupt:
+            checkpoints = [*output_dir.rglob(f"checkpoints/{PREFIX}*")]  # also of parts of the run
+            if interrupt.args or not checkpoints:
+                raise
+            last = max(checkpoints, key=lambda path: (path.stat().st_mtime_ns, path.name))
+            step = int(last.name.removeprefix(PREFIX))
+            raise KeyboardInterrupt(
+                f"the checkpoint of step {step} is saved in {last.parent}"
+            ) from interrupt
         all_sum(strategy)(np.zeros([1]))  # Waits for the files of worker 0.
 
 
 @contextlib.contextmanager
-def _with_last_checkpoint(output_dir: Path) -> Iterator[None]:
-    """Adds the last checkpoint, also that of a part of the run, to a KeyboardInterrupt."""
+def _locked(output_dir: Path) -> Iterator[None]:
+    """Locks the directory; a new run that fails before it logs or saves leaves no files."""
+    existed = output_dir.exists()
     try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        checkpoints = [*output_dir.rglob(f"checkpoints/{PREFIX}*")]
-        if interrupt.args or not checkpoints:
-            raise
-        last = max(checkpoints, key=lambda path: (path.stat().st_mtime_ns, path.name))
-        step = int(last.name.removeprefix(PREFIX))
-        raise KeyboardInterrupt(
-            f"the checkpoint of step {step} is saved in {last.parent}"
-        ) from interrupt
-
-
-@contextlib.contextmanager
-def _without_empty_folder(folder: Path) -> Iterator[None]:
-    """Deletes a folder that did not exist before the block and is empty after an InputError."""
-    existed = folder.exists()
-    try:
-        yield
+        with locked(output_dir / _LOCK, f"{output_dir}: another process is using this folder"):
+            before = {*os.listdir(output_dir)}
+            try:
+                yield
+            except InputError:
+                _remove_failed_start(output_dir, {*os.listdir(output_dir)} - before)
+                raise
     except InputError:
         if not existed:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+            with contextlib.suppress(OSError):  # It is not empty.
+                output_dir.rmdir()
         raise
 
 
-@contextlib.contextmanager
-def _without_files_of_failed_start(output_dir: Path) -> Iterator[None]:
-    """Deletes the files of a new run that raises an InputError before it logs or saves anything."""
-    before = {*os.listdir(output_dir)}
-    try:
-        yield
-    except InputError:
-        created = {*os.listdir(output_dir)} - before
-        checkpoints, metrics = output_dir / "checkpoints", output_dir / METRICS
-        has_saved = created - {RUN_FILE, BOARD, checkpoints.name, METRICS}
-        has_saved = has_saved or (checkpoints.exists() and any(checkpoints.iterdir()))
-        has_logged = metrics.exists() and metrics.stat().st_size
-        if RUN_FILE in created and not (has_saved or has_logged):
-            for path in (output_dir / name for name in created):
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
-        raise
+def _remove_failed_start(output_dir: Path, created: set[str]) -> None:
+    """Deletes the names `created` by a new run, unless it has logged or saved anything."""
+    checkpoints, metrics = output_dir / "checkpoints", output_dir / METRICS
+    has_saved = created - {RUN_FILE, BOARD, checkpoints.name, METRICS}
+    has_saved = has_saved or (checkpoints.exists() and any(checkpoints.iterdir()))
+    has_logged = metrics.exists() and metrics.stat().st_size
+    if RUN_FILE not in created or has_saved or has_logged:
+        return
+    for path in (output_dir / name for name in created):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+# --- a folder that all workers share ---
 
 
 def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> None:
@@ -191,12 +176,13 @@ def _check_all_find(strategy: tf.distribute.Strategy, path: Path) -> None:
     """Raises an InputError if a worker does not see a file of worker 0 in the run directory."""
     if num_workers(strategy) == 1:
         return
-    found = gather(strategy, [str(path.parent.absolute()), _becomes_visible(path)])
-    for other, (folder, there) in enumerate(found):
-        if not there:
+    folders = gather(strategy, [str(path.parent.absolute()), _becomes_visible(path)])
+    for worker, (folder, is_visible) in enumerate(folders):
+        if not is_visible:
             raise InputError(
-                f"--output_dir is {found[0][0]} on worker 0 and {folder} on worker {other}, where "
-                "the files of worker 0 are not visible; expected one folder that all workers share"
+                f"--output_dir is {folders[0][0]} on worker 0 and {folder} on worker {worker}, "
+                "where the files of worker 0 are not visible; expected one folder that all workers "
+                "share"
             )
 
 
@@ -216,27 +202,40 @@ def _becomes_visible(path: Path) -> bool:
 
 
 def _check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> None:
-    """Raises an InputError with all differences if the run in a directory has other settings.
+    """Raises an InputError with all differences if the directory has a run with other settings.
 
     A setting that the record does not have, because an earlier version of the package wrote it, was
     off.
     """
     run_file = output_dir / RUN_FILE
-    settings = json.loads(json.dumps(settings))
-    old = read_json(run_file).get("settings")
-    if not isinstance(old, dict):
+    if not run_file.exists():
+        return
+    record, settings = read_json(run_file), flat(json.loads(json.dumps(settings)))
+    if not isinstance(record.get("settings"), dict):
         raise InputError(f"{run_file}: has no settings; expected the record of a run")
-    old, settings = flat(old), flat(settings)
+    old = flat(record["settings"])
     changed = [
-        f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
+        f"{name} was {_short(old.get(name))} and is now {_short(settings.get(name))}"
         for name in sorted(set(old) | set(settings))
         if old.get(name) != settings.get(name) and not (name not in old and settings[name] is False)
     ]
-    if changed:
-        raise InputError(
-            f"{output_dir}: contains a run with other settings: {'; '.join(changed)}; expected the "
-            "same settings to resume it, or another --output_dir"
-        )
+    if not changed:
+        return
+    version, now = (
+        (used if isinstance(used, dict) else {}).get("keras_bert")
+        for used in (record.get("versions"), package_versions(_PACKAGES))
+    )
+    of_version = with_version = ""
+    if version and version != now:
+        of_version, with_version = f" of keras_bert {version}", f" (with {version}, not {now})"
+    raise InputError(
+        f"{output_dir}: contains a run{of_version} with other settings: {'; '.join(changed)}; "
+        f"expected the same settings to resume it{with_version}, or another --output_dir"
+    )
+
+
+def _short(value: object) -> str:
+    return shorten(json.dumps(value))
 
 
 def flat(settings: Mapping[str, object]) -> dict[str, object]:
@@ -263,31 +262,20 @@ def _write_record(output_dir: Path, settings: Mapping[str, object]) -> None:
     later = record.get("resumed_with", [])
     used = [record.get("versions"), *(later if isinstance(later, list) else [])]
     used = [versions for versions in used if isinstance(versions, dict)]
-    if used:
-        if _differences([*used, now]) and now not in used:
-            write_json(path, record | {"resumed_with": [*used[1:], now]})
-        _warn_of_versions(output_dir, [*used, now])
-
-
-def _warn_of_versions(output_dir: Path, used: Sequence[Mapping[str, str]]) -> None:
-    if different := _differences(used):
-        logging.warning(
-            "%s: parts of this run used different versions of packages, from the first to the "
-            "last: %s; the results may differ from those of a run with one version. Install the "
-            "first version of each package to get the same results as an uninterrupted run",
-            output_dir,
-            ", ".join(f"{name} {' and '.join(found)}" for name, found in different.items()),
-        )
-
-
-def _differences(used: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Returns {package: versions in the order of their use} of packages with several versions."""
-    names = [
-        "keras_bert",
-        *(name for name in _PACKAGES if name != "jax" or keras.backend.backend() == "jax"),
-    ]
-    found = {
-        name: list(dict.fromkeys(str(versions[name]) for versions in used if name in versions))
+    names = [name for name in now if name != "jax" or keras.backend.backend() == "jax"]
+    by_name = {
+        name: list(dict.fromkeys(str(each[name]) for each in [*used, now] if name in each))
         for name in names
     }
-    return {name: versions for name, versions in found.items() if len(versions) > 1}
+    different = [f"{name} {' and '.join(each)}" for name, each in by_name.items() if len(each) > 1]
+    if not (used and different):
+        return
+    if now not in used:
+        write_json(path, record | {"resumed_with": [*used[1:], now]})
+    logging.warning(
+        "%s: parts of this run used different versions of packages, from the first to the last: "
+        "%s; the results may differ from those of a run with one version. Install the first "
+        "version of each package to get the same results as an uninterrupted run",
+        output_dir,
+        ", ".join(different),
+    )

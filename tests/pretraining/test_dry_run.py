@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.pretraining.recipe import Phase
-from keras_bert.pretraining.run import PhaseRun, dry_run, estimate
+from keras_bert.pretraining.dry_run import dry_run, estimate
+from keras_bert.pretraining.run import Phase
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings
 
@@ -22,12 +22,7 @@ def run_of(config="base", length=128, predictions=20, **changes):
     training = TrainingSettings(num_train_steps=10, train_batch_size=8)
     of_training = {name: v for name, v in changes.items() if hasattr(training, name)}
     of_settings = {name: v for name, v in changes.items() if name not in of_training}
-    return PhaseRun(
-        Phase("own.toml", 1, {}, {}),
-        replace(settings, **of_settings),
-        replace(training, **of_training),
-        {},
-    )
+    return Phase(replace(settings, **of_settings), replace(training, **of_training))
 
 
 def cost(*args, devices=1, **changes):
@@ -89,7 +84,7 @@ def test_memory_scales_with_model_batch_and_precision():
 
 
 def test_too_large_length_is_rejected_before_anything_is_printed():
-    longer = replace(run_of(length=513), phase=Phase("own.toml", 2, {}, {}))
+    longer = replace(run_of(length=513), title="own.toml: phase 2")
     message = r"own\.toml: phase 2: --max_seq_length=513, but .* max_position_embeddings 512"
     with pytest.raises(InputError, match=message):
         dry_run([run_of(), longer], tf.distribute.get_strategy())

@@ -1,7 +1,6 @@
 """Record files: selection, manifests and shapes; the damaged record of an error."""
 
 import json
-import os
 
 import pytest
 import tensorflow as tf
@@ -49,7 +48,6 @@ def test_folder_gives_the_files_in_its_manifest_and_others_on_request(tmp_path):
     assert find_record_files(folder) == [RecordFiles(folder, ["b.tfrecord"], MANIFEST)]
     (found,) = find_record_files(folder, include_unlisted=True)
     assert found.names == ["b.tfrecord", "a.tfrecord"]
-    assert found.vocab_file() == os.path.join(folder, "vocab.txt")
 
 
 def test_glob_skips_files_and_folders_without_records(tmp_path):
@@ -92,14 +90,24 @@ def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
 def test_manifest_without_a_required_field_is_rejected(tmp_path, name):
     manifest = {key: value for key, value in MANIFEST.items() if key != name}
     folder = make(tmp_path / "a", manifest)
-    with pytest.raises(InputError, match=rf"a/manifest\.json: not a manifest .*{name}"):
+    with pytest.raises(
+        InputError, match=rf"a/manifest\.json: not a manifest .*: {name} is None; expected"
+    ):
         find_record_files(str(folder))
 
 
-@pytest.mark.parametrize("change", [{"settings": {}}, {"shards": [SHARD | {"rows": "3"}]}])
-def test_manifest_with_invalid_fields_is_rejected(tmp_path, change):
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"settings": {}}, "settings.do_lower_case"),
+        ({"shards": [SHARD, SHARD | {"rows": "3"}]}, r"shards\[1\].rows"),
+    ],
+)
+def test_manifest_with_invalid_fields_is_rejected(tmp_path, change, name):
     folder = make(tmp_path / "a", MANIFEST | change)
-    with pytest.raises(InputError, match=r"a/manifest\.json: not a manifest"):
+    with pytest.raises(
+        InputError, match=rf"a/manifest\.json: not a manifest .*: {name} is .*; expected"
+    ):
         find_record_files(str(folder))
 
 
@@ -117,7 +125,7 @@ def test_manifest_with_invalid_fields_is_rejected(tmp_path, change):
 def test_manifest_with_an_invalid_setting_is_rejected(tmp_path, change, message):
     settings = MANIFEST["settings"] | change
     folder = make(tmp_path / "a", MANIFEST | {"settings": settings})
-    with pytest.raises(InputError, match=rf"a/manifest\.json: {message}"):
+    with pytest.raises(InputError, match=rf"a/manifest\.json: .*: settings\.{message}"):
         find_record_files(str(folder))
 
 
@@ -125,12 +133,35 @@ def test_manifest_with_an_invalid_setting_is_rejected(tmp_path, change, message)
 def test_manifest_of_another_version_is_rejected(tmp_path, change):
     folder = make(tmp_path / "a", MANIFEST | change)
     with pytest.raises(
-        InputError, match=r"expected format and version \('keras_bert.pretraining', "
+        InputError, match=r"(version is 3|format is 'theirs'); expected one of (2|ker)"
     ):
         find_record_files(str(folder))
 
 
+def test_files_of_two_lengths_are_rejected_with_both(tmp_path, write_records):
+    write_records(tmp_path / "a.tfrecord", 2, length=16)
+    write_records(tmp_path / "b.tfrecord", 2, length=32)
+    message = r"b\.tfrecord: .* is \(32, 3\); expected \(16, 3\), as in .*a\.tfrecord"
+    with pytest.raises(InputError, match=message):
+        find_records(str(tmp_path / "*.tfrecord"))
+
+
 # --- damaged records ---
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: b"", "empty"),
+        (lambda content: content[:-7], "is truncated: record 4"),
+        (lambda content: b"a text file, which is longer than a record's header\n", "is truncated"),
+    ],
+)
+def test_file_that_is_not_a_whole_tfrecord_is_rejected(tmp_path, write_records, damage, message):
+    path = write_records(tmp_path / "a.tfrecord", 5)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=rf"a\.tfrecord.* {message}"):
+        find_records(str(path))
 
 
 def read(path, vocab_size=50):

@@ -5,8 +5,8 @@ import json
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -17,11 +17,11 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.inputs import find_inputs
-from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
-from keras_bert.training.objective import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(
@@ -36,7 +36,12 @@ CONFIG = BertConfig(
 
 def make_dataset(folder, write_records, words="word", length=16):
     """Writes a folder like the data tool: records, vocabulary and manifest."""
-    path = write_records(folder / "records-00000-of-00001.tfrecord", 12, length=length)
+    path = write_records(
+        folder / "records-00000-of-00001.tfrecord",
+        12,
+        length=length,
+        predictions=min(3, length // 4),
+    )
     vocab = "".join(
         f"{token}\n" for token in [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]
     )
@@ -51,7 +56,7 @@ def make_dataset(folder, write_records, words="word", length=16):
             "next_sentence": "random",
             "dynamic": False,
             "pack": False,
-            "max_predictions_per_seq": 3,
+            "max_predictions_per_seq": min(3, length // 4),
             "masked_lm_prob": 0.15,
         },
         "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
@@ -82,26 +87,14 @@ def config_file(tmp_path):
 
 
 def run(tmp_path, steps=2, **settings):
-    settings = {name: str(value) for name, value in settings.items()}
-    return pretrain(
-        PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings),
-        TrainingRun(
-            TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False),
-            make_strategy(),
-            tmp_path / "out",
-        ),
-    )
+    settings = {n: str(v) if isinstance(v, Path) else v for n, v in settings.items()}
+    settings = PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings)
+    return pretrain([phase(settings, steps)], make_strategy(), tmp_path / "out")
 
 
-@pytest.mark.slow
-def test_model_directory_has_the_vocabulary_and_casing_of_the_records(
-    tmp_path, records, config_file
-):
-    results = run(tmp_path, input_file=records, eval_file=records, bert_config=config_file)
-    assert set(results) >= {"loss", "masked_lm_accuracy", "next_sentence_accuracy"}
-    model = tmp_path / "out" / "model"
-    assert (model / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
-    assert json.loads((model / "tokenizer_config.json").read_text())["do_lower_case"] is False
+def phase(settings, steps=1):
+    training = TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False)
+    return Phase(settings, training)
 
 
 @pytest.mark.slow
@@ -115,8 +108,7 @@ def test_bias_correction_makes_the_first_step_one_learning_rate(tmp_path, record
             bias_correction=corrected,
             do_eval=False,
         )
-        training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
-        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / name))
+        pretrain([phase(settings)], make_strategy(), tmp_path / name)
         return load_file(tmp_path / name / "checkpoints/step-00000001/model.safetensors")
 
     start = weights("start", 0.0, corrected=False)
@@ -150,29 +142,109 @@ def test_run_without_a_checkpoint_logs_that_it_starts_again(tmp_path, records, c
     assert message in caplog.text
 
 
-@pytest.mark.slow
-def test_bundled_config_uses_the_vocabulary_size_of_the_records(tmp_path, records):
-    run(tmp_path, steps=1, input_file=records, bert_config="tiny")
-    config = json.loads((tmp_path / "out" / "model" / "config.json").read_text())
-    assert (config["vocab_size"], config["hidden_size"]) == (50, 128)
+def damage(shard):
+    shard.write_bytes(shard.read_bytes()[:-1])
 
 
-def test_config_file_with_another_vocabulary_size_is_rejected(tmp_path, records, config_file):
-    replace(CONFIG, vocab_size=60).to_json(config_file)
-    with pytest.raises(InputError, match="has 50 tokens, but vocab_size in the config is 60"):
-        run(tmp_path, input_file=records, bert_config=config_file)
+@pytest.fixture
+def other(tmp_path, write_records):
+    """Returns a function that makes further records."""
+    return lambda **changes: make_dataset(tmp_path / "other", write_records, **changes)
+
+
+# What is wrong: a function of the records, the config file and `other`, which returns the settings
+# of the run that differ; and the message.
+INVALID = {
+    "vocabulary size": (
+        lambda records, config, other: replace(CONFIG, vocab_size=60).to_json(config),
+        "has 50 tokens, but vocab_size in the config is 60",
+    ),
+    "held-out vocabulary": (
+        lambda records, config, other: {"eval_file": other(words="Wort")},
+        r"other.vocab\.txt: its vocabulary differs .* line 6 is 'Wort0', not 'word0'",
+    ),
+    "vocabularies": (
+        lambda records, config, other: {"input_file": f"{records},{other(words='Wort')}"},
+        "records/vocab.txt: the sha256 of the vocabulary is .*, as in .*other/vocab.txt",
+    ),
+    "casing": (
+        lambda records, config, other: {
+            "input_file": f"{records},{change_settings(other(), do_lower_case=True)}"
+        },
+        "records: do_lower_case is False; expected True, as in .*other",
+    ),
+    "casing of the flag": (
+        lambda records, config, other: {"do_lower_case": True},
+        "records: do_lower_case is False; expected True, as in --do_lower_case",
+    ),
+    "type of a tokenizer setting": (
+        lambda records, config, other: change_settings(records, strip_accents="no"),
+        "manifest.json: strip_accents is 'no'; expected true or false",
+    ),
+    "length": (
+        lambda records, config, other: {"input_file": other(length=32)},
+        "max_seq_length 32, but the model has only 16 positions",
+    ),
+    "length of the flag": (
+        lambda records, config, other: {"max_seq_length": 32},
+        "tfrecord: max_seq_length is 16; expected 32, as in --max_seq_length",
+    ),
+    "damaged shard": (
+        lambda records, config, other: damage(records / "records-00000-of-00001.tfrecord"),
+        r"records-00000-of-00001\.tfrecord: is damaged: it has",
+    ),
+    "no records": (
+        lambda records, config, other: {"input_file": config.parent / "none"},
+        "no record files match",
+    ),
+    "export without vocabulary": (
+        lambda records, config, other: (records / "manifest.json").unlink() or {"export": True},
+        "--export: .*tfrecord has no vocabulary; expected a --vocab_file",
+    ),
+    "export of short records": (
+        lambda records, config, other: {"input_file": other(length=4), "export": True},
+        "--export: .* has max_seq_length 4; expected at least 5",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_inputs_that_do_not_match_are_rejected_before_training(
+    tmp_path, records, config_file, other, name
+):
+    change, message = INVALID[name]
+    changes = change(records, config_file, other)
+    settings = {"input_file": records} | (changes if isinstance(changes, dict) else {})
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, bert_config=config_file, **settings)
     assert not (tmp_path / "out").exists()
 
 
-def test_held_out_records_of_another_vocabulary_are_rejected(
-    tmp_path, records, config_file, write_records
-):
-    other = make_dataset(tmp_path / "other", write_records, words="Wort")
-    with pytest.raises(
-        InputError,
-        match=r"other.vocab\.txt: its vocabulary differs .* line 6 is 'Wort0', not 'word0'",
-    ):
-        run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
+def test_foreign_file_at_the_model_path_is_rejected_before_training(tmp_path, records, config_file):
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "model" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_bundled_config_uses_the_vocabulary_size_of_the_records(records):
+    config = find_inputs(PretrainingSettings(str(records), bert_config="tiny")).config
+    assert (config.vocab_size, config.hidden_size) == (50, 128)
+
+
+@pytest.mark.slow
+def test_changed_inputs_are_rejected(tmp_path, records, config_file):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
+    with pytest.raises(InputError, match=r"config\.hidden_dropout_prob was 0\.1 and is now 0\.5"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    CONFIG.to_json(config_file)
+    manifest = json.loads((records / "manifest.json").read_text())
+    manifest["shards"][0]["sha256"] = "another"
+    (records / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="data_fingerprint was"):
+        run(tmp_path, input_file=records, bert_config=config_file)
 
 
 @pytest.mark.slow
@@ -205,31 +277,12 @@ def set_vocab(folder, tokens):
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_two_folders_of_records_must_share_a_vocabulary(
-    tmp_path, records, config_file, write_records
-):
-    other = make_dataset(tmp_path / "other", write_records, words="Wort")
-    message = "records: was created with a different vocabulary than .*other; expected the same"
-    with pytest.raises(InputError, match=message):
-        run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
-
-
-def test_two_folders_of_records_must_share_a_casing(tmp_path, records, config_file, write_records):
-    other = make_dataset(tmp_path / "other", write_records)
-    manifest = json.loads((other / "manifest.json").read_text())
-    manifest["settings"]["do_lower_case"] = True
-    (other / "manifest.json").write_text(json.dumps(manifest))
-    message = "do_lower_case differs: .*other is True, .*records is False; expected the same"
-    with pytest.raises(InputError, match=message):
-        run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
-    assert not (tmp_path / "out").exists()
-
-
 def change_settings(folder, **settings):
-    """Changes settings in the manifest of records."""
+    """Changes settings in the manifest of records; returns their folder."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["settings"] |= settings
     (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
 
 
 @pytest.mark.slow
@@ -243,14 +296,14 @@ def test_records_and_checkpoint_must_share_the_tokenizer(
     (tmp_path / "out").rename(tmp_path / "first")
     change_settings(records, **{name: value})
     message = (
-        rf"{name} differs: .*records is {value}, .*first.model is {not value}; expected the same "
-        rf"value for records and model; create the records with --{name}={not value}$"
+        rf"first.model: {name} is {not value}; expected {value}, as in .*records; "
+        rf"create the records with --{name}={not value}$"
     )
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
     assert not (tmp_path / "out").exists()
     other = make_dataset(tmp_path / "other", write_records)
-    message = rf"{name} differs: .*records is {value}, .*other is {not value}; expected the same"
+    message = rf"other: {name} is {not value}; expected {value}, as in .*records"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
 
@@ -261,9 +314,11 @@ def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records
 ):
     change_settings(records, strip_accents=True, tokenize_chinese_chars=False)
     results = run(tmp_path, input_file=records, bert_config=config_file)
+    assert set(results) >= {"loss", "masked_lm_accuracy", "next_sentence_accuracy"}
     model = tmp_path / "out" / "model"
+    assert (model / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
     tokenizer = json.loads((model / "tokenizer_config.json").read_text())
-    assert tokenizer["strip_accents"] is True
+    assert (tokenizer["do_lower_case"], tokenizer["strip_accents"]) == (False, True)
     assert tokenizer["tokenize_chinese_chars"] is False
     assert (
         "cased tokens without accents. CJK ideographs are not" in (model / "README.md").read_text()
@@ -279,20 +334,10 @@ def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records
 def test_default_tokenizer_settings_resume_runs_of_earlier_versions(tmp_path, records, config_file):
     """Covers manifests with and without the settings, whose default values are not recorded."""
     settings = PretrainingSettings(str(records), bert_config=str(config_file))
-    before = find_inputs(settings, 1).record()
+    before = find_inputs(settings).record()
     assert not {"strip_accents", "tokenize_chinese_chars"} & {*before}
     change_settings(records, strip_accents=False, tokenize_chinese_chars=True)
-    assert find_inputs(settings, 1).record() == before
-
-
-@pytest.mark.parametrize("name", ["strip_accents", "tokenize_chinese_chars"])
-def test_tokenizer_setting_of_a_wrong_type_in_a_manifest_is_rejected(
-    tmp_path, records, config_file, name
-):
-    change_settings(records, **{name: "no"})
-    with pytest.raises(InputError, match=rf"manifest.json: {name} is 'no'; expected true or false"):
-        run(tmp_path, input_file=records, bert_config=config_file)
-    assert not (tmp_path / "out").exists()
+    assert find_inputs(settings).record() == before
 
 
 @pytest.mark.parametrize(("words", "is_lower"), [("word", True), ("Wort", False)])
@@ -305,36 +350,15 @@ def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
         str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
     )
     with caplog.at_level("INFO", "absl"):
-        assert find_inputs(settings, 1).tokenizer_settings == TokenizerSettings(is_lower)
+        assert find_inputs(settings).tokenizer_settings == TokenizerSettings(is_lower)
     message = f"inferred from the tokens of {vocab_file}: --do_lower_case={str(is_lower).lower()}"
     assert message in caplog.text
 
 
 def test_run_json_has_the_length_of_the_records(tmp_path, records, config_file):
     settings = PretrainingSettings(str(records), bert_config=str(config_file), max_seq_length=0)
-    record = find_inputs(settings, 20_000).record()
+    record = find_inputs(settings).record()
     assert (record["max_seq_length"], record["max_predictions_per_seq"]) == (16, 3)
-
-
-@pytest.mark.parametrize(
-    ("length", "has_vocab", "message"),
-    [
-        (
-            16,
-            False,
-            r"--export: .*a\.tfrecord has no vocabulary; expected a --vocab_file",
-        ),
-        (4, True, r"--export: .* has max_seq_length 4; expected at least 5"),
-    ],
-)
-def test_run_that_cannot_be_exported_is_rejected_before_training(
-    tmp_path, records, config_file, write_records, length, has_vocab, message
-):
-    path = write_records(tmp_path / "a.tfrecord", 4, length=length, predictions=1)
-    vocab_file = records / "vocab.txt" if has_vocab else ""
-    with pytest.raises(InputError, match=message):
-        run(tmp_path, input_file=path, bert_config=config_file, vocab_file=vocab_file, export=True)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
@@ -383,71 +407,16 @@ def test_starting_point_with_another_config_is_rejected(tmp_path, records, confi
 
 
 @pytest.mark.slow
-def test_run_starts_from_the_folder_of_an_earlier_run(tmp_path, records, config_file):
-    run(tmp_path, input_file=records, bert_config=config_file)
-    (tmp_path / "out").rename(tmp_path / "first")
-    keras.utils.set_random_seed(0)
-    run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
-    assert (tmp_path / "out" / "results.json").exists()
-
-
-def test_records_longer_than_the_positions_are_rejected(tmp_path, config_file, write_records):
-    records = make_dataset(tmp_path / "long", write_records, length=32)
-    with pytest.raises(InputError, match=r"max_seq_length 32, but the model has only 16 positions"):
-        run(tmp_path, input_file=records, bert_config=config_file)
-
-
-def test_shard_whose_size_differs_from_the_manifest_is_damaged(tmp_path, records, config_file):
-    shard = records / "records-00000-of-00001.tfrecord"
-    shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"records-00000-of-00001\.tfrecord: is damaged: it has"):
-        run(tmp_path, input_file=records, bert_config=config_file)
-
-
-def test_folder_without_records_is_rejected(tmp_path, config_file):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no record files match"):
-        run(tmp_path, input_file=tmp_path / "empty", bert_config=config_file)
-
-
-@pytest.mark.slow
-def test_changed_config_file_is_rejected(tmp_path, records, config_file):
-    run(tmp_path, input_file=records, bert_config=config_file)
-    replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
-    with pytest.raises(InputError, match=r"config\.hidden_dropout_prob was 0\.1 and is now 0\.5"):
-        run(tmp_path, input_file=records, bert_config=config_file)
-
-
-@pytest.mark.slow
-def test_changed_records_are_rejected(tmp_path, records, config_file):
-    run(tmp_path, input_file=records, bert_config=config_file)
-    manifest = json.loads((records / "manifest.json").read_text())
-    manifest["shards"][0]["sha256"] = "another"
-    (records / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="data_fingerprint was"):
-        run(tmp_path, input_file=records, bert_config=config_file)
-
-
-def test_records_whose_casing_differs_from_the_flag_are_rejected(tmp_path, records, config_file):
-    with pytest.raises(InputError, match="do_lower_case differs: --do_lower_case is True"):
-        pretrain(
-            PretrainingSettings(str(records), bert_config=str(config_file), do_lower_case=True),
-            TrainingRun(TrainingSettings(1, 4), make_strategy(), tmp_path / "out"),
-        )
-
-
-@pytest.mark.slow
 def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
     tmp_path, records, config_file
 ):
     run(tmp_path, input_file=records, bert_config=config_file)
     (tmp_path / "out").rename(tmp_path / "first")
     settings = PretrainingSettings(str(records), do_train=False, eval_batch_size=4)
-    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match="needs an --init_checkpoint"):
-        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
     settings = replace(settings, init_checkpoint=str(tmp_path / "first"))
-    results = pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+    results = pretrain([phase(settings)], make_strategy(), tmp_path / "out")
     assert "step" not in results
     assert results["loss"] > 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
@@ -460,9 +429,8 @@ def test_evaluation_batch_that_does_not_fit_in_memory_is_rejected(
     settings = PretrainingSettings(
         str(records), bert_config=str(config_file), num_warmup_steps=0, eval_batch_size=4096
     )
-    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match=r"--eval_batch_size=4096: 4096 rows of \d+ tokens need"):
-        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -485,9 +453,8 @@ def test_divergence_in_the_last_step_saves_no_model(tmp_path, records, config_fi
     settings = PretrainingSettings(
         str(records), bert_config=str(config_file), learning_rate=1e38, num_warmup_steps=0
     )
-    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match="inf or NaN"):
-        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
+        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
     assert not (tmp_path / "out" / "model").exists()
     assert not (tmp_path / "out" / "results.json").exists()
 
@@ -508,11 +475,3 @@ def test_loss_that_is_not_finite_in_the_first_step_leaves_no_files(tmp_path, rec
     assert "no weight has been updated yet; expected" in str(caught.value)
     assert "learning_rate" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_foreign_file_at_the_model_path_is_rejected_before_training(tmp_path, records, config_file):
-    (tmp_path / "out" / "model").mkdir(parents=True)
-    (tmp_path / "out" / "model" / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"notes\.txt"):
-        run(tmp_path, input_file=records, bert_config=config_file)
-    assert not (tmp_path / "out" / "run.json").exists()

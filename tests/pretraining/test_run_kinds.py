@@ -1,6 +1,7 @@
-"""Tests end-to-end pre-training on records of every kind, and on one or more devices."""
+"""Tests end-to-end pre-training on records of every kind, for each objective and on devices."""
 
 import json
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -14,12 +15,13 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import RecordSource, training_batches
+from keras_bert.pretraining.inputs import find_inputs
 from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.pretraining.records import find_records
-from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.objective import TrainingRun, TrainingSettings, TrainState
+from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
@@ -35,21 +37,28 @@ CONFIG = BertConfig(
 UNPREDICTED = ("bert.pooler.", "cls.seq_relationship.")
 
 
-def run(tmp_path, records, held_out=None, out="out", steps=3, optimizer="adamw"):
-    CONFIG.to_json(tmp_path / "config.json")
-    training = TrainingSettings(
-        num_train_steps=steps, train_batch_size=4, save_checkpoints_steps=2, jit_compile=False
-    )
+def make_settings(folder, records, **changes):
+    CONFIG.to_json(folder / "config.json")
     settings = PretrainingSettings(
         input_file=str(records),
-        eval_file=str(held_out or records),
-        bert_config=str(tmp_path / "config.json"),
+        eval_file=str(records),
+        bert_config=str(folder / "config.json"),
         num_warmup_steps=0,
         learning_rate=1e-2,
         eval_batch_size=4,
-        optimizer=optimizer,
     )
-    return pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / out))
+    return replace(settings, **changes)
+
+
+def run(tmp_path, records, out="out", steps=3, **changes):
+    training = TrainingSettings(
+        num_train_steps=steps,
+        train_batch_size=4,
+        save_checkpoints_steps=max(2, steps // 2),
+        jit_compile=False,
+    )
+    phase = Phase(make_settings(tmp_path, records, **changes), training)
+    return pretrain([phase], make_strategy(), tmp_path / out)
 
 
 @pytest.mark.slow
@@ -70,22 +79,37 @@ def test_run_trains_and_evaluates_on_records_of_any_kind(tmp_path, write_dataset
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "pack"), [("adamw", True), ("lamb", False)])
-def test_metrics_without_next_sentences_do_not_include_them(
-    tmp_path, write_dataset, pack, optimizer
-):
-    records = write_dataset(tmp_path / "records", next_sentence="none", pack=pack)
-    results = run(tmp_path, records, optimizer=optimizer)
-    assert not [name for name in results if "next_sentence" in name]
-    assert results["loss"] == results["masked_lm_loss"]
-    lines = (tmp_path / "out" / "metrics.jsonl").read_text()
-    assert "masked_lm_loss" in lines
-    assert "next_sentence" not in lines
+@pytest.mark.parametrize(
+    ("kind", "changes", "prediction"),
+    [
+        ({"next_sentence": "none", "pack": True}, {}, "masked_lm"),
+        ({"next_sentence": "none"}, {"optimizer": "lamb"}, "masked_lm"),
+        ({}, {"objective": "mlm"}, "masked_lm"),
+        ({}, {"objective": "ltr"}, "next_token"),
+    ],
+    ids=str,
+)
+def test_run_without_next_sentences(tmp_path, write_dataset, kind, changes, prediction):
+    steps = 30 if prediction == "next_token" else 3
+    results = run(tmp_path, write_dataset(tmp_path / "records", **kind), steps=steps, **changes)
+    assert results.keys() == {
+        *("step", "loss", f"{prediction}_loss", f"{prediction}_accuracy"),
+        *(f"unigram_{prediction}_loss", f"unigram_{prediction}_accuracy"),
+    }
+    assert results["loss"] == results[f"{prediction}_loss"]
+    if prediction == "next_token":
+        assert results["loss"] < 0.95 * results["unigram_next_token_loss"]
+    out = tmp_path / "out"
+    assert "next_sentence" not in (out / "metrics.jsonl").read_text()
+    record = json.loads((out / "run.json").read_text())["settings"]
+    assert record["objective"] == changes.get("objective", "mlm")
+    config = json.loads((out / "model" / "config.json").read_text())
+    assert config.get("is_decoder", False) == (prediction == "next_token")
     # The parts without a loss keep their initial weights, for the task that needs them.
     keras.utils.set_random_seed(PretrainingSettings.random_seed)
     save_model_directory(tmp_path / "untrained", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     untrained = load_file(tmp_path / "untrained" / "model.safetensors")
-    for name, value in load_file(tmp_path / "out" / "model" / "model.safetensors").items():
+    for name, value in load_file(out / "model" / "model.safetensors").items():
         assert np.array_equal(value, untrained[name]) == name.startswith(UNPREDICTED), name
 
 
@@ -93,14 +117,16 @@ def test_metrics_without_next_sentences_do_not_include_them(
 def test_held_out_records_may_differ_in_packing_and_masking(tmp_path, write_dataset):
     records = write_dataset(tmp_path / "records", dynamic=True, pack=True)
     held_out = write_dataset(tmp_path / "held_out", corpus_seed=1)
-    assert run(tmp_path, records, held_out)["next_sentence_accuracy"] > 0
+    assert run(tmp_path, records, eval_file=str(held_out))["next_sentence_accuracy"] > 0
 
 
 def test_held_out_records_with_another_next_sentence_are_rejected(tmp_path, write_dataset):
     records = write_dataset(tmp_path / "records")
     held_out = write_dataset(tmp_path / "held_out", next_sentence="order")
-    with pytest.raises(InputError, match=r"held_out.* next_sentence order; expected random"):
-        run(tmp_path, records, held_out)
+    with pytest.raises(
+        InputError, match=r"held_out.* next_sentence is order; expected random, as in .*records"
+    ):
+        run(tmp_path, records, eval_file=str(held_out))
     assert not (tmp_path / "out").exists()
 
 
@@ -162,3 +188,50 @@ def test_packed_rows_train_equally_on_two_devices_and_in_micro_batches(
             np.testing.assert_allclose(b, a, rtol=1e-5)
         for a, b in zip(one[0], other[0], strict=True):
             np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+# --- objectives ---
+
+
+@pytest.fixture
+def settings(tmp_path, write_dataset):
+    return make_settings(tmp_path, write_dataset(tmp_path / "records", documents=8), eval_file="")
+
+
+@pytest.mark.parametrize(
+    ("kind", "objective"), [({}, "mlm_nsp"), ({"next_sentence": "none"}, "mlm")]
+)
+def test_default_objective_follows_the_records(settings, tmp_path, write_dataset, kind, objective):
+    data = write_dataset(tmp_path / "other", documents=8, **kind)
+    assert find_inputs(replace(settings, input_file=str(data))).objective == objective
+
+
+def test_missing_next_sentences_are_rejected(settings, tmp_path, write_dataset):
+    data = write_dataset(tmp_path / "other", documents=8, next_sentence="none")
+    with pytest.raises(InputError, match=r"^--objective=mlm_nsp: .*next_sentence none; expected"):
+        find_inputs(replace(settings, input_file=str(data), objective="mlm_nsp"))
+
+
+@pytest.mark.parametrize("flag", ["bert_config", "init_checkpoint"])
+def test_left_to_right_model_needs_the_left_to_right_objective(settings, tmp_path, flag):
+    causal = replace(CONFIG, is_decoder=True)
+    if flag == "bert_config":
+        causal.to_json(tmp_path / "config.json")
+        changed = replace(settings, bert_config=str(tmp_path / "config.json"))
+    else:
+        save_model_directory(tmp_path / "start", BertPretrainer(causal), ModelDescription(causal))
+        changed = replace(settings, bert_config="", init_checkpoint=str(tmp_path / "start"))
+    for objective in (None, "mlm"):
+        with pytest.raises(InputError, match=rf"^--{flag}=.* left-to-right .*--objective=ltr, got"):
+            find_inputs(replace(changed, objective=objective))
+    assert find_inputs(replace(changed, objective="ltr")).config == causal
+
+
+def test_bidirectional_model_is_trained_but_not_evaluated_left_to_right(settings, tmp_path):
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
+    changed = replace(settings, init_checkpoint=str(tmp_path / "start"), objective="ltr")
+    assert find_inputs(changed).config == replace(CONFIG, is_decoder=True)
+    with pytest.raises(
+        InputError, match=r"start is a bidirectional model; expected a left-to-right"
+    ):
+        find_inputs(replace(changed, do_train=False))

@@ -264,7 +264,7 @@ def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(folder, cal
         ({"learning_rate": "nan"}, "--learning_rate=nan: expected a finite number"),
         ({"input_file": "/nowhere/*.tfrecord"}, "no record files match '/nowhere/"),
         ({"output_dir": "setup.cfg/out"}, "setup.cfg/out.*cannot be written"),
-        ({"max_seq_length": 128}, "--max_seq_length=128: .*16"),
+        ({"max_seq_length": 128}, "max_seq_length is 16; expected 128, as in --max_seq_length"),
         ({"bert_config": "gigantic"}, "gigantic"),
         ({"bert_config": ""}, "--bert_config is missing"),
         ({"train_batch_size": 9, "gradient_accumulation_steps": 2}, "9.*2"),

@@ -9,13 +9,13 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from keras_bert.pretraining import run as run_module
-from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.decoding import write_predictions
 from keras_bert.tasks.ner.data import write_conll
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
-from keras_bert.training.objective import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.training.test_checkpoint import make, save
 
@@ -61,7 +61,7 @@ def run(small_disk, tmp_path, write_records):
         num_train_steps=3, train_batch_size=4, jit_compile=False, save_checkpoints_steps=2
     )
     folder = small_disk.path / "out"
-    return lambda: pretrain(settings, TrainingRun(training, make_strategy(), folder))
+    return lambda: pretrain([Phase(settings, training)], make_strategy(), folder)
 
 
 @pytest.mark.slow

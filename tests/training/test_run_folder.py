@@ -129,6 +129,15 @@ def test_changed_settings_are_rejected_with_all_differences(tmp_path):
         is_finished(tmp_path, {"learning_rate": 1}, ONE)
 
 
+def test_run_of_another_version_with_other_settings_is_named_with_the_version(tmp_path):
+    old = {"settings": {"files": ["a"] * 1000}, "versions": {"keras_bert": "0.1.0"}}
+    write_json(tmp_path / "run.json", old)
+    with pytest.raises(InputError, match=r"contains a run of keras_bert 0\.1\.0 with ") as caught:
+        is_finished(tmp_path, SETTINGS, ONE)
+    assert f"resume it (with 0.1.0, not {keras_bert.__version__}), or" in str(caught.value)
+    assert len(str(caught.value)) < 800
+
+
 def test_changed_nested_setting_is_named(tmp_path):
     write_json(tmp_path / "run.json", {"settings": {"phase-1": {"rate": 1, "flags": {"a": 2}}}})
     assert is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 2}}}, ONE) is False

@@ -21,7 +21,7 @@ import tensorflow as tf
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.files import write_json
 from keras_bert.pretraining import run as pretraining_run
-from keras_bert.pretraining.run import pretrain
+from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
@@ -31,7 +31,7 @@ from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.log import Summaries
 from keras_bert.training.loop import Stopping, check_weights
-from keras_bert.training.objective import TrainingRun, TrainingSettings
+from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import distribute, make_strategy
 from tests.tasks.fine_tuning.conftest import LabelTask, random_examples
 from tests.tasks.fine_tuning.test_run import sums_task
@@ -71,7 +71,7 @@ def pretraining(strategy, data, output_dir, training=TRAINING, record=None, **ch
         "eval_batch_size": 6,
     }
     settings = PretrainingSettings(**values | changes)
-    return pretrain(settings, TrainingRun(training, strategy, output_dir, record or {}))
+    return pretrain([Phase(settings, training, record or {})], strategy, output_dir)
 
 
 def fine_tuning(strategy, data, output_dir):
