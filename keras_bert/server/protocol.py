@@ -9,7 +9,6 @@ very large number of lists or objects are therefore rejected, and responses are 
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ _MAX_BRACKETS = 1 << 17  # maximum number of lists and objects in a body, which 
 _MAX_RANK = 32  # NumPy allows 64; JSON lists may be nested deeper.
 _STEP = 1 << 14  # maximum number of values that are converted in one step
 _INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64")
-_FLOATS = {"float": np.float32, "double": np.float64}
+_FLOATS = ("float", "double")
 _SCHEMA_FILE = Path(__file__).with_name("openapi.json")
 
 Arrays = dict[str, np.ndarray]
@@ -163,19 +162,10 @@ def to_array(value: Any, name: str, tensor: Input) -> np.ndarray:
     Raises:
         RestError: the lists are ragged, or a value has another type or is out of range.
     """
-    shape, leaves = [], [value]  # `leaves` are the values of the current level of nested lists.
-    while any(isinstance(leaf, list) for leaf in leaves):
-        size = len(leaves[0]) if isinstance(leaves[0], list) else -1
-        if not all(isinstance(leaf, list) and len(leaf) == size for leaf in leaves):
-            raise RestError(f"{name}: expected rows and lists of equal length")
-        shape.append(size)
-        if len(shape) > _MAX_RANK:
-            raise RestError(f"{name}: expected lists that are nested at most {_MAX_RANK} deep")
-        leaves = [element for leaf in leaves for element in leaf]
-    expected = tensor.shape
-    if expected is not None and (
-        len(shape) != len(expected)
-        or any(size not in (None, found) for size, found in zip(expected, shape, strict=True))
+    shape, leaves = _flatten(value, name)
+    expected = (None,) * len(shape) if tensor.shape is None else tensor.shape
+    if len(shape) != len(expected) or any(
+        limit not in (None, size) for limit, size in zip(expected, shape, strict=True)
     ):
         raise RestError(
             f"Input {name} has shape {_shape_text(shape)}; expected {_shape_text(expected)}"
@@ -188,13 +178,29 @@ def to_array(value: Any, name: str, tensor: Input) -> np.ndarray:
         try:
             parts.append(_convert(part, tensor.dtype))
         except (TypeError, OverflowError):
-            wrong = next(index for index in range(len(part)) if not _fits(part[index], tensor))
-            place = np.unravel_index(start + wrong, shape) if shape else ()
-            raise RestError(
-                f"{name}{''.join(f'[{int(index)}]' for index in place)}: {describe(part[wrong])}; "
-                f"expected {_expected_value(tensor.dtype)}"
-            ) from None
+            wrong = next(i for i, leaf in enumerate(part) if not _fits(leaf, tensor.dtype))
+            indices = np.unravel_index(start + wrong, shape) if shape else ()
+            position = name + "".join(f"[{int(index)}]" for index in indices)
+            kind = {
+                "string": 'a string, or bytes as {"b64": string in base 64}',
+                "bool": "true or false",
+            }.get(tensor.dtype, f"a number of type {tensor.dtype}")
+            raise RestError(f"{position}: {describe(part[wrong])}; expected {kind}") from None
     return np.concatenate(parts).reshape(shape)
+
+
+def _flatten(value: Any, name: str) -> tuple[list[int], list]:
+    """Returns the shape of nested lists, and their values that are not lists."""
+    shape, leaves = [], [value]
+    while any(isinstance(leaf, list) for leaf in leaves):
+        size = len(leaves[0]) if isinstance(leaves[0], list) else -1
+        if not all(isinstance(leaf, list) and len(leaf) == size for leaf in leaves):
+            raise RestError(f"{name}: expected rows and lists of equal length")
+        shape.append(size)
+        if len(shape) > _MAX_RANK:
+            raise RestError(f"{name}: expected lists that are nested at most {_MAX_RANK} deep")
+        leaves = [element for leaf in leaves for element in leaf]
+    return shape, leaves
 
 
 def _convert(values: list, dtype: str) -> np.ndarray:
@@ -207,18 +213,18 @@ def _convert(values: list, dtype: str) -> np.ndarray:
     if not set(map(type, values)) <= types:
         raise TypeError
     array = np.array(values, np.float64 if dtype in _FLOATS else dtype)
-    if dtype == "float":
-        with np.errstate(over="ignore"):
-            single = array.astype(np.float32)
-        if (np.isinf(single) & ~np.isinf(array)).any():
-            raise OverflowError
-        return single
-    return array
+    if dtype != "float":
+        return array
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    if (np.isinf(single) & ~np.isinf(array)).any():
+        raise OverflowError
+    return single
 
 
-def _fits(value: Any, tensor: Input) -> bool:
+def _fits(value: Any, dtype: str) -> bool:
     try:
-        _convert([value], tensor.dtype)
+        _convert([value], dtype)
     except (TypeError, OverflowError):
         return False
     return True
@@ -231,15 +237,9 @@ def _to_bytes(value: Any) -> bytes:
         if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
             encoded = value["b64"].rstrip("=")
             return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-    except (UnicodeEncodeError, binascii.Error, ValueError):
-        pass  # A lone surrogate, or not base 64.
+    except ValueError:  # A lone surrogate, or not base 64.
+        pass
     raise TypeError
-
-
-def _expected_value(dtype: str) -> str:
-    if dtype == "string":
-        return 'a string, or bytes as {"b64": string in base 64}'
-    return "true or false" if dtype == "bool" else f"a number of type {dtype}"
 
 
 def _shape_text(shape: Sequence[int | None]) -> str:

@@ -124,8 +124,8 @@ def test_compressed_bodies_are_accepted(ask):
     ],
 )
 def test_invalid_requests_get_errors_in_openai_form(ask, change, status, message):
-    found, answer = ask({"input": "a", "model": "mini"} | change)
-    assert found == status
+    answered, answer = ask({"input": "a", "model": "mini"} | change)
+    assert answered == status
     error = answer["error"]
     assert message in error["message"]
     code = "model_not_found" if status == 404 else None

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
+import tensorflow as tf
 
 from keras_bert.server import protocol
 from keras_bert.server.settings import Settings
@@ -98,8 +99,12 @@ def test_slow_encoding_times_out_and_ends(serve_here, export_dir, monkeypatch):
     assert len(parts) == made < 200
 
 
-def test_padding_of_a_tagger_is_limited(serve_here, export, tmp_path):
-    shutil.copytree(export("ner").folder, tmp_path / "1")
+def test_padding_of_outputs_of_unknown_width_is_limited(serve_here, tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def letters(text):
+        return {"letters": tf.strings.bytes_split(text).to_tensor("")}
+
+    tf.saved_model.save(tf.Module(), str(tmp_path / "1"), {"serving_default": letters})
     server = serve_here(tmp_path, request_timeout_s=120)
     long = "a " * 400
     rows = ["a"] * 4095 + [long]
