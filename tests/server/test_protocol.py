@@ -19,10 +19,10 @@ SIGNATURES = {
 
 
 def decode(document, signature=None) -> dict:
-    body = document if isinstance(document, bytes) else None
     if signature:
         document = {"signature_name": signature} | document
-    call = decode_call(body or json.dumps(document).encode(), SIGNATURES)
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    call = decode_call(body, SIGNATURES)
     return {name: array.tolist() for name, array in call.inputs.items()}
 
 
