@@ -89,7 +89,7 @@ def define_flags(define: Definitions) -> None:
         "max_waiting", 10_000, "Maximum number of requests that wait for a batch.", lower_bound=1
     )
     define.integer(
-        "max_request_bytes", 16 << 20, "Maximum size of a request body in bytes.", lower_bound=1
+        "max_request_bytes", 2 << 20, "Maximum size of a request body in bytes.", lower_bound=1
     )
     define.integer(
         "max_waiting_bytes",
@@ -127,7 +127,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(
             f"--model_name={flags.model_name}: expected a non-empty name without / and :"
         )
-    for package in ("aiohttp", "prometheus_client", "tensorflow_serving"):
+    for package in ("aiohttp", "orjson", "prometheus_client", "tensorflow_serving"):
         if importlib.util.find_spec(package) is None:
             raise InputError(
                 f"{package} is not installed; the server needs it: "

@@ -12,16 +12,14 @@ arrived in the meantime. The remaining slices are dropped if the client no longe
 import asyncio
 import math
 import time
-from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 
-from keras_bert.server.bodies import HeldAnswer
-from keras_bert.server.errors import RestError, bad_request
 from keras_bert.server.metrics import Metrics
-from keras_bert.server.protocol import Arrays, too_many_rows
+from keras_bert.server.protocol import Arrays, RestError
 from keras_bert.server.settings import Settings
 from keras_bert.server.versions import Version
 
@@ -39,14 +37,15 @@ _MAX_PADDING_RATIO = 64
 
 @dataclass(eq=False, slots=True)
 class _Item:
+    """A request, or a slice of a large one. Items with the same key can be joined; None cannot."""
+
     version: Version
     signature: str
     inputs: Arrays
     rows: int
-    can_join: bool
+    key: tuple | None
     answer: asyncio.Future
     arrival: float
-    is_queued: bool = True
 
 
 class Batcher:
@@ -58,74 +57,91 @@ class Batcher:
         self._free = settings.num_batch_threads
         self._metrics = metrics
         self._threads = ThreadPoolExecutor(settings.num_batch_threads, "batch")
-        self._groups: dict[tuple, deque[_Item]] = {}
-        self._waiting = 0
+        self._queue: dict[_Item, None] = {}  # An ordered set: the oldest item is the first one.
         self._tasks: set[asyncio.Task] = set()
         self._is_scheduled = False
 
     def require_room(self) -> None:
         """Raises a RestError with status 503 if the queue is full."""
-        if self._waiting >= self._settings.max_waiting:
+        if len(self._queue) >= self._settings.max_waiting:
             raise RestError(
-                503, "The batch scheduling queue to which this task was submitted is full"
+                "The batch scheduling queue to which this task was submitted is full", 503
             )
 
-    async def run(
-        self, version: Version, signature: str, inputs: Arrays, held: HeldAnswer
-    ) -> Arrays:
-        """Runs a request, possibly in one batch with others, and returns the outputs for its rows.
+    def check(self, version: Version, signature: str, inputs: Arrays) -> None:
+        """Checks the number of rows of a request, and the size of its response.
 
-        The outputs that exist so far count as `held`.
+        A response to several rows may have too many values, because rows are padded to the longest
+        one. A dimension of unknown size, such as the number of entities, is at most the length of
+        the longest text or list of the request. May be called in any thread.
 
         Raises:
-            RestError: the request itself fails, it has too many rows, its answer could be too
-                large, the queue is full, or all answers together are too large.
+            RestError: the inputs have different or too many rows, or the padded response could
+                have too many values.
         """
-        rows = count_rows(inputs) if signature in version.batched else 0
+        if signature not in version.batched:
+            return
+        rows = len(next(iter(inputs.values())))
+        if any(len(array) != rows for array in inputs.values()):
+            counts = ", ".join(f"{name} has {len(array)}" for name, array in inputs.items())
+            raise RestError(f"Inputs must have equal numbers of rows: {counts}")
         if rows > self._settings.max_request_rows:
-            raise too_many_rows(rows, self._settings.max_request_rows)
-        self._check_width(version, signature, inputs, rows)
-        self.require_room()
-        if rows <= self._settings.max_batch_size:
-            outputs = await self._submit(version, signature, inputs, rows)
-            held.set_size(num_bytes(outputs))
-            return outputs
-        parts = []
-        for start in range(0, rows, self._settings.max_batch_size):
-            end = min(start + self._settings.max_batch_size, rows)
-            part = {name: array[start:end] for name, array in inputs.items()}
-            parts.append(await self._submit(version, signature, part, end - start))
-            check_rows(parts[-1], end - start)
-            held.set_size(held.size + num_bytes(parts[-1]))
-        return stack_slices(parts)
-
-    def _check_width(self, version: Version, signature: str, inputs: Arrays, rows: int) -> None:
-        """Rejects a request of several rows whose padded answer could have too many values.
-
-        A dimension of unknown size, such as the number of entities, is at most the length of the
-        longest text or list of the request.
-        """
+            raise RestError(
+                f"The request has {rows} rows; expected at most {self._settings.max_request_rows}"
+            )
         if rows <= 1:
             return
-        lengths = row_lengths(inputs, rows)
+        lengths = _row_lengths(inputs, rows)
         values = np.zeros(rows)  # The number of values of each row without padding.
         longest = 0  # The number of values of each row with padding.
         for shape in version.output_shapes[signature]:
             sizes = (None,) if shape is None else shape[1:]
-            unknown, known = sizes.count(None), math.prod(size for size in sizes if size)
-            values += known * lengths.astype(float) ** unknown
-            longest += known * int(lengths.max()) ** unknown
+            unknown, fixed = sizes.count(None), math.prod(size for size in sizes if size)
+            values += fixed * lengths.astype(float) ** unknown
+            longest += fixed * int(lengths.max()) ** unknown
         limit = min(
             self._settings.max_response_values,
             max(_FREE_PADDING, _MAX_PADDING_RATIO * int(values.sum())),
         )
         if rows * longest > limit:
-            raise bad_request(
+            raise RestError(
                 f"The request has {rows} rows, and a text or list of length {lengths.max()}; all "
                 f"rows of the response would be padded to the longest, up to {rows * longest} "
                 f"values; expected at most {limit}; send fewer rows, or long texts in separate "
                 "requests"
             )
+
+    async def run(
+        self,
+        version: Version,
+        signature: str,
+        inputs: Arrays,
+        set_answer_size: Callable[[int], None],
+    ) -> Arrays:
+        """Runs a request, possibly in one batch with others, and returns the outputs for its rows.
+
+        `set_answer_size` is called with the bytes of the outputs that exist so far.
+
+        Raises:
+            RestError: the request itself fails, the queue is full, or all answers together are too
+                large.
+        """
+        self.require_room()
+        rows = len(next(iter(inputs.values()))) if signature in version.batched else 0
+        if rows <= self._settings.max_batch_size:
+            outputs, size = await self._submit(version, signature, inputs, rows)
+            set_answer_size(size)
+            return outputs
+        parts, total = [], 0
+        for start in range(0, rows, self._settings.max_batch_size):
+            end = min(start + self._settings.max_batch_size, rows)
+            part = {name: array[start:end] for name, array in inputs.items()}
+            outputs, size = await self._submit(version, signature, part, end - start)
+            _check_rows(outputs, end - start)
+            parts.append(outputs)
+            total += size
+            set_answer_size(total)
+        return await asyncio.to_thread(_stack_slices, parts)
 
     def close(self) -> None:
         """Shuts the threads down after the batches that are running."""
@@ -133,32 +149,23 @@ class Batcher:
 
     def _submit(
         self, version: Version, signature: str, inputs: Arrays, rows: int
-    ) -> asyncio.Future[Arrays]:
+    ) -> asyncio.Future[tuple[Arrays, int]]:
         loop = asyncio.get_running_loop()
-        can_join = rows > 0 and text_bytes(inputs) <= _MAX_JOINED_BYTES
-        # A request that is not joined has its own group.
-        key = _key(version, signature, inputs) if can_join else (object(),)
-        answer, arrival = loop.create_future(), loop.time()
-        item = _Item(version, signature, inputs, rows, can_join, answer, arrival)
-        self._groups.setdefault(key, deque()).append(item)
-        self._change_waiting(1)
-        item.answer.add_done_callback(lambda _: self._remove_from_queue(key, item))
+        key = None
+        if rows and _is_short(inputs):
+            shapes = ((name, array.shape[1:]) for name, array in inputs.items())
+            key = (version, signature, *shapes)
+        item = _Item(version, signature, inputs, rows, key, loop.create_future(), loop.time())
+        self._queue[item] = None
+        self._metrics.queue.set(len(self._queue))
+        # Its client may stop waiting.
+        item.answer.add_done_callback(lambda _: self._remove_from_queue(item))
         self._schedule_batches()
         return item.answer
 
-    def _remove_from_queue(self, key: tuple, item: _Item) -> None:
-        """Removes a request whose client no longer waits, if it is still queued."""
-        if not item.is_queued:
-            return
-        item.is_queued = False
-        self._groups[key].remove(item)
-        if not self._groups[key]:
-            del self._groups[key]
-        self._change_waiting(-1)
-
-    def _change_waiting(self, change: int) -> None:
-        self._waiting += change
-        self._metrics.queue.set(self._waiting)
+    def _remove_from_queue(self, item: _Item) -> None:
+        self._queue.pop(item, None)
+        self._metrics.queue.set(len(self._queue))
 
     def _schedule_batches(self) -> None:
         # `_start_batches` runs after the event loop has handled the data that it has already read,
@@ -169,37 +176,32 @@ class Batcher:
 
     def _start_batches(self) -> None:
         self._is_scheduled = False
-        loop = asyncio.get_running_loop()
-        while self._free and self._groups:
-            # Groups are ordered by `arrival`, so that no group starves behind a busier one.
-            oldest = sorted(self._groups, key=lambda key: self._groups[key][0].arrival)
-            now = loop.time()
-            ready = next((key for key in oldest if self._is_ready(self._groups[key], now)), None)
-            if ready is None:
-                first = self._groups[oldest[0]][0]
-                loop.call_later(first.arrival + self._timeout - now, self._schedule_batches)
-                return
+        while self._free and (batch := self._next_batch()):
+            for item in batch:
+                self._remove_from_queue(item)
             self._free -= 1
-            task = loop.create_task(self._run_batch(self._take(ready)))
+            task = asyncio.get_running_loop().create_task(self._run_batch(batch))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _is_ready(self, group: deque[_Item], now: float) -> bool:
-        if now - group[0].arrival >= self._timeout or not group[0].can_join:
-            return True
-        return sum(item.rows for item in group) >= self._settings.max_batch_size
-
-    def _take(self, key: tuple) -> list[_Item]:
-        group, batch, rows = self._groups[key], [], 0
-        while group and (not batch or rows + group[0].rows <= self._settings.max_batch_size):
-            item = group.popleft()
-            item.is_queued = False
-            batch.append(item)
-            rows += item.rows
-        if not group:
-            del self._groups[key]
-        self._change_waiting(-len(batch))
-        return batch
+    def _next_batch(self) -> list[_Item]:
+        """Returns the items of the next batch; if none is ready, [], and checks again later."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        groups: dict[object, list[_Item]] = {}
+        for item in self._queue:
+            groups.setdefault(item.key or item, []).append(item)
+        # The group with the oldest item is first, so that none starves behind a busier one.
+        for group in groups.values():
+            ends = np.cumsum([item.rows for item in group])
+            is_full = ends[-1] >= self._settings.max_batch_size
+            if is_full or group[0].key is None or now - group[0].arrival >= self._timeout:
+                fitting = np.searchsorted(ends, self._settings.max_batch_size, "right")
+                return group[: max(1, fitting)]
+        if self._queue:
+            oldest = next(iter(self._queue))
+            loop.call_later(oldest.arrival + self._timeout - now, self._schedule_batches)
+        return []
 
     async def _run_batch(self, batch: list[_Item]) -> None:
         try:
@@ -227,21 +229,28 @@ class Batcher:
         for item, part in zip(batch, parts, strict=True):
             _set_result(item.answer, part)
 
-    def _run(self, batch: list[_Item]) -> list[Arrays]:
+    def _run(self, batch: list[_Item]) -> list[tuple[Arrays, int]]:
+        """Returns the outputs of each request, and their size in bytes."""
         started = time.perf_counter()
         first = batch[0]
-        inputs = join_requests([item.inputs for item in batch])
+        inputs = first.inputs
+        if len(batch) > 1:
+            inputs = {
+                name: np.concatenate([item.inputs[name] for item in batch]) for name in inputs
+            }
         outputs = first.version.run(first.signature, inputs)
         self._metrics.batch_seconds.observe(time.perf_counter() - started)
         self._metrics.batch_rows.observe(sum(item.rows for item in batch))
-        return split_rows(outputs, [item.rows for item in batch])
+        parts = [outputs]
+        if len(batch) > 1:
+            _check_rows(outputs, sum(item.rows for item in batch))
+            ends = np.cumsum([item.rows for item in batch])[:-1]
+            split = {name: np.split(array, ends) for name, array in outputs.items()}
+            parts = [{name: split[name][index] for name in split} for index in range(len(batch))]
+        return [(part, _num_bytes(part)) for part in parts]
 
 
-def _key(version: Version, signature: str, inputs: Arrays) -> tuple:
-    return version, signature, *((name, array.shape[1:]) for name, array in inputs.items())
-
-
-def _set_result(answer: asyncio.Future, result: Arrays | Exception) -> None:
+def _set_result(answer: asyncio.Future, result: tuple[Arrays, int] | Exception) -> None:
     if answer.done():
         return
     if isinstance(result, Exception):
@@ -250,30 +259,23 @@ def _set_result(answer: asyncio.Future, result: Arrays | Exception) -> None:
         answer.set_result(result)
 
 
-def count_rows(inputs: Arrays) -> int:
-    """Returns the number of rows; raises a RestError if the inputs have different numbers."""
-    (first, array), *others = inputs.items()
-    for name, other in others:
-        if len(other) != len(array):
-            raise bad_request(
-                "Batching Run() input tensors must have equal 0th-dimension size: "
-                f"{first} has {len(array)}, {name} has {len(other)}"
-            )
-    return len(array)
-
-
-def text_bytes(inputs: Arrays) -> int:
-    """Returns the total length of all texts of a request in bytes."""
-    texts = (array for array in inputs.values() if array.dtype == object)
+def _text_bytes(arrays: Arrays) -> int:
+    """Returns the total length of all texts in bytes."""
+    texts = (array for array in arrays.values() if array.dtype == object)
     return sum(sum(map(len, array.ravel())) for array in texts)
 
 
-def num_bytes(outputs: Arrays) -> int:
-    """Returns the size of arrays in bytes, with that of their texts."""
-    return sum(array.nbytes for array in outputs.values()) + text_bytes(outputs)
+def _num_bytes(outputs: Arrays) -> int:
+    return sum(array.nbytes for array in outputs.values()) + _text_bytes(outputs)
 
 
-def row_lengths(inputs: Arrays, rows: int) -> np.ndarray:
+def _is_short(inputs: Arrays) -> bool:
+    """Returns whether a request may be joined with others."""
+    size = sum(array.size for array in inputs.values() if array.dtype == object)
+    return size <= _MAX_JOINED_BYTES and _text_bytes(inputs) <= _MAX_JOINED_BYTES
+
+
+def _row_lengths(inputs: Arrays, rows: int) -> np.ndarray:
     """Returns the length of each row [rows]: of its longest list, or of its longest text in bytes.
 
     There must be at least one row.
@@ -287,29 +289,7 @@ def row_lengths(inputs: Arrays, rows: int) -> np.ndarray:
     return lengths
 
 
-def join_requests(inputs: list[Arrays]) -> Arrays:
-    """Concatenates the rows of requests with inputs of the same names and inner shapes."""
-    if len(inputs) == 1:
-        return inputs[0]
-    return {name: np.concatenate([one[name] for one in inputs]) for name in inputs[0]}
-
-
-def split_rows(outputs: Arrays, rows: list[int]) -> list[Arrays]:
-    """Splits the outputs of a batch into answers; `rows` are the numbers of rows of the requests.
-
-    Raises:
-        ValueError: an output of a batch of several requests does not have one row for each input
-            row.
-    """
-    if len(rows) == 1:
-        return [outputs]
-    check_rows(outputs, sum(rows))
-    ends = np.cumsum(rows)[:-1]
-    parts = {name: np.split(array, ends) for name, array in outputs.items()}
-    return [{name: parts[name][index] for name in parts} for index in range(len(rows))]
-
-
-def check_rows(outputs: Arrays, rows: int) -> None:
+def _check_rows(outputs: Arrays, rows: int) -> None:
     """Raises ValueError if an output does not have one row for each of `rows` input rows."""
     for name, array in outputs.items():
         if not array.ndim or len(array) != rows:
@@ -318,7 +298,7 @@ def check_rows(outputs: Arrays, rows: int) -> None:
             )
 
 
-def stack_slices(parts: list[Arrays]) -> Arrays:
+def _stack_slices(parts: list[Arrays]) -> Arrays:
     """Concatenates slices of an answer; pads them to the widest with "", -1 (integers) or 0."""
     stacked = {}
     for name in parts[0]:

@@ -1,8 +1,9 @@
 """Starts the server, polls for new versions, and shuts down gracefully."""
 
 import asyncio
-import contextlib
 import gc
+import os
+import resource
 import signal
 import socket
 import sys
@@ -15,18 +16,21 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 
 from keras_bert.errors import InputError
-from keras_bert.server.batching import Batcher
-from keras_bert.server.connections import Connections, connection_limit
+from keras_bert.server.app import App
 from keras_bert.server.metrics import Metrics
-from keras_bert.server.routes import Routes
 from keras_bert.server.settings import Settings
 from keras_bert.server.versions import Versions
 
 _BACKLOG = 1024
-# Seconds after which a thread that parses or writes JSON lets the event loop run. With Python's
-# default of 0.005, a short request can take 0.1 seconds while such a thread runs.
+_ACCEPTS = 4  # connections that are accepted before the event loop closes others to make room
+_RESERVED_FILES = 24  # for these connections, loading versions, and temporary use
+_MIN_CONNECTIONS = 4
+# Seconds after which a thread that converts JSON lets the event loop run. With Python's default of
+# 0.005, a short request can take 0.1 seconds while such a thread runs.
 _SWITCH_INTERVAL = 0.0005
-_LINGER = 2.0  # seconds to read the rest of a rejected body and to write a last answer
+# Python's default of 700 would start many collections while a large body is parsed.
+_OBJECTS_PER_COLLECTION = 100_000
+_LINGER = 2.0  # seconds to read the rest of a rejected body
 _SETTLE = 0.1  # seconds to read requests that have already arrived
 
 
@@ -42,31 +46,39 @@ async def serve(
     function that stops the server.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL)
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
     _collect_garbage()
     metrics = Metrics()
-    batcher = Batcher(settings, metrics)
-    connections = Connections(connection_limit(settings.max_connections))
-    routes = Routes(settings, versions, batcher, metrics, connections)
+    app = App(settings, versions, metrics)
+    limit = _connection_limit(settings.max_connections)
     server_logger.setLevel(DEBUG)  # aiohttp logs some invalid requests at this level.
     server_logger.addFilter(_shorten_http_errors)
     runner = web.AppRunner(
-        routes.application(),
+        app.application(),
         access_log=None,
-        auto_decompress=False,  # `Bodies` decompresses.
         handler_cancellation=True,  # A request ends when its client disconnects.
         # Also the time within which a new connection must send its first request's headers.
         keepalive_timeout=settings.request_timeout_s,
         lingering_time=_LINGER,
-        shutdown_timeout=_LINGER,
+        shutdown_timeout=settings.drain_timeout_s,
     )
     await runner.setup()
+
+    def accept() -> asyncio.Protocol:
+        """Creates the handler of a connection; above the limit, closes the oldest idle one."""
+        connections = runner.server.connections
+        if len(connections) >= limit:
+            idle = next((each for each in connections if each not in app.busy), None)
+            if idle is not None:
+                idle.force_close()
+        return runner.server()
+
     loop = asyncio.get_running_loop()
     try:
-        bound.listen(_BACKLOG)
+        server = await loop.create_server(accept, sock=bound, backlog=_ACCEPTS)
+        bound.listen(_BACKLOG)  # The operating system's queue may be longer.
     except OSError as error:
         raise InputError(f"cannot listen on the port: {error.strerror}") from None
-    bound.setblocking(False)
-    accepting = loop.create_task(connections.accept(bound, runner.server))
     stop_requested = asyncio.Event()
     background = [
         loop.create_task(_poll_versions(versions, settings.poll_s)),
@@ -74,28 +86,19 @@ async def serve(
     ]
     ready(stop_requested.set)
     await stop_requested.wait()
-    routes.draining = True
+    app.draining = True
     for task in background:
         task.cancel()
-    accepting.cancel()
-    await asyncio.wait([accepting])
-    bound.close()
+    server.close()
     await asyncio.sleep(_SETTLE)
-    if routes.in_flight:
-        logging.info("Shutting down; waiting for %d requests in flight", routes.in_flight)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(settings.drain_timeout_s):
-            while routes.in_flight:
-                await asyncio.sleep(0.01)
-    if routes.in_flight:
-        logging.warning(
-            "Shutting down with %d unanswered requests after %g seconds (--drain_timeout_s)",
-            routes.in_flight,
+    if app.busy:
+        logging.info(
+            "Shutting down; waiting up to %g seconds (--drain_timeout_s) for %d requests in flight",
             settings.drain_timeout_s,
+            len(app.busy),
         )
-    await runner.cleanup()
-    batcher.close()
-    routes.close()
+    await runner.cleanup()  # Closes idle connections, and the others after their response.
+    app.close()
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
@@ -103,6 +106,22 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+
+
+def _connection_limit(requested: int) -> int:
+    """Returns the maximum number of connections: `requested`, or fewer if few files may be open."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    free = max(_MIN_CONNECTIONS, files - len(os.listdir("/proc/self/fd")) - _RESERVED_FILES)
+    if files == resource.RLIM_INFINITY or free >= requested:
+        return requested
+    logging.warning(
+        "The server accepts %d connections at a time, because the process may open only %d "
+        "files (ulimit -n); --max_connections=%d has no effect",
+        free,
+        files,
+        requested,
+    )
+    return free
 
 
 async def _poll_versions(versions: Versions, seconds: float) -> None:

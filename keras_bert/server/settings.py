@@ -19,7 +19,7 @@ class Settings:
     num_batch_threads: int = 2
     max_connections: int = 1000
     max_waiting: int = 10_000
-    max_request_bytes: int = 16 << 20
+    max_request_bytes: int = 2 << 20
     max_waiting_bytes: int = 256 << 20
     request_timeout_s: float = 30.0
     drain_timeout_s: float = 30.0

@@ -30,8 +30,7 @@ from keras_bert.export.version_folders import (
     find_versions,
     require_version,
 )
-from keras_bert.server.errors import RestError
-from keras_bert.server.protocol import DEFAULT_SIGNATURE, Arrays, Input
+from keras_bert.server.protocol import DEFAULT_SIGNATURE, Arrays, Input, RestError
 
 # TensorFlow's messages contain local paths, which clients must not see.
 _LOAD_ERROR = "The version cannot be loaded; the log of the server has the details"
@@ -92,7 +91,7 @@ class Version:
                 for name, value in outputs.items()
             }
         except tf.errors.OpError as error:
-            raise RestError(_STATUSES.get(error.error_code, 500), _message(error)) from error
+            raise RestError(_message(error), _STATUSES.get(error.error_code, 500)) from error
 
 
 def load_version(folder: Path, request: EngineRequest = ANY_ENGINE) -> Version:

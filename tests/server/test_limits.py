@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
+import tensorflow as tf
 
-from keras_bert.server import lifecycle, protocol
+from keras_bert.server import protocol
 from keras_bert.server.settings import Settings
 from keras_bert.server.versions import Versions
 
@@ -29,26 +30,14 @@ def test_compressed_bodies_are_limited_by_their_decompressed_size(server):
     headers["Content-Encoding"] = "gzip"
     response = requests.post(server.predict, data=data, headers=headers, timeout=20)
     assert response.status_code == 413
-    # 1.9 MB compressed to 2 kB: less than --max_request_bytes.
-    data = gzip.compress(b'{"instances": [' + b"[]," * 630_000 + b"[]]}")
-    response = requests.post(server.predict, data=data, headers=headers, timeout=20)
-    assert response.status_code == 413
-    assert "more than 100 times as large" in response.json()["error"]
 
 
 @pytest.mark.parametrize(
     ("encoding", "body", "status", "message"),
     [
-        ("br", b"x", 415, "Content-Encoding: br; expected gzip, deflate or none"),
-        ("zstd", b"x", 415, "Content-Encoding: zstd; expected gzip, deflate or none"),
-        ("gzip", b"{}", 400, "The request body is not valid gzip data: "),
-        ("gzip", gzip.compress(b"{}", mtime=0)[:-1], 400, "the compressed data ends too early"),
-        (
-            "gzip",
-            gzip.compress(b"{}", mtime=0) * 2,
-            400,
-            "data after the end of the compressed data",
-        ),
+        ("compress", b"x", 415, "Content-Encoding: compress; expected gzip, deflate or none"),
+        ("gzip", b"{}", 400, "The request body is incomplete or invalid: "),
+        ("gzip", gzip.compress(b'{"instances": ["a"]}')[:-12], 400, "is not JSON"),
     ],
 )
 def test_bodies_that_cannot_be_decompressed_are_rejected(server, encoding, body, status, message):
@@ -85,42 +74,6 @@ def test_slow_clients_are_disconnected(server):
     assert time.monotonic() - started < 10
 
 
-def test_requests_must_arrive_within_the_limit(serve_here, export_dir):
-    server = serve_here(export_dir, request_timeout_s=4)
-    with server.connect() as body, server.connect() as both:
-        both.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b" 200 " in both.recv(1000)
-        started = time.monotonic()
-        server.send(body, b"{", 10)
-        both.sendall(b"POST /v1/models/model:predict HTTP/1.1\r\nHost: localhost\r\n")
-        time.sleep(3)
-        both.sendall(b"Content-Length: 10\r\n\r\n{")
-        for client in (body, both):
-            assert b" 408 " in client.recv(1000)
-            assert 3.9 < time.monotonic() - started < 6
-
-
-def test_time_between_requests_does_not_count(serve_here, export_dir):
-    server = serve_here(export_dir, request_timeout_s=4)
-    with server.connect() as client:
-        for _ in range(2):
-            server.send(client, b'{"instances": ["a"]', 20)
-            time.sleep(2.5)
-            client.sendall(b"}")
-            assert b" 200 " in client.recv(1000)
-
-
-def test_connections_closed_by_clients_do_not_affect_others(server):
-    with server.connect() as client:
-        client.sendall(b"POST /v1/mod")
-    with server.connect() as client:
-        server.send(client, b'{"inst', 50)
-    # Closed before the response.
-    with server.connect() as client:
-        server.send(client, json.dumps({"instances": ["work 50000"]}).encode())
-    assert server.ask({"instances": ["a"]})[0] == 200
-
-
 def test_slow_response_times_out(server):
     status, answer = server.ask({"instances": ["work 2000000"]})
     assert (status, answer["error"]) == (504, "The model did not respond within 1.5 seconds")
@@ -135,7 +88,7 @@ def test_slow_encoding_times_out_and_ends(serve_here, export_dir, monkeypatch):
             time.sleep(0.05)
             yield b" "
 
-    monkeypatch.setattr(protocol, "encode_outputs", encode_slowly)
+    monkeypatch.setattr(protocol, "encode_call", encode_slowly)
     server = serve_here(export_dir, request_timeout_s=2)
     status, answer = server.ask({"instances": ["a"] * 1000})
     assert (status, answer["error"]) == (504, "The model did not respond within 2 seconds")
@@ -146,8 +99,12 @@ def test_slow_encoding_times_out_and_ends(serve_here, export_dir, monkeypatch):
     assert len(parts) == made < 200
 
 
-def test_padding_of_a_tagger_is_limited(serve_here, export, tmp_path):
-    shutil.copytree(export("ner").folder, tmp_path / "1")
+def test_padding_of_outputs_of_unknown_width_is_limited(serve_here, tmp_path):
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def letters(text):
+        return {"letters": tf.strings.bytes_split(text).to_tensor("")}
+
+    tf.saved_model.save(tf.Module(), str(tmp_path / "1"), {"serving_default": letters})
     server = serve_here(tmp_path, request_timeout_s=120)
     long = "a " * 400
     rows = ["a"] * 4095 + [long]
@@ -275,8 +232,7 @@ def test_parts_of_an_answer_count(serve_here, export_dir):
         assert (status, "the answers that are not yet sent" in answer["error"]) == (503, True)
 
 
-def test_drain_waits_for_responses_that_are_read_slowly(large, monkeypatch):
-    monkeypatch.setattr(lifecycle, "_LINGER", 0.1)  # The wait for idle connections.
+def test_drain_waits_for_responses_that_are_read_slowly(large):
     server, body = large()
     with server.connect(4096) as client:
         server.send(client, body)
@@ -330,17 +286,6 @@ def test_invalid_http_is_logged_in_one_line(serve_here, export_dir, caplog, sent
     records = [record for record in caplog.records if record.name == "aiohttp.server"]
     assert [(one.levelname, one.exc_info) for one in records] == [("WARNING", None)]
     assert "\n" not in records[0].getMessage()
-
-
-def test_invalid_chunk_in_a_body_ends_in_a_timeout(serve_here, export_dir, caplog):
-    server = serve_here(export_dir, request_timeout_s=1)
-    with server.connect() as client:
-        head = b"POST /v1/models/model:predict HTTP/1.1\r\nHost: localhost\r\n"
-        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n")
-        time.sleep(0.1)
-        client.sendall(b"xyz\r\n")
-        assert b" 408 " in client.recv(1000)
-    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_looking_for_versions_continues_after_an_error(

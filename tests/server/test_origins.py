@@ -3,8 +3,8 @@
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from keras_bert.server.errors import RestError
-from keras_bert.server.routes import check_origin
+from keras_bert.server.app import check_origin
+from keras_bert.server.protocol import RestError
 
 
 def check(host: str | None, method: str = "GET", allowed=(), **headers: str) -> None:

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import tensorflow as tf
 
+from tests.export.conftest import export  # noqa: F401
 from tests.server.page_driver import TEXT, photograph, rows_of, send
 
 pytestmark = pytest.mark.slow  # Starts servers.
@@ -318,7 +319,15 @@ def test_classes_without_names_are_numbered(visit):
     ],
     ids=["pair", "question_answering", "ner", "fill_mask", "embedding"],
 )
-def test_exported_models_work_in_the_page(open_page, export, tmp_path, name, info, typed, shown):
+def test_exported_models_work_in_the_page(
+    open_page,
+    export,  # noqa: F811
+    tmp_path,
+    name,
+    info,
+    typed,
+    shown,
+):
     folder = shutil.copytree(export(name).folder, tmp_path / "1")
     (folder / "export.json").write_text(json.dumps(info))
     page = open_page(tmp_path)

@@ -2,8 +2,6 @@
 
 import contextlib
 import gzip
-import json
-import random
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,20 +10,23 @@ import requests
 
 pytestmark = pytest.mark.slow  # Starts a server.
 
-SIZE = 16_000_000
-# Makes a name compressible to slightly more than 1 %.
-NOISE = bytes(0x80 | byte for byte in random.Random(0).randbytes(200_000))
+SIZE = 2 << 20  # the default limit of a body
 HOSTILE = {
-    # The issue's bodies: eight of 16 KB at a time, and a missing comma.
-    "gzip": (8, gzip.compress(b'{"instances":[' + b"[]," * (SIZE // 3) + b"[]]}"), 413),
-    "missing comma": (1, b'{"instances":["' + b"a" * (SIZE - 100) + b'" "a"]}', 400),
-    "signature": (1, b'{"signature_name":"' + b"\xff" * (SIZE - 100) + b'"}', 400),
-    "name": (1, b'{"instances":[{"' + b"\xff" * (SIZE - 100) + b'":"a"}]}', 400),
-    "compressed name": (
-        1,
-        gzip.compress(b'{"instances":[{"' + NOISE + b"\xff" * (SIZE - 300_000) + b'":"a"}]}'),
-        400,
-    ),
+    "integers": (b'{"inputs":[' + b"0," * (SIZE // 2 - 10) + b"0]}", 400),
+    "mixed numbers": (b'{"inputs":[' + b"0,0.5," * (SIZE // 6 - 10) + b"0]}", 400),
+    "lists": (b'{"instances":[' + b"[]," * (SIZE // 3 - 10) + b"[]]}", 400),
+    "as many lists as allowed": (b'{"inputs":[' + b"[1]," * ((1 << 17) - 9) + b'"a"]}', 400),
+    "as many objects as allowed": (b'{"inputs":[' + b'{"a":0},' * ((1 << 17) - 9) + b'"a"]}', 400),
+    "strings": (b'{"instances":[' + b'"a",' * (SIZE // 4 - 10) + b'"a"]}', 400),
+    "numbers with NaN": (b'{"inputs":[' + b"1," * (SIZE // 2 - 10) + b"NaN]}", 400),
+    "escapes": (b'{"instances":[1, "' + b"\\u00e9" * (SIZE // 6 - 10) + b'"]}', 400),
+    "base 64": (b'{"instances":[1, {"b64":"' + b"QUFB" * (SIZE // 4 - 10) + b'"}]}', 400),
+    "missing comma": (b'{"instances":["' + b"a" * (SIZE - 100) + b'" "a"]}', 400),
+    "signature": (b'{"signature_name":"' + b"x" * (SIZE - 100) + b'","inputs":1}', 400),
+    "name": (b'{"instances":[{"' + b"x" * (SIZE - 100) + b'":"a"}]}', 400),
+    "not UTF-8": (b'{"instances":["' + b"\xff" * (SIZE - 100) + b'"]}', 400),
+    "compressed": (gzip.compress(b'{"instances":[' + b'"a",' * (4 << 20) + b'"a"]}'), 413),
+    "too large": (b"[" * (SIZE + 1), 413),
 }
 
 
@@ -57,27 +58,27 @@ def test_named_hosts_are_allowed(server, host, status):
 
 
 def stalls(server) -> int:
-    """Returns how often the event loop was late by more than a second."""
+    """Returns how often the event loop was late by more than half a second, on a busy machine."""
     page = requests.get(f"{server.url}/metrics", timeout=60).text
     count, ordinary = (
         float(re.search(f"event_loop_lag_seconds_{kind} (.+)", page)[1])
-        for kind in ("count", 'bucket{le="1.0"}')
+        for kind in ("count", 'bucket{le="0.5"}')
     )
     return int(count - ordinary)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_bodies_do_not_stall_the_event_loop(server, name):
-    number, body, status = HOSTILE[name]
+def test_hostile_bodies_get_short_errors_and_do_not_stall_the_event_loop(server, name):
+    body, status = HOSTILE[name]
     headers = {"Content-Encoding": "gzip"} if body.startswith(b"\x1f") else {}
     before = stalls(server)
 
     def send(_) -> requests.Response:
         return requests.post(server.predict, data=body, headers=headers, timeout=120)
 
-    with ThreadPoolExecutor(number) as threads:
-        for response in threads.map(send, range(number)):
-            assert response.status_code == status
+    with ThreadPoolExecutor(4) as threads:
+        for response in threads.map(send, range(4)):
+            assert response.status_code == status, response.text
             assert len(response.content) < 2000
-            assert json.loads(response.content)["error"]
+            assert response.json()["error"]
     assert stalls(server) == before
