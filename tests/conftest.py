@@ -121,7 +121,7 @@ def make_checkpoint():
         import keras
 
         from keras_bert.checkpoints.checkpoint import ModelDescription
-        from keras_bert.checkpoints.model_directory import save_model_directory
+        from keras_bert.checkpoints.hugging_face import save_model_directory
         from keras_bert.config import BertConfig
         from keras_bert.models.encoder import BertEncoder
 
@@ -165,7 +165,7 @@ def pretrained(tmp_path_factory):
     import keras
 
     from keras_bert.checkpoints.checkpoint import ModelDescription
-    from keras_bert.checkpoints.model_directory import save_model_directory
+    from keras_bert.checkpoints.hugging_face import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
 

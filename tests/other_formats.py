@@ -12,8 +12,8 @@ import keras
 import numpy as np
 
 from keras_bert.checkpoints import google, keras_hub
-from keras_bert.checkpoints.checkpoint import ARCHITECTURES, ModelDescription
-from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.weights import Layout, weights_of
 
 
@@ -71,8 +71,8 @@ WRITERS = {
 
 
 def settings_of(model: keras.Model, description: ModelDescription) -> dict:
-    architecture = ARCHITECTURES[type(model).__name__]
-    return description.hugging_face_settings(architecture, getattr(model, "num_labels", None))
+    num_labels = getattr(model, "num_labels", None)
+    return description.hugging_face_settings(model.architecture, num_labels)
 
 
 def stored_arrays(model: keras.Model, layout: Layout) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.checkpoints.hugging_face import open_model_directory
 from keras_bert.models import BertPretrainer
 
 LABELS = {"masked_lm": ("masked_lm_ids", 1e-5), "next_sentence": ("next_sentence_labels", 0.0)}

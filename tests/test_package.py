@@ -40,7 +40,7 @@ def test_using_the_api_prints_no_message_of_tensorflow(root, tmp_path):
 import keras_bert
 from keras_bert import BertEncoder, TextEmbedder
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.hugging_face import save_model_directory
 
 sizes = dict(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
 config = keras_bert.BertConfig(vocab_size=6, max_position_embeddings=8, **sizes)

@@ -62,7 +62,7 @@ def first_tokens(counts: np.ndarray, num_tokens: int) -> np.ndarray:
 
 def read_split(split: str) -> list[Tagged]:
     """Reads the sentences of a column file with their features."""
-    from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+    from keras_bert.checkpoints.open import open_checkpoint
     from keras_bert.tasks.ner.data import read_conll
     from keras_bert.text.tokenizer import BertTokenizer
 

@@ -1,33 +1,30 @@
 """Defines `Checkpoint`, an open checkpoint of any format, and `ModelDescription`, for saving."""
 
+import functools
+import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from absl import logging
 
+from keras_bert.checkpoints.earlier_run import CONFIG, SETTINGS_KEY, EarlierRun
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
+from keras_bert.files import value_of
 from keras_bert.text.settings import TokenizerSettings
 
-# Model class of this library -> the transformers class with the same heads.
-ARCHITECTURES = {
-    "BertEncoder": "BertModel",
-    "SentenceEncoder": "BertModel",
-    "BertPretrainer": "BertForPreTraining",
-    "BertClassifier": "BertForSequenceClassification",
-    "BertTokenClassifier": "BertForTokenClassification",
-    "BertSpanLabeler": "BertForQuestionAnswering",
-}
+if TYPE_CHECKING:
+    from keras_bert.text.tokenizer import BertTokenizer
 
 # The key of config.json for a change of the weights after which the model has not been trained.
 UNTRAINED = "keras_bert_untrained"
-
 # Keys of config.json that this library sets itself when it writes a checkpoint.
 _ALWAYS_WRITTEN = frozenset(
     """
@@ -35,6 +32,24 @@ _ALWAYS_WRITTEN = frozenset(
     position_embedding_type problem_type torch_dtype transformers_version
     """.split()  # noqa: SIM905
 )
+
+# The class in transformers -> the task of its head. Only a checkpoint without a head for another
+# task can be fine-tuned.
+_HEAD_TASKS = {
+    "BertForSequenceClassification": "classification",
+    "BertForQuestionAnswering": "question_answering",
+    "BertForTokenClassification": "ner",
+}
+_TASKS = _HEAD_TASKS | {
+    "BertForPreTraining": "fill_mask",
+    "BertForMaskedLM": "fill_mask",
+    "BertModel": "embedding",
+}
+
+# The maximum number of tokens of a text, if neither the model nor its run records it.
+DEFAULT_MAX_SEQ_LENGTH = 128
+# The minimum of max_seq_length: [CLS] a [SEP] b [SEP], for two texts of one token each.
+SHORTEST = 5
 
 
 @dataclass(frozen=True)
@@ -111,15 +126,18 @@ class Checkpoint:
     open_weights: Callable[[], AbstractContextManager[StoredWeights]]
     tokenizer_mismatch: str | None = None
 
-    @property
-    def do_lower_case(self) -> bool:
-        """Whether the tokenizer lower-cases text."""
-        return self.tokenizer_settings.do_lower_case
+    # --- the task ---
 
     @property
-    def why_no_vocab(self) -> str:
-        """The reason why `vocab` is None, as the start of an error message."""
-        return self.tokenizer_mismatch or f"{self.path}: has no vocabulary"
+    def architecture(self) -> str | None:
+        """The name of the transformers class with the same heads; None if unknown."""
+        names = self.settings.get("architectures")
+        return names[0] if isinstance(names, list) and names else None
+
+    @property
+    def task(self) -> str | None:
+        """The task of the heads, such as `classification`; None if unknown."""
+        return _TASKS.get(self.architecture)
 
     @property
     def labels(self) -> list[str] | None:
@@ -134,33 +152,38 @@ class Checkpoint:
         return [str(names.get(str(index), f"LABEL_{index}")) for index in range(count)]
 
     @property
+    def named_labels(self) -> list[str] | None:
+        """The labels; None if they are unknown, or only transformers' default names LABEL_N."""
+        labels = self.labels
+        is_default = labels and all(re.fullmatch(r"LABEL_\d+", name) for name in labels)
+        return None if is_default else labels
+
+    @property
     def problem_type(self) -> str | None:
         """A classifier's loss, as named in `ModelDescription`; None if unknown."""
         return self.settings.get("problem_type")
 
-    @property
-    def architecture(self) -> str | None:
-        """The name of the transformers class with the same heads; None if unknown."""
-        names = self.settings.get("architectures")
-        return names[0] if isinstance(names, list) and names else None
+    def is_of_other_task(self, task: str) -> bool:
+        """Returns whether the checkpoint has the fine-tuned head of another task than `task`."""
+        return _HEAD_TASKS.get(self.architecture, task) != task
 
-    @property
-    def extra(self) -> dict[str, Any]:
-        """The settings that are not in `config` and that this library does not write itself."""
-        known = self.config.to_dict().keys() | _ALWAYS_WRITTEN
-        return {key: value for key, value in self.settings.items() if key not in known}
+    def check_task(self, task: str, name: str) -> None:
+        """Checks that the checkpoint can be used for a task; `name` is the name of its class.
 
-    @property
-    def description(self) -> ModelDescription:
-        """The `ModelDescription` for saving the model again."""
-        return ModelDescription(
-            self.config,
-            self.vocab,
-            self.tokenizer_settings,
-            self.labels,
-            self.problem_type,
-            self.extra,
-        )
+        Raises:
+            InputError: the model has the head of another fine-tuned task, or is left-to-right.
+        """
+        if self.config.is_decoder:
+            raise InputError(
+                f"{self.path}: is a left-to-right model (is_decoder); {name} expects a "
+                "bidirectional model"
+            )
+        if task != "embedding" and self.is_of_other_task(task):
+            raise InputError(
+                f"path={str(self.path)!r}: is a {self.architecture}; {name} expects a model for "
+                "its own task or without a head; keras-bert convert SRC DST --noheads removes the "
+                "head"
+            )
 
     def check_segments(self) -> None:
         """Raises an InputError if the encoder does not support pairs of texts."""
@@ -170,6 +193,99 @@ class Checkpoint:
                 f"{self.path}: type_vocab_size is {count}; expected at least 2, one segment "
                 "id for each text of a pair"
             )
+
+    # --- the settings of the model and its run ---
+
+    @functools.cached_property
+    def run(self) -> EarlierRun:
+        """The run that wrote the checkpoint; without settings if there is none."""
+        return EarlierRun.of(self.path)
+
+    @property
+    def saved_settings(self) -> Mapping[str, Any]:
+        """The settings of the task that are saved with the model."""
+        saved = self.settings.get(SETTINGS_KEY)
+        return saved if isinstance(saved, Mapping) else {}
+
+    def setting(self, name: str, kind: type, value: Any = None, default: Any = None) -> Any:
+        """Returns `value`, or if it is None the stored setting of this name, or else `default`.
+
+        The setting is saved with the model, or else a flag of the run that wrote it.
+
+        Raises:
+            InputError: the stored value is not of type `kind` (int, float, bool or str).
+        """
+        if value is None:
+            value = value_of(self.path / CONFIG, self.saved_settings, name, kind, None)
+        return self.run.setting(name, kind, default) if value is None else value
+
+    def max_seq_length(self, length: int | None, default: int = DEFAULT_MAX_SEQ_LENGTH) -> int:
+        """Returns the maximum number of tokens of a text: `length`, or else the stored setting.
+
+        Without either, it is `default`, or the model's number of positions if that is smaller.
+
+        Raises:
+            InputError: the number is below SHORTEST, or above the model's number of positions.
+        """
+        positions = self.config.max_position_embeddings
+        if length is None:
+            # Older runs of run_pretraining.py recorded 0 if records of any length were accepted.
+            length = self.setting("max_seq_length", int) or min(default, positions)
+        check_max_seq_length(length, positions)
+        return length
+
+    # --- the tokenizer ---
+
+    @property
+    def do_lower_case(self) -> bool:
+        """Whether the tokenizer lower-cases text."""
+        return self.tokenizer_settings.do_lower_case
+
+    def require_vocab(self, expected: str) -> list[str]:
+        """Returns the vocabulary; raises an InputError that ends with `expected` if it is None."""
+        if self.vocab is None:
+            reason = self.tokenizer_mismatch or f"{self.path}: has no vocabulary"
+            raise InputError(f"{reason}; {expected}")
+        return self.vocab
+
+    def tokenizer(
+        self, tokenizer: "BertTokenizer | None" = None, *, special: bool = False
+    ) -> "BertTokenizer":
+        """Returns `tokenizer`, or else creates one for the checkpoint's vocabulary.
+
+        With `special`, a new tokenizer recognizes special tokens such as [MASK] in texts.
+
+        Raises:
+            InputError: there is no vocabulary, or `tokenizer` does not have the model's number of
+                tokens.
+        """
+        # Imported here, because weights can be loaded without TensorFlow.
+        from keras_bert.text.tokenizer import BertTokenizer
+
+        if tokenizer is None:
+            vocab = self.require_vocab(
+                "expected a checkpoint with a vocabulary, or the argument `tokenizer`"
+            )
+            settings = self.tokenizer_settings.to_dict()
+            return BertTokenizer(vocab, keep_special_tokens=special, **settings)
+        if tokenizer.vocab_size != self.config.vocab_size:
+            raise InputError(
+                f"tokenizer: has {tokenizer.vocab_size} tokens, but {self.path} has "
+                f"vocab_size {self.config.vocab_size}; expected the same number"
+            )
+        return tokenizer
+
+    # --- the weights ---
+
+    @functools.cached_property
+    def weights_sha256(self) -> str:
+        """A checksum of the weights, with their names and shapes."""
+        digest = hashlib.sha256()
+        with self.open_weights() as stored:
+            for name in sorted(stored.shapes):
+                digest.update(f"{name} {[*stored.shapes[name]]}\n".encode())
+                digest.update(stored.read(name).tobytes())
+        return digest.hexdigest()
 
     def load_into(self, model: keras.Model) -> LoadReport:
         """Loads the weights into a network of `keras_bert.models`.
@@ -185,3 +301,97 @@ class Checkpoint:
             )
         with self.open_weights() as stored:
             return load_weights(model, stored)
+
+    def make_network(self, network: type, **arguments: Any) -> Any:
+        """Creates a network with the weights; implements `BertNetwork.from_pretrained`.
+
+        `arguments` are those of the constructor, without the config.
+
+        Raises:
+            InputError: the weights do not match the network, the checkpoint was fine-tuned for
+                another task, or "num_labels" is not the number of labels of its classifier.
+        """
+        with self.open_weights() as stored:
+            heads, num_labels = stored.heads, stored.num_labels
+        self._check_network(network, heads)
+        if "num_labels" in arguments:
+            num_labels = _agreed_num_labels(self.path, arguments["num_labels"], num_labels)
+            arguments = {**arguments, "num_labels": num_labels}
+        model = network(self.config, **arguments)
+        report = self.load_into(model)
+        parts = [variable.split("/") for variable in report.new]
+        new = sorted({"/".join(part[: 1 + (part[0] == "encoder")]) for part in parts})
+        if model.per_token:
+            # The logits do not depend on the pooler, and public models of such tasks have none.
+            new = [name for name in new if name != "encoder/pooler"]
+        if new:
+            logging.warning(
+                "%s: weights that are not in the checkpoint are newly initialized: %s",
+                self.path,
+                ", ".join(new),
+            )
+        return model
+
+    def _check_network(self, network: type, heads: set[str]) -> None:
+        """Rejects a checkpoint that was fine-tuned for another task than that of the network."""
+        if not network.heads or self.architecture == network.architecture:
+            return
+        other = heads & {"classifier", "span"}
+        if self.architecture in {*_HEAD_TASKS, "BertForMultipleChoice"}:
+            problem = f"is a {self.architecture}"
+        elif other and not heads & {*network.heads}:
+            problem = f"has the head {', '.join(sorted(other))}"
+        else:
+            return
+        raise InputError(
+            f"{network.__name__}.from_pretrained: {self.path} {problem}; expected a "
+            f"{network.architecture}, or a pre-trained model without a head for another task"
+        )
+
+    # --- records ---
+
+    def record(self) -> dict[str, object]:
+        """Returns the entries of run.json that detect a changed checkpoint."""
+        return {
+            "config": self.config.to_dict(),
+            "weights_sha256": self.weights_sha256,
+            "vocab_sha256": hashlib.sha256("\n".join(self.vocab).encode()).hexdigest(),
+            "do_lower_case": self.do_lower_case,
+            **self.tokenizer_settings.non_default(),
+        }
+
+    @property
+    def description(self) -> ModelDescription:
+        """The `ModelDescription` for saving the model again."""
+        written = self.config.to_dict().keys() | _ALWAYS_WRITTEN
+        return ModelDescription(
+            self.config,
+            self.vocab,
+            self.tokenizer_settings,
+            self.labels,
+            self.problem_type,
+            {key: value for key, value in self.settings.items() if key not in written},
+        )
+
+
+def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) -> None:
+    """Checks that a length is an integer from `shortest` to the model's number of positions."""
+    if isinstance(length, bool) or not isinstance(length, int):
+        raise InputError(f"max_seq_length={length!r}: expected a whole number")
+    if not shortest <= length <= positions:
+        raise InputError(
+            f"max_seq_length={length}: expected from {shortest} to the model's {positions} "
+            "positions (max_position_embeddings)"
+        )
+
+
+def _agreed_num_labels(path: Path, requested: int | None, stored: int | None) -> int:
+    if requested is None and stored is None:
+        raise InputError(
+            f"num_labels is None; expected the number of labels, since {path} has no classifier"
+        )
+    if None not in (requested, stored) and requested != stored:
+        raise InputError(
+            f"num_labels is {requested}; expected {stored}, the number of logits of {path}"
+        )
+    return stored if requested is None else requested

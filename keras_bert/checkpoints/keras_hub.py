@@ -114,13 +114,13 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
             f"{path}: has no {WEIGHTS}; expected a KerasHub preset with all weights in one file"
         )
     metadata = read_json(path / METADATA) if (path / METADATA).is_file() else {}
-    own = metadata.get("keras_bert")
-    own = dict(own) if isinstance(own, dict) else {}
-    of_tokenizer = {key: own.pop(key) for key in _OF_TOKENIZER if key in own}
+    extra = metadata.get("keras_bert")
+    extra = dict(extra) if isinstance(extra, dict) else {}
+    of_tokenizer = {key: extra.pop(key) for key in _OF_TOKENIZER if key in extra}
     backbone = written["config"]
     sizes = {ours: backbone[theirs] for ours, theirs in SIZES.items() if theirs in backbone}
     fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
-    settings = {**fixed, **own, **sizes}
+    settings = {**fixed, **extra, **sizes}
     try:
         config = BertConfig.from_dict(settings)
     except InputError as error:
@@ -159,8 +159,9 @@ def _read_tokenizer(
     """
     file = path / TOKENIZER
     tokenizer = read_json(file) if file.is_file() else {}
-    own = tokenizer.get("config")
-    content = {**(own if isinstance(own, dict) else {}), "class_name": tokenizer.get("class_name")}
+    content = tokenizer.get("config")
+    content = content if isinstance(content, dict) else {}
+    content = {**content, "class_name": tokenizer.get("class_name")}
     mismatch = find_mismatch(file, content, _TOKENIZER_RULES)
     keeps_accents = value_of(path / METADATA, metadata, _STRIP_ACCENTS, bool, None) is False
     settings = replace(
@@ -209,8 +210,8 @@ def _special_tokens(file: Path, content: Mapping[str, Any], vocab: Sequence[str]
     tokens = content.get("special_tokens") or []
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise InputError(f"{file}: special_tokens is {tokens!r}; expected a list of strings")
-    own = {*tokens} - {*SPECIAL_TOKENS}
-    return [token for token in vocab if token in own]
+    user_tokens = {*tokens} - {*SPECIAL_TOKENS}
+    return [token for token in vocab if token in user_tokens]
 
 
 # --- the weights ---
@@ -291,19 +292,19 @@ def _open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
         )
 
 
-def _collect(values: dict[str, h5py.Dataset], part: str, file: Path, name: str, found: Any) -> None:
-    if isinstance(found, h5py.Dataset):
+def _collect(values: dict[str, h5py.Dataset], part: str, file: Path, name: str, item: Any) -> None:
+    if isinstance(item, h5py.Dataset):
         # The values of such a dataset are in other files. `visititems` skips links to other files.
-        if found.external or found.is_virtual:
-            kind = "has external storage" if found.external else "is a virtual dataset"
+        if item.external or item.is_virtual:
+            kind = "has external storage" if item.external else "is a virtual dataset"
             raise InputError(
                 f"{file}: {name} {kind}, which refers to other files; expected all weights in "
                 "this file"
             )
-        if found.shape is None:
+        if item.shape is None:
             raise InputError(f"{file}: {name} is empty; expected an array of numbers")
         # The first versions of Keras used another name for the group of a model's layers.
-        values[f"{part}/{name.replace('_layer_checkpoint_dependencies/', 'layers/', 1)}"] = found
+        values[f"{part}/{name.replace('_layer_checkpoint_dependencies/', 'layers/', 1)}"] = item
 
 
 def _array(path: Path, value: h5py.Dataset) -> np.ndarray:

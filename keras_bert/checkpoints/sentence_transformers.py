@@ -10,18 +10,16 @@ Since version 5.4, the length is `model_max_length` of tokenizer_config.json. Be
 the encoder was in a folder such as 0_Transformer.
 """
 
-import contextlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from keras_bert.checkpoints.safetensors_file import WEIGHTS, open_safetensors
-from keras_bert.checkpoints.weights import StoredWeights
+from keras_bert.checkpoints.weights import WEIGHTS
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, value_of, write_json
 
@@ -84,7 +82,7 @@ class SentenceTransformer:
             InputError: a file is not valid, or a module or its setting is not supported.
         """
         length = _max_seq_length(model_dir)
-        modules = _modules(model_dir)
+        modules = read_modules(model_dir)
         if not modules:
             return cls(length)
         kinds = [kind for kind, _ in modules]
@@ -172,7 +170,7 @@ class SentenceTransformer:
 
 def transformer_folder(model_dir: Path) -> Path:
     """Returns the folder with the encoder: a model directory, or in it that of the first module."""
-    modules = _modules(model_dir)
+    modules = read_modules(model_dir)
     return modules[0][1] if modules else model_dir
 
 
@@ -182,38 +180,7 @@ def lower_cases(folder: Path) -> bool:
     return file.is_file() and value_of(file, read_json(file), "do_lower_case", bool, False)
 
 
-@contextlib.contextmanager
-def open_with_dense(model_dir: Path) -> Iterator[StoredWeights]:
-    """Opens the weights of a model directory, including those of Dense modules.
-
-    They are named dense.0.weight, dense.0.bias, dense.1.weight and so on.
-    """
-    folders = [folder for kind, folder in _modules(model_dir) if kind == "Dense"]
-    with contextlib.ExitStack() as stack:
-        stored = stack.enter_context(open_safetensors(transformer_folder(model_dir)))
-        found: dict[str, tuple[StoredWeights, str]] = {}
-        for index, folder in enumerate(folders):
-            if not (folder / WEIGHTS).is_file():
-                continue
-            dense = stack.enter_context(open_safetensors(folder))
-            found |= {
-                name.replace("linear", f"dense.{index}"): (dense, name) for name in dense.shapes
-            }
-        if not found:
-            yield stored
-            return
-
-        def read(name: str) -> np.ndarray:
-            if name not in found:
-                return stored.read(name)
-            dense, own = found[name]
-            return dense.read(own)
-
-        shapes = {name: dense.shapes[own] for name, (dense, own) in found.items()}
-        yield replace(stored, shapes={**stored.shapes, **shapes}, read=read)
-
-
-def _modules(model_dir: Path) -> list[tuple[str, Path]]:
+def read_modules(model_dir: Path) -> list[tuple[str, Path]]:
     """Returns the type and folder of each module in modules.json; [] without the file."""
     file = model_dir / MODULES
     if not file.is_file():
@@ -243,8 +210,8 @@ def _max_seq_length(model_dir: Path) -> int | None:
     if length is not None or not (model_dir / MODULES).is_file():
         return length
     length, positions = tokenizer.get("model_max_length"), sizes.get("max_position_embeddings")
-    known = [value for value in (length, positions) if isinstance(value, int)]
-    return min(known, default=None)
+    lengths = [value for value in (length, positions) if isinstance(value, int)]
+    return min(lengths, default=None)
 
 
 def _pooling(file: Path) -> str:

@@ -217,17 +217,17 @@ def find_mismatch(
     Returns one line with the file, the key and its value; None if all settings are supported.
     """
     for key, expected in rules:
-        found = settings.get(key)
-        if isinstance(found, Mapping):  # a special token with its settings
-            found = found.get("content")
-        if found is not None and found != expected:
-            return _mismatch(file, key, found, expected)
+        value = settings.get(key)
+        if isinstance(value, Mapping):  # a special token with its settings
+            value = value.get("content")
+        if value is not None and value != expected:
+            return _mismatch(file, key, value, expected)
     return None
 
 
-def _mismatch(file: Path, key: str, found: Any, expected: Any) -> str:
+def _mismatch(file: Path, key: str, value: Any, expected: Any) -> str:
     return (
-        f"{file}: {key} is {json.dumps(found)}; expected {json.dumps(expected)}, as in Google's "
+        f"{file}: {key} is {json.dumps(value)}; expected {json.dumps(expected)}, as in Google's "
         "BERT tokenizer"
     )
 
@@ -287,9 +287,9 @@ def _fast_vocab(file: Path, model: Any, config: Mapping[str, Any]) -> list[str]:
 
 
 class _Entry(NamedTuple):
-    """An added token in a file; `place` names the file and the key in error messages."""
+    """An added token in a file; `where` names the file and the key in error messages."""
 
-    place: str
+    where: str
     token_id: int | None
     token: UserToken
 
@@ -334,7 +334,7 @@ def _with_added_tokens(
         index = ids[entry.token.content]
         if entry.token_id not in (None, index):
             raise InputError(
-                f"{entry.place}: {entry.token.content!r} has the id {entry.token_id}; expected "
+                f"{entry.where}: {entry.token.content!r} has the id {entry.token_id}; expected "
                 f"{index}, as in the vocabulary or directly after it"
             )
     tokens = sorted((entry.token for entry in entries), key=lambda token: ids[token.content])
@@ -378,17 +378,17 @@ def _entries(
                 yield from _entry(f"{path / TOKENIZER}: {key}", each, None)
 
 
-def _entry(place: str, value: Any, token_id: int | None) -> Iterator[_Entry]:
+def _entry(where: str, value: Any, token_id: int | None) -> Iterator[_Entry]:
     """Yields the entry of an object in a file, unless it is a special token of BERT."""
     if value is None or (isinstance(value, Mapping) and value.get("content") in SPECIAL_TOKENS):
         return
-    token = UserToken.read(place, value)
+    token = UserToken.read(where, value)
     for name in _UNSUPPORTED:
         if value.get(name):
             raise InputError(
-                f"{place}: {token.content!r} has {name} {json.dumps(value[name])}; expected false"
+                f"{where}: {token.content!r} has {name} {json.dumps(value[name])}; expected false"
             )
-    yield _Entry(place, token_id, token)
+    yield _Entry(where, token_id, token)
 
 
 def _list(path: Path, content: Mapping[str, Any], key: str) -> Sequence[Any]:
@@ -413,8 +413,8 @@ def _check_agree(first: _Entry, other: _Entry) -> None:
     tokens = {replace(entry.token, special=False) for entry in (first, other)}
     if len(ids) > 1 or len(tokens) > 1:
         raise InputError(
-            f"{other.place}: {other.token.content!r} has another id or `normalized` than in "
-            f"{first.place}; expected the same"
+            f"{other.where}: {other.token.content!r} has another id or `normalized` than in "
+            f"{first.where}; expected the same"
         )
 
 

@@ -13,8 +13,16 @@ import numpy as np
 
 from keras_bert.errors import InputError
 
+WEIGHTS = "model.safetensors"
 FLOAT_TYPES = ("float16", "bfloat16", "float32", "float64")
 _FLOATS = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in FLOAT_TYPES]
+# The layer of a head -> a variable that the head always has.
+_HEADS = {
+    "masked_lm": "masked_lm/output_bias",
+    "next_sentence": "next_sentence/bias",
+    "classifier": "classifier/bias",
+    "span": "span/bias",
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,11 @@ class StoredWeights:
     skipped: int = 0
 
     @property
+    def heads(self) -> set[str]:
+        """The heads that are stored: `masked_lm`, `next_sentence`, `classifier` and `span`."""
+        return {head for head, path in _HEADS.items() if self.has(path)}
+
+    @property
     def num_labels(self) -> int | None:
         """The number of the classifier's logits; None without a classifier."""
         shape = self.shapes.get(self.layout.name("classifier/bias"))
@@ -101,10 +114,10 @@ class StoredWeights:
             )
         return value
 
-    def wrong_type(self, name: str, found: str) -> InputError:
-        """Returns the error for a weight of the dtype `found`, which cannot be loaded."""
+    def wrong_type(self, name: str, dtype: str) -> InputError:
+        """Returns the error for a weight of the dtype `dtype`, which cannot be loaded."""
         return InputError(
-            f"{self.source}: {self.name_in_file(name)} has type {found}; expected one of "
+            f"{self.source}: {self.name_in_file(name)} has type {dtype}; expected one of "
             f"{', '.join(FLOAT_TYPES)}. Quantized checkpoints must be converted first by the "
             "library that wrote them"
         )

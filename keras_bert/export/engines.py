@@ -19,7 +19,7 @@ PRECISIONS = {
     "onnxruntime": ("float32", "int8"),
     "openvino": ("float32", "bfloat16"),
 }
-INT8_ENGINES = tuple(name for name, known in PRECISIONS.items() if "int8" in known)
+INT8_ENGINES = tuple(name for name, precisions in PRECISIONS.items() if "int8" in precisions)
 ENGINES = (TENSORFLOW, *PRECISIONS)
 ALL_PRECISIONS = (*COMPUTE_TYPES, "int8")
 
@@ -92,12 +92,12 @@ class EngineRequest:
     precision: str = ""
 
     def __post_init__(self):
-        for name, value, known in (
+        for name, value, values in (
             ("engine", self.engine, ENGINES),
             ("precision", self.precision, ALL_PRECISIONS),
         ):
-            if value and value not in known:
-                raise InputError(f"{name}={value!r}: expected one of {', '.join(known)}")
+            if value and value not in values:
+                raise InputError(f"{name}={value!r}: expected one of {', '.join(values)}")
         if self.precision and self.engine:
             _check_precision(self.engine, self.precision)
 
@@ -176,19 +176,18 @@ def _engine_functions(
     loaded: Any, info: Mapping[str, Any], path: Path, name: str, precision: str
 ) -> dict[str, Callable]:
     """Compiles the network of an export, checks its answers, and returns the functions."""
-    # Imported here, because importing them takes time.
-    from keras_bert.export.engine_functions import Check, EngineFunction, difference
-    from keras_bert.export.engine_network import open_network
+    # Imported here, because programs check their flags before they import TensorFlow.
+    from keras_bert.export.engine_network import EngineFunction, difference, open_network
 
     where = str(path.parent.with_name(INFO))
     spec = NetworkSpec.from_json(info["engines"].get("network"), where)
     network = open_network(name, path, precision, spec)
     inputs = list(info["signatures"]["serving_default"]["inputs"])
-    found = difference(loaded, network, Check(inputs, precision, info["compute_type"]))
-    if found is not None:
+    problem = difference(loaded, network, inputs, precision, info["compute_type"])
+    if problem is not None:
         raise InputError(
             f"{path}: the answers of {name} in {precision} are not those of the SavedModel: "
-            f"{found}; use --engine={TENSORFLOW}, or another precision"
+            f"{problem}; use --engine={TENSORFLOW}, or another precision"
         )
     return {
         signature: EngineFunction(loaded, signature, network) for signature in loaded.signatures
@@ -197,13 +196,13 @@ def _engine_functions(
 
 def _check_precision(engine: str, precision: str) -> None:
     """Raises an InputError if an engine lacks a precision."""
-    own = {TENSORFLOW: COMPUTE_TYPES, **PRECISIONS}[engine]
-    if precision not in own:
-        others = [name for name, known in PRECISIONS.items() if precision in known]
-        remedy = f"; {precision} needs the engine {' or '.join(others)}" if others else ""
+    supported = {TENSORFLOW: COMPUTE_TYPES, **PRECISIONS}[engine]
+    if precision not in supported:
+        engines = [name for name, precisions in PRECISIONS.items() if precision in precisions]
+        remedy = f"; {precision} needs the engine {' or '.join(engines)}" if engines else ""
         raise InputError(
             f"engine={engine}: found precision {precision}; expected one of "
-            f"{', '.join(own)}{remedy}"
+            f"{', '.join(supported)}{remedy}"
         )
 
 

@@ -22,10 +22,10 @@ def same_shape(**inputs: tf.Tensor) -> list[tf.Tensor]:
     Use the results in place of the arguments, because they depend on the check. Without the check,
     TensorFlow would silently broadcast one row against many.
     """
-    (name, first), *others = inputs.items()
+    (name, first), *rest = inputs.items()
     shape = tf.shape(first)
     checks = []
-    for other, value in others:
+    for other, value in rest:
         got = tf.shape(value)
         message = f"{other} and {name}: expected equal shapes, got"
         checks.append(tf.debugging.Assert(tf.reduce_all(got == shape), [message, got, shape]))

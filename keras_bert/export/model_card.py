@@ -1,10 +1,11 @@
-"""Creates the text of an export's model card (README.md), in Markdown."""
+"""Creates the text of a model card (README.md), of an export or of a run's model, in Markdown."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.config import BertConfig
 from keras_bert.text.settings import TokenizerSettings
 
@@ -27,10 +28,14 @@ TRAINING_SETTINGS = (
     "random_seed",
     "mixed_precision",
 )
+_PRETRAINED = "was pre-trained on unlabeled text"
 # Keys in results.json that are not scores; those that end in _truncated are not scores either.
 _NOT_SCORES = {"step", "best_step"}
 # Checksums in run.json that belong to the model, and not to the data.
 _NOT_DATA = {"weights_sha256", "vocab_sha256"}
+
+
+# --- exports ---
 
 
 def model_card(
@@ -49,16 +54,16 @@ def model_card(
         results: the content of the run's results.json; empty if it does not exist.
         request: {input name: text} of an example request; empty if the model takes no texts.
     """
-    limits = _limits(info, was_scored=any(map(is_score, results)))
+    limits = _limits(info, was_scored=any(map(_is_score, results)))
     sections = [
         _opening(info, config),
-        section("Data", data_table(run)),
-        section("Training", training_table(run)),
-        section("Scores", scores_table(results)),
-        section("Limits", "\n".join(f"- {line}" for line in limits)),
-        section("Usage", _signatures(info) + _example(request)),
+        _section("Data", data_table(run)),
+        _section("Training", training_table(run)),
+        _section("Scores", _scores_table(results)),
+        _section("Limits", "\n".join(f"- {line}" for line in limits)),
+        _section("Usage", _signatures(info) + _example(request)),
     ]
-    return "\n".join(section for section in sections if section)
+    return "\n".join(part for part in sections if part)
 
 
 def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
@@ -66,93 +71,11 @@ def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
     settings = TokenizerSettings.read("export.json", info)
     return (
         f"# BERT model that {TASK_DESCRIPTIONS[info['task']]}\n\n"
-        f"{describe_sizes(config, settings)} Matrix products are computed in "
+        f"{_describe_sizes(config, settings)} Matrix products are computed in "
         f"{info['compute_type']}. Exported by keras_bert from `{info['model']}`.\n"
-        + list_labels(info.get("labels", ()))
+        + _list_labels(info.get("labels", ()))
         + (f"\nsentence-transformers uses the output `{pooling}`.\n" if pooling else "")
     )
-
-
-def describe_sizes(config: BertConfig, settings: TokenizerSettings) -> str:
-    """Returns sentences with the sizes of the encoder and its vocabulary, and unusual settings."""
-    accents = ""
-    if settings.strip_accents is not None:
-        accents = " without accents" if settings.strip_accents else " with accents"
-    words = "" if settings.tokenize_chinese_chars else " CJK ideographs are not separate words."
-    names = ", ".join(f"`{token.content}`" for token in settings.user_tokens)
-    own = f" Tokens that stay whole: {names}." if names else ""
-    return (
-        f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
-        f"{'lower-cased' if settings.do_lower_case else 'cased'} tokens{accents}.{words}{own}"
-    )
-
-
-def list_labels(labels: Sequence[str]) -> str:
-    """Returns a paragraph with the labels; "" if there are none."""
-    names = ", ".join(f"`{label}`" for label in labels)
-    return f"\nLabels, in the order of the logits: {names}.\n" if names else ""
-
-
-def section(title: str, body: str) -> str:
-    """Returns a section of a model card; "" if its body is empty."""
-    return f"## {title}\n\n{body}\n" if body else ""
-
-
-def table(rows: Mapping[str, Any]) -> str:
-    """Returns a Markdown table with the columns name and value; "" if there are no rows."""
-    if not rows:
-        return ""
-    lines = [f"| {name} | {value} |" for name, value in rows.items()]
-    return "\n".join(["| | |", "| --- | --- |", *lines])
-
-
-def is_score(name: str) -> bool:
-    """Returns whether a key of results.json is the name of a score."""
-    return name not in _NOT_SCORES and not name.endswith("_truncated")
-
-
-def training_table(run: Mapping[str, Any]) -> str:
-    """Returns the table of a run's main settings, from the settings in run.json."""
-    rows = {name: run[name] for name in TRAINING_SETTINGS if run.get(name) is not None}
-    if "init_checkpoint" in rows:
-        rows["init_checkpoint"] = _public_names(rows["init_checkpoint"])
-    return table(rows)
-
-
-def data_table(run: Mapping[str, Any]) -> str:
-    """Returns the table of a run's data files and checksums, from the settings in run.json."""
-    names = ("task_name", "data_dir", "input_file", "train_file")
-    names += ("eval_file", "test_file", "predict_file")
-    rows = {name: _public_names(run[name]) for name in names if run.get(name)}
-    checksums = [name for name in run if name.endswith("_sha256") and name not in _NOT_DATA]
-    return table(rows | {name: run[name] for name in checksums})
-
-
-def public_name(path: str | Path) -> str:
-    """Returns the name of a file or folder without the local folders that contain it.
-
-    For the model of a run, OUTPUT_DIR/model, this is the name of OUTPUT_DIR.
-    """
-    path = Path(path)
-    named = path.parent if path.name == "model" and path.parent.name else path
-    return named.name or str(path)
-
-
-def _public_names(paths: object) -> str:
-    """Returns the names of one or several paths; skips other values, as of a damaged run.json."""
-    paths = paths if isinstance(paths, list | tuple) else [paths]
-    return ", ".join(public_name(path) for path in paths if isinstance(path, str))
-
-
-def scores_table(results: Mapping[str, Any]) -> str:
-    """Returns the table of the scores in the content of results.json."""
-    scores = {
-        name: f"{value:.4f}" if isinstance(value, float) else value
-        for name, value in results.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and is_score(name)
-    }
-    return table(scores)
 
 
 def _limits(info: Mapping[str, Any], was_scored: bool) -> list[str]:
@@ -223,3 +146,138 @@ def _example(request: Mapping[str, str]) -> str:
 
 def _shape(shape: list[int]) -> str:
     return "[" + ", ".join("any" if size < 0 else str(size) for size in shape) + "]"
+
+
+# --- the model of a run ---
+
+
+def run_card(
+    task: str | None,
+    description: ModelDescription,
+    settings: Mapping[str, Any],
+    results: Mapping[str, Any],
+) -> str:
+    """Returns the model card of a run's model as Markdown.
+
+    `task` is a fine-tuning task such as `classification`; None for pre-training. `settings` are
+    those in run.json, and `results` the metrics in results.json.
+    """
+    sections = [
+        _run_opening(task, description, settings.get("init_checkpoint")),
+        _section("Data", data_table(settings)),
+        _section("Training", training_table(settings)),
+        _section("Scores", _scores_table(results)),
+        _section("Limits", _run_limits(task, description, settings, results)),
+    ]
+    return "\n".join(part for part in sections if part)
+
+
+def _run_opening(task: str | None, description: ModelDescription, base: str | None) -> str:
+    start = f"the weights of `{public_name(base)}`" if base else "newly initialized weights"
+    sizes = _describe_sizes(description.config, description.tokenizer_settings)
+    return (
+        f"# BERT model that {TASK_DESCRIPTIONS[task] if task else _PRETRAINED}\n\n"
+        f"{sizes} Trained by keras_bert from {start}.\n" + _list_labels(description.labels or ())
+    )
+
+
+def _run_limits(
+    task: str | None,
+    description: ModelDescription,
+    settings: Mapping[str, Any],
+    results: Mapping[str, Any],
+) -> str:
+    length = settings.get("max_seq_length") or description.config.max_position_embeddings
+    lines = [f"The model was trained on sequences of at most {length} tokens."]
+    if task is None:
+        lines.append("Its encoder must be fine-tuned before it can solve a task.")
+    if any(map(_is_score, results)):
+        lines.append(
+            "The scores were measured on the data listed above; other data can give other scores."
+        )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+# --- sections ---
+
+
+def _describe_sizes(config: BertConfig, settings: TokenizerSettings) -> str:
+    """Returns sentences with the sizes of the encoder and its vocabulary, and unusual settings."""
+    accents = ""
+    if settings.strip_accents is not None:
+        accents = " without accents" if settings.strip_accents else " with accents"
+    words = "" if settings.tokenize_chinese_chars else " CJK ideographs are not separate words."
+    names = ", ".join(f"`{token.content}`" for token in settings.user_tokens)
+    whole = f" Tokens that stay whole: {names}." if names else ""
+    return (
+        f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
+        f"{'lower-cased' if settings.do_lower_case else 'cased'} tokens{accents}.{words}{whole}"
+    )
+
+
+def _list_labels(labels: Sequence[str]) -> str:
+    """Returns a paragraph with the labels; "" if there are none."""
+    names = ", ".join(f"`{label}`" for label in labels)
+    return f"\nLabels, in the order of the logits: {names}.\n" if names else ""
+
+
+def _section(title: str, body: str) -> str:
+    """Returns a section of a model card; "" if its body is empty."""
+    return f"## {title}\n\n{body}\n" if body else ""
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    """Returns a Markdown table with the columns name and value; "" if there are no rows."""
+    if not rows:
+        return ""
+    lines = [f"| {name} | {value} |" for name, value in rows.items()]
+    return "\n".join(["| | |", "| --- | --- |", *lines])
+
+
+def _is_score(name: str) -> bool:
+    """Returns whether a key of results.json is the name of a score."""
+    return name not in _NOT_SCORES and not name.endswith("_truncated")
+
+
+def training_table(run: Mapping[str, Any]) -> str:
+    """Returns the table of a run's main settings, from the settings in run.json."""
+    rows = {name: run[name] for name in TRAINING_SETTINGS if run.get(name) is not None}
+    if "init_checkpoint" in rows:
+        rows["init_checkpoint"] = _public_names(rows["init_checkpoint"])
+    return _table(rows)
+
+
+def data_table(run: Mapping[str, Any]) -> str:
+    """Returns the table of a run's data files and checksums, from the settings in run.json."""
+    names = ("task_name", "data_dir", "input_file", "train_file")
+    names += ("eval_file", "test_file", "predict_file")
+    rows = {name: _public_names(run[name]) for name in names if run.get(name)}
+    checksums = [name for name in run if name.endswith("_sha256") and name not in _NOT_DATA]
+    return _table(rows | {name: run[name] for name in checksums})
+
+
+def public_name(path: str | Path) -> str:
+    """Returns the name of a file or folder without the local folders that contain it.
+
+    For the model of a run, OUTPUT_DIR/model, this is the name of OUTPUT_DIR.
+    """
+    path = Path(path)
+    named = path.parent if path.name == "model" and path.parent.name else path
+    return named.name or str(path)
+
+
+def _public_names(paths: object) -> str:
+    """Returns the names of one or several paths; skips other values, as of a damaged run.json."""
+    paths = paths if isinstance(paths, list | tuple) else [paths]
+    return ", ".join(public_name(path) for path in paths if isinstance(path, str))
+
+
+def _scores_table(results: Mapping[str, Any]) -> str:
+    """Returns the table of the scores in the content of results.json."""
+    scores = {
+        name: f"{value:.4f}" if isinstance(value, float) else value
+        for name, value in results.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and _is_score(name)
+    }
+    return _table(scores)

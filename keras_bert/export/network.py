@@ -17,19 +17,13 @@ C labels, V vocabulary size, P masked tokens; b rows and t tokens of a step.
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
-from keras_bert.models import (
-    BertClassifier,
-    BertEncoder,
-    BertPretrainer,
-    BertSpanLabeler,
-    BertTokenClassifier,
-)
+from keras_bert.models import BertPretrainer
+from keras_bert.models.encoder import BertNetwork
 
 # On a CPU, more rows per step are hardly faster and need more memory: with 16 heads, the float32
 # attention scores of 8 rows of 512 tokens need 134 MB. A GPU needs more rows to be busy.
@@ -58,24 +52,21 @@ class Network(tf.Module):
     `compute_type` is the dtype of the encoder's matmuls, `float32` or `bfloat16`.
     """
 
-    def __init__(self, model: keras.Model, compute_type: str = "float32"):
+    def __init__(self, model: BertNetwork, compute_type: str = "float32"):
         super().__init__(name="network")
         self.config = model.config
         weights = weights_of(model)
         inner = {p.partition("/")[2]: value for p, value in weights.items() if p.startswith("enc")}
         self.encoder = _Encoder(model.config, inner, compute_type)
-        self.per_token = getattr(model, "per_token", False)
+        self.per_token = model.per_token
         self.pooler = None if self.per_token else _Dense.of(inner, "pooler/dense")
         self.head = None
-        if isinstance(model, BertClassifier | BertTokenClassifier):
-            self.head = _Dense.of(weights, "classifier")
-        elif isinstance(model, BertSpanLabeler):
-            self.head = _Dense.of(weights, "span")
-        elif isinstance(model, BertPretrainer):
+        if "masked_lm" in model.heads:
             self.masked_lm = _MaskedLM(model, weights, self.encoder.embeddings[0])
-        elif not isinstance(model, BertEncoder):
-            raise TypeError(f"{type(model).__name__}: expected one of keras_bert.models")
-        self.is_span_labeler = isinstance(model, BertSpanLabeler)
+        elif model.heads:
+            [name] = model.heads
+            self.head = _Dense.of(weights, name)
+            self.output_names = model.output_names
 
     def __call__(
         self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
@@ -90,9 +81,9 @@ class Network(tf.Module):
         logits = self.reduced(
             input_ids, segment_ids, self._logits, self.head.bias.shape.as_list(), counts
         )
-        if self.is_span_labeler:
-            return {"start_logits": logits[:, 0], "end_logits": logits[:, 1]}
-        return {"logits": logits}
+        if len(self.output_names) == 1:
+            return {self.output_names[0]: logits}
+        return {name: logits[:, column] for column, name in enumerate(self.output_names)}
 
     def reduced(
         self,
@@ -216,10 +207,10 @@ class _Encoder(tf.Module):
         """
         lengths = row_splits[1:] - row_splits[:-1]
         longest = tf.reduce_max(lengths)
-        place = tf.range(longest)[tf.newaxis]
-        real = place < lengths[:, tf.newaxis]  # [B, S]
+        column = tf.range(longest)[tf.newaxis]
+        real = column < lengths[:, tf.newaxis]  # [B, S]
         # [B * S]: the token index at each position. Padding points to token 0 and is masked.
-        to_rows = tf.reshape(tf.where(real, row_splits[:-1, tf.newaxis] + place, 0), [-1])
+        to_rows = tf.reshape(tf.where(real, row_splits[:-1, tf.newaxis] + column, 0), [-1])
         # [T]: the position of each token in [B * S].
         to_tokens = tf.cast(tf.where(tf.reshape(real, [-1]))[:, 0], tf.int32)
         mask = (1.0 - tf.cast(real, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED_SCORE

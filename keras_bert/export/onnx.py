@@ -13,6 +13,9 @@
              end_logits [B, S]; sequence_output [B, S, H] and pooled_output [B, H];
              masked_lm_logits [B, P, V] and next_sentence_logits [B, 2]
 
+Each graph is computed for some texts with the package onnx, in float32, before it is written; the
+export fails if its outputs are not those of the model.
+
 The files of the engines, beside a SavedModel, compute only what the task decodes: a classifier's
 last layer is computed for [CLS] alone, masked tokens are reduced to their best tokens, and an
 encoder to its vectors. The same file serves float32 and bfloat16; int8 has its own.
@@ -25,28 +28,33 @@ V vocabulary size.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import onnx
+import onnx.reference
 
 from keras_bert.checkpoints.tokenizer_files import VOCAB, write_vocab
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
+from keras_bert.export.engine_network import (
+    SIGNATURE,
+    TEXTS,
+    Run,
+    difference_of_graph,
+    different_outputs,
+)
 from keras_bert.export.engines import FLOAT_FILE, FOLDER, INT8_FILE, NetworkSpec
+from keras_bert.export.saved_model import ServedTask
 from keras_bert.export.version_folders import CARD, INFO
 from keras_bert.files import atomic_path, write_json
-from keras_bert.models import (
-    BertClassifier,
-    BertEncoder,
-    BertPretrainer,
-    BertSpanLabeler,
-    BertTokenClassifier,
-)
+from keras_bert.models.encoder import BertNetwork
+from keras_bert.text.padding import combine_segments
+from keras_bert.text.tokenizer import BertTokenizer
 
 _MAX_BYTES = 2**31 - 2**24  # The limit of a protocol buffer, with room left for the nodes.
 _OPSET = 20  # The first opset with Gelu.
@@ -63,8 +71,8 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def write_onnx_folder(
-    model: keras.Model,
-    vocab: Sequence[str],
+    model: BertNetwork,
+    tokenizer: BertTokenizer,
     export_dir: Path,
     info: Mapping[str, object],
     card: Callable[[Mapping[str, object]], str],
@@ -76,7 +84,7 @@ def write_onnx_folder(
 
     Args:
         model: the network.
-        vocab: the tokens in the order of their ids.
+        tokenizer: the tokenizer of the model.
         export_dir: the version folder.
         info: the content of export.json without "signatures", which this function adds.
         card: converts the complete content of export.json to the text of README.md.
@@ -84,47 +92,73 @@ def write_onnx_folder(
         omitted_outputs: the argument of `write_onnx`.
 
     Raises:
-        InputError: the model is too large, or the folder cannot be written.
+        InputError: the model is too large, the graph has other outputs than the model, or the
+            folder cannot be written.
     """
     with atomic_path(export_dir) as folder:
         folder.mkdir()
         signatures = write_onnx(
-            model, folder / "model.onnx", int8=int8, omitted_outputs=omitted_outputs
+            model,
+            folder / "model.onnx",
+            int8=int8,
+            omitted_outputs=omitted_outputs,
+            tokenizer=tokenizer,
         )
         info = {**info, "signatures": signatures}
-        write_vocab(folder / VOCAB, vocab)
+        write_vocab(folder / VOCAB, tokenizer.vocab)
         write_json(folder / INFO, info)
         (folder / CARD).write_text(card(info), encoding="utf-8")
 
 
 def write_engine_files(
-    model: keras.Model, spec: NetworkSpec, export_dir: Path, int8: bool = False
+    model: BertNetwork, served: ServedTask, compute_type: str, export_dir: Path, int8: bool = False
 ) -> None:
     """Writes the files of the engines to a version folder; with `int8`, also the int8 file.
 
+    Args:
+        model: the network of the task.
+        served: the signatures of the task, and the functions for engines.
+        compute_type: the precision of `served`.
+        export_dir: the version folder.
+        int8: whether to write the int8 file.
+
     Raises:
-        InputError: a file is too large or cannot be written.
+        InputError: a file is too large or cannot be written, or the graph has other outputs than
+            the network of the SavedModel.
     """
-    for name in [FLOAT_FILE, INT8_FILE] if int8 else [FLOAT_FILE]:
-        is_int8 = name == INT8_FILE
-        _save(_task_model(model, spec, not is_int8), export_dir / FOLDER / name, is_int8)
+    spec = served.spec()
+    proto = _task_model(model, spec)
+    inputs = [spec.name for spec in served.steps()[SIGNATURE].specs]
+    problem = difference_of_graph(served, inputs, spec, _run_of(proto), compute_type)
+    _check_equal(export_dir / FOLDER / FLOAT_FILE, problem)
+    _save(proto, export_dir / FOLDER / FLOAT_FILE, int8=False)
+    if int8:
+        _save(_task_model(model, spec, tied=False), export_dir / FOLDER / INT8_FILE, int8=True)
 
 
 def write_onnx(
-    model: keras.Model, path: Path, *, int8: bool = False, omitted_outputs: Collection[str] = ()
+    model: BertNetwork,
+    path: Path,
+    *,
+    int8: bool = False,
+    omitted_outputs: Collection[str] = (),
+    tokenizer: BertTokenizer | None = None,
 ) -> dict[str, dict[str, dict[str, list]]]:
     """Writes a model as an ONNX file, completely or not at all.
 
     With `int8`, weights are stored as int8: kernels have one scale per column, and the word
     embeddings have a single scale. `omitted_outputs` are the names of outputs that the file does
-    not contain: `pooled_output`, `next_sentence_logits`.
+    not contain: `pooled_output`, `next_sentence_logits`. With a `tokenizer`, the outputs for some
+    texts are compared with those of the model.
 
     Returns the inputs and outputs of `serving_default`, in the format of `saved_model.describe`.
 
     Raises:
-        InputError: the weights are too large, or the file cannot be written.
+        InputError: the weights are too large, the outputs differ, or the file cannot be written.
     """
     proto = _whole_model(model, tied=not int8, omitted_outputs=omitted_outputs)
+    if tokenizer is not None:
+        _check_equal(path, _difference_of_model(proto, model, tokenizer))
     _save(proto, path, int8)
     return {
         "serving_default": {
@@ -151,6 +185,47 @@ def _save(proto: onnx.ModelProto, path: Path, int8: bool) -> None:
             _quantize(proto, partial)
         else:
             onnx.save_model(proto, partial)
+
+
+def _run_of(proto: onnx.ModelProto) -> Run:
+    """Returns a function that computes the outputs of a graph with the package onnx."""
+    evaluator = onnx.reference.ReferenceEvaluator(proto)
+    return lambda inputs: dict(
+        zip(evaluator.output_names, evaluator.run(None, dict(inputs)), strict=True)
+    )
+
+
+def _difference_of_model(
+    proto: onnx.ModelProto, model: BertNetwork, tokenizer: BertTokenizer
+) -> str | None:
+    """Compares a graph with its model for some texts; returns the first difference, or None."""
+    segments = combine_segments(
+        tokenizer.tokenize(TEXTS),
+        max_seq_length=min(64, model.config.max_position_embeddings),
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    ids = segments.input_ids.to_tensor(tokenizer.pad_token_id).numpy()
+    mask = np.arange(ids.shape[1]) < segments.input_ids.row_lengths().numpy()[:, np.newaxis]
+    inputs = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
+    if "masked_lm_positions" in model.required_inputs:
+        inputs["masked_lm_positions"] = np.ones([len(ids), 1])
+    expected = model({name: value.astype(np.int32) for name, value in inputs.items()})
+    outputs = _run_of(proto)({name: value.astype(np.int64) for name, value in inputs.items()})
+    return different_outputs(
+        NetworkSpec(dict.fromkeys(outputs, "row")),
+        [*outputs.values()],
+        [keras.ops.convert_to_numpy(expected[name]) for name in outputs],
+        "float32" if model.compute_dtype == "float32" else "bfloat16",
+    )
+
+
+def _check_equal(path: Path, problem: str | None) -> None:
+    if problem is not None:
+        raise InputError(
+            f"{path}: the outputs of the graph are not those of the model: {problem}; nothing was "
+            "exported"
+        )
 
 
 def _type_and_shape(value: onnx.ValueInfoProto) -> list:
@@ -367,7 +442,7 @@ def _masked_lm(graph: _Graph, hidden: str, config: BertConfig, tied: bool, outpu
 
 
 def _whole_model(
-    model: keras.Model, tied: bool = True, omitted_outputs: Collection[str] = ()
+    model: BertNetwork, tied: bool = True, omitted_outputs: Collection[str] = ()
 ) -> onnx.ModelProto:
     """Converts a model to an ONNX graph, without the outputs named in `omitted_outputs`.
 
@@ -376,7 +451,7 @@ def _whole_model(
     graph = _Graph(weights_of(model))
     names = ["input_ids", "input_mask", "segment_ids"]
     hidden = _encoder(graph, model.config)
-    if isinstance(model, BertPretrainer):
+    if "masked_lm" in model.heads:
         names.append("masked_lm_positions")
         shapes = {
             "masked_lm_logits": ["batch", "predictions", model.config.vocab_size],
@@ -387,24 +462,14 @@ def _whole_model(
         _masked_lm(graph, masks, model.config, tied, output="masked_lm_logits")
         if "next_sentence_logits" not in omitted_outputs:
             graph.dense(_pooler(graph, hidden), "next_sentence", output="next_sentence_logits")
-    elif isinstance(model, BertSpanLabeler):
-        shapes = {name: ["batch", "length"] for name in ("start_logits", "end_logits")}
-        spans = graph.dense(hidden, "span")  # [B, S, 2]
-        for index, name in enumerate(shapes):
-            graph.node("Gather", spans, graph.constant(index), axis=2, output=name)
-    elif isinstance(model, BertClassifier | BertTokenClassifier):
-        length = ["length"] if model.per_token else []
-        shapes = {"logits": ["batch", *length, model.num_labels]}
-        inputs = hidden if model.per_token else _pooler(graph, hidden)
-        graph.dense(inputs, "classifier", output="logits")
-    elif isinstance(model, BertEncoder):
+    elif model.heads:
+        shapes = _linear_head(graph, model, hidden)
+    else:
         width = model.config.hidden_size
         shapes = {"sequence_output": ["batch", "length", width], "pooled_output": ["batch", width]}
         graph.node("Identity", hidden, output="sequence_output")
         if "pooled_output" not in omitted_outputs:
             graph.node("Identity", _pooler(graph, hidden), output="pooled_output")
-    else:
-        raise TypeError(f"{type(model).__name__}: expected one of keras_bert.models")
     axes = {"masked_lm_positions": "predictions"}
     return graph.model(
         [_tensor_info(name, "int64", ["batch", axes.get(name, "length")]) for name in names],
@@ -412,29 +477,34 @@ def _whole_model(
     )
 
 
-def _task_model(model: keras.Model, spec: NetworkSpec, tied: bool = True) -> onnx.ModelProto:
+def _linear_head(graph: _Graph, model: BertNetwork, hidden: str) -> dict[str, list]:
+    """Adds the head of one linear layer, and returns {output: shape}; `hidden` is [B, S, H]."""
+    [head], shape = model.heads, ["batch", *["length"] * model.per_token]
+    inputs = hidden if model.per_token else _pooler(graph, hidden)
+    if len(model.output_names) == 1:
+        [name] = model.output_names
+        graph.dense(inputs, head, output=name)
+        return {name: [*shape, model.num_labels]}
+    logits = graph.dense(inputs, head)
+    for column, name in enumerate(model.output_names):
+        graph.node("Gather", logits, graph.constant(column), axis=2, output=name)
+    return dict.fromkeys(model.output_names, shape)
+
+
+def _task_model(model: BertNetwork, spec: NetworkSpec, tied: bool = True) -> onnx.ModelProto:
     """Converts a model to the graph of its task; `tied` is the argument of `_masked_lm`."""
     graph = _Graph(weights_of(model))
     inputs = [
         _tensor_info(name, "int32", ["batch", "length"])
         for name in ("input_ids", "segment_ids", "input_mask")
     ]
-    if isinstance(model, BertPretrainer):
+    if "masked_lm" in model.heads:
         inputs.append(_tensor_info("mask_places", "int32", ["masks"]))
         outputs = _best_tokens(graph, model.config, spec, tied)
-    elif isinstance(model, BertSpanLabeler):
-        spans = graph.dense(_encoder(graph, model.config), "span")  # [B, S, 2]
-        outputs = []
-        for index, name in enumerate(("start_logits", "end_logits")):
-            graph.node("Gather", spans, graph.constant(index), axis=2, output=name)
-            outputs.append(_tensor_info(name, "float32", ["batch", "length"]))
-    elif isinstance(model, BertTokenClassifier):
-        graph.dense(_encoder(graph, model.config), "classifier", output="logits")
-        outputs = [_tensor_info("logits", "float32", ["batch", "length", model.num_labels])]
-    elif isinstance(model, BertClassifier):
-        first = _first_token(graph, model.config)
-        graph.dense(_pooler(graph, first), "classifier", output="logits")
-        outputs = [_tensor_info("logits", "float32", ["batch", model.num_labels])]
+    elif model.heads:
+        last = _encoder if model.per_token else _first_token
+        shapes = _linear_head(graph, model, last(graph, model.config))
+        outputs = [_tensor_info(name, "float32", shape) for name, shape in shapes.items()]
     else:
         outputs = _vectors(graph, model.config, spec)
     return graph.model(inputs, outputs)

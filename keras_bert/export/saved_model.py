@@ -27,7 +27,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.errors import InputError
-from keras_bert.export.engine_functions import ATTRIBUTE
+from keras_bert.export.engine_network import ATTRIBUTE
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.version_folders import CARD, INFO
 from keras_bert.files import atomic_path, write_json

@@ -96,11 +96,11 @@ def describe_files(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     The server compares them to detect changes. Inodes are needed because the files of another model
     may have equal sizes, and equal times if a tool sets all times to one value.
     """
-    found = []
+    files = []
     for path in sorted(folder.rglob("*")):
         try:
             status = path.stat()
         except FileNotFoundError:  # Deleted in the meantime.
             continue
-        found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ino))
-    return tuple(found)
+        files.append((str(path), status.st_size, status.st_mtime_ns, status.st_ino))
+    return tuple(files)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 from keras import ops
@@ -40,8 +40,9 @@ class BertNetwork(keras.Model):
         dtype: dtype policy, such as "mixed_bfloat16"; defaults to the global policy.
     """
 
-    # The names of the layers that are heads.
-    heads: tuple[str, ...] = ()
+    heads: ClassVar[tuple[str, ...]] = ()  # The names of the layers that are heads.
+    architecture: ClassVar[str]  # The class in transformers with the same heads.
+    per_token: ClassVar[bool] = False  # Whether the logits are those of each token.
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(**kwargs)
@@ -63,9 +64,10 @@ class BertNetwork(keras.Model):
             InputError: if the checkpoint cannot be opened, does not match the network, or was
                 fine-tuned for another task.
         """
-        from keras_bert.models.loading import load_network
+        # Imported here, because keras_bert.checkpoints imports this package.
+        from keras_bert.checkpoints.open import open_checkpoint
 
-        return load_network(cls, path, {"dtype": dtype, **kwargs})
+        return open_checkpoint(path).make_network(cls, dtype=dtype, **kwargs)
 
     @property
     def required_inputs(self) -> tuple[str, ...]:
@@ -208,6 +210,8 @@ class BertEncoder(BertNetwork):
         encoder = BertEncoder(BertConfig.from_json("base"))
         hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
     """
+
+    architecture = "BertModel"
 
     def __init__(
         self, config: BertConfig | Mapping[str, Any], name: str = "encoder", **kwargs: Any

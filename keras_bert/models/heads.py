@@ -146,7 +146,7 @@ class LinearClassifier(BertNetwork):
     """BERT with dropout and a linear layer on one of the encoder's outputs."""
 
     heads = ("classifier",)
-    per_token: bool
+    output_names = ("logits",)
     head_input: str  # The encoder's output that the head reads.
 
     def __init__(self, config: BertConfig | Mapping[str, Any], num_labels: int, **kwargs: Any):
@@ -207,6 +207,7 @@ class BertClassifier(LinearClassifier):
         dtype: dtype policy; defaults to the global policy.
     """
 
+    architecture = "BertForSequenceClassification"
     per_token = False
     head_input = "pooled_output"
 
@@ -225,6 +226,7 @@ class BertTokenClassifier(LinearClassifier):
         dtype: dtype policy; defaults to the global policy.
     """
 
+    architecture = "BertForTokenClassification"
     per_token = True
     head_input = "sequence_output"
 
@@ -242,7 +244,9 @@ class BertSpanLabeler(BertNetwork):
         dtype: dtype policy; defaults to the global policy.
     """
 
+    architecture = "BertForQuestionAnswering"
     heads = ("span",)
+    output_names = ("start_logits", "end_logits")  # The columns of the head.
     per_token = True
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
@@ -282,6 +286,7 @@ class BertPretrainer(BertNetwork):
         dtype: dtype policy, such as "mixed_bfloat16"; defaults to the global policy.
     """
 
+    architecture = "BertForPreTraining"
     heads = ("masked_lm", "next_sentence")
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):

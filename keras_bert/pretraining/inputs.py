@@ -10,8 +10,8 @@ from pathlib import Path
 
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.checkpoint import SHORTEST, Checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.tokenizer_files import guess_lower_case
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -110,9 +110,6 @@ def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: B
 
 def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
     """Checks before training that the model can be exported afterwards."""
-    # Imported late: only an export needs the serving modules.
-    from keras_bert.tasks.loading import SHORTEST
-
     if vocab is None:
         raise InputError(
             f"--export: the folder of {data.files[0]} has no vocabulary; expected a --vocab_file"

@@ -27,9 +27,10 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.model_directory import check_replaceable, save_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.hugging_face import check_replaceable, save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
+from keras_bert.export.model_card import run_card
 from keras_bert.files import atomic_path, read_json, write_json
 from keras_bert.models import BertPretrainer
 from keras_bert.models.memory import check_batch_fits
@@ -48,7 +49,6 @@ from keras_bert.pretraining.objective import (
 )
 from keras_bert.pretraining.records import PretrainingData, explain_record_errors
 from keras_bert.pretraining.settings import SAMPLE_SIZE, PretrainingSettings
-from keras_bert.tasks.run_card import run_card
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.training.backend import free, make_evaluate
 from keras_bert.training.checkpoint import list_checkpoints, restore_latest

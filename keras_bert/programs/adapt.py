@@ -149,11 +149,10 @@ def _adaptation(flags: FlagValues, input_files: list[str]) -> "Adaptation":
 
 
 def _open_checkpoint(flags: FlagValues) -> "Checkpoint":
-    from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+    from keras_bert.checkpoints.open import open_checkpoint
 
     checkpoint = open_checkpoint(flags.init_checkpoint)
-    if checkpoint.vocab is None:
-        raise InputError(f"{checkpoint.why_no_vocab}; expected a checkpoint with a vocabulary")
+    checkpoint.require_vocab("expected a checkpoint with a vocabulary")
     if checkpoint.config.is_decoder:
         raise InputError(
             f"--init_checkpoint={flags.init_checkpoint}: is a left-to-right model (is_decoder); "

@@ -26,8 +26,8 @@ from data_tools.lines import OddInput
 from data_tools.settings import Settings
 from data_tools.vocabulary import count_words, extend_vocab
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.conversion import convert
-from keras_bert.checkpoints.vocab_change import follow_extension
+from keras_bert.checkpoints.convert import convert
+from keras_bert.checkpoints.vocabulary_change import follow_extension
 from keras_bert.files import atomic_path, write_bytes
 from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings

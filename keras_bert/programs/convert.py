@@ -79,7 +79,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         )
     change = vocab_flags.vocab_change(flags)
     start_tensorflow()  # Imported after the checks, so that invalid arguments fail fast.
-    from keras_bert.checkpoints.conversion import convert
+    from keras_bert.checkpoints.convert import convert
 
     source, target = arguments
     report = convert(

@@ -88,12 +88,16 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         extract_features,
         make_writer,
     )
-    from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
+    from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+    from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
     from keras_bert.training.strategy import dtype_policy
 
     start = open_pretrained(
-        StartSettings(
-            flags.init_checkpoint, flags.vocab_file, flags.do_lower_case, flags.max_seq_length
+        FineTuningSettings(
+            flags.init_checkpoint,
+            flags.vocab_file,
+            flags.do_lower_case,
+            max_seq_length=flags.max_seq_length,
         )
     )
     num_layers = start.config.num_hidden_layers
@@ -106,7 +110,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     hidden_size = start.config.hidden_size
     write = make_writer(output_file, layers, flags.pooling, start.vocab, hidden_size)
     encoder = BertEncoder(start.config, dtype=dtype_policy(flags.mixed_precision))
-    logging.info("%s", start.checkpoint.load_into(encoder))
+    logging.info("%s", start.load_into(encoder))
     features = extract_features(
         (line for _, line in read_lines(flags.input_file)),
         encoder,

@@ -39,14 +39,14 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         if not _is_utf8(text):
             raise InputError(f"the sentence {text[:80]!r} is not UTF-8; expected text in UTF-8")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
+    from keras_bert.checkpoints.open import open_checkpoint
     from keras_bert.tasks.fill_mask import MaskFiller
-    from keras_bert.tasks.loading import Source
     from keras_bert.tasks.truncation import report_truncation
 
-    source = Source.open(flags.model_dir)
-    source.check_heads(MaskFiller.task, MaskFiller.__name__)
-    length = min(flags.max_seq_length, source.checkpoint.config.max_position_embeddings)
-    filler = MaskFiller.from_source(source, max_seq_length=length, top_k=flags.top_k)
+    checkpoint = open_checkpoint(flags.model_dir)
+    checkpoint.check_task(MaskFiller.task, MaskFiller.__name__)
+    length = min(flags.max_seq_length, checkpoint.config.max_position_embeddings)
+    filler = MaskFiller.from_checkpoint(checkpoint, max_seq_length=length, top_k=flags.top_k)
     if filler.untrained:
         raise InputError(
             f"--model_dir={flags.model_dir} has no masked-LM head; expected a pre-trained model"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from absl import logging
 from absl.flags import FlagValues
 
+from keras_bert.checkpoints.earlier_run import EarlierRun
 from keras_bert.errors import InputError
 from keras_bert.files import value_of
 from keras_bert.programs.compilation_cache import use_compilation_cache
@@ -31,7 +32,6 @@ from keras_bert.programs.run_flags import (
 )
 from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.defaults import DEFAULTS, TrainingDefaults
-from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 if TYPE_CHECKING:
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun

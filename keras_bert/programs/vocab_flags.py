@@ -16,7 +16,7 @@ from keras_bert.startup import start_tensorflow
 from keras_bert.text.vocabulary import load_vocab, read_tokens
 
 if TYPE_CHECKING:
-    from keras_bert.checkpoints.vocab_change import VocabChange
+    from keras_bert.checkpoints.vocabulary_change import VocabChange
 
 _CHANGES = ("add_tokens", "user_tokens", "vocab_file", "keep_tokens", "keep_corpus")
 
@@ -82,14 +82,14 @@ def vocab_change(flags: FlagValues) -> "VocabChange | None":
     else:
         argument = load_vocab(value) if name == "vocab_file" else read_tokens(value, name)
     start_tensorflow()
-    from keras_bert.checkpoints import vocab_change
+    from keras_bert.checkpoints import vocabulary_change
 
     change = {
-        "add_tokens": vocab_change.add_tokens,
-        "user_tokens": vocab_change.add_user_tokens,
-        "vocab_file": vocab_change.follow_extension,
-        "keep_tokens": vocab_change.keep_tokens,
-        "keep_corpus": vocab_change.keep_tokens_of,
+        "add_tokens": vocabulary_change.add_tokens,
+        "user_tokens": vocabulary_change.add_user_tokens,
+        "vocab_file": vocabulary_change.follow_extension,
+        "keep_tokens": vocabulary_change.keep_tokens,
+        "keep_corpus": vocabulary_change.keep_tokens_of,
     }[name]
     return lambda vocab, settings: change(vocab, settings, argument, f"--{name}={value}")
 

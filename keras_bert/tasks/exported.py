@@ -26,13 +26,13 @@ def positional(signature: Serve, input_names: Sequence[str], expected: Collectio
     """
 
     def serve(*texts: tf.Tensor) -> Mapping[str, tf.Tensor]:
-        given = input_names[: len(texts)]
-        if set(given) != set(expected):
+        names = input_names[: len(texts)]
+        if set(names) != set(expected):
             raise InputError(
-                f"predict() got {', '.join(given)}; the exported model expects "
+                f"predict() got {', '.join(names)}; the exported model expects "
                 f"{', '.join(expected)}"
             )
-        return signature(**dict(zip(given, texts, strict=True)))
+        return signature(**dict(zip(names, texts, strict=True)))
 
     return serve
 

@@ -18,6 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.network import Network
@@ -27,7 +29,6 @@ from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
 from keras_bert.tasks.fitting import FitOptions
-from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.text_tasks import ServedTexts, TextProcessor
@@ -38,7 +39,6 @@ from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
 _MASKED_LM_PROB = 0.15
-_DEFAULT = ModelOptions()
 # The features of a batch that masking changes or adds, and their dtypes.
 _MASKED = {
     "input_ids": tf.int32,
@@ -159,34 +159,36 @@ class MaskFiller(Task):
             InputError: the path cannot be opened, the model has another task, or a setting is out
                 of range.
         """
-        source = Source.open(path)
-        source.check_heads(cls.task, cls.__name__)
-        options = ModelOptions(tokenizer, dtype)
-        return cls.from_source(source, max_seq_length=max_seq_length, top_k=top_k, options=options)
+        checkpoint = open_checkpoint(path)
+        checkpoint.check_task(cls.task, cls.__name__)
+        return cls.from_checkpoint(
+            checkpoint, max_seq_length=max_seq_length, top_k=top_k, tokenizer=tokenizer, dtype=dtype
+        )
 
     @classmethod
-    def from_source(
+    def from_checkpoint(
         cls,
-        source: Source,
+        checkpoint: Checkpoint,
         *,
         max_seq_length: int | None = None,
         top_k: int | None = None,
-        options: ModelOptions = _DEFAULT,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
     ) -> "MaskFiller":
         """Creates the object from an open checkpoint."""
         settings = MaskFillerSettings(
-            source.max_seq_length(max_seq_length), source.setting("top_k", int, top_k, 5)
+            checkpoint.max_seq_length(max_seq_length), checkpoint.setting("top_k", int, top_k, 5)
         )
-        vocab_size = source.checkpoint.config.vocab_size
+        vocab_size = checkpoint.config.vocab_size
         if settings.top_k > vocab_size:
             raise InputError(
                 f"top_k={settings.top_k}: expected from 1 to {vocab_size}, the vocabulary size"
             )
-        model = BertPretrainer(source.checkpoint.config, dtype=options.dtype)
-        tokenizer = source.tokenizer(options.tokenizer, special=True)
+        model = BertPretrainer(checkpoint.config, dtype=dtype)
+        tokenizer = checkpoint.tokenizer(tokenizer, special=True)
         if not tokenizer.keep_special_tokens:
             raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
-        return cls._load(source, model, tokenizer, settings)
+        return cls._load(checkpoint, model, tokenizer, settings)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> MaskFillerSettings:

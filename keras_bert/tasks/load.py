@@ -2,18 +2,18 @@
 
 import importlib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.sentence_transformers import MODULES
 from keras_bert.errors import InputError
 from keras_bert.export.engines import ANY_ENGINE, TENSORFLOW, EngineRequest, open_engine
 from keras_bert.export.version_folders import INFO
 from keras_bert.files import read_json
-from keras_bert.tasks.loading import TASK_OF, Source
 from keras_bert.tasks.task import Task
 
 # Task -> module and name of its class.
@@ -55,21 +55,19 @@ def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "
             f"{folder}: engine={engine!r}, precision={precision!r}: found a model directory; "
             "expected an exported version, or engine='tensorflow' without a precision"
         )
-    source = Source.open(folder)
-    is_embedding = (source.checkpoint.path / MODULES).is_file()
-    task = "embedding" if is_embedding else TASK_OF.get(source.checkpoint.architecture)
+    checkpoint = open_checkpoint(folder)
+    task = "embedding" if (checkpoint.path / MODULES).is_file() else checkpoint.task
     if task is None:
         raise InputError(
-            f"{source.checkpoint.path}: has no known task head (architecture "
-            f"{source.checkpoint.architecture}); load it with the class of its task, such as "
-            "keras_bert.TextClassifier.from_pretrained"
+            f"{checkpoint.path}: has no known task head (architecture {checkpoint.architecture}); "
+            "load it with the class of its task, such as keras_bert.TextClassifier.from_pretrained"
         )
-    return open_task(task, source, {})
+    return open_task(task, checkpoint)
 
 
-def open_task(task: str, source: Source, given: Mapping[str, Any]) -> Task:
-    """Creates a task object from a checkpoint; `given` are keyword arguments of `from_source`."""
-    return task_class(task).from_source(source, **given)
+def open_task(task: str, checkpoint: Checkpoint, **settings: Any) -> Task:
+    """Creates a task object; `settings` are keyword arguments of its `from_checkpoint`."""
+    return task_class(task).from_checkpoint(checkpoint, **settings)
 
 
 def task_class(task: str) -> type[Task]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
-from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.text_tasks import TextProcessor
@@ -63,15 +63,15 @@ class LongText:
                 )
 
     @classmethod
-    def saved(cls, source: Source) -> "LongText":
+    def saved(cls, checkpoint: Checkpoint) -> "LongText":
         """Reads the settings of a saved model."""
-        strategy = source.setting("long_text", str, None, TRUNCATE)
+        strategy = checkpoint.setting("long_text", str, None, TRUNCATE)
         if strategy != WINDOWS:
             return cls(strategy)
         return cls(
             strategy,
-            source.setting("window_stride", int, None, 0),
-            source.setting("window_pooling", str, None, "mean"),
+            checkpoint.setting("window_stride", int, None, 0),
+            checkpoint.setting("window_pooling", str, None, "mean"),
         )
 
     @classmethod

@@ -12,18 +12,21 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.checkpoint import Checkpoint, ModelDescription, check_max_seq_length
+from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
+from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.errors import InputError
 from keras_bert.export.engines import Engine
 from keras_bert.export.network import Network
+from keras_bert.export.task_export import export_task
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner, training_batches
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
@@ -33,13 +36,6 @@ from keras_bert.tasks.fine_tuning.distillation import (
     check_teacher,
 )
 from keras_bert.tasks.fitting import FitSettings, Trainer, fit, label_examples, reinitialize
-from keras_bert.tasks.loading import (
-    SETTINGS_KEY,
-    Source,
-    check_max_seq_length,
-    load_weights,
-    warn_of_untrained,
-)
 from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare, with_strings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.objective import Objective
@@ -61,8 +57,8 @@ class Task:
             export.
         absent: paths of the weights that the checkpoint did not contain.
         untrained: the absent weights that the task needs; empty after `fit`.
-        source: the checkpoint that the object was loaded from; None after `fit`, or if the object
-            was not loaded from one.
+        checkpoint: the checkpoint that the object was loaded from; None after `fit`, or if it was
+            not loaded from one.
         serve: the signature of an export that maps strings to answers; None for other objects.
         engine: the engine that runs an export; None for other objects.
         trainer: the training step of the last `fit`; None before.
@@ -85,7 +81,7 @@ class Task:
         self.processor: Processor | None = self.make_processor() if tokenizer else None
         self.absent: tuple[str, ...] = ()
         self.untrained: tuple[str, ...] = ()
-        self.source: Source | None = None
+        self.checkpoint: Checkpoint | None = None
         self.serve: Serve | None = None
         self.engine: Engine | None = None
         self.trainer: Trainer | None = None
@@ -94,7 +90,7 @@ class Task:
     # Implemented by subclasses.
 
     @classmethod
-    def from_source(cls, source: Source, **settings: Any) -> "Task":
+    def from_checkpoint(cls, checkpoint: Checkpoint, **settings: Any) -> "Task":
         """Creates the object from an open checkpoint, whose settings are used if not given here."""
         raise NotImplementedError
 
@@ -218,8 +214,6 @@ class Task:
             InputError: some weights are untrained, an argument does not apply to the format, or
                 `export_dir` exists or cannot be written.
         """
-        from keras_bert.tasks.export import export_task
-
         return export_task(
             self,
             Path(export_dir),
@@ -244,17 +238,27 @@ class Task:
         return ModelRunner(self.model, self.tokenizer)
 
     @classmethod
-    def _load(cls, source: Source, model: keras.Model, tokenizer: BertTokenizer, settings: Any):
+    def _load(
+        cls, checkpoint: Checkpoint, model: keras.Model, tokenizer: BertTokenizer, settings: Any
+    ) -> Self:
         loaded = cls(model, tokenizer, settings)
-        loaded.absent = load_weights(model, source.checkpoint).new
+        report = checkpoint.load_into(model)
+        logging.info("%s", report)
+        loaded.absent = report.new
         loaded.untrained = tuple(
             path for path in loaded.absent if not path.startswith(cls.optional_weights)
         )
-        loaded.source = source
+        loaded.checkpoint = checkpoint
         if loaded.absent:
             weights = weights_of(model)
             loaded._initial_values = {path: weights[path] for path in loaded.absent}
-        warn_of_untrained(source.checkpoint, loaded.untrained)
+        if loaded.untrained:
+            logging.warning(
+                "%s: weights that are not in the checkpoint are newly initialized: %s; train the "
+                "model before you use it",
+                checkpoint.path,
+                ", ".join(loaded.untrained),
+            )
         return loaded
 
     def _answers(
@@ -324,7 +328,7 @@ class Task:
             examples = label_examples(self, teacher, examples, settings)
         reinitialize(self.model, self._initial_values, settings.seed)
         history = fit(self, examples, objective, settings, evaluate, callbacks, micro_batches)
-        self.untrained, self.source, self._initial_values = (), None, {}
+        self.untrained, self.checkpoint, self._initial_values = (), None, {}
         return history
 
     def _replace_settings(self, **changes: Any) -> None:

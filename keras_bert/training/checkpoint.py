@@ -16,8 +16,8 @@ from absl import logging
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.checkpoints.open_checkpoint import STATE
-from keras_bert.checkpoints.safetensors_file import WEIGHTS
+from keras_bert.checkpoints.hugging_face import WEIGHTS
+from keras_bert.checkpoints.open import STATE
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, read_json, sha256, write_json
 

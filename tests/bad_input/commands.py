@@ -208,7 +208,7 @@ def write_models(folder: Path, run_command) -> None:
     import keras
 
     from keras_bert.checkpoints.checkpoint import ModelDescription
-    from keras_bert.checkpoints.model_directory import save_model_directory
+    from keras_bert.checkpoints.hugging_face import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models.encoder import BertEncoder
     from tests.other_formats import write_keras_hub, write_tf1

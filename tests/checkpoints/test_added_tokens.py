@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.hugging_face import save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.text.offsets import byte_to_char_offsets
 from keras_bert.text.settings import TokenizerSettings, UserToken
 from keras_bert.text.tokenizer import BertTokenizer

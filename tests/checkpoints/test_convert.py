@@ -12,9 +12,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.conversion import convert
-from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.convert import convert
+from keras_bert.checkpoints.hugging_face import save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.models.encoder import BertEncoder
@@ -88,14 +88,6 @@ def test_conversion_without_heads_allows_a_new_task(tiny, tmp_path):
     assert opened.load_into(model).new == ("classifier/kernel", "classifier/bias")
 
 
-def test_do_lower_case_can_be_corrected(tiny, tmp_path):
-    save_model_directory(
-        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
-    )
-    convert(tmp_path / "a", tmp_path / "b", tokenizer={"do_lower_case": False})
-    assert not open_checkpoint(tmp_path / "b").do_lower_case
-
-
 def test_only_earlier_output_is_replaced(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
@@ -127,24 +119,6 @@ def test_full_disk_raises_input_error_and_leaves_no_files(tiny, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert os.listdir(tmp_path) == ["a"]
-
-
-def test_conversion_to_a_full_disk_keeps_the_earlier_one(tiny, tmp_path, small_disk):
-    save_model_directory(
-        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
-    )
-    target = small_disk.path / "b"
-    convert(tmp_path / "a", target)
-    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
-    size = sum(map(len, before.values()))
-    for free in (0, size // 2):  # Nothing can be written, or only some of the files.
-        small_disk.fill(free)
-        with pytest.raises(InputError, match=r"(?s)\bb\b.*: cannot be written \(.*[Nn]o space"):
-            convert(tmp_path / "a", target)
-        assert os.listdir(small_disk.path) == ["b"]
-        assert {path: path.read_bytes() for path in before} == before
-        small_disk.release()
-    convert(tmp_path / "a", target)
 
 
 @pytest.mark.parametrize("form", WRITERS)

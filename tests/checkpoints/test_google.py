@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.google import google_name
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler
 from tests.other_formats import write_tf1

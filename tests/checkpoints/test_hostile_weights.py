@@ -5,15 +5,14 @@ import shutil
 import struct
 
 import h5py
-import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.conversion import convert
-from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.convert import convert
+from keras_bert.checkpoints.hugging_face import save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from tests.other_formats import WRITERS, write_keras_hub, write_tf1
@@ -87,7 +86,7 @@ def test_weight_in_two_shards_is_rejected(saved):
     save_file({KERNEL: weights[KERNEL] + 1}, saved / "b.safetensors", metadata={"format": "pt"})
     index = dict.fromkeys(weights, "a.safetensors") | {KERNEL: "b.safetensors"}
     (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    check_rejected(saved, rf"a\.safetensors and b\.safetensors both contain {KERNEL}")
+    check_rejected(saved, rf"{KERNEL} is in b\.safetensors and in another shard")
 
 
 def test_two_names_of_one_weight_are_rejected(saved):
@@ -239,12 +238,4 @@ def test_binary_checkpoint_file_of_a_tf1_checkpoint_is_ignored(tiny, tmp_path):
     write_tf1(tmp_path / "tf1", tiny.make("pretrainer"), description)
     (tmp_path / "tf1" / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")
     checkpoint = open_checkpoint(tmp_path / "tf1")
-    assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
-
-
-def test_half_precision_still_loads(saved):
-    path = saved / "model.safetensors"
-    half = {name: value.astype(ml_dtypes.bfloat16) for name, value in load_file(path).items()}
-    save_file(half, path, metadata={"format": "pt"})
-    checkpoint = open_checkpoint(saved)
     assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.keras_hub import keras_hub_name
-from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.hugging_face import save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.models.encoder import BertEncoder
@@ -125,14 +124,6 @@ def test_half_precision_presets_load_as_float32(tmp_path):
     encoder = BertEncoder(open_checkpoint(path).config)
     open_checkpoint(path).load_into(encoder)
     np.testing.assert_allclose(encoder.pooler.dense.bias, kept, rtol=2**-7)
-
-
-def test_kerashub_weight_names():
-    block = "backbone/layers/transformer_encoder_11/_self_attention_layer/query_dense/vars/0"
-    assert keras_hub_name("encoder/layer_11/attention/self/query/kernel") == block
-    norm = "backbone/layers/transformer_encoder/_feedforward_layer_norm/vars/1"
-    assert keras_hub_name("encoder/layer_0/output/LayerNorm/beta") == norm
-    assert keras_hub_name("span/kernel") == "task/keras_bert/span/kernel"
 
 
 def rewrite_tokenizer(path, **own):

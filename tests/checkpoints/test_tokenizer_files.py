@@ -10,14 +10,14 @@ import tokenizers
 
 import keras_bert
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.conversion import convert
-from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.convert import convert
+from keras_bert.checkpoints.hugging_face import save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.embedding.task import TextEmbedder
-from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
-from keras_bert.tasks.loading import Source
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.text.settings import TokenizerSettings
 from tests.other_formats import WRITERS
 
@@ -195,7 +195,7 @@ def test_settings_are_read_from_every_format(tiny, tmp_path, caplog, form, setti
     WRITERS[form](tmp_path / "model", tiny.make("encoder"), description)
     checkpoint = open_checkpoint(tmp_path / "model")
     assert checkpoint.tokenizer_settings == settings
-    assert checkpoint.extra == {"other": 1}
+    assert checkpoint.description.extra == {"other": 1}
     assert "accents" not in caplog.text
 
 
@@ -212,7 +212,7 @@ def test_fine_tuning_uses_the_settings_of_the_checkpoint(tiny, tmp_path):
     settings = TokenizerSettings(True, False, False)
     description = ModelDescription(tiny.config, tiny.vocab, settings)
     save_model_directory(tmp_path / "model", tiny.make("encoder"), description)
-    start = StartSettings(str(tmp_path / "model"), max_seq_length=16)
+    start = FineTuningSettings(str(tmp_path / "model"), max_seq_length=16)
     opened = open_pretrained(start)
     assert opened.tokenizer().settings == settings
     stated = {"strip_accents": False, "tokenize_chinese_chars": False}
@@ -224,7 +224,7 @@ def test_fine_tuning_uses_the_settings_of_the_checkpoint(tiny, tmp_path):
 
 def test_default_settings_are_recorded_as_in_earlier_versions(directory):
     path, _ = directory
-    record = open_pretrained(StartSettings(str(path), max_seq_length=16)).record()
+    record = open_pretrained(FineTuningSettings(str(path), max_seq_length=16)).record()
     assert [*record] == ["config", "weights_sha256", "vocab_sha256", "do_lower_case"]
 
 
@@ -315,12 +315,14 @@ def test_fine_tuning_requires_a_compatible_vocabulary(directory, tiny):
     path, write = directory
     write(SLOW | {"clean_text": False})
     with pytest.raises(InputError) as error:
-        open_pretrained(StartSettings(str(path), max_seq_length=16))
+        open_pretrained(FineTuningSettings(str(path), max_seq_length=16))
     assert str(error.value) == (
         f"{path}/tokenizer_config.json: clean_text is false; expected true, as in Google's "
         "BERT tokenizer; pass a vocabulary for BERT's tokenizer as --vocab_file"
     )
-    start = open_pretrained(StartSettings(str(path), str(path / "vocab.txt"), max_seq_length=16))
+    start = open_pretrained(
+        FineTuningSettings(str(path), str(path / "vocab.txt"), max_seq_length=16)
+    )
     assert (start.vocab, start.do_lower_case) == (tiny.vocab, True)
 
 
@@ -396,7 +398,7 @@ def test_long_words_have_the_tokens_of_tokenizers(directory, tiny, long_words, t
     TextEmbedder.from_pretrained(path).save_pretrained(tmp_path / "saved")
     for folder in (path, tmp_path / "saved"):
         theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        ours = Source.open(folder).tokenizer(None).tokenize(long_words).to_list()
+        ours = open_checkpoint(folder).tokenizer(None).tokenize(long_words).to_list()
         assert ours == [theirs.encode(text, add_special_tokens=False).ids for text in long_words]
 
 
@@ -410,7 +412,7 @@ def test_long_words_have_the_tokens_of_transformers(directory, long_words, run_i
     files = (tmp_path / "texts.json", tmp_path / "out.json")
     run_in_peers("tokenize_transformers.py", *files, *folders)
     for folder, theirs in zip(folders, json.loads(files[1].read_text()), strict=True):
-        assert Source.open(folder).tokenizer(None).tokenize(long_words).to_list() == theirs
+        assert open_checkpoint(folder).tokenizer(None).tokenize(long_words).to_list() == theirs
 
 
 def test_ids_of_odd_vocabularies_are_those_of_transformers(directory, run_in_peers, tmp_path):
@@ -424,4 +426,7 @@ def test_ids_of_odd_vocabularies_are_those_of_transformers(directory, run_in_pee
     run_in_peers("tokenize_transformers.py", *files, path)
     theirs = json.loads(files[1].read_text())[0]
     assert theirs[0] == [8, 7, 9, 11]
-    assert Source.open(path).tokenizer(None).tokenize(["all work dull boy"]).to_list() == theirs[:1]
+    assert (
+        open_checkpoint(path).tokenizer(None).tokenize(["all work dull boy"]).to_list()
+        == theirs[:1]
+    )

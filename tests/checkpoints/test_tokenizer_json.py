@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from tokenizers import Tokenizer, normalizers
 
-from keras_bert.checkpoints.model_directory import write_model_directory
+from keras_bert.checkpoints.hugging_face import write_model_directory
 from keras_bert.checkpoints.tokenizer_files import tokenizer_json
 from keras_bert.text.normalization import assigned_characters
 from keras_bert.text.settings import TokenizerSettings

@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.conversion import convert
-from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.checkpoints.vocab_change import (
+from keras_bert.checkpoints.convert import convert
+from keras_bert.checkpoints.hugging_face import save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
+from keras_bert.checkpoints.vocabulary_change import (
     add_tokens,
     change_rows,
     follow_extension,

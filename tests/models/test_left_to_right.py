@@ -14,8 +14,7 @@ import tensorflow as tf
 from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
-from keras_bert.checkpoints.safetensors_file import LAYOUT
+from keras_bert.checkpoints.hugging_face import LAYOUT, open_model_directory, save_model_directory
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import next_tokens
 from keras_bert.pretraining.objective import pretraining_objective

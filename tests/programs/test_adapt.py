@@ -52,7 +52,7 @@ def save(folder: Path, kind: str = "BertPretrainer", vocab: list[str] | None = V
 
     from keras_bert import models
     from keras_bert.checkpoints.checkpoint import ModelDescription
-    from keras_bert.checkpoints.model_directory import save_model_directory
+    from keras_bert.checkpoints.hugging_face import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models.encoder import BertEncoder
     from keras_bert.text.settings import TokenizerSettings, UserToken

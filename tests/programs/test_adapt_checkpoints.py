@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.models import BertPretrainer
 from tests.other_formats import WRITERS
 from tests.programs.test_adapt import command, one_line, run, save, write_documents

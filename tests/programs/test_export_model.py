@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401  Registers the ops of the loaded models.
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.models import BertSpanLabeler
 from keras_bert.text.settings import TokenizerSettings

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_bert
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.text.settings import UserToken
 from keras_bert.text.vocabulary import load_vocab

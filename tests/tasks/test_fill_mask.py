@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
@@ -21,7 +22,6 @@ from keras_bert.tasks.fill_mask import (
     ServedFillMask,
 )
 from keras_bert.tasks.load import load
-from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import prepare
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.padded_rows import padded_rows
@@ -271,7 +271,7 @@ def test_invalid_arguments_are_named(filler, call, message):
 
 
 def test_export_settings_are_those_of_the_run(pretrained):
-    filler = MaskFiller.from_source(Source.open(pretrained))
+    filler = MaskFiller.from_checkpoint(open_checkpoint(pretrained))
     assert filler.text_settings() == {"max_seq_length": 32, "top_k": 5}
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks.classification.task import TextClassifier

@@ -6,7 +6,8 @@ from dataclasses import fields
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.export import FORMATS, TASKS, ExportSettings
+from keras_bert.export.task_export import FORMATS
+from keras_bert.tasks.export import TASKS, ExportSettings
 
 
 @pytest.mark.parametrize(

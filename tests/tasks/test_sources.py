@@ -11,22 +11,21 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.model_directory import save_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.hugging_face import save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.export import ExportSettings, export
 from keras_bert.tasks.load import open_task
-from keras_bert.tasks.loading import Source
 from keras_bert.tasks.task import Task
 from tests.other_formats import write_tf1
 
 
 def opened(task: str, path: Path, **settings) -> Task:
-    source = Source.open(path)
-    given = ExportSettings(str(path), "1", **settings).given(task, source)
-    return open_task(task, source, given)
+    checkpoint = open_checkpoint(path)
+    export_settings = ExportSettings(str(path), "1", **settings)
+    return open_task(task, checkpoint, **export_settings.task_settings(task, checkpoint))
 
 
 def labels_of(path: Path) -> tuple[str, list[str]]:

@@ -24,7 +24,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.checkpoints.hugging_face import open_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer

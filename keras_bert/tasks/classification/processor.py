@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
 from keras_bert.tasks.checks import check_list
 from keras_bert.tasks.classification.data import DEFAULT_METRICS
@@ -22,7 +23,6 @@ from keras_bert.tasks.classification.decoding import decode_logits
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
-from keras_bert.tasks.loading import Source
 from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextProcessor, window_counts
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.text.padding import Segments
@@ -120,28 +120,28 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
     return short
 
 
-def takes_pairs(source: Source) -> bool:
+def takes_pairs(checkpoint: Checkpoint) -> bool:
     """Returns whether the run that trained the classifier used pairs; false without such a run."""
-    task = _glue_task(source)
+    task = _glue_task(checkpoint)
     if task is not None:
         return len(task.text_columns) == 2
-    return bool(source.run.setting("text_pair_column", str, ""))
+    return bool(checkpoint.run.setting("text_pair_column", str, ""))
 
 
-def metric_names(source: Source, problem_type: str) -> Sequence[str]:
+def metric_names(checkpoint: Checkpoint, problem_type: str) -> Sequence[str]:
     """Returns the metrics of the GLUE task that a model was trained on, or the default ones."""
-    task = _glue_task(source)
+    task = _glue_task(checkpoint)
     return DEFAULT_METRICS[problem_type] if task is None else task.metrics
 
 
-def _glue_task(source: Source) -> GlueTask | None:
+def _glue_task(checkpoint: Checkpoint) -> GlueTask | None:
     """Returns the GLUE task of the run that trained the classifier; None without such a run."""
-    name = source.run.setting("task_name", str, "")
+    name = checkpoint.run.setting("task_name", str, "")
     return find_task(name) if name and name.lower() != "custom" else None
 
 
 def head_settings(
-    source: Source, labels: Sequence[str] | None, problem_type: str | None
+    checkpoint: Checkpoint, labels: Sequence[str] | None, problem_type: str | None
 ) -> ClassifierSettings:
     """Determines a classifier's labels and problem type; other settings have their defaults.
 
@@ -152,7 +152,6 @@ def head_settings(
     Raises:
         InputError: the labels are missing or do not match the head, or the problem type is unknown.
     """
-    checkpoint = source.checkpoint
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels
     saved = checkpoint.labels

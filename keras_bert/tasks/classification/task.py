@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
@@ -46,12 +48,11 @@ from keras_bert.tasks.classification.processor import (
 )
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning.distillation import Distillation
-from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.fitting import FitOptions
-from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextTask
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
 from keras_bert.tasks.tables import Splits, Texts
@@ -62,7 +63,6 @@ from keras_bert.training.log import Board
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
-_DEFAULT = ModelOptions()
 
 
 class TextClassifier(LongTextTask):
@@ -116,26 +116,28 @@ class TextClassifier(LongTextTask):
             InputError: the path cannot be opened, the model is of another task, or the labels do
                 not match the model's head.
         """
-        source = Source.open(path)
-        source.check_heads(cls.task, cls.__name__)
-        return cls.from_source(
-            source,
+        checkpoint = open_checkpoint(path)
+        checkpoint.check_task(cls.task, cls.__name__)
+        return cls.from_checkpoint(
+            checkpoint,
             labels=labels,
             max_seq_length=max_seq_length,
             problem_type=problem_type,
-            options=ModelOptions(tokenizer, dtype),
+            tokenizer=tokenizer,
+            dtype=dtype,
         )
 
     @classmethod
-    def from_source(
+    def from_checkpoint(
         cls,
-        source: Source,
+        checkpoint: Checkpoint,
         *,
         labels: Sequence[str] | None = None,
         max_seq_length: int | None = None,
         problem_type: str | None = None,
         pair: bool | None = None,
-        options: ModelOptions = _DEFAULT,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
     ) -> "TextClassifier":
         """Creates the classifier from an open checkpoint, as `from_pretrained` does.
 
@@ -143,16 +145,16 @@ class TextClassifier(LongTextTask):
         trained on pairs.
         """
         settings = replace(
-            head_settings(source, labels, problem_type),
-            max_seq_length=source.max_seq_length(max_seq_length),
-            pair=source.setting("pair", bool, pair, takes_pairs(source)),
-            long_text=LongText.saved(source),
+            head_settings(checkpoint, labels, problem_type),
+            max_seq_length=checkpoint.max_seq_length(max_seq_length),
+            pair=checkpoint.setting("pair", bool, pair, takes_pairs(checkpoint)),
+            long_text=LongText.saved(checkpoint),
         )
         if settings.pair:
-            source.checkpoint.check_segments()
-        model = BertClassifier(source.checkpoint.config, settings.num_logits, dtype=options.dtype)
-        loaded = cls._load(source, model, source.tokenizer(options.tokenizer), settings)
-        loaded._metrics = metric_names(source, settings.problem_type)
+            checkpoint.check_segments()
+        model = BertClassifier(checkpoint.config, settings.num_logits, dtype=dtype)
+        loaded = cls._load(checkpoint, model, checkpoint.tokenizer(tokenizer), settings)
+        loaded._metrics = metric_names(checkpoint, settings.problem_type)
         return loaded
 
     @classmethod
@@ -367,7 +369,7 @@ def fine_tune_classifier(
     start = open_pretrained(settings)
     problem, splits = read_data(
         classification,
-        start.checkpoint.labels,
+        start.labels,
         do_train=settings.do_train,
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
@@ -391,7 +393,7 @@ class ClassifierFineTuning(FineTuningTask):
         self,
         problem: Problem,
         splits: Splits,
-        start: Pretrained,
+        start: Checkpoint,
         max_seq_length: int,
         classification: ClassificationSettings,
         distillation: Distillation | None = None,
@@ -484,7 +486,7 @@ class ClassifierFineTuning(FineTuningTask):
 
     def _prepared(self, texts: Texts) -> Prepared:
         if texts.second is not None:
-            self._start.checkpoint.check_segments()
+            self._start.check_segments()
         columns = [texts.first] if texts.second is None else [texts.first, texts.second]
         return prepare(self.processor.preprocess, columns, tokenizer=self.processor.tokenizer)
 

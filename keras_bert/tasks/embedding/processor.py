@@ -18,13 +18,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_bert.checkpoints.model_directory import CONFIG
+from keras_bert.checkpoints.checkpoint import DEFAULT_MAX_SEQ_LENGTH, Checkpoint
+from keras_bert.checkpoints.hugging_face import CONFIG
 from keras_bert.checkpoints.sentence_transformers import DenseSettings, SentenceTransformer
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models.encoder import POOLINGS, BertEncoder, SentenceEncoder
 from keras_bert.tasks.embedding.data import matryoshka_sizes
-from keras_bert.tasks.loading import DEFAULT_MAX_SEQ_LENGTH, SETTINGS_KEY, Source
 from keras_bert.tasks.long_text import TRUNCATED, WINDOWS, LongText, LongTextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
@@ -186,7 +186,7 @@ POOLER = "encoder/pooler"
 
 
 def saved_settings(
-    source: Source,
+    checkpoint: Checkpoint,
     max_seq_length: int | None = None,
     normalize: bool | None = None,
     pooling: str | None = None,
@@ -198,24 +198,23 @@ def saved_settings(
     """
     if pooling not in (None, *POOLINGS):
         raise InputError(f"pooling={pooling!r:.60}: expected one of {', '.join(POOLINGS)}")
-    checkpoint = source.checkpoint
     files = SentenceTransformer.of(checkpoint.path)
     with checkpoint.open_weights() as stored:
         pooled = stored.layout.name(f"{POOLER}/dense/kernel") in stored.shapes
     settings = EmbedderSettings(
-        max_seq_length=source.max_seq_length(
+        max_seq_length=checkpoint.max_seq_length(
             max_seq_length, files.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
         ),
-        normalize=source.setting("normalize", bool, normalize, files.normalize),
-        pooling=pooling or files.pooling or source.setting("pooling", str, None),
+        normalize=checkpoint.setting("normalize", bool, normalize, files.normalize),
+        pooling=pooling or files.pooling or checkpoint.setting("pooling", str, None),
         pooled=pooled,
-        long_text=LongText.saved(source),
+        long_text=LongText.saved(checkpoint),
         dense=files.dense,
         prompts=files.prompts,
         default_prompt_name=files.default_prompt_name,
         truncate_dim=files.truncate_dim,
     )
-    sizes = _saved_sizes(source, settings.width(checkpoint.config.hidden_size))
+    sizes = _saved_sizes(checkpoint, settings.width(checkpoint.config.hidden_size))
     return replace(settings, matryoshka_sizes=sizes)
 
 
@@ -243,11 +242,9 @@ def settings_of_export(info: Mapping[str, Any]) -> EmbedderSettings:
     )
 
 
-def _saved_sizes(source: Source, width: int) -> tuple[int, ...]:
+def _saved_sizes(checkpoint: Checkpoint, width: int) -> tuple[int, ...]:
     """Returns the Matryoshka sizes in the config.json of a saved model; () if there are none."""
-    checkpoint = source.checkpoint
-    saved = checkpoint.settings.get(SETTINGS_KEY)
-    sizes = saved.get("matryoshka_sizes", ()) if isinstance(saved, Mapping) else ()
+    sizes = checkpoint.saved_settings.get("matryoshka_sizes", ())
     where = f"{checkpoint.path / CONFIG}: matryoshka_sizes is {sizes!r:.60}"
     if not isinstance(sizes, list | tuple):
         raise InputError(f"{where}; expected a list of whole numbers")

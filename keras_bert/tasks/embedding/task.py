@@ -11,7 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
+from keras_bert.checkpoints.checkpoint import Checkpoint, ModelDescription
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -49,12 +50,11 @@ from keras_bert.tasks.embedding.processor import (
     settings_of_export,
 )
 from keras_bert.tasks.examples import ModelRunner, Predict
-from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.fitting import FitOptions
-from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.long_text import LongTextTask, pooled_rows
 from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
 from keras_bert.tasks.text_tasks import ServedTexts
@@ -63,7 +63,6 @@ from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
-_DEFAULT = ModelOptions()
 
 
 class TextEmbedder(LongTextTask):
@@ -113,31 +112,32 @@ class TextEmbedder(LongTextTask):
         Raises:
             InputError: the path cannot be opened, or a setting is out of range.
         """
-        source = Source.open(path)
-        source.check_heads(cls.task, cls.__name__)
-        options = ModelOptions(tokenizer, dtype)
-        return cls.from_source(
-            source,
+        checkpoint = open_checkpoint(path)
+        checkpoint.check_task(cls.task, cls.__name__)
+        return cls.from_checkpoint(
+            checkpoint,
             max_seq_length=max_seq_length,
             normalize=normalize,
             pooling=pooling,
-            options=options,
+            tokenizer=tokenizer,
+            dtype=dtype,
         )
 
     @classmethod
-    def from_source(
+    def from_checkpoint(
         cls,
-        source: Source,
+        checkpoint: Checkpoint,
         *,
         max_seq_length: int | None = None,
         normalize: bool | None = None,
         pooling: str | None = None,
-        options: ModelOptions = _DEFAULT,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
     ) -> "TextEmbedder":
         """Creates the object from an open checkpoint."""
-        settings = saved_settings(source, max_seq_length, normalize, pooling)
-        model = make_encoder(source.checkpoint.config, settings, options.dtype)
-        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+        settings = saved_settings(checkpoint, max_seq_length, normalize, pooling)
+        model = make_encoder(checkpoint.config, settings, dtype)
+        return cls._load(checkpoint, model, checkpoint.tokenizer(tokenizer), settings)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
@@ -437,11 +437,10 @@ class EmbedderFineTuning(FineTuningTask):
 
 
 def _embedder_settings(
-    embedding: EmbeddingSettings, start: Pretrained, max_seq_length: int
+    embedding: EmbeddingSettings, start: Checkpoint, max_seq_length: int
 ) -> EmbedderSettings:
-    source = Source.of(start.checkpoint)
-    source.check_heads(TextEmbedder.task, TextEmbedder.__name__)
-    saved = saved_settings(source)
+    start.check_task(TextEmbedder.task, TextEmbedder.__name__)
+    saved = saved_settings(start)
     pooling = embedding.pooling or saved.pooling or POOLINGS[0]
     return replace(
         saved,

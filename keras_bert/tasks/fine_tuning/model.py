@@ -5,10 +5,11 @@ from dataclasses import replace
 import keras
 from absl import logging
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.examples import BatchSettings
-from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
+from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.fitting import reinitialize
@@ -20,7 +21,7 @@ from keras_bert.training.strategy import dtype_policy
 
 
 def make_task_object(
-    run: FineTuningRun, start: Pretrained, task: FineTuningTask, is_teacher: bool = False
+    run: FineTuningRun, start: Checkpoint, task: FineTuningTask, is_teacher: bool = False
 ) -> Task:
     """Creates the task object and loads the checkpoint's weights into its model.
 
@@ -31,14 +32,14 @@ def make_task_object(
         InputError: the weights do not match the model, or the checkpoint's head does not match the
             task.
     """
-    settings, strategy, checkpoint = run.settings, run.strategy, start.checkpoint
+    settings, strategy = run.settings, run.strategy
     keras.utils.set_random_seed(settings.random_seed)
     with convert_lost_worker_errors(strategy), strategy.scope():
         task_object = task.make(start.config, dtype_policy(settings.mixed_precision))
         model = task_object.model
         num_labels = getattr(model, "num_labels", None)
         _check_head(settings, start, task, num_labels, is_teacher)
-        report = checkpoint.load_into(model)
+        report = start.load_into(model)
         new_weights = {
             variable.path: keras.ops.convert_to_numpy(variable.value)
             for variable in model.weights
@@ -53,14 +54,14 @@ def make_task_object(
     logging.info("%s", report)
     if report.new and not settings.do_train:
         raise InputError(
-            f"{checkpoint.path}: has no weights {', '.join(report.new)}; expected a model that was "
+            f"{start.path}: has no weights {', '.join(report.new)}; expected a model that was "
             f"fine-tuned on this task{'' if is_teacher else ', or --do_train'}"
         )
     if encoder.pooler not in frozen and start.config.is_decoder:
         logging.warning(
             "%s is a left-to-right model: the classifier uses the last token; transformers would "
             "use the first token, which attends only to itself",
-            checkpoint.path,
+            start.path,
         )
     frozen += [encoder.embeddings, *encoder.blocks][: settings.num_frozen_layers]
     for layer in frozen:
@@ -102,40 +103,37 @@ def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> Ba
 
 def _check_head(
     settings: FineTuningSettings,
-    start: Pretrained,
+    start: Checkpoint,
     task: FineTuningTask,
     num_labels: int | None,
     is_teacher: bool,
 ) -> None:
-    checkpoint = start.checkpoint
-    with checkpoint.open_weights() as stored:
+    with start.open_weights() as stored:
         logits = stored.num_labels
     remedy = "; for a new head, run keras-bert convert SRC DST --noheads"
     remedy *= settings.do_train
-    named, expected = start.labels, [*(task.labels or ())]
+    named, expected = start.named_labels, [*(task.labels or ())]
     if logits and named and expected and in_order_of(named, expected) != expected:
         # The logits would be used for labels other than those they were trained for.
         rename = "; if the labels mean the same, rename the checkpoint's with --label_names"
         rename *= logits == num_labels and not is_teacher
         raise InputError(
-            f"{checkpoint.path}: has the labels {', '.join(named)[:200]}; "
+            f"{start.path}: has the labels {', '.join(named)[:200]}; "
             f"expected {', '.join(expected)[:200]}{rename}{remedy}"
         )
     if logits and num_labels and logits != num_labels:
         raise InputError(
-            f"{checkpoint.path}: has a head with {logits} logits; expected {num_labels}{remedy}"
+            f"{start.path}: has a head with {logits} logits; expected {num_labels}{remedy}"
         )
-    is_assumed = expected and not named and checkpoint.labels != expected
+    is_assumed = expected and not named and start.labels != expected
     if logits and is_assumed and not settings.do_train:
         logging.warning(
             "%s has no label names; assuming that its logits belong to the labels %s in this "
             "order%s",
-            checkpoint.path,
+            start.path,
             ", ".join(expected),
             "" if is_teacher else "; if the order differs, set --label_names",
         )
-    known = checkpoint.problem_type
+    known = start.problem_type
     if not settings.do_train and known and task.problem_type and known != task.problem_type:
-        raise InputError(
-            f"{checkpoint.path}: has problem_type {known}; expected {task.problem_type}"
-        )
+        raise InputError(f"{start.path}: has problem_type {known}; expected {task.problem_type}")

@@ -18,13 +18,16 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from keras_bert.checkpoints.model_directory import (
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
+from keras_bert.checkpoints.hugging_face import (
     CONFIG,
     check_replaceable,
     open_model_directory,
     save_model_directory,
 )
 from keras_bert.errors import InputError
+from keras_bert.export.model_card import run_card
 from keras_bert.files import read_json, value_of, write_json
 from keras_bert.tasks.examples import (
     Examples,
@@ -39,11 +42,9 @@ from keras_bert.tasks.fine_tuning.distillation import (
     check_sizes,
 )
 from keras_bert.tasks.fine_tuning.model import batch_settings, make_optimizer, make_task_object
-from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.loading import SETTINGS_KEY
-from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import check_agreement, convert_lost_worker_errors
 from keras_bert.training.log import Board, read_evaluations
@@ -63,7 +64,7 @@ from keras_bert.training.strategy import check_state_dtype
 OutputCache = dict[Examples, dict[str, np.ndarray]]
 
 
-def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> dict[str, float]:
+def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> dict[str, float]:
     """Fine-tunes a model, or resumes a run, and saves its files (docs/reference/outputs.md).
 
     Returns:
@@ -265,7 +266,7 @@ def read_best_step(folder: Path) -> int | None:
 # --- teacher ---
 
 
-def open_teacher(run: FineTuningRun, student: Pretrained) -> Pretrained:
+def open_teacher(run: FineTuningRun, student: Checkpoint) -> Checkpoint:
     """Opens the fine-tuned model from which the model of a run learns.
 
     Raises:
@@ -274,14 +275,14 @@ def open_teacher(run: FineTuningRun, student: Pretrained) -> Pretrained:
     """
     teacher, where = open_pretrained(_teacher_settings(run)), f"--teacher={run.teacher}"
     check_same_tokenizer(
-        (student.vocab, student.tokenizer_settings, str(student.checkpoint.path)),
+        (student.vocab, student.tokenizer_settings, str(student.path)),
         (teacher.vocab, teacher.tokenizer_settings, where),
     )
     check_sizes(student.config, teacher.config, where)
     return teacher
 
 
-def label(run: FineTuningRun, teacher: Pretrained, task: FineTuningTask) -> Examples:
+def label(run: FineTuningRun, teacher: Checkpoint, task: FineTuningTask) -> Examples:
     """Returns the training examples with the outputs of the teacher.
 
     Raises:

@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
@@ -28,12 +30,11 @@ from keras_bert.tasks.checks import (
 )
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.exported import Serve
-from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.fitting import FitOptions
-from keras_bert.tasks.loading import ModelOptions, Source, is_of_other_task
 from keras_bert.tasks.ner.data import (
     NerSettings,
     SentenceSplits,
@@ -74,7 +75,6 @@ from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
-_DEFAULT = ModelOptions()
 
 
 class _Annotated(NamedTuple):
@@ -130,29 +130,31 @@ class EntityTagger(Task):
             InputError: the path cannot be opened, the model is of another task, or the labels do
                 not match the model's head.
         """
-        source = Source.open(path)
-        source.check_heads(cls.task, cls.__name__)
-        return cls.from_source(
-            source,
+        checkpoint = open_checkpoint(path)
+        checkpoint.check_task(cls.task, cls.__name__)
+        return cls.from_checkpoint(
+            checkpoint,
             labels=labels,
             max_seq_length=max_seq_length,
-            options=ModelOptions(tokenizer, dtype),
+            tokenizer=tokenizer,
+            dtype=dtype,
         )
 
     @classmethod
-    def from_source(
+    def from_checkpoint(
         cls,
-        source: Source,
+        checkpoint: Checkpoint,
         *,
         labels: Sequence[str] | None = None,
         max_seq_length: int | None = None,
-        options: ModelOptions = _DEFAULT,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
     ) -> "EntityTagger":
         """Creates the tagger from an open checkpoint, as `from_pretrained` does."""
-        names = label_names(source.checkpoint, labels)
-        settings = TaggerSettings(names, source.max_seq_length(max_seq_length))
-        model = BertTokenClassifier(source.checkpoint.config, len(names), dtype=options.dtype)
-        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+        names = label_names(checkpoint, labels)
+        settings = TaggerSettings(names, checkpoint.max_seq_length(max_seq_length))
+        model = BertTokenClassifier(checkpoint.config, len(names), dtype=dtype)
+        return cls._load(checkpoint, model, checkpoint.tokenizer(tokenizer), settings)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> TaggerSettings:
@@ -466,16 +468,16 @@ class TaggerFineTuning(FineTuningTask):
     best = "f1"
 
     def __init__(
-        self, ner: NerSettings, splits: SentenceSplits, start: Pretrained, run: FineTuningRun
+        self, ner: NerSettings, splits: SentenceSplits, start: Checkpoint, run: FineTuningRun
     ):
-        labels, source = _labels_of_run(splits.train, start)
+        labels, labels_from = _labels_of_run(splits.train, start)
         settings = TaggerSettings(tuple(labels), run.settings.max_seq_length)
         self.labels, self.processor = labels, TaggingProcessor(start.tokenizer(), settings)
         self.objective = tagging_objective(run.distillation)
         self._document_context = ner.document_context
         for split in (splits.dev, splits.test):
             if split is not None:
-                check_types(split, labels, source)
+                check_types(split, labels, labels_from)
         self.dev = self._evaluated(splits.dev)
         self.test = self.dev if splits.test is splits.dev else self._evaluated(splits.test)
         self.has_dev, self.has_test = self.dev is not None, self.test is not None
@@ -542,21 +544,20 @@ def _span_counts(splits: SentenceSplits) -> dict[str, int]:
     }
 
 
-def _labels_of_run(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str], object]:
+def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[list[str], object]:
     """Returns the model's labels, and the file or checkpoint that defines them."""
-    checkpoint = start.checkpoint
     if train:
-        return make_labels(train, checkpoint.labels), train.source
-    if start.labels is None:
+        return make_labels(train, start.labels), train.source
+    if start.named_labels is None:
         raise InputError(
-            f"{checkpoint.path}: has no label names; expected a tagger, --label_names or --do_train"
+            f"{start.path}: has no label names; expected a tagger, --label_names or --do_train"
         )
-    if is_of_other_task(checkpoint, "ner"):
+    if start.is_of_other_task("ner"):
         raise InputError(
-            f"{checkpoint.path}: is a {checkpoint.architecture}; expected a tagger, or --do_train"
+            f"{start.path}: is a {start.architecture}; expected a tagger, or --do_train"
         )
-    check_labels(start.labels, checkpoint.path)
-    return start.labels, checkpoint.path
+    check_labels(start.named_labels, start.path)
+    return start.named_labels, start.path
 
 
 def _wrong_sentences(

@@ -11,6 +11,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
@@ -27,7 +29,6 @@ from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.fitting import FitOptions
-from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.prepared import Prepared, decoded, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
@@ -60,7 +61,6 @@ from keras_bert.training.log import Board
 
 _CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
-_DEFAULT = ModelOptions()
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -75,7 +75,7 @@ class AnswerOptions(TypedDict, total=False):
     null_score_diff_threshold: float | None
 
 
-def _answer_settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
+def _answer_settings(checkpoint: Checkpoint, given: Mapping[str, Any]) -> AnswerSettings:
     """Completes the settings that are given by the user.
 
     A setting that is missing or None in `given` is taken from the model, or else from the run that
@@ -83,19 +83,19 @@ def _answer_settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings
     """
     default = AnswerSettings()
     settings: dict[str, Any] = {
-        name: source.setting(name, int, given.get(name), getattr(default, name))
+        name: checkpoint.setting(name, int, given.get(name), getattr(default, name))
         for name in ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
     }
-    settings["max_seq_length"] = source.max_seq_length(
+    settings["max_seq_length"] = checkpoint.max_seq_length(
         given.get("max_seq_length"), default.max_seq_length
     )
     name = "version_2_with_negative"
-    version_2 = settings[name] = source.setting(name, bool, given.get(name), False)
+    version_2 = settings[name] = checkpoint.setting(name, bool, given.get(name), False)
     name = "null_score_diff_threshold"
     threshold = given.get(name)
     if threshold is None and version_2:
-        threshold = source.setting(name, float, None)
-        threshold = source.run.threshold() if threshold is None else threshold
+        threshold = checkpoint.setting(name, float, None)
+        threshold = checkpoint.run.threshold() if threshold is None else threshold
     answers = AnswerSettings(**settings, null_score_diff_threshold=threshold)
     if given.get("doc_stride") is not None:
         check_doc_stride(answers.doc_stride, answers.max_seq_length)
@@ -144,16 +144,17 @@ class QuestionAnswerer(Task):
             InputError: the path cannot be opened, the model is of another task or has only one
                 segment, or a setting is out of range.
         """
-        source = Source.open(path)
-        source.check_heads(cls.task, cls.__name__)
-        return cls.from_source(source, options=ModelOptions(tokenizer, dtype), **settings)
+        checkpoint = open_checkpoint(path)
+        checkpoint.check_task(cls.task, cls.__name__)
+        return cls.from_checkpoint(checkpoint, tokenizer=tokenizer, dtype=dtype, **settings)
 
     @classmethod
-    def from_source(
+    def from_checkpoint(
         cls,
-        source: Source,
+        checkpoint: Checkpoint,
         *,
-        options: ModelOptions = _DEFAULT,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
         **settings: Unpack[AnswerOptions],
     ) -> "QuestionAnswerer":
         """Creates the question answerer from an open checkpoint, as `from_pretrained` does."""
@@ -164,10 +165,10 @@ class QuestionAnswerer(Task):
                 f"{cls.__name__} got unknown settings {', '.join(unknown)}; expected any "
                 f"of {', '.join(known)}"
             )
-        source.checkpoint.check_segments()
-        model = BertSpanLabeler(source.checkpoint.config, dtype=options.dtype)
-        tokenizer = source.tokenizer(options.tokenizer)
-        return cls._load(source, model, tokenizer, _answer_settings(source, settings))
+        checkpoint.check_segments()
+        model = BertSpanLabeler(checkpoint.config, dtype=dtype)
+        tokenizer = checkpoint.tokenizer(tokenizer)
+        return cls._load(checkpoint, model, tokenizer, _answer_settings(checkpoint, settings))
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
@@ -428,7 +429,7 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
     settings = run.settings
     squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
     start = open_pretrained(settings)
-    start.checkpoint.check_segments()
+    start.check_segments()
     splits = read_data(
         squad,
         do_train=settings.do_train,

@@ -7,31 +7,28 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.export import engine_functions as functions
-from keras_bert.export.engine_functions import (
+from keras_bert.export.engine_network import (
     ATTRIBUTE,
     SIGNATURE,
-    Check,
+    EngineNetwork,
     SavedFunction,
-    _flat_call,
     difference,
     different_answers,
     different_outputs,
     example_inputs,
 )
-from keras_bert.export.engine_network import CompiledNetwork, EngineNetwork, Rows
 from keras_bert.export.engines import NetworkSpec
 
 
-class Saved(CompiledNetwork):
+class Saved:
     """The network of a SavedModel as an engine, whose outputs are multiplied by a factor."""
 
-    def __init__(self, loaded, spec: NetworkSpec, parallel: int = 1, factor: float = 1.0):
-        self.parallel, self.calls = parallel, 0
+    def __init__(self, loaded, spec: NetworkSpec, factor: float = 1.0):
+        self.calls = 0
         self._network, self._factor = getattr(loaded, ATTRIBUTE).network, factor
         self._per = spec.per
 
-    def run(self, inputs):
+    def __call__(self, inputs):
         self.calls += 1
         mask = inputs["input_mask"] > 0
         splits = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
@@ -48,14 +45,13 @@ class Saved(CompiledNetwork):
 
 @pytest.fixture(scope="module")
 def opened(export_with_engines):
-    """Returns a function: task -> (loaded SavedModel, its spec, the check in float32)."""
+    """Returns a function: task -> (loaded SavedModel, its spec, its inputs)."""
 
     def open_export(task: str):
         folder = export_with_engines(task)
         info = json.loads((folder / "export.json").read_text())
         spec = NetworkSpec.from_json(info["engines"]["network"], "export.json")
-        check = Check(list(info["signatures"][SIGNATURE]["inputs"]), "float32", "float32")
-        return tf.saved_model.load(str(folder)), spec, check
+        return tf.saved_model.load(str(folder)), spec, list(info["signatures"][SIGNATURE]["inputs"])
 
     return open_export
 
@@ -63,9 +59,10 @@ def opened(export_with_engines):
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["pair", "question_answering", "ner", "fill_mask", "embedding"])
 def test_the_network_of_the_saved_model_passes(opened, task):
-    loaded, spec, check = opened(task)
-    single, several = Saved(loaded, spec), Saved(loaded, spec, 3)
-    assert difference(loaded, EngineNetwork(single, several, spec), check) is None
+    loaded, spec, names = opened(task)
+    single, several = Saved(loaded, spec), Saved(loaded, spec)
+    network = EngineNetwork(spec, single, several, 3)
+    assert difference(loaded, network, names, "float32", "float32") is None
     assert single.calls
     assert several.calls
 
@@ -73,17 +70,17 @@ def test_the_network_of_the_saved_model_passes(opened, task):
 @pytest.mark.slow
 @pytest.mark.parametrize("factors", [(1.01, 1.0), (1.0, 1.01)])
 def test_both_networks_of_an_engine_are_compared(opened, factors):
-    loaded, spec, check = opened("pair")
+    loaded, spec, names = opened("pair")
     # More groups at a time than the check has texts.
-    networks = Saved(loaded, spec, 1, factors[0]), Saved(loaded, spec, 20, factors[1])
-    found = difference(loaded, EngineNetwork(*networks, spec), check)
-    assert found == "logits differs by 0.01; expected at most 0.001 in float32"
+    network = EngineNetwork(spec, *(Saved(loaded, spec, factor) for factor in factors), 20)
+    problem = difference(loaded, network, names, "float32", "float32")
+    assert problem == "logits differs by 0.01; expected at most 0.001 in float32"
 
 
 @pytest.mark.slow
 def test_signature_that_is_not_that_of_the_functions_is_noticed(opened):
-    loaded, spec, check = opened("pair")
-    network = EngineNetwork(Saved(loaded, spec), Saved(loaded, spec), spec)
+    loaded, spec, names = opened("pair")
+    network = EngineNetwork(spec, Saved(loaded, spec), Saved(loaded, spec))
     signature = loaded.signatures[SIGNATURE]
 
     def changed(**inputs):
@@ -92,26 +89,27 @@ def test_signature_that_is_not_that_of_the_functions_is_noticed(opened):
 
     other = types.SimpleNamespace(**{ATTRIBUTE: getattr(loaded, ATTRIBUTE)})
     other.signatures = {SIGNATURE: changed}
-    assert difference(other, network, check).startswith("probabilities differs by ")
+    assert difference(other, network, names, "float32", "float32").startswith(
+        "probabilities differs by "
+    )
     other.signatures = {SIGNATURE: lambda **inputs: {"logits": signature(**inputs)["logits"]}}
-    assert "the answers are " in difference(other, network, check)
+    assert "the answers are " in difference(other, network, names, "float32", "float32")
 
 
 @pytest.mark.slow
 def test_an_engine_may_differ_from_a_bfloat16_export_as_much_as_bfloat16_does(opened):
-    loaded, spec, check = opened("embedding")
-    engine = Saved(loaded, spec, 1, 1.05)
-    network = EngineNetwork(engine, engine, spec)
-    assert "expected at most 0.001 in float32" in difference(loaded, network, check)
-    assert difference(loaded, network, check._replace(compute_type="bfloat16")) is None
-    assert check._replace(precision="int8", compute_type="bfloat16").lower == "int8"
+    loaded, spec, names = opened("embedding")
+    engine = Saved(loaded, spec, 1.05)
+    network = EngineNetwork(spec, engine, engine)
+    problem = difference(loaded, network, names, "float32", "float32")
+    assert "expected at most 0.001 in float32" in problem
+    assert difference(loaded, network, names, "float32", "bfloat16") is None
 
 
 def test_texts_without_any_output_are_not_agreement():
     spec = NetworkSpec({"scores": "mask", "token_ids": "mask"}, 3, 4)
     outputs = [np.zeros([0, 3], np.float32), np.zeros([0, 3], np.int32)]
-    check = Check(["text"], "float32", "float32")
-    message = different_outputs(spec, outputs, outputs, check)
+    message = different_outputs(spec, outputs, outputs, "float32")
     assert message.startswith("the network has no outputs for the texts of the check")
 
 
@@ -134,15 +132,7 @@ def test_different_strings_types_and_shapes_are_noticed():
 def test_not_a_number_is_a_difference():
     spec = NetworkSpec({"logits": "row"})
     found, expected = np.array([np.nan, 1], np.float32), np.array([1, 1], np.float32)
-    check = Check(["text"], "int8", "float32")
-    assert different_outputs(spec, [found], [expected], check).startswith("logits differs by nan")
-
-
-def test_repeated_rows():
-    rows = Rows(np.array([5, 6, 7]), np.array([0, 1, 1]), np.array([0, 1, 3]))
-    repeated = functions._repeated(rows, 2)
-    np.testing.assert_array_equal(repeated.splits, [0, 1, 3, 4, 6])
-    np.testing.assert_array_equal(repeated.input_ids, [5, 6, 7] * 2)
+    assert different_outputs(spec, [found], [expected], "int8").startswith("logits differs by nan")
 
 
 @pytest.fixture(scope="module")
@@ -167,17 +157,3 @@ def test_both_calls_give_the_same_result(function, is_flat):
         saved._call_flat = None
     assert saved.input_names == ["a", "b"]
     assert saved(tf.constant([1.0]), tf.constant([3.0]))["sum"].numpy() == [5.0]
-
-
-@pytest.mark.parametrize(
-    "concrete",
-    [
-        types.SimpleNamespace(),
-        types.SimpleNamespace(_call_flat=1),
-        types.SimpleNamespace(_call_flat=lambda tensor_inputs: None),
-        types.SimpleNamespace(_call_flat=lambda captured_inputs, tensor_inputs: None),
-        types.SimpleNamespace(_call_flat=lambda tensor_inputs, captured_inputs, more: None),
-    ],
-)
-def test_method_of_another_form_is_not_used(concrete):
-    assert _flat_call(concrete) is None

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import threading
+import unittest.mock
 
 import numpy as np
 import pytest
@@ -11,12 +12,11 @@ import pytest
 from keras_bert.export import engine_network as network
 from keras_bert.export.engine_network import (
     Batch,
-    CompiledNetwork,
     EngineNetwork,
-    OnnxRuntimeNetwork,
     Rows,
     available_cores,
     open_network,
+    run_in_onnxruntime,
     sort_into_groups,
 )
 from keras_bert.export.engines import PRECISIONS, NetworkSpec
@@ -32,15 +32,15 @@ def make_rows(lengths, seed=0) -> Rows:
     return Rows(ids, rng.integers(0, 2, splits[-1]).astype(np.int32), splits)
 
 
-class Lengths(CompiledNetwork):
-    """A network that returns the length of each row, and records the shapes of its inputs."""
+class Lengths:
+    """Computes the length of each row, and records the shapes of its inputs."""
 
-    def __init__(self, parallel: int):
+    def __init__(self, parallel: int = 1):
         self.parallel = parallel
         self.shapes: list[tuple[int, int]] = []
         self._lock = threading.Lock()
 
-    def run(self, inputs):
+    def __call__(self, inputs):
         with self._lock:
             self.shapes.append(inputs["input_mask"].shape)
         return {"length": inputs["input_mask"].sum(1)}
@@ -51,15 +51,15 @@ class Lengths(CompiledNetwork):
     [(1, 1, 0), (3, 1, 0), (4, 0, 4), (9, 0, 4), (32, 0, 4), (33, 0, 8)],
 )
 def test_several_groups_run_at_the_same_time_if_each_call_has_one(rows, single, several):
-    networks = Lengths(1), Lengths(4)
+    networks = Lengths(), Lengths()
     lengths = np.random.default_rng(rows).integers(1, 9, rows)
-    [found] = EngineNetwork(*networks, SPEC)(make_rows(lengths))
+    [found] = EngineNetwork(SPEC, *networks, 4)(make_rows(lengths))
     np.testing.assert_array_equal(found, lengths)
     assert [len(each.shapes) for each in networks] == [single, several]
 
 
 def test_rows_without_any_group_have_empty_outputs():
-    [found] = EngineNetwork(Lengths(1), Lengths(4), SPEC)(make_rows([]))
+    [found] = EngineNetwork(SPEC, Lengths(), Lengths(), 4)(make_rows([]))
     assert found.shape == (0,)
 
 
@@ -72,7 +72,7 @@ def test_as_many_groups_as_cores_run_at_the_same_time(cores, compiled, monkeypat
         made.append(Lengths(parallel))
         return made[-1]
 
-    monkeypatch.setattr(network, "OnnxRuntimeNetwork", compile_network)
+    monkeypatch.setattr(network, "run_in_onnxruntime", compile_network)
     monkeypatch.setattr(network, "available_cores", lambda: cores)
     opened = open_network("onnxruntime", None, "float32", SPEC)
     assert [each.parallel for each in made] == compiled
@@ -180,11 +180,15 @@ def test_rows_without_masks_have_no_groups():
     ("threads", "parallel", "expected"), [(8, 1, 8), (8, 2, 7), (8, 8, 1), (1, 1, 1), (2, 4, 1)]
 )
 def test_callers_and_the_pool_use_the_given_number_of_threads(
-    export_with_engines, threads, parallel, expected
+    monkeypatch, threads, parallel, expected
 ):
-    pytest.importorskip("onnxruntime", reason="pip install 'keras-bert-pipeline[onnx]'")
-    path = export_with_engines("pair") / "engines" / "network.onnx"
-    options = OnnxRuntimeNetwork(path, threads, parallel)._session.get_session_options()
+    onnxruntime = pytest.importorskip(
+        "onnxruntime", reason="pip install 'keras-bert-pipeline[onnx]'"
+    )
+    session = unittest.mock.Mock()
+    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
+    run_in_onnxruntime("network.onnx", threads, parallel)
+    options = session.call_args.args[1]
     assert options.intra_op_num_threads == expected
     assert not options.enable_mem_pattern
 

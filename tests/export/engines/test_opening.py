@@ -10,16 +10,17 @@ import tensorflow as tf
 
 import keras_bert
 from keras_bert.errors import InputError
-from keras_bert.export import engine_functions as functions
 from keras_bert.export import engine_network as network
 from keras_bert.export.engines import (
     EngineRequest,
     NetworkSpec,
     open_engine,
 )
-from tests.export.engines.conftest import INSTALLED
+from tests.export.engines.conftest import INSTALLED, make_task
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
+
+from keras_bert.export import onnx as onnx_export  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="no engine is installed")
 
@@ -39,9 +40,17 @@ def copy(export_with_engines, tmp_path):
     return shutil.copytree(export_with_engines("pair"), tmp_path / "1")
 
 
+@pytest.mark.parametrize("options", [{"format": "onnx"}, {"engines": ("onnxruntime",)}])
+def test_graph_with_other_outputs_than_the_model_is_not_exported(options, monkeypatch, tmp_path):
+    monkeypatch.setitem(onnx_export._ACTIVATIONS, "gelu", ("Relu", {}))
+    with pytest.raises(InputError, match=r"onnx: the outputs of the graph are not .*: logits diff"):
+        make_task("pair").export(tmp_path / "1", **options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_given_engine_with_other_answers_is_rejected(loaded, monkeypatch):
     folder, model, info = loaded
-    monkeypatch.setitem(functions.TOLERANCE, "float32", 0.0)
+    monkeypatch.setitem(network.TOLERANCE, "float32", 0.0)
     with pytest.raises(InputError, match=r"the answers of .* are not those of the SavedModel: log"):
         open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
 
@@ -106,7 +115,9 @@ def test_missing_file(copy):
 def test_damaged_file(copy, engine, content):
     path = copy / "engines" / "network.onnx"
     path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
-    with pytest.raises(InputError, match=r"network\.onnx: \w+ cannot load the file: .*; expected"):
+    with pytest.raises(
+        InputError, match=r"network\.onnx: \w+ in float32 failed with .*; expected a"
+    ):
         keras_bert.load(copy, engine=engine)
 
 

@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.data import ClassificationSettings, read_data
 from keras_bert.tasks.classification.task import ClassifierFineTuning, fine_tune_classifier
-from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
 
@@ -134,7 +134,7 @@ def test_glue_f1_is_that_of_label_1_in_any_label_order(tiny_model, tmp_path):
         + "".join(f"{label}\t1\t2\ta\tb\n" for label in "1100")
     )
     settings = ClassificationSettings("mrpc", str(tmp_path))
-    metrics, start = [], open_pretrained(StartSettings(str(tiny_model), max_seq_length=16))
+    metrics, start = [], open_pretrained(FineTuningSettings(str(tiny_model), max_seq_length=16))
     for known in (("0", "1"), ("1", "0")):
         problem, splits = read_data(settings, known, do_train=False, do_eval=True, do_predict=False)
         assert problem.labels == known
@@ -199,7 +199,7 @@ def test_changed_label_of_a_training_example_is_detected(trained, reviews, tiny_
 
 
 def test_texts_to_score_and_to_predict_run_through_the_model_once(reviews, tiny_model, tmp_path):
-    start = open_pretrained(StartSettings(str(tiny_model), max_seq_length=16))
+    start = open_pretrained(FineTuningSettings(str(tiny_model), max_seq_length=16))
     for test_file in ("", reviews["eval_file"]):
         settings = ClassificationSettings(**reviews, test_file=test_file)
         do = {"do_train": True, "do_eval": True, "do_predict": True}

@@ -4,20 +4,19 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
 
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks import task
 from keras_bert.tasks.classification.processor import takes_pairs
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.load import load
-from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import prepare
 from tests.other_formats import WRITERS
 from tests.tasks.classification import classify_on_backend
@@ -268,8 +267,8 @@ def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
 def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
     pretrained, settings, pair, tmp_path
 ):
-    source = Source(open_checkpoint(pretrained), EarlierRun(tmp_path, settings, {}))
-    assert takes_pairs(source) is pair
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+    assert takes_pairs(replace(open_checkpoint(pretrained), path=tmp_path)) is pair
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.features import FeatureSettings, extract_features

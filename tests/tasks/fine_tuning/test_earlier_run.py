@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from keras_bert.checkpoints.earlier_run import EarlierRun
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 
 def run_with(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert.tasks.examples as examples_module
-from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.checkpoints.hugging_face import open_model_directory
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertSpanLabeler, BertTokenClassifier
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings

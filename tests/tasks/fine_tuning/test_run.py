@@ -17,7 +17,7 @@ from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.examples import make_predict_examples
 from keras_bert.tasks.fine_tuning.model import make_optimizer
-from keras_bert.tasks.fine_tuning.pretrained import StartSettings, in_order_of, open_pretrained
+from keras_bert.tasks.fine_tuning.pretrained import in_order_of, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.training.checkpoint import CheckpointWriter
@@ -527,7 +527,9 @@ def test_padded_embedding_table_accepts_a_shorter_vocabulary_file(make_checkpoin
     folder = make_checkpoint(tmp_path / "padded", [f"w{index}" for index in range(59)])
     vocab = (folder / "vocab.txt").read_text().splitlines()
     (tmp_path / "vocab.txt").write_text("\n".join(vocab[:-4]) + "\n")
-    start = open_pretrained(StartSettings(str(folder), str(tmp_path / "vocab.txt"), None, 64))
+    start = open_pretrained(
+        FineTuningSettings(str(folder), str(tmp_path / "vocab.txt"), max_seq_length=64)
+    )
     assert start.vocab == [*vocab[:-4], *(f"[unused{n}]" for n in range(4))]
 
 

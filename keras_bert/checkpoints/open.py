@@ -2,39 +2,54 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from absl import logging
-from safetensors import SafetensorError, safe_open
 
 from keras_bert.checkpoints import keras_hub
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.google import is_google_checkpoint, open_google_checkpoint
-from keras_bert.checkpoints.keras_hub import is_keras_hub_preset, open_keras_hub_preset
-from keras_bert.checkpoints.model_directory import CONFIG, open_model_directory
-from keras_bert.checkpoints.safetensors_file import INDEX, WEIGHTS
-from keras_bert.checkpoints.weights import Layout, StoredWeights
+from keras_bert.checkpoints.hugging_face import CONFIG, INDEX, open_file, open_model_directory
+from keras_bert.checkpoints.weights import WEIGHTS, Layout, StoredWeights
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, sha256
+from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 STATE = "state.json"
 # Variables of a training model that are not weights.
 _SEED_STATE = "seed_generator_state"
+# Training checkpoints have this library's variable paths and arrays.
+_TRAINING_LAYOUT = Layout(
+    name=str,
+    store=lambda path, value: value,
+    restore=lambda path, value: value,
+    encoder_prefix="encoder/",
+)
 
 
-def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
+def open_checkpoint(
+    path: str | os.PathLike,
+    *,
+    vocab_file: str = "",
+    do_lower_case: bool | None = None,
+    label_names: Sequence[str] | None = None,
+) -> Checkpoint:
     """Opens a checkpoint of any format without reading its weights, and logs the format.
 
-    The path may be a Hugging Face model directory, the folder of an earlier run or one of its
-    training checkpoints, a TF1 checkpoint in Google's format (prefix or directory), or a KerasHub
-    preset.
+    Args:
+        path: a Hugging Face model directory, the folder of an earlier run or one of its training
+            checkpoints, a TF1 checkpoint in Google's format (prefix or directory), or a KerasHub
+            preset.
+        vocab_file: the file of a vocabulary that replaces that of the checkpoint.
+        do_lower_case: replaces the setting of the tokenizer; None to keep it.
+        label_names: replace the names of the classifier's labels, in the order of the logits.
 
     Raises:
-        InputError: the path is not a checkpoint, or the checkpoint is inconsistent.
+        InputError: the path is not a checkpoint, the checkpoint is inconsistent, or another
+            argument does not match it.
     """
     path = Path(path)
     if (path / "run.json").is_file() and not _contains_weights(path):
@@ -47,8 +62,8 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
             f"{path}: {problem}; expected a model directory, an earlier run's folder, a "
             "TF1 checkpoint (prefix or directory) or a KerasHub preset"
         )
-    elif is_keras_hub_preset(path):
-        checkpoint = open_keras_hub_preset(path)
+    elif keras_hub.is_keras_hub_preset(path):
+        checkpoint = keras_hub.open_keras_hub_preset(path)
     elif (path / STATE).is_file() and (path / WEIGHTS).is_file():
         checkpoint = _open_training_checkpoint(path)
     else:
@@ -59,6 +74,20 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         logging.warning(
             "%s; the checkpoint is opened without its tokenizer", checkpoint.tokenizer_mismatch
         )
+    if label_names:
+        checkpoint = _with_label_names(checkpoint, label_names)
+    if vocab_file:
+        vocab = fit_vocab(load_vocab(vocab_file), checkpoint.config.vocab_size, vocab_file)
+        checkpoint = replace(checkpoint, vocab=vocab)
+    if do_lower_case not in (None, checkpoint.do_lower_case):
+        logging.warning(
+            "--do_lower_case=%s overrides the setting of %s, which is %s",
+            do_lower_case,
+            checkpoint.path,
+            checkpoint.do_lower_case,
+        )
+        settings = replace(checkpoint.tokenizer_settings, do_lower_case=do_lower_case)
+        checkpoint = replace(checkpoint, tokenizer_settings=settings)
     return checkpoint
 
 
@@ -68,16 +97,16 @@ def _contains_weights(path: Path) -> bool:
     return (path / CONFIG).is_file() and any((path / name).is_file() for name in weights)
 
 
-def _unchanged(path: str, value: np.ndarray) -> np.ndarray:
-    return value
-
-
-_TRAINING_LAYOUT = Layout(
-    name=str,  # The files have this library's variable paths.
-    store=_unchanged,
-    restore=_unchanged,
-    encoder_prefix="encoder/",
-)
+def _with_label_names(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
+    with checkpoint.open_weights() as stored:
+        logits = stored.num_labels
+    if len(names) != logits or len({*names}) < len(names):
+        raise InputError(
+            f"--label_names={','.join(names)}: {checkpoint.path} has {logits or 'no'} logits; "
+            "expected one name per logit, all different"
+        )
+    id2label = {str(index): name for index, name in enumerate(names)}
+    return replace(checkpoint, settings={**checkpoint.settings, "id2label": id2label})
 
 
 def _open_training_checkpoint(path: Path) -> Checkpoint:
@@ -112,11 +141,7 @@ def _open_training_weights(folder: Path) -> Iterator[StoredWeights]:
         raise InputError(
             f"{path}: does not have the checksum in {STATE}; expected an undamaged checkpoint"
         )
-    try:
-        file = safe_open(path, framework="np")
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a valid safetensors file ({error})") from None
-    with file:
+    with open_file(path) as file:
         names = [name for name in file.keys() if not name.endswith(_SEED_STATE)]  # noqa: SIM118
         yield StoredWeights(
             source=str(path),

@@ -21,15 +21,10 @@ import numpy as np
 from absl import logging
 from safetensors import SafetensorError
 
-from keras_bert.checkpoints.checkpoint import (
-    ARCHITECTURES,
-    UNTRAINED,
-    Checkpoint,
-    ModelDescription,
-)
-from keras_bert.checkpoints.model_directory import check_replaceable, write_model_directory
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.checkpoints.vocab_change import ChangedVocab, VocabChange, change_rows
+from keras_bert.checkpoints.checkpoint import UNTRAINED, Checkpoint, ModelDescription
+from keras_bert.checkpoints.hugging_face import check_replaceable, write_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
+from keras_bert.checkpoints.vocabulary_change import ChangedVocab, VocabChange, change_rows
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
@@ -149,14 +144,13 @@ def _with_positions(description: ModelDescription, count: int, method: str) -> M
 def _changed_vocab(
     checkpoint: Checkpoint, description: ModelDescription, change_vocab: VocabChange
 ) -> ChangedVocab:
-    if checkpoint.vocab is None:
-        raise InputError(f"{checkpoint.why_no_vocab}; the tokens cannot be changed")
-    changed = change_vocab(checkpoint.vocab, description.tokenizer_settings)
+    vocab = checkpoint.require_vocab("the tokens cannot be changed")
+    changed = change_vocab(vocab, description.tokenizer_settings)
     logging.info(
         "the vocabulary has %d tokens, of which %d are new; that of the source has %d",
         len(changed.tokens),
-        len({*changed.tokens} - {*checkpoint.vocab}),
-        len(checkpoint.vocab),
+        len({*changed.tokens} - {*vocab}),
+        len(vocab),
     )
     return changed
 
@@ -180,26 +174,23 @@ def _with_vocab(description: ModelDescription, changed: ChangedVocab) -> ModelDe
 
 def _make_model(checkpoint: Checkpoint) -> keras.Model:
     with checkpoint.open_weights() as stored:
-        has = {head: stored.has(f"{head}/bias") for head in ("next_sentence", "span")}
-        has["masked_lm"] = stored.has("masked_lm/output_bias")
-        num_labels = stored.num_labels
-    if num_labels is not None:
-        labels_tokens = checkpoint.architecture == ARCHITECTURES["BertTokenClassifier"]
-        kind = BertTokenClassifier if labels_tokens else BertClassifier
-        return kind(checkpoint.config, num_labels)
-    if has["span"]:
+        heads, num_labels = stored.heads, stored.num_labels
+    if "classifier" in heads:
+        labels_tokens = checkpoint.architecture == BertTokenClassifier.architecture
+        network = BertTokenClassifier if labels_tokens else BertClassifier
+        return network(checkpoint.config, num_labels)
+    if "span" in heads:
         return BertSpanLabeler(checkpoint.config)
-    if has["masked_lm"] or has["next_sentence"]:
-        return BertPretrainer(checkpoint.config)
-    return BertEncoder(checkpoint.config)
+    return BertPretrainer(checkpoint.config) if heads else BertEncoder(checkpoint.config)
 
 
 def _architecture(model: keras.Model, paths: Collection[str]) -> str:
-    if isinstance(model, BertPretrainer) and "next_sentence/bias" not in paths:
-        return "BertLMHeadModel" if model.config.is_decoder else "BertForMaskedLM"
-    if isinstance(model, BertPretrainer) and "masked_lm/output_bias" not in paths:
-        return "BertForNextSentencePrediction"
-    return ARCHITECTURES[type(model).__name__]
+    if model.architecture == "BertForPreTraining":
+        if "next_sentence/bias" not in paths:
+            return "BertLMHeadModel" if model.config.is_decoder else "BertForMaskedLM"
+        if "masked_lm/output_bias" not in paths:
+            return "BertForNextSentencePrediction"
+    return model.architecture
 
 
 def _select_layers(
@@ -234,8 +225,8 @@ def new_positions(table: np.ndarray, count: int, method: str) -> np.ndarray:
     old = len(table)
     if method == "tile":
         return table[np.arange(count) % old]
-    places = np.linspace(0.0, old - 1.0, count)
-    lower = np.minimum(places.astype(np.int64), old - 1)
+    positions = np.linspace(0.0, old - 1.0, count)
+    lower = np.minimum(positions.astype(np.int64), old - 1)
     upper = np.minimum(lower + 1, old - 1)
-    share = (places - lower)[:, np.newaxis]
+    share = (positions - lower)[:, np.newaxis]
     return ((1.0 - share) * table[lower] + share * table[upper]).astype(table.dtype)

@@ -1,4 +1,7 @@
-"""Reads the settings and results of the run that produced a model."""
+"""Reads the settings and results of the run that produced a model.
+
+Importing this module does not import Keras, because programs read flags before they do.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,8 +10,7 @@ from typing import Any
 
 from keras_bert.files import read_json, value_of
 
-# As in checkpoints.model_directory, which imports Keras; programs read flags before they do.
-_CONFIG = "config.json"
+CONFIG = "config.json"
 # The key of config.json under which `save_pretrained` and runs keep a task's settings.
 SETTINGS_KEY = "keras_bert"
 # The folders in which a run saves its weights.
@@ -64,12 +66,10 @@ class EarlierRun:
         Raises:
             InputError: a file cannot be read.
         """
-        files = [
-            file for file in (model / _CONFIG, self.folder / "model" / _CONFIG) if file.is_file()
-        ]
-        saved = [(file, read_json(file).get(SETTINGS_KEY)) for file in files]
-        found = [(file, settings) for file, settings in saved if isinstance(settings, Mapping)]
-        return [*found, (self.folder / "run.json", self.settings)]
+        files = (model / CONFIG, self.folder / "model" / CONFIG)
+        saved = [(file, read_json(file).get(SETTINGS_KEY)) for file in files if file.is_file()]
+        saved = [(file, settings) for file, settings in saved if isinstance(settings, Mapping)]
+        return [*saved, (self.folder / "run.json", self.settings)]
 
     def threshold(self) -> float:
         """Returns `null_score_diff_threshold` of run_squad.py: the flag, else the result, else 0.
@@ -77,8 +77,6 @@ class EarlierRun:
         Raises:
             InputError: the value is not a number.
         """
-        given = self.setting("null_score_diff_threshold", float, None)
-        if given is not None:
-            return given
-        where = self.folder / "results.json"
-        return value_of(where, self.results, "null_score_diff_threshold", float, 0.0)
+        name = "null_score_diff_threshold"
+        result = value_of(self.folder / "results.json", self.results, name, float, 0.0)
+        return self.setting(name, float, result)

@@ -1,7 +1,7 @@
 """Adds tokens to the vocabulary of a model, or removes tokens from it.
 
     grown      "encephalitis" -> mean of the rows of "en" "##ce" "##pha" "##lit" "##is"
-    shrunk     the rows of the kept tokens
+    shrunk     the rows of the tokens that stay
 
 Two variables have a row for each token: the word embeddings, which the output of the masked-LM head
 shares, and the bias of that output. The other weights do not change.
@@ -60,8 +60,7 @@ def add_tokens(
     """
     check_not_in_vocab(tokens, vocab, where)
     check_are_words(tokens, BertTokenizer(vocab, **settings.to_dict()), where)
-    kept = [[index] for index in range(len(vocab))]
-    return ChangedVocab([*vocab, *tokens], kept + _subwords(vocab, settings, tokens), settings)
+    return _appended(vocab, settings, tokens, settings)
 
 
 def add_user_tokens(
@@ -81,10 +80,18 @@ def add_user_tokens(
         changed = replace(settings, user_tokens=(*settings.user_tokens, *tokens))
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    known = {*vocab}
-    new = [token for token in tokens if token not in known]
-    kept = [[index] for index in range(len(vocab))]
-    return ChangedVocab([*vocab, *new], kept + _subwords(vocab, settings, new), changed)
+    new = [token for token in tokens if token not in {*vocab}]
+    return _appended(vocab, settings, new, changed)
+
+
+def _appended(
+    vocab: Sequence[str],
+    settings: TokenizerSettings,
+    tokens: Sequence[str],
+    new_settings: TokenizerSettings,
+) -> ChangedVocab:
+    sources = [[index] for index in range(len(vocab))] + _subwords(vocab, settings, tokens)
+    return ChangedVocab([*vocab, *tokens], sources, new_settings)
 
 
 def follow_extension(
@@ -98,18 +105,15 @@ def follow_extension(
     Raises:
         InputError: the vocabularies differ in other places, or not at all.
     """
-    size = len(vocab)
+    size, problem = len(vocab), None
     if len(extended) < size:
-        found = f"has {len(extended)} tokens, and the model {size}"
-    else:
-        place = first_difference(extended[:size], vocab, may_extend=True)
-        found = (
-            place is not None and f"line {place + 1} is {extended[place]!r}, not {vocab[place]!r}"
-        )
-    if found:
+        problem = f"has {len(extended)} tokens, and the model {size}"
+    elif (index := first_difference(extended[:size], vocab, may_extend=True)) is not None:
+        problem = f"line {index + 1} is {extended[index]!r}, not {vocab[index]!r}"
+    if problem:
         raise InputError(
-            f"{where}: {found}; expected the vocabulary of the model with other tokens in place of "
-            "[unusedN] and at the end, as from build_vocab --extend_vocab"
+            f"{where}: {problem}; expected the vocabulary of the model with other tokens in place "
+            "of [unusedN] and at the end, as from build_vocab --extend_vocab"
         )
     new = [index for index, token in enumerate(extended) if index >= size or token != vocab[index]]
     if not new:
@@ -125,19 +129,18 @@ def follow_extension(
 
 
 def keep_tokens(
-    vocab: Sequence[str], settings: TokenizerSettings, kept: Collection[str], where: str
+    vocab: Sequence[str], settings: TokenizerSettings, tokens: Collection[str], where: str
 ) -> ChangedVocab:
-    """Removes all tokens that are neither in `kept` nor special nor user tokens.
+    """Removes all tokens that are neither in `tokens` nor special nor user tokens.
 
     The others keep their order. Error messages start with `where`.
 
     Raises:
-        InputError: a token of `kept` is not in the vocabulary.
+        InputError: a token of `tokens` is not in the vocabulary.
     """
-    check_in_vocab(kept, vocab, where)
-    own = [token.content for token in settings.user_tokens]
-    wanted = {*kept, *SPECIAL_TOKENS, *own}
-    ids = [index for index, token in enumerate(vocab) if token in wanted]
+    check_in_vocab(tokens, vocab, where)
+    tokens = {*tokens, *SPECIAL_TOKENS, *(token.content for token in settings.user_tokens)}
+    ids = [index for index, token in enumerate(vocab) if token in tokens]
     return ChangedVocab([vocab[index] for index in ids], [[index] for index in ids], settings)
 
 
@@ -180,12 +183,12 @@ def _subwords(
     """Returns the ids of the subwords of each token in the vocabulary that lacks the token."""
     starts = [index for index, token in enumerate(tokens) if not token.startswith("##")]
     inner = sorted({*range(len(tokens))} - {*starts})
-    found = [[vocab.index("[UNK]")]] * len(tokens)
+    rows = [[vocab.index("[UNK]")]] * len(tokens)
     tokenizer = BertTokenizer(vocab, **settings.to_dict())
     for index, ids in zip(
         starts, tokenizer.tokenize([tokens[index] for index in starts]).to_list(), strict=True
     ):
-        found[index] = ids or found[index]
+        rows[index] = ids or rows[index]
     if inner:
         # A vocabulary in which the "##" tokens can also start a word, without any other tokens.
         old_ids = {token: index for index, token in enumerate(vocab) if token.startswith("##")}
@@ -199,8 +202,8 @@ def _subwords(
         )
         numbers = [*ids.values()]
         for index, row in zip(inner, words.to_list(), strict=True):
-            found[index] = [numbers[number] for number in row]
-    return found
+            rows[index] = [numbers[number] for number in row]
+    return rows
 
 
 # --- used tokens ---
@@ -259,9 +262,9 @@ def check_are_words(tokens: Sequence[str], tokenizer: BertTokenizer, where: str)
     # "##s" is a token within a word; any letter may precede it.
     texts = ["a" + token[2:] if _continues(token) else token for token in tokens]
     words = tokenizer.split_words(texts).to_list()
-    for token, text, found in zip(tokens, texts, words, strict=True):
-        if found != [text.encode()]:
-            split = " ".join(word.decode() for word in found)
+    for token, text, parts in zip(tokens, texts, words, strict=True):
+        if parts != [text.encode()]:
+            split = " ".join(word.decode() for word in parts)
             raise InputError(
                 f"{where}: {token!r} would never be used, because the tokenizer makes {split!r} of "
                 f"{text!r}; expected words as the tokenizer splits them"
