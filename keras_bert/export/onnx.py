@@ -223,8 +223,8 @@ def _difference_of_model(
 def _check_equal(path: Path, problem: str | None) -> None:
     if problem is not None:
         raise InputError(
-            f"{path}: the outputs of the graph are not those of the model: {problem}; nothing was "
-            "exported"
+            f"{path.name}: the outputs of the graph are not those of the model: {problem}; nothing "
+            "was exported"
         )
 
 

@@ -185,7 +185,7 @@ def test_callers_and_the_pool_use_the_given_number_of_threads(
     onnxruntime = pytest.importorskip(
         "onnxruntime", reason="pip install 'keras-bert-pipeline[onnx]'"
     )
-    session = unittest.mock.Mock()
+    session = unittest.mock.MagicMock()
     monkeypatch.setattr(onnxruntime, "InferenceSession", session)
     run_in_onnxruntime("network.onnx", threads, parallel)
     options = session.call_args.args[1]
