@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
@@ -97,6 +96,8 @@ def _import_quietly() -> None:
     """
     if "tensorflow" in sys.modules or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         return
+    import tempfile  # It imports slow modules.
+
     # Level 3 hides all later messages too, such as warnings about slow compilation. Errors are
     # raised as exceptions anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

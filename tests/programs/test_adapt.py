@@ -85,7 +85,7 @@ def write_documents(folder: Path, count: int = 24) -> Path:
         else:
             rows.append(json.dumps({"text": text}))
     (folder / "rows.jsonl").write_text("\n".join(rows))
-    (folder / "drawing.pdf").write_bytes(b"%PDF")
+    (folder / "drawing.svg").write_text("<svg/>")
     return folder
 
 
@@ -348,7 +348,7 @@ def bad(tmp_path):
     for name in ("empty", "single", "unknown", "same"):
         (tmp_path / name).mkdir()
     (tmp_path / "single" / "a.txt").write_text("A good film. A bad book.")
-    (tmp_path / "unknown" / "a.pdf").write_bytes(b"%PDF")
+    (tmp_path / "unknown" / "a.svg").write_text("<svg/>")
     for name in "abc":
         (tmp_path / "same" / f"{name}.txt").write_text("A good film.")
     return tmp_path

@@ -33,8 +33,8 @@ def docx_that_is_no_zip(path):
 
 
 def span_outside_of_the_text(path):
-    spans = [[0, 4, "LOC"], [5, 99, "LOC"]]
-    path.write_text(json.dumps({"text": "good film", "label": spans}) + "\n")
+    entities = [{"start": 0, "end": 4, "type": "LOC"}, {"start": 5, "end": 99, "type": "LOC"}]
+    path.write_text(json.dumps({"text": "good film", "entities": entities}) + "\n")
 
 
 BUILD_VOCAB = ("build_vocab.py", "input_file", {"vocab_size": 60})
@@ -54,7 +54,7 @@ CORPUS = [
     ),
 ]
 SPANS = [
-    (span_outside_of_the_text, "a.jsonl", "line 1: label[1] has the characters 5 to 99; expected"),
+    (span_outside_of_the_text, "a.jsonl", "line 1: entities[1] is {'start': 5, 'end': 99"),
 ]
 
 
