@@ -19,7 +19,7 @@ from absl.flags import FlagValues
 
 from data_tools.corpus import Reading, find_input_files
 from data_tools.lines import OddInput
-from data_tools.settings import define_reading_flags, define_tokenizer_flags, settings_of
+from data_tools.settings import UserTokenOptions, settings_of
 from data_tools.vocabulary import (
     alphabet_limit,
     alphabet_tokens,
@@ -31,50 +31,49 @@ from data_tools.vocabulary import (
 )
 from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.programs.flags import Definitions
+from keras_bert.options import check, option, same_as
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, first_difference
 
 _LEARNING_FLAGS = ("vocab_size", "num_unused", "pad_to_multiple_of")
-_EXTENSION_FLAGS = ("num_new_words",)
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabSettings:
     """Settings for learning a vocabulary, or for extending one.
 
-    Attributes:
-        vocab_size: number of tokens.
-        do_lower_case: whether the tokenizer lower-cases text, and the existing vocabulary is
-            lower-cased.
-        min_frequency: minimum number of occurrences of a token pair that is merged, or of a new
-            word.
-        num_unused: number of [unusedN] tokens to reserve.
-        pad_to_multiple_of: [unusedN] tokens are added until the number of tokens is a multiple of
-            this number.
-        strip_accents: whether the tokenizer strips accents; None for the value of do_lower_case.
-        tokenize_chinese_chars: whether each CJK ideograph is a word of its own.
-        user_tokens: tokens that stay whole and are added to the vocabulary, such as [URL].
-        extend_vocab: path of an existing vocabulary to extend; then `vocab_size`, `num_unused` and
-            `pad_to_multiple_of` are not used.
-        num_new_words: maximum number of new words in an extended vocabulary; those that exceed the
-            number of [unusedN] tokens are appended. 0 uses every [unusedN] token.
+    `user_tokens` stay whole and are added to the vocabulary, such as [URL].
     """
 
-    vocab_size: int = 30000
-    do_lower_case: bool = True
-    min_frequency: int = 2
-    num_unused: int = 0
-    pad_to_multiple_of: int = 1
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
+    vocab_size: int = option(30000, "Number of tokens, including special tokens.")
+    do_lower_case: bool = same_as(TokenizerSettings, "do_lower_case")
+    min_frequency: int = option(
+        2,
+        "Minimum number of occurrences of a token pair to be merged, or of a new word to be added.",
+        min=1,
+    )
+    num_unused: int = option(0, "Number of [unusedN] tokens to reserve.", min=0)
+    pad_to_multiple_of: int = option(
+        1,
+        "Add [unusedN] tokens until the size is a multiple of this, for example 8.",
+        min=1,
+    )
+    strip_accents: bool | None = same_as(TokenizerSettings, "strip_accents")
+    tokenize_chinese_chars: bool = same_as(TokenizerSettings, "tokenize_chinese_chars")
     user_tokens: Sequence[str] = ()
-    extend_vocab: str | None = None
-    num_new_words: int = 0
-
-
-_LOWEST = {"min_frequency": 1, "num_unused": 0, "pad_to_multiple_of": 1, "num_new_words": 0}
+    extend_vocab: str | None = option(
+        None,
+        "Existing vocabulary whose [unusedN] tokens are replaced by new words; then no vocabulary "
+        "is learned.",
+    )
+    num_new_words: int = option(
+        0,
+        "Maximum number of new words; more than the number of [unusedN] tokens are appended, and "
+        "`convert --vocab_file` then adds their rows to a model. 0 uses every [unusedN] token.",
+        min=0,
+        needs="extend_vocab",
+    )
 
 
 def build_vocab(
@@ -93,9 +92,7 @@ def build_vocab(
         InputError: if the input is invalid, the vocabulary to extend has no [unusedN] tokens or a
             different casing, or `vocab_file` exists with other content.
     """
-    for name, lowest in _LOWEST.items():
-        if (value := getattr(settings, name)) < lowest:
-            raise InputError(f"--{name}={value}: expected at least {lowest}")
+    check(settings, as_flags=True)
     tokenizer, vocab_size = TokenizerSettings.of(settings), settings.vocab_size
     user_tokens = [token.content for token in tokenizer.user_tokens]
     num_added = settings.num_new_words + len(user_tokens)
@@ -210,53 +207,32 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
     logging.info("%s already contains this vocabulary; the file is unchanged", vocab_file)
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the flags of this program."""
-    define_reading_flags(define)
-    define.string("input_file", None, "Comma-separated list of text files, globs and folders.")
-    define.string("vocab_file", None, "Output file of the vocabulary.")
-    define_tokenizer_flags(define)
-    define.integer(
-        "min_frequency",
-        2,
-        "Minimum number of occurrences of a token pair to be merged, or of a new word to be added.",
+@dataclasses.dataclass(frozen=True)
+class BuildOptions:
+    """The files of the program."""
+
+    input_file: str = option(
+        "", "Comma-separated list of text files, globs and folders.", required=True
     )
-    define.integer(
-        "vocab_size", VocabSettings.vocab_size, "Number of tokens, including special tokens."
-    )
-    define.integer("num_unused", 0, "Number of [unusedN] tokens to reserve.")
-    define.integer(
-        "pad_to_multiple_of",
-        1,
-        "Add [unusedN] tokens until the size is a multiple of this, for example 8.",
-    )
-    define.string(
-        "extend_vocab",
-        None,
-        "Existing vocabulary whose [unusedN] tokens are replaced by new words; then no vocabulary "
-        "is learned.",
-    )
-    define.integer(
-        "num_new_words",
-        0,
-        "Maximum number of new words; more than the number of [unusedN] tokens are appended, and "
-        "`convert --vocab_file` then adds their rows to a model. 0 uses every [unusedN] token.",
-    )
-    define.require("input_file", "vocab_file")
+    vocab_file: str = option("", "Output file of the vocabulary.", required=True)
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Learns or extends a vocabulary as the flags request."""
     reject_arguments(arguments)
     extends = flags.extend_vocab is not None
-    for name in _LEARNING_FLAGS if extends else _EXTENSION_FLAGS:
-        if flags[name].present:
-            word, expected = ("with", "only one") if extends else ("without", "both")
+    for name in _LEARNING_FLAGS:
+        if extends and flags[name].present:
             raise InputError(
-                f"--{name}: has no effect {word} --extend_vocab; expected {expected} of these flags"
+                f"--{name}: has no effect with --extend_vocab; expected only one of these flags"
             )
     settings, reading = (settings_of(kind, flags) for kind in (VocabSettings, Reading))
     build_vocab(flags.input_file, flags.vocab_file, settings, reading)
 
 
-PROGRAM = Program("build-vocab", __doc__, define_flags, main)
+PROGRAM = Program(
+    "build-vocab",
+    __doc__,
+    (BuildOptions, Reading, VocabSettings, UserTokenOptions),
+    main,
+)

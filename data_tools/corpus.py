@@ -34,6 +34,7 @@ from data_tools.sentences import check_language
 from keras_bert.columnar_files import ARROW, PARQUET
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path
+from keras_bert.options import check, option
 
 _LINES = {
     "prose": formats.prose_texts,
@@ -76,33 +77,37 @@ FORMAT_PACKAGES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """Settings for reading a corpus.
+    """Settings for reading a corpus."""
 
-    Attributes:
-        input_format: one of INPUT_FORMATS.
-        text_field: name of the field or column that holds the document, for FIELD_FORMATS.
-        language: ISO 639-1 code of the language whose rules split text into sentences; not used by
-            the format `sentences`.
-        max_bad_line_share: maximum fraction of undecodable or malformed lines, or rows, per file.
-    """
-
-    input_format: str = "sentences"
-    text_field: str = "text"
-    language: str = "en"
-    max_bad_line_share: float = 0.1
+    input_format: str = option(
+        "sentences",
+        "sentences: one per line, a blank line between documents. prose: running text, a blank "
+        "line between paragraphs, two or more (or a form feed) between documents. jsonl: one JSON "
+        "object per line. wiki: output of WikiExtractor, as tags or JSON. gutenberg: books of "
+        "Project Gutenberg. parquet, arrow: one document per row; arrow also reads the folders of "
+        "Hugging Face's Dataset.save_to_disk. html, markdown, docx, pdf: one document per file. "
+        "mixed: by the ending of each file's name; .txt is prose.",
+        choices=INPUT_FORMATS,
+    )
+    text_field: str = option(
+        "text", "Field or column that holds the document, for jsonl, parquet, arrow and mixed."
+    )
+    language: str = option(
+        "en", "Language code (such as en or zh) of the rules that split text into sentences."
+    )
+    max_bad_line_share: float = option(
+        0.1,
+        "Fraction of the lines or rows of a file that may be undecodable or malformed; 0 rejects "
+        "the first one.",
+        min=0,
+        max=1,
+    )
 
     def __post_init__(self) -> None:
-        if self.input_format not in INPUT_FORMATS:
-            raise InputError(
-                f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
-            )
+        check(self, as_flags=True)
         if not self.text_field:
             raise InputError("--text_field=: expected the name of a field")
         check_language(self.language)
-        if not 0 <= self.max_bad_line_share <= 1:
-            raise InputError(
-                f"--max_bad_line_share={self.max_bad_line_share}: expected from 0 to 1"
-            )
         if self.text_field != Reading.text_field and self.input_format not in FIELD_FORMATS:
             raise InputError(
                 f"--text_field={self.text_field} with --input_format={self.input_format}: "

@@ -17,6 +17,7 @@ them share:
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any
 
 from absl import logging
@@ -27,17 +28,13 @@ from data_tools.corpus import find_input_files
 from data_tools.jobs import dask_executor, default_num_workers
 from data_tools.settings import (
     Settings,
-    define_dataset_flags,
-    define_reading_flags,
-    define_tokenizer_flags,
+    UserTokenOptions,
     settings_of,
 )
 from keras_bert.errors import InputError
-from keras_bert.programs.flags import Definitions
+from keras_bert.options import option
 from keras_bert.programs.program import Program, reject_arguments
-from keras_bert.programs.run_flags import check_not_input_folder
-
-LOCAL, DASK = "local", "dask"
+from keras_bert.programs.runs import check_not_input_folder
 
 
 def create_pretraining_data(
@@ -94,27 +91,21 @@ def create_pretraining_data(
     )
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the flags of this program; the defaults are those of Google's BERT."""
-    define.string("input_file", None, "Comma-separated list of text files, globs and folders.")
-    define.string("output_dir", None, "Output folder of the dataset.")
-    define.string("vocab_file", None, "Vocabulary file with one token per line.")
-    define_reading_flags(define)
-    define_tokenizer_flags(define)
-    define_dataset_flags(define)
-    define.integer("num_workers", 0, "Number of local processes; 0 uses one per processor.")
-    define.enum(
-        "executor",
-        LOCAL,
-        (LOCAL, DASK),
-        "What runs the work: local processes, or the workers of a Dask cluster.",
+@dataclass(frozen=True)
+class BuildOptions:
+    """The options of the program that are not settings of the dataset."""
+
+    input_file: str = option(
+        "", "Comma-separated list of text files, globs and folders.", required=True
     )
-    define.string(
-        "dask_scheduler",
-        None,
-        "Address of the scheduler for --executor=dask, such as tcp://HOST:8786.",
+    output_dir: str = option("", "Output folder of the dataset.", required=True)
+    vocab_file: str = option("", "Vocabulary file with one token per line.", required=True)
+    num_workers: int = option(0, "Number of local processes; 0 uses one per processor.", min=0)
+    dask_scheduler: str = option(
+        "",
+        "Address of the scheduler of a Dask cluster, such as tcp://HOST:8786, whose workers run "
+        "the work instead of local processes.",
     )
-    define.require("input_file", "output_dir", "vocab_file")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -122,23 +113,22 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     reject_arguments(arguments)
     settings = settings_of(Settings, flags)
     paths = flags.input_file, flags.output_dir, flags.vocab_file
-    if flags.executor == LOCAL:
-        if flags.dask_scheduler:
-            raise InputError(
-                f"--dask_scheduler={flags.dask_scheduler} with --executor={LOCAL}: expected "
-                f"--executor={DASK}"
-            )
+    if not flags.dask_scheduler:
         create_pretraining_data(*paths, settings, flags.num_workers)
         return
-    if not flags.dask_scheduler:
-        raise InputError(f"--executor={DASK}: expected --dask_scheduler=tcp://HOST:8786")
     if flags.num_workers:
         raise InputError(
-            f"--num_workers={flags.num_workers} with --executor={DASK}: expected 0, because the "
+            f"--num_workers={flags.num_workers} with --dask_scheduler: expected 0, because the "
             "cluster determines the number of workers"
         )
     with dask_executor(flags.dask_scheduler) as (executor, num_threads):
         create_pretraining_data(*paths, settings, num_threads, executor)
 
 
-PROGRAM = Program("create-pretraining-data", __doc__, define_flags, main, resumable=True)
+PROGRAM = Program(
+    "create-pretraining-data",
+    __doc__,
+    (BuildOptions, Settings, UserTokenOptions),
+    main,
+    resumable=True,
+)

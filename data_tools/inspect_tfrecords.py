@@ -12,6 +12,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,8 @@ from data_tools.jobs import Progress
 from data_tools.lines import KINDS, OddInput
 from keras_bert.errors import InputError
 from keras_bert.files import sha256
+from keras_bert.options import option
 from keras_bert.pretraining.records import MANIFEST, RecordFiles, find_record_files
-from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import start_tensorflow
 from keras_bert.text.normalization import normalize_character
@@ -312,14 +313,17 @@ def _is_unspaced(character: str) -> bool:
 # --- program ---
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the flags of this program."""
-    define.string("input_file", None, "Comma-separated list of folders, record files and globs.")
-    define.string("vocab_file", None, "Vocabulary file; default: the one next to the manifest.")
-    define.integer("num_examples", 3, "Number of records to show.", lower_bound=0)
-    define.integer("max_examples", 0, "Number of records to read; 0 reads all.", lower_bound=0)
-    define.boolean("json", False, "Print the statistics as JSON, without examples.")
-    define.require("input_file")
+@dataclass(frozen=True)
+class InspectOptions:
+    """The options of the program."""
+
+    input_file: str = option(
+        "", "Comma-separated list of folders, record files and globs.", required=True
+    )
+    vocab_file: str | None = option(None, "Vocabulary file. Default: the one next to the manifest.")
+    num_examples: int = option(3, "Number of records to show.", min=0)
+    max_examples: int = option(0, "Number of records to read; 0 reads all.", min=0)
+    json: bool = option(False, "Print the statistics as JSON, without examples.")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -345,4 +349,4 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     print(*lines, sep="\n")
 
 
-PROGRAM = Program("inspect-tfrecords", __doc__, define_flags, main)
+PROGRAM = Program("inspect-tfrecords", __doc__, (InspectOptions,), main)

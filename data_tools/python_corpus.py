@@ -21,6 +21,7 @@ import sysconfig
 import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from absl import logging
 from absl.flags import FlagValues
@@ -28,7 +29,7 @@ from absl.flags import FlagValues
 from data_tools.sentences import split_sentences
 from keras_bert.errors import InputError
 from keras_bert.files import write_bytes
-from keras_bert.programs.flags import Definitions
+from keras_bert.options import option
 from keras_bert.programs.program import Program, reject_arguments
 
 # --- English sentences of docstrings ---
@@ -303,16 +304,16 @@ def _make_folder(path: str) -> None:
         raise InputError(f"--output_dir={path}: cannot be written ({error.strerror})") from None
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the flags of this program."""
-    define.string("output_dir", None, "Output folder of train.txt and eval.txt.")
-    define.strings(
-        "labelled_packages",
-        [],
+@dataclass(frozen=True)
+class CorpusOptions:
+    """The options of the program."""
+
+    output_dir: str = option("", "Output folder of train.txt and eval.txt.", required=True)
+    labelled_packages: Sequence[str] = option(
+        (),
         "Packages of the standard library whose sentences are also written with their package as "
         "the label, to labelled_train.csv and labelled_eval.csv.",
     )
-    define.require("output_dir")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -323,4 +324,4 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         write_labelled_sentences(flags.output_dir, flags.labelled_packages)
 
 
-PROGRAM = Program("python-corpus", __doc__, define_flags, main)
+PROGRAM = Program("python-corpus", __doc__, (CorpusOptions,), main)

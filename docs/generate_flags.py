@@ -7,16 +7,17 @@
 
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from absl.flags import Flag, FlagValues
-
-from data_tools.settings import define_reading_flags
-from keras_bert.programs import fine_tuning_flags, run_flags
+from data_tools.corpus import Reading
+from keras_bert.options import Option, options_of
 from keras_bert.programs.command import PROGRAMS
-from keras_bert.programs.flags import Definitions, own_flags
+from keras_bert.programs.options import declared
 from keras_bert.programs.program import Program
+from keras_bert.tasks.settings import Distillation, FineTuningSettings
+from keras_bert.training.settings import Devices, Precision, TrainingSettings
 
 FOLDER = Path(__file__).parent / "reference" / "programs"
 
@@ -32,44 +33,39 @@ FILES = {
     "export": "export_model.py",
 }
 
-_TYPES = {"bool": "boolean", "int": "integer", "float": "number", "string": "string"}
-_REQUIRED = "is required and must not be empty"
-_CHOICES = re.compile(r"^<[^>]*>: ")  # absl puts the choices of a flag before its help.
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _FLAG = re.compile(r"(--[a-z][a-z0-9_]*(?:=[A-Za-z0-9_]+)?)")
 
-
-def _names(define: Callable[[Definitions], None]) -> set[str]:
-    values = FlagValues()
-    define(Definitions(values, "group"))
-    return set(own_flags(values))
-
-
 OWN = "Flags of this program"
-# Flags that several programs share, by the title of their group. A program has a group if it has
-# all of its flags; a flag belongs to the last group that has it.
+# Flags that several programs share, by the title of their group; a flag belongs to the first one.
 GROUPS: Mapping[str, set[str]] = {
-    "Reading the corpus": _names(define_reading_flags),
-    "Training and evaluation": _names(fine_tuning_flags.define_flags),
-    "Devices, precision and memory": _names(run_flags.define_computing),
+    "Reading the corpus": {*options_of(Reading)},
+    "Devices, precision and memory": {
+        *options_of(Devices),
+        *options_of(Precision),
+        "jit_compile",
+        "gradient_checkpointing",
+        "gradient_accumulation_steps",
+    },
+    "Training and evaluation": {
+        *options_of(FineTuningSettings),
+        *options_of(TrainingSettings),
+        *options_of(Distillation),
+        "output_dir",
+        "export",
+    },
 }
-
-
-def flags_of(program: Program) -> FlagValues:
-    """Returns the flags that a program defines, without absl's own."""
-    values = FlagValues()
-    program.define_flags(Definitions(values, program.name))
-    return values
 
 
 def page(program: Program, purpose: str) -> str:
     """Returns the Markdown page of a program."""
-    values = flags_of(program)
-    flags = own_flags(values)
-    shared = {title: names for title, names in GROUPS.items() if names <= set(flags)}
-    groups: dict[str, list[Flag]] = {title: [] for title in (OWN, *shared)}
-    for name, flag in flags.items():
-        titles = [title for title, names in shared.items() if name in names]
-        groups[titles[-1] if titles else OWN].append(flag)
+    options = declared(program.flags())
+    # A program without devices has few flags, which need no groups except those of the corpus.
+    titles = [title for title in GROUPS if "num_devices" in options or title.startswith("Reading")]
+    groups: dict[str, list[Option]] = {title: [] for title in (OWN, *titles)}
+    for name, option in options.items():
+        (title, *_) = [*(title for title in titles if name in GROUPS[title]), OWN]
+        groups[title].append(option)
     file = FILES.get(program.name)
     parts = [
         f"# keras-bert {program.name}",
@@ -77,10 +73,9 @@ def page(program: Program, purpose: str) -> str:
         + (f" In a checkout also: `python {file}`." if file else ""),
         _as_markdown(program.description),
     ]
-    required = _required(values)
     for title, members in groups.items():
         if members:
-            parts += [f"## {title}", _table(members, required)]
+            parts += [f"## {title}", _table(members)]
     parts.append(
         "absl's flags are accepted too, such as `--verbosity`, `--flagfile` and `--log_dir`; "
         "`--helpfull` lists them. A boolean flag is unset by `--noNAME` or `--NAME=false`."
@@ -136,52 +131,31 @@ def _as_markdown(description: str) -> str:
     return "\n".join([first, *lines])
 
 
-def _required(values: FlagValues) -> set[str]:
-    """Returns the names of the flags that must be given."""
-    return {
-        name
-        for name in own_flags(values)
-        if any(
-            validator.message.startswith((_REQUIRED, f"--{name} {_REQUIRED}"))
-            for validator in values[name].validators
-        )
-    }
-
-
-def _table(flags: Sequence[Flag], required: set[str]) -> str:
+def _table(options: Sequence[Option]) -> str:
     rows = ["| flag | type | default | meaning |", "| --- | --- | --- | --- |"]
-    for flag in flags:
-        default = "required" if flag.name in required else _default(flag)
-        meaning = _escape(_CHOICES.sub("", " ".join((flag.help or "").split())))
-        rows.append(f"| `--{flag.name}` | {_type(flag)} | {default} | {meaning} |")
+    for option in options:
+        default = "required" if option.required else _default(option.default)
+        meaning = _escape(" ".join(option.help.split()))
+        rows.append(f"| `--{option.name}` | {_type(option)} | {default} | {meaning} |")
     return "\n".join(rows)
 
 
-def _type(flag: Flag) -> str:
-    """Returns the type of a flag, with its choices or bounds."""
-    choices = getattr(flag.parser, "enum_values", None)
-    if choices:
-        return " \\| ".join(f"`{choice}`" for choice in choices if choice)
-    kind = flag.flag_type()
-    if "comma" in kind:
+def _type(option: Option) -> str:
+    """Returns the type of an option, with its choices or bounds."""
+    if option.choices:
+        return " \\| ".join(f"`{choice}`" for choice in option.choices if choice)
+    if option.kind is list:
         return "comma-separated list"
-    low = getattr(flag.parser, "lower_bound", None)
-    high = getattr(flag.parser, "upper_bound", None)
-    bounds = f", at least {low}" if low is not None else ""
-    if low is not None and high is not None:
-        bounds = f" from {low} to {high}"
-    elif high is not None:
-        bounds = f", at most {high}"
-    return _TYPES.get(kind, kind) + bounds
+    bounds = option.bounds
+    return _TYPES[option.kind] + (f", {bounds}" if bounds else "")
 
 
-def _default(flag: Flag) -> str:
-    default = flag.default
-    if default is None or default == "" or default == []:
+def _default(default: Any) -> str:
+    if default is None or default in ("", (), []):
         return "–"
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"
-    if isinstance(default, list):
+    if isinstance(default, list | tuple):
         return f"`{','.join(default)}`"
     return f"`{default}`"
 

@@ -6,10 +6,9 @@ import runpy
 from pathlib import Path
 
 import pytest
-from absl.flags import FlagValues
 
 from keras_bert.programs.command import PROGRAMS
-from keras_bert.programs.flags import Definitions, absl_flags
+from keras_bert.programs.options import absl_flags, declared
 
 # A command begins at the start of a line or after a prompt, variables or another command.
 _COMMAND = re.compile(
@@ -29,9 +28,8 @@ def flags_by_command(generator: dict) -> dict[str, set[str]]:
     """Returns {command: names of its flags} for every way to start a program."""
     commands = {}
     for name, (module, _) in PROGRAMS.items():
-        program, values = importlib.import_module(module).PROGRAM, FlagValues()
+        values = importlib.import_module(module).PROGRAM.flags()
         with absl_flags(values, ""):
-            program.define_flags(Definitions(values, name))
             known = set(values)
         commands[f"keras-bert {name}"] = known
         if name in generator["FILES"]:
@@ -90,7 +88,7 @@ def test_flag_pages_list_every_flag_once(generator: dict):
     for module, purpose in PROGRAMS.values():
         program = importlib.import_module(module).PROGRAM
         page = generator["page"](program, purpose)
-        for name in generator["own_flags"](generator["flags_of"](program)):
+        for name in declared(program.flags()):
             assert page.count(f"| `--{name}` |") == 1
 
 

@@ -99,10 +99,13 @@ def wait(*arguments):
         time.sleep(60)
     except KeyboardInterrupt:
         raise ValueError("replaced")
+class Slow:
+    def __reversed__(self):
+        wait()
 def main(flags, arguments):
     if {at_exit}:
         atexit.register(wait)
-PROGRAM = Program("slow", "Waits.", (lambda define: None) if {at_exit} else wait, main)
+PROGRAM = Program("slow", "Waits.", () if {at_exit} else Slow(), main)
 """
 START = "from keras_bert.programs.start import start; start('waiting_program', ['slow.py'])"
 

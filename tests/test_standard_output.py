@@ -13,7 +13,7 @@ from keras_bert.programs.program import Program, run
 def main(flags, arguments):
     for _ in range({lines}):
         print("x" * 50)
-run(Program("count", "Counts.", lambda define: None, main))
+run(Program("count", "Counts.", (), main))
 """
 COMMANDS = {
     "the command's help": ["-m", "keras_bert", "--help"],

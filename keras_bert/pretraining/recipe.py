@@ -16,10 +16,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from absl.flags import ArgumentParser
-
 import keras_bert
 from keras_bert.errors import InputError
+from keras_bert.options import Option
 
 _BUNDLED = Path(keras_bert.__file__).parent / "recipes"
 # The flags that --recipe_scale multiplies.
@@ -36,15 +35,8 @@ _SCHEDULE_FLAGS = (
     "num_warmup_steps",
 )
 _LENGTH_PLACEHOLDER = "{max_seq_length}"
-_TYPES = {
-    "int": (int, "a whole number"),
-    "float": (int | float, "a number"),
-    "bool": (bool, "true or false"),
-    "string": (str, "a string"),
-    "string enum": (str, "a string"),
-}
 
-Parsers = Mapping[str, ArgumentParser]  # by the name of the flag
+Options = Mapping[str, Option]  # by the name of the flag
 
 
 class RecipePhase(NamedTuple):
@@ -67,8 +59,8 @@ class RecipePhase(NamedTuple):
 
 def read_recipe(
     path: str,
-    parsers: Parsers,
-    data_parsers: Parsers,
+    options: Options,
+    data_options: Options,
     check_data: Callable[..., Any],
     defaults: Mapping[str, Any],
     command_line: Mapping[str, Any],
@@ -78,8 +70,8 @@ def read_recipe(
 
     Args:
         path: the TOML file, or the name of a bundled recipe.
-        parsers: the parsers of the flags of run_pretraining.py that recipes may contain.
-        data_parsers: the parsers of the flags that `data` may contain.
+        options: the declarations of the flags of run_pretraining.py that recipes may contain.
+        data_options: the declarations of the flags that `data` may contain.
         check_data: takes the settings in `data` as keyword arguments, and raises InputError for
             invalid combinations.
         defaults: the values of all flags of run_pretraining.py.
@@ -95,15 +87,15 @@ def read_recipe(
     if not 0 < scale <= 1000:
         raise InputError(f"--recipe_scale={scale}: expected a number above 0, at most 1000")
     content = _read_toml(path)
-    shared = _parse(f"{path}: flags", content.get("flags", {}), parsers)
-    shared_data = _parse(f"{path}: data", content.get("data", {}), data_parsers)
+    shared = _parse(f"{path}: flags", content.get("flags", {}), options)
+    shared_data = _parse(f"{path}: data", content.get("data", {}), data_options)
     phases: list[RecipePhase] = []
     for number, table in enumerate(content["phase"], 1):
         title = f"{path}: phase {number}"
         if not isinstance(table, dict):
             raise InputError(f"{title} is {table!r}; expected a table")
         special = {"data": {}, "continue_optimizer": False} | table
-        data = shared_data | _parse(f"{title}: data", special["data"], data_parsers)
+        data = shared_data | _parse(f"{title}: data", special["data"], data_options)
         try:
             check_data(**data)
         except InputError as error:
@@ -115,7 +107,7 @@ def read_recipe(
                 "in the first phase"
             )
         table = {n: v for n, v in table.items() if n not in ("data", "continue_optimizer")}
-        flags = {n: data[n] for n in _SHAPE if n in data} | shared | _parse(title, table, parsers)
+        flags = {n: data[n] for n in _SHAPE if n in data} | shared | _parse(title, table, options)
         if "num_train_steps" not in flags:
             raise InputError(f"{title}: num_train_steps is missing")
         # At least one step, so that a trial with a small scale runs every part of the recipe.
@@ -146,21 +138,18 @@ def _read_toml(path: str) -> dict[str, Any]:
     return content
 
 
-def _parse(where: str, table: Any, parsers: Parsers) -> dict[str, Any]:
-    """Checks a table of flags by their parsers; error messages start with `where`."""
+def _parse(where: str, table: Any, options: Options) -> dict[str, Any]:
+    """Checks a table of flags by their declarations; error messages start with `where`."""
     if not isinstance(table, dict):
         raise InputError(f"{where} is {table!r}; expected a table")
     values = {}
     for name, value in table.items():
-        if name not in parsers:
+        if name not in options:
             raise InputError(f"{where}: {name} is not a flag that a recipe can set here")
-        kind, expected = _TYPES[parsers[name].flag_type()]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise InputError(f"{where}: {name} is {value!r}; expected {expected}")
         try:
-            values[name] = parsers[name].parse(value)
+            values[name] = options[name].check(value)
         except ValueError as error:
-            raise InputError(f"{where}: {name} is {value!r}: {error}") from None
+            raise InputError(f"{where}: {name} is {value!r}; {error}") from None
     return values
 
 

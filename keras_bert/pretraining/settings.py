@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from keras_bert.options import MAX_BATCH_SIZE, MAX_SEED, MAX_SEQ_LENGTH, option, same_as
+from keras_bert.training.settings import Precision
+
 # More records than this would not change the printed digits of the mean metrics.
 SAMPLE_SIZE = 100_000
 # An evaluation on training records takes at most EVALUATION_SHARE of the training time. Per
@@ -17,69 +20,111 @@ NEXT_SENTENCE = ("random", "order", "none")  # the next-sentence tasks of record
 
 @dataclass(frozen=True)
 class PretrainingSettings:
-    """The settings of a pre-training run, named like the flags of run_pretraining.py.
+    """The settings of a pre-training run, apart from those of its steps.
 
     Attributes:
-        input_file: training records: folders, files or globs, comma-separated.
-        eval_file: held-out records, in the same form; empty to evaluate on the training records.
-        bert_config: a JSON file or the name of a bundled config; empty for the config of
-            `init_checkpoint`.
-        vocab_file: the vocabulary; empty for the one stored with the records.
-        do_lower_case: whether records and vocabulary are lower-cased; None for the setting of the
-            records or the checkpoint, or to infer it from the tokens.
         init_run: the folder of an earlier run, or empty. The run starts from its last checkpoint
             including the optimizer state, and continues its learning-rate schedule.
-        optimizer: `adamw` or `lamb`.
-        bias_correction: whether `adamw` corrects its bias; False in the BERT paper. `lamb` always
-            does.
-        learning_rate: the peak learning rate, reached after `num_warmup_steps`.
-        num_warmup_steps: number of steps of the warm-up; None for WARMUP_SHARE of the steps, but
-            at most MAX_WARMUP_STEPS.
         schedule_steps: number of steps until the learning rate is 0, including those of
             `init_run`; 0 for the run's own number of steps.
-        dropout_prob: both dropout probabilities in training; None for those of the config, which
-            `model/` keeps in either case.
-        attention_dropout_prob: the dropout probability of attention probabilities in training; None
-            for `dropout_prob`.
-        do_train: whether to train; otherwise `init_checkpoint` is evaluated unchanged.
-        do_eval: whether to evaluate at each checkpoint and at the end.
-        max_eval_steps: number of evaluation batches; 0 for all records of `eval_file`. Without an
-            `eval_file`, 0 means SAMPLE_SIZE training records, or after training fewer if
-            EVALUATION_SHARE allows only fewer.
-        mixed_precision: the compute dtype, `float32`, `bfloat16` or `float16`.
-        optimizer_state_dtype: dtype of the optimizer's moments, `float32` or `bfloat16`.
-        max_seq_length: the expected number of tokens per sequence; 0 accepts any.
-        max_predictions_per_seq: the expected number of predictions per sequence; 0 accepts any.
-        objective: `mlm_nsp`, `mlm` or `ltr` (objective.py); None for `mlm_nsp`, or for `mlm` if
-            the records have no next sentences.
         export: whether the model will be exported, which needs a vocabulary; the only setting that
             does not change the outcome of the run.
     """
 
-    input_file: str
-    eval_file: str = ""
-    bert_config: str = ""
-    vocab_file: str = ""
-    do_lower_case: bool | None = None
-    init_checkpoint: str = ""
+    input_file: str = option(
+        "",
+        "Training records: comma-separated folders, files or globs. With --recipe, "
+        "{max_seq_length} is replaced by the length of each phase.",
+        required=True,
+        unless="dry_run",
+        in_recipe=False,
+    )
+    eval_file: str = option(
+        "",
+        "Held-out records for evaluation. Default: some of the training records.",
+        in_recipe=False,
+    )
+    bert_config: str = option(
+        "",
+        "Model config: a JSON file, or tiny, mini, small, medium, base or large.",
+        alias="bert_config_file",
+    )
+    vocab_file: str = option(
+        "", "Vocabulary file. Default: the one in the folder of the records.", in_recipe=False
+    )
+    do_lower_case: bool | None = option(
+        None,
+        "Whether text is lower-cased. Default: as in the records; otherwise derived from the "
+        "vocabulary.",
+        in_recipe=False,
+    )
+    init_checkpoint: str = option(
+        "",
+        "Checkpoint to start from, in any format, or run folder. Default: random weights.",
+        in_recipe=False,
+    )
     init_run: str = ""
-    optimizer: str = "adamw"
-    bias_correction: bool = False
-    learning_rate: float = 1e-4
-    num_warmup_steps: int | None = None
+    optimizer: str = option("adamw", "Optimizer.", choices=("adamw", "lamb"))
+    bias_correction: bool = option(
+        False,
+        "Whether AdamW corrects its bias; the published BERT does not, and LAMB always does.",
+    )
+    learning_rate: float = option(1e-4, "Peak learning rate.", min=0)
+    num_warmup_steps: int | None = option(
+        None,
+        "Number of steps in which the learning rate increases linearly to its peak. Default: 10% "
+        "of the training steps, but at most 10,000.",
+        min=0,
+    )
     schedule_steps: int = 0
-    dropout_prob: float | None = None
-    attention_dropout_prob: float | None = None
-    random_seed: int = 12345
-    do_train: bool = True
-    do_eval: bool = True
-    eval_batch_size: int = 32
-    max_eval_steps: int = 0
-    mixed_precision: str = "float32"
-    optimizer_state_dtype: str = "float32"
-    max_seq_length: int = 0
-    max_predictions_per_seq: int = 0
-    objective: str | None = None
+    dropout_prob: float | None = option(
+        None, "Dropout rate in training. Default: that of the model config.", min=0, max=1
+    )
+    attention_dropout_prob: float | None = option(
+        None,
+        "Dropout rate of attention probabilities in training. Default: --dropout_prob. 0 allows "
+        "fused attention on GPUs.",
+        min=0,
+        max=1,
+    )
+    random_seed: int = option(
+        12345, "Seed for initial weights, data order and dropout.", min=0, max=MAX_SEED
+    )
+    do_train: bool = option(True, "Whether to train.", in_recipe=False)
+    do_eval: bool = option(
+        True,
+        "Whether to evaluate at the end of training and, with --eval_file, at each checkpoint.",
+    )
+    eval_batch_size: int = option(
+        32, "Number of examples per evaluation batch.", min=1, max=MAX_BATCH_SIZE
+    )
+    max_eval_steps: int = option(
+        0,
+        "Maximum number of evaluation batches; 0: all of --eval_file. Without --eval_file, 100,000 "
+        "training examples, or fewer if these would take more than 5% of the training time.",
+        min=0,
+    )
+    mixed_precision: str = same_as(Precision, "mixed_precision")
+    optimizer_state_dtype: str = same_as(Precision, "optimizer_state_dtype")
+    max_seq_length: int = option(
+        0,
+        "Expected sequence length of the records; 0: any. Other records are rejected.",
+        min=0,
+        max=MAX_SEQ_LENGTH,
+    )
+    max_predictions_per_seq: int = option(
+        0,
+        "Expected number of predictions per sequence in the records; 0: any. Other records are "
+        "rejected.",
+        min=0,
+        max=MAX_SEQ_LENGTH,
+    )
+    objective: str | None = option(
+        None,
+        "mlm_nsp: masked LM and next-sentence prediction; mlm: masked LM only; ltr: left-to-right "
+        "language model. Default: the objective that the records were created for.",
+        choices=("mlm_nsp", "mlm", "ltr"),
+    )
     export: bool = False
 
     def warmup_steps(self, num_train_steps: int) -> int:

@@ -1,6 +1,6 @@
 r"""Continues the pre-training of a BERT on your own documents.
 
-    keras-bert adapt --input=documents --input_format=mixed --init_checkpoint=bert \
+    keras-bert adapt --input_file=documents --input_format=mixed --init_checkpoint=bert \
         --output_dir=adapted
 
 With --input_format=mixed, the documents are the text, HTML, Markdown, Word, Parquet, Arrow and
@@ -13,60 +13,141 @@ loss on the held-out documents before and after the training. The output folder 
 To resume an interrupted adaptation, run the same command again.
 """
 
-import hashlib
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools.corpus import HeldOut, Reading, find_input_files
-from data_tools.jobs import Progress
+from data_tools.corpus import Reading, find_input_files
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, sha256, write_json
-from keras_bert.programs.adaptation_flags import FLAGS_THAT_MAY_CHANGE, define_flags
+from keras_bert.files import read_json
+from keras_bert.options import (
+    MAX_BATCH_SIZE,
+    MAX_REPEATS,
+    MAX_SEED,
+    MAX_SEQ_LENGTH,
+    from_values,
+    option,
+    same_as,
+)
+from keras_bert.programs import runs
 from keras_bert.programs.compilation_cache import use_compilation_cache
-from keras_bert.programs.flags import own_flags
+from keras_bert.programs.options import values_of
 from keras_bert.programs.program import Program, reject_arguments
-from keras_bert.programs.run_flags import check_not_input_folder, check_output_dir, finish
 from keras_bert.startup import start_tensorflow
+from keras_bert.tasks.defaults import DEFAULTS
+from keras_bert.training.settings import Precision, TrainingSettings
 
 if TYPE_CHECKING:
     from keras_bert.checkpoints.checkpoint import Checkpoint
-    from keras_bert.programs.adaptation_stages import Adaptation
 
 _NAME = "adapt"
-_RUN_FILE, _RESULTS = "run.json", "results.json"
+_DEFAULTS = DEFAULTS["fill_mask"]
+
+
+@dataclass(frozen=True)
+class AdaptOptions:
+    """The options of the program, with defaults for some megabytes of text."""
+
+    input_file: str = option(
+        "",
+        "Documents: comma-separated folders, files or globs.",
+        required=True,
+        may_change=True,
+    )
+    init_checkpoint: str = option(
+        "",
+        "Checkpoint to start from, in any format, or run folder; it must have a vocabulary.",
+        required=True,
+    )
+    output_dir: str = option(
+        "", "Folder for all files of the adaptation.", required=True, may_change=True
+    )
+    eval_share: float = option(
+        0.05,
+        "Fraction of the documents that are held out, at most 500. Default: 5%, because the other "
+        "documents are needed for training.",
+        min=0,
+        max=0.5,
+    )
+    num_new_words: int = option(
+        1000,
+        "Maximum number of new words in the vocabulary; 0: none. Default: 1000, about the number "
+        "of [unusedN] tokens of the published BERT models, which need no additional rows.",
+        min=0,
+    )
+    min_frequency: int = option(
+        20,
+        "Minimum number of occurrences of a new word. Default: 20, because the row of a rarer word "
+        "would stay close to its initial value, the mean of the rows of its subwords.",
+        min=1,
+    )
+    max_seq_length: int = option(
+        128,
+        "Number of tokens per record. Default: 128, because longer records cost more time per "
+        "token; fine-tuning may still use all positions of the model.",
+        min=5,
+        max=MAX_SEQ_LENGTH,
+    )
+    train_batch_size: int = option(
+        _DEFAULTS.batch_size,
+        "Number of records per training step. Default: 32, because a few megabytes of text are "
+        "some thousand records, which larger batches would divide into too few steps.",
+        min=1,
+        max=MAX_BATCH_SIZE,
+    )
+    num_train_epochs: float = option(
+        float(_DEFAULTS.epochs),
+        "Number of passes over the training records. Default: 10, because each pass masks other "
+        "tokens, so a small corpus can be read several times.",
+        min=0,
+        max=MAX_REPEATS,
+    )
+    num_train_steps: int = option(
+        0,
+        "Number of training steps. Default: 0, computed from --num_train_epochs, so that it "
+        "follows the size of the corpus.",
+        min=0,
+    )
+    learning_rate: float = option(
+        _DEFAULTS.learning_rate,
+        "Peak learning rate. Default: 5e-5, half of that of pre-training, because the weights are "
+        "already trained.",
+        min=0,
+    )
+    warmup_proportion: float = option(
+        _DEFAULTS.warmup_proportion,
+        "Fraction of the training steps in which the learning rate increases to its peak. Default: "
+        "10%, because the optimizer starts without moments and a run of a few thousand steps needs "
+        "a larger share than the 1% of pre-training.",
+        min=0,
+        max=1,
+    )
+    random_seed: int = option(
+        _DEFAULTS.seed, "Seed for new weights, masks, data order and dropout.", min=0, max=MAX_SEED
+    )
+    jit_compile: bool = same_as(TrainingSettings, "jit_compile")
+    gradient_checkpointing: bool = same_as(TrainingSettings, "gradient_checkpointing")
+    gradient_accumulation_steps: int = same_as(TrainingSettings, "gradient_accumulation_steps")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Adapts the model, and prints the comparison of the held-out loss before and after."""
     reject_arguments(arguments)
-    input_files = find_input_files(flags.input, flags.input_format, "input")
-    output_dir = Path(flags.output_dir)
+    input_files = find_input_files(flags.input_file, flags.input_format)
     _check_folders(flags, input_files)
-    _check_contents(output_dir)
+    reading = from_values(Reading, values_of(flags))
     use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.programs.adaptation_stages import adapt
-    from keras_bert.training.backend import make_strategy
-    from keras_bert.training.run_folder import is_finished, log_finished, running
+    from keras_bert.programs.adaptation import adapt
 
-    adaptation = _adaptation(flags, input_files)
-    strategy = make_strategy("default", 0, 0.0, 1)
-    _check_batches(adaptation, strategy)
-    record = _record(flags, adaptation)
-    if is_finished(output_dir, record, strategy):
-        log_finished(output_dir)
-        results = read_json(output_dir / _RESULTS)
-    else:
-        with running(output_dir, record, strategy) as folder:
-            results = adapt(adaptation, strategy, folder)
-            write_json(folder / _RESULTS, results)
-    finish(results, output_dir, export=False)
+    output_dir = Path(flags.output_dir)
+    results = adapt(flags, input_files, reading, _open_checkpoint(flags), output_dir)
+    runs.finish(results, output_dir, export=False)
     logging.info(
         "Next, fine-tune the model, for example: keras-bert classify --init_checkpoint=%s "
         "--task_name=custom --train_file=TRAIN.csv --eval_file=EVAL.csv --output_dir=CLASSIFIER",
@@ -75,77 +156,33 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _check_folders(flags: FlagValues, input_files: Sequence[str]) -> None:
-    """Rejects an output directory that contains the input, or is inside of it."""
-    check_output_dir(flags.output_dir, flags.init_checkpoint)
-    entries = [entry.strip() for entry in flags.input.split(",")]
-    check_not_input_folder(flags.output_dir, entries)
-    place = Path(flags.output_dir).resolve()
-    read = [*filter(os.path.isdir, entries), *filter(os.path.isdir, [flags.init_checkpoint])]
-    for folder in read:
-        if Path(folder).resolve() in place.parents:
-            raise InputError(
-                f"--output_dir={flags.output_dir}: is inside {folder}, which is read; expected "
-                "another folder"
-            )
+    """Rejects an output directory with other files, or one that overlaps with what is read."""
+    where = f"--output_dir={flags.output_dir}"
+    runs.check_output_dir(flags.output_dir, flags.init_checkpoint)
+    entries = [entry.strip() for entry in flags.input_file.split(",")]
+    runs.check_not_input_folder(flags.output_dir, entries)
+    output_dir = Path(flags.output_dir).resolve()
+    for folder in filter(os.path.isdir, [*entries, flags.init_checkpoint]):
+        if Path(folder).resolve() in output_dir.parents:
+            raise InputError(f"{where}: is inside {folder}, which is read; expected another folder")
     for path in input_files:
-        if place in Path(path).resolve().parents:
+        if output_dir in Path(path).resolve().parents:
             raise InputError(
-                f"--output_dir={flags.output_dir}: contains the input {path}; expected another "
-                "folder, so that output and input stay apart"
+                f"{where}: contains the input {path}; expected another folder, so that output and "
+                "input stay apart"
             )
-
-
-def _check_contents(output_dir: Path) -> None:
-    """Rejects an output directory with other files than those of an adaptation."""
-    if (output_dir / _RUN_FILE).exists():
-        settings = read_json(output_dir / _RUN_FILE).get("settings")
+    if (output_dir / "run.json").exists():
+        settings = read_json(output_dir / "run.json").get("settings")
         if not isinstance(settings, dict) or settings.get("program") != _NAME:
             raise InputError(
-                f"--output_dir={output_dir}: contains the run of another program ({_RUN_FILE}); "
-                "expected a new folder"
+                f"{where}: contains the run of another program (run.json); expected a new folder"
             )
     elif output_dir.exists():
         visible = sorted(name for name in os.listdir(output_dir) if not name.startswith("."))
         if visible:
             raise InputError(
-                f"--output_dir={output_dir}: contains other files, such as {visible[0]}; expected "
-                "a new folder"
+                f"{where}: contains other files, such as {visible[0]}; expected a new folder"
             )
-
-
-def _adaptation(flags: FlagValues, input_files: list[str]) -> "Adaptation":
-    from keras_bert.pretraining.settings import PretrainingSettings
-    from keras_bert.programs.adaptation_stages import Adaptation, has_masked_lm_head
-    from keras_bert.training.backend import BACKEND, fastest_precision
-    from keras_bert.training.objective import TrainingSettings
-
-    own: dict[str, Any] = {name: flag.value for name, flag in own_flags(flags).items()}
-    own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
-    own |= {"input_file": ""}  # The records do not exist yet.
-    reading, settings, training = (
-        kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
-        for kind in (Reading, PretrainingSettings, TrainingSettings)
-    )
-    checkpoint = _open_checkpoint(flags)
-    if not has_masked_lm_head(checkpoint):
-        logging.warning(
-            "%s: has no masked-LM head; it is newly initialized, so the results before the "
-            "training are those of an untrained head",
-            checkpoint.path,
-        )
-    return Adaptation(
-        input_files=input_files,
-        reading=reading,
-        held_out=HeldOut(flags.eval_share, flags.max_eval_documents),
-        checkpoint=checkpoint,
-        settings=settings,
-        training=training,
-        backend=BACKEND,
-        **{
-            name: own[name]
-            for name in ("num_new_words", "min_frequency", "num_train_epochs", "warmup_proportion")
-        },
-    )
 
 
 def _open_checkpoint(flags: FlagValues) -> "Checkpoint":
@@ -167,42 +204,11 @@ def _open_checkpoint(flags: FlagValues) -> "Checkpoint":
     return checkpoint
 
 
-def _check_batches(adaptation: "Adaptation", strategy: Any) -> None:
-    """Rejects batches that cannot be divided or do not fit in memory, before the first stage."""
-    from keras_bert.models.memory import check_batch_fits
-    from keras_bert.training.objective import check_batch_sizes, check_train_batch_fits
-
-    config, length = adaptation.checkpoint.config, adaptation.settings.max_seq_length
-    rows = adaptation.settings.eval_batch_size
-    check_batch_sizes(strategy, adaptation.training, rows)
-    check_train_batch_fits(adaptation.training, 1, config, length)
-    check_batch_fits(config, rows, length, f"evaluation with {rows} records per batch")
-
-
-def _record(flags: FlagValues, adaptation: "Adaptation") -> Mapping[str, object]:
-    """Returns the entries of run.json: everything that affects the result."""
-    own = {
-        name: flag.value
-        for name, flag in own_flags(flags).items()
-        if name not in FLAGS_THAT_MAY_CHANGE
-    }
-    return {
-        "program": _NAME,
-        **own,
-        "mixed_precision": adaptation.settings.mixed_precision,
-        "backend": adaptation.backend,
-        "input_sha256": _checksum(adaptation.input_files),
-    }
-
-
-def _checksum(paths: Sequence[str]) -> str:
-    """Returns a checksum of the contents of files."""
-    digest = hashlib.sha256()
-    size = sum(map(os.path.getsize, paths))
-    with Progress("checking the input", size, "B") as progress:
-        for path in paths:
-            digest.update(sha256(path, progress.add).encode())
-    return digest.hexdigest()
-
-
-PROGRAM = Program(_NAME, __doc__, define_flags, main, resumable=True)
+PROGRAM = Program(
+    _NAME,
+    __doc__,
+    (AdaptOptions, Reading, Precision),
+    main,
+    resumable=True,
+    defaults={"mixed_precision": None},
+)

@@ -12,58 +12,96 @@ positions.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl.flags import FlagValues
 
+from data_tools.corpus import Reading, find_input_files
+from data_tools.lines import OddInput
+from data_tools.vocabulary import text_batches
 from keras_bert.errors import InputError
-from keras_bert.programs import vocab_flags
-from keras_bert.programs.flags import MAX_SEQ_LENGTH, Definitions
+from keras_bert.options import MAX_SEQ_LENGTH, from_values, option, same_as
+from keras_bert.programs.options import values_of
 from keras_bert.programs.program import Program
 from keras_bert.startup import start_tensorflow
 from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.vocabulary import load_vocab, read_tokens
+
+if TYPE_CHECKING:
+    from keras_bert.checkpoints.vocabulary_change import VocabChange
+
+_TOKENIZER = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
+_CHANGES = ("add_tokens", "user_tokens", "vocab_file", "keep_tokens", "keep_corpus")
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the program's flags."""
-    define.boolean("heads", True, "Whether to convert the heads too, or only the encoder.")
-    define.boolean(
-        "do_lower_case", None, "Whether the model is uncased. Default: as stored in SRC."
+@dataclass(frozen=True)
+class ConvertOptions:
+    """The options of the program."""
+
+    heads: bool = option(True, "Whether to convert the heads too, or only the encoder.")
+    do_lower_case: bool | None = option(
+        None, "Whether the model is uncased. Default: as stored in SRC."
     )
-    define.boolean(
-        "strip_accents",
+    strip_accents: bool | None = option(
         None,
         "Whether the tokenizer strips accents. Default: as stored in SRC, otherwise the value of "
         "--do_lower_case.",
     )
-    define.boolean(
-        "tokenize_chinese_chars",
+    tokenize_chinese_chars: bool | None = option(
         None,
         "Whether each CJK ideograph is a word of its own. Default: as stored in SRC, otherwise "
         "true.",
     )
-    define.strings(
-        "keep_layers",
-        [],
+    keep_layers: Sequence[str] = option(
+        (),
         "Comma-separated indices of the layers to keep, from 0 (the lowest), as the start of a "
         "smaller model. Default: all layers.",
     )
-    define.integer(
-        "max_position_embeddings",
+    max_position_embeddings: int = option(
         0,
         "Number of positions of the result, more than SRC has, for longer texts; the new table "
         "needs training. 0: as in SRC.",
-        0,
-        MAX_SEQ_LENGTH,
+        min=0,
+        max=MAX_SEQ_LENGTH,
     )
-    define.enum(
-        "positions_by",
+    positions_by: str = option(
         "interpolate",
-        ["interpolate", "tile"],
         "How --max_position_embeddings extends the table: stretched by linear interpolation, or "
         "repeated, which keeps the first positions.",
+        choices=("interpolate", "tile"),
+        needs="max_position_embeddings",
     )
-    vocab_flags.define_flags(define)
+    add_tokens: str | None = option(
+        None,
+        "File with new tokens, one per line, that are appended to the vocabulary. Their rows start "
+        "as the mean of the rows of their subwords.",
+    )
+    user_tokens: str | None = option(
+        None,
+        "File with your own tokens, one per line, that stay whole in texts, such as [URL]; those "
+        "that the vocabulary lacks are appended, and start as with --add_tokens.",
+    )
+    vocab_file: str | None = option(
+        None,
+        "Vocabulary that build_vocab --extend_vocab made from the vocabulary of SRC; its new "
+        "tokens start as with --add_tokens.",
+    )
+    keep_tokens: str | None = option(
+        None,
+        "File with the tokens, one per line, that the vocabulary keeps in addition to the special "
+        "tokens; all others are removed.",
+    )
+    keep_corpus: str | None = option(
+        None,
+        "Comma-separated list of text files, globs and folders: the vocabulary keeps the tokens "
+        "that occur in them and the special tokens; all others are removed.",
+    )
+    input_format: str = same_as(Reading, "input_format", needs="keep_corpus")
+    text_field: str = same_as(Reading, "text_field", needs="keep_corpus")
+    language: str = same_as(Reading, "language", needs="keep_corpus")
+    max_bad_line_share: float = same_as(Reading, "max_bad_line_share", needs="keep_corpus")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -73,11 +111,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
             f"expected two arguments, SRC and DST, got {' '.join(arguments)!r}; see --help"
         )
     layers = _layers(flags.keep_layers) if flags["keep_layers"].present else []
-    if flags["positions_by"].present and not flags.max_position_embeddings:
-        raise InputError(
-            f"--positions_by={flags.positions_by}: has no effect without --max_position_embeddings"
-        )
-    change = vocab_flags.vocab_change(flags)
+    change = vocab_change(flags)
     start_tensorflow()  # Imported after the checks, so that invalid arguments fail fast.
     from keras_bert.checkpoints.convert import convert
 
@@ -86,9 +120,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         Path(source),
         Path(target),
         heads=flags.heads,
-        tokenizer={
-            name: flags[name].value for name in TokenizerSettings().to_dict() if name in flags
-        },
+        tokenizer={name: flags[name].value for name in _TOKENIZER},
         change_vocab=change,
         layers=layers,
         positions=flags.max_position_embeddings,
@@ -96,6 +128,45 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     )
     print(report)
     print(f"{target}: written")
+
+
+def vocab_change(flags: FlagValues) -> "VocabChange | None":
+    """Returns the change of the vocabulary that the flags request; None without one.
+
+    The files of tokens are read before TensorFlow starts, so that bad ones fail fast.
+    """
+    names = [name for name in _CHANGES if flags[name].value is not None]
+    if len(names) > 1:
+        raise InputError(
+            f"--{names[0]} and --{names[1]}: expected only one of "
+            f"{', '.join('--' + name for name in _CHANGES)}; run convert once for each change"
+        )
+    if not names:
+        return None
+    name, value = names[0], flags[names[0]].value
+    if name == "keep_corpus":
+        reading, odd = from_values(Reading, values_of(flags)), OddInput()
+        argument = text_batches(find_input_files(value, reading.input_format, name), reading, odd)
+    else:
+        argument = load_vocab(value) if name == "vocab_file" else read_tokens(value, name)
+    start_tensorflow()
+    from keras_bert.checkpoints import vocabulary_change as changes
+
+    change = {
+        "add_tokens": changes.add_tokens,
+        "user_tokens": changes.add_user_tokens,
+        "vocab_file": changes.follow_extension,
+        "keep_tokens": changes.keep_tokens,
+        "keep_corpus": changes.keep_tokens_of,
+    }[name]
+
+    def apply(vocab: Sequence[str], settings: TokenizerSettings) -> object:
+        changed = change(vocab, settings, argument, f"--{name}={value}")
+        if name == "keep_corpus":
+            odd.log()
+        return changed
+
+    return apply
 
 
 def _layers(values: Sequence[str]) -> list[int]:
@@ -107,4 +178,4 @@ def _layers(values: Sequence[str]) -> list[int]:
         ) from None
 
 
-PROGRAM = Program("convert", __doc__, define_flags, main)
+PROGRAM = Program("convert", __doc__, (ConvertOptions,), main)

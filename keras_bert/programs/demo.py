@@ -17,22 +17,25 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from absl.flags import FlagValues
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.programs.flags import Definitions
+from keras_bert.options import option
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import OUTPUT_CLOSED
 from keras_bert.text.vocabulary import load_vocab
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the program's flags."""
-    define.string("output_dir", "demo", "Folder for all files of the demo.")
-    define.integer("num_train_steps", 5000, "Number of training steps.", lower_bound=1)
+@dataclass(frozen=True)
+class DemoOptions:
+    """The options of the program."""
+
+    output_dir: str = option("demo", "Folder for all files of the demo.")
+    num_train_steps: int = option(5000, "Number of training steps.", min=1)
 
 
 # Sentences of documents that are not in the training data, each with one word masked.
@@ -203,4 +206,4 @@ next-sentence accuracy                {results["next_sentence_accuracy"]:10.1%} 
     )
 
 
-PROGRAM = Program("demo", __doc__, define_flags, main)
+PROGRAM = Program("demo", __doc__, (DemoOptions,), main)

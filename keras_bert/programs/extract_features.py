@@ -12,63 +12,61 @@ or for NumPy .npy (pooled features) or .npz (features of tokens).
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
-from keras_bert.programs.flags import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, Definitions
+from keras_bert.options import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, option, same_as
 from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
 from keras_bert.startup import start_tensorflow
+from keras_bert.tasks.settings import FineTuningSettings
+from keras_bert.training.settings import TrainingSettings
 
 _DEFAULT_LAYERS = 4
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the program's flags."""
-    define.string("input_file", "", "Text file with one text per line; - for standard input.")
-    define.string(
-        "output_file",
-        "",
-        "File to write; the suffix .jsonl, .npy or .npz selects the format.",
+@dataclass(frozen=True)
+class FeatureOptions:
+    """The options of the program."""
+
+    input_file: str = option(
+        "", "Text file with one text per line; - for standard input.", required=True
     )
-    define.string(
-        "init_checkpoint", "", "Model directory, TF1 checkpoint, KerasHub preset or run folder."
+    output_file: str = option(
+        "", "File to write; the suffix .jsonl, .npy or .npz selects the format.", required=True
     )
-    define.string("vocab_file", "", "Vocabulary file. Default: the vocabulary of the checkpoint.")
-    define.boolean(
-        "do_lower_case", None, "Whether to lower-case text. Default: as stored in the checkpoint."
+    init_checkpoint: str = option(
+        "", "Model directory, TF1 checkpoint, KerasHub preset or run folder.", required=True
     )
-    define.strings(
-        "layers",
+    vocab_file: str = same_as(FineTuningSettings, "vocab_file")
+    do_lower_case: bool | None = same_as(FineTuningSettings, "do_lower_case")
+    layers: Sequence[str] | None = option(
         None,
         "Comma-separated layer indices; -1 is the last layer, 0 the first. Default: the last four "
         "layers, or all if the model has fewer.",
     )
-    define.enum(
-        "pooling",
+    pooling: str = option(
         "none",
-        ["none", "cls", "mean", "max"],
         "none: one vector per token; otherwise one vector per line: the vector of [CLS], or the "
         "mean or maximum over all tokens.",
+        choices=("none", "cls", "mean", "max"),
     )
-    define.integer(
-        "max_seq_length",
+    max_seq_length: int = option(
         128,
         "Maximum number of tokens in a line; longer lines are truncated.",
-        3,
-        MAX_SEQ_LENGTH,
+        min=3,
+        max=MAX_SEQ_LENGTH,
     )
-    define.integer("batch_size", 32, "Number of lines in a batch.", 1, MAX_BATCH_SIZE)
-    define.enum(
-        "mixed_precision",
+    batch_size: int = option(32, "Number of lines in a batch.", min=1, max=MAX_BATCH_SIZE)
+    mixed_precision: str = option(
         "float32",
-        ["float32", "bfloat16"],
         "Data type of the computation; bfloat16 is less exact.",
+        choices=("float32", "bfloat16"),
     )
-    define.boolean("jit_compile", True, "Compile with XLA.")
-    define.require("input_file", "output_file", "init_checkpoint")
+    jit_compile: bool = same_as(TrainingSettings, "jit_compile")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -89,7 +87,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         make_writer,
     )
     from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-    from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
     from keras_bert.training.strategy import dtype_policy
 
     start = open_pretrained(
@@ -124,13 +121,13 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     logging.info("Features written to %s", output_file)
 
 
-def _layers(given: Sequence[str]) -> list[int]:
+def _layers(values: Sequence[str]) -> list[int]:
     try:
-        return [int(layer) for layer in given]
+        return [int(layer) for layer in values]
     except ValueError:
         raise InputError(
-            f"--layers={','.join(given)}: expected comma-separated integers, such as -1,-2"
+            f"--layers={','.join(values)}: expected comma-separated integers, such as -1,-2"
         ) from None
 
 
-PROGRAM = Program("extract-features", __doc__, define_flags, main)
+PROGRAM = Program("extract-features", __doc__, (FeatureOptions,), main)

@@ -4,29 +4,30 @@ keras-bert fill-mask --model_dir=out/model "The [MASK] statement ends a loop."
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
-from keras_bert.programs.flags import MAX_SEQ_LENGTH, Definitions
+from keras_bert.options import MAX_SEQ_LENGTH, option
 from keras_bert.programs.program import Program
 from keras_bert.startup import start_tensorflow
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the program's flags."""
-    define.string(
-        "model_dir", None, "Pre-trained model: a model directory or any other checkpoint."
+@dataclass(frozen=True)
+class FillMaskOptions:
+    """The options of the program."""
+
+    model_dir: str = option(
+        "", "Pre-trained model: a model directory or any other checkpoint.", required=True
     )
-    define.integer(
-        "max_seq_length",
+    max_seq_length: int = option(
         128,
         "Maximum number of tokens in a sentence; longer sentences are truncated.",
-        5,
-        MAX_SEQ_LENGTH,
+        min=5,
+        max=MAX_SEQ_LENGTH,
     )
-    define.integer("top_k", 5, "Number of tokens printed for each mask.", lower_bound=1)
-    define.require("model_dir")
+    top_k: int = option(5, "Number of tokens printed for each mask.", min=1)
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -73,4 +74,4 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-PROGRAM = Program("fill-mask", __doc__, define_flags, main)
+PROGRAM = Program("fill-mask", __doc__, (FillMaskOptions,), main)

@@ -1,6 +1,6 @@
 """Plots the learning curves of one or more runs, and prints their results.
 
-    keras-bert plot out/base out/large --output=curves.png
+    keras-bert plot out/base out/large --output_file=curves.png
 
 The arguments are folders of runs, finished or not. There is a panel for each loss, each score and
 the throughput. Thin lines are the training, lines with dots evaluations, and dotted lines the
@@ -14,6 +14,7 @@ import io
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +24,7 @@ from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_bytes
-from keras_bert.programs.flags import Definitions
+from keras_bert.options import option
 from keras_bert.programs.program import Program
 from keras_bert.training.log import EVALUATION, METRICS, read_metrics
 
@@ -45,11 +46,12 @@ class Run(NamedTuple):
     results: dict[str, float]
 
 
-def define_flags(define: Definitions) -> None:
-    """Defines the program's flags."""
-    define.string("output", "curves.png", "PNG file to write.")
-    define.boolean(
-        "average_seeds",
+@dataclass(frozen=True)
+class PlotOptions:
+    """The options of the program."""
+
+    output_file: str = option("curves.png", "PNG file to write.")
+    average_seeds: bool = option(
         False,
         "Draw runs whose folder names differ only in the number after 'seed' as one curve, the "
         "mean with the standard deviation.",
@@ -58,11 +60,11 @@ def define_flags(define: Definitions) -> None:
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Plots the metrics of the given run folders, and prints the results of each."""
-    output = Path(flags.output)
+    output = Path(flags.output_file)
     if not arguments:
         raise InputError("expected the folders of one or more runs; see --help")
     if output.suffix != ".png":
-        raise InputError(f"--output={output}: expected a name that ends in .png")
+        raise InputError(f"--output_file={output}: expected a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError(
             "matplotlib is not installed; plots need it: pip install 'keras-bert-pipeline[plot]'"
@@ -146,4 +148,4 @@ def draw(groups: dict[str, list[Run]]) -> bytes:
     return file.getvalue()
 
 
-PROGRAM = Program("plot", __doc__, define_flags, main)
+PROGRAM = Program("plot", __doc__, (PlotOptions,), main)

@@ -13,92 +13,100 @@ an uninterrupted run.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from absl import flags as absl_flags
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
+from keras_bert.options import from_values, option, options_of, same_as
 from keras_bert.pretraining.recipe import RecipePhase, read_recipe
+from keras_bert.pretraining.settings import PretrainingSettings
+from keras_bert.programs import runs
 from keras_bert.programs.compilation_cache import use_compilation_cache
-from keras_bert.programs.flags import own_flags
-from keras_bert.programs.pretraining_flags import (
-    FLAGS_NOT_IN_RECIPES,
-    FLAGS_THAT_MAY_CHANGE,
-    define_flags,
-)
+from keras_bert.programs.options import recorded, values_of
 from keras_bert.programs.program import Program, reject_arguments
-from keras_bert.programs.run_flags import (
-    check_not_input_folder,
-    check_output_dir,
-    finish,
-    strategy_of,
-)
 from keras_bert.startup import start_tensorflow
+from keras_bert.training.settings import Devices, TrainingSettings
 
 if TYPE_CHECKING:
     from keras_bert.pretraining.run import Phase
 
-_PARSERS = {
-    int: absl_flags.IntegerParser(),
-    float: absl_flags.FloatParser(),
-    bool: absl_flags.BooleanParser(),
-    str: absl_flags.ArgumentParser(),
-}
+
+@dataclass(frozen=True)
+class PretrainOptions(runs.RunOptions):
+    """The options of the program that are not settings of the run."""
+
+    output_dir: str = same_as(runs.RunOptions, "output_dir", unless="dry_run")
+    recipe: str = option(
+        "",
+        "Recipe of training phases: a TOML file, or bert-base, bert-large, bert-large-lamb, "
+        "budget-24h or small-corpus.",
+        needs="do_train",
+        may_change=True,
+    )
+    recipe_scale: float = option(
+        1.0,
+        "Factor by which the numbers of steps of a recipe are multiplied.",
+        min=0,
+        needs="recipe",
+        may_change=True,
+    )
+    dry_run: bool = option(
+        False,
+        "Only print an estimate of the memory and the operations of the run; no files are written.",
+        may_change=True,
+    )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Pre-trains and prints the final metrics; with --dry_run, only prints the estimated cost."""
     reject_arguments(arguments)
+    runs.check_export(flags)
     phases = read_phases(flags)
+    if flags.dry_run and flags.distribution_strategy == "multi_worker_mirrored":
+        raise InputError(
+            "--dry_run uses only this machine; expected another --distribution_strategy than "
+            "multi_worker_mirrored"
+        )
     if not flags.dry_run:
-        check_output_dir(flags.output_dir, flags.init_checkpoint)
+        runs.check_output_dir(flags.output_dir, flags.init_checkpoint)
         names = ("input_file", "eval_file")
         inputs = ",".join(phase.flags[name] for phase in phases for name in names)
-        check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
+        runs.check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
     use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.pretraining.dry_run import dry_run
     from keras_bert.pretraining.run import pretrain
     from keras_bert.training.cluster import worker_index
 
-    runs = [_phase_of(phase) for phase in phases]
-    strategy = strategy_of(flags)
+    phase_runs = [_phase_of(phase, flags) for phase in phases]
+    strategy = runs.make_strategy(flags)
     if flags.dry_run:
-        print("\n".join(dry_run(runs, strategy)))
+        print("\n".join(dry_run(phase_runs, strategy)))
         return
     output_dir = Path(flags.output_dir)
-    results = pretrain(runs, strategy, output_dir)
+    results = pretrain(phase_runs, strategy, output_dir)
     if worker_index(strategy) == 0:
-        finish(results, output_dir, flags.export)
+        runs.finish(results, output_dir, flags.export)
 
 
 def read_phases(flags: FlagValues) -> list[RecipePhase]:
     """Returns the phases of --recipe, or without it a single phase with the values of the flags."""
-    defined = own_flags(flags)
-    values = {name: flag.value for name, flag in defined.items()}
+    values = values_of(flags)
     phases = [RecipePhase("", values, {})]
     if flags.recipe:
         from data_tools.settings import Settings  # The flags that [data] may set.
 
-        command_line = {
-            n: flag.value for n, flag in defined.items() if not flag.using_default_value
-        }
-        if "bert_config_file" in command_line:  # Setting the alias does not mark the original.
-            command_line["bert_config"] = command_line.pop("bert_config_file")
+        settings = options_of(PretrainingSettings) | options_of(TrainingSettings)
         phases = read_recipe(
             flags.recipe,
-            {n: flag.parser for n, flag in defined.items() if n not in FLAGS_NOT_IN_RECIPES},
-            {
-                field.name: _PARSERS[(get_args(field.type) or (field.type,))[0]]
-                for field in fields(Settings)
-                if field.name != "user_tokens"  # A recipe has no files of its own.
-            },
+            {name: declared for name, declared in settings.items() if declared.in_recipe},
+            options_of(Settings),
             Settings,
             values,
-            command_line,
+            {name: value for name, value in values.items() if flags[name].present},
             flags.recipe_scale,
         )
     if flags.export and phases[-1].flags["objective"] == "ltr":
@@ -109,22 +117,24 @@ def read_phases(flags: FlagValues) -> list[RecipePhase]:
     return phases
 
 
-def _phase_of(phase: RecipePhase) -> "Phase":
+def _phase_of(phase: RecipePhase, flags: FlagValues) -> "Phase":
     from keras_bert.pretraining.run import Phase
-    from keras_bert.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
-    from keras_bert.training.objective import TrainingSettings
 
     values = dict(phase.flags)
     values["mixed_precision"] = values["mixed_precision"] or fastest_precision()
-    settings, training = (
-        kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
-        for kind in (PretrainingSettings, TrainingSettings)
-    )
+    settings = from_values(PretrainingSettings, values)
+    training = from_values(TrainingSettings, values)
     values["num_warmup_steps"] = settings.warmup_steps(training.num_train_steps)
-    record = {name: value for name, value in values.items() if name not in FLAGS_THAT_MAY_CHANGE}
-    record["backend"] = BACKEND
+    record = {**recorded(flags, values), "backend": BACKEND}
     return Phase(settings, training, record, phase.data, phase.continue_optimizer, phase.title)
 
 
-PROGRAM = Program("pretrain", __doc__, define_flags, main, resumable=True)
+PROGRAM = Program(
+    "pretrain",
+    __doc__,
+    (PretrainOptions, PretrainingSettings, TrainingSettings, Devices),
+    main,
+    resumable=True,
+    defaults={"mixed_precision": None},
+)

@@ -19,16 +19,16 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
 from keras_bert.errors import EndedEarly, InputError, InUse
 from keras_bert.programs.compilation_cache import VARIABLE
-from keras_bert.programs.flags import Definitions, absl_flags
+from keras_bert.programs.options import absl_flags, check_flags, define_flags
 from keras_bert.startup import INTERRUPTED, keyboard_interrupts, quiet_end_without_reader
 
 # The file, line and thread of absl's format do not help users.
@@ -57,17 +57,29 @@ _BACKENDS = ("tensorflow", "jax", "torch")
 class Program:
     """A command-line program, `keras-bert NAME`.
 
-    `name` is NAME. `description` is the text that --help prints above the flags, with commands that
-    start with `keras-bert`. `main` takes the parsed flags, and the arguments that are not flags. If
-    `resumable` is true, the same command resumes interrupted work, and Ctrl-C prints a hint with
-    the message of the KeyboardInterrupt, which states what is saved.
+    Attributes:
+        name: NAME.
+        description: the text that --help prints above the flags, with commands that start with
+            `keras-bert`.
+        settings: the dataclasses that declare the options (`keras_bert.options`).
+        main: takes the parsed flags, and the arguments that are not flags.
+        resumable: whether the same command resumes interrupted work; then Ctrl-C prints a hint with
+            the message of the KeyboardInterrupt, which states what is saved.
+        defaults: {name: default} of options that have another default in this program.
+        omit: the names of declared options that this program does not have.
     """
 
     name: str
     description: str
-    define_flags: Callable[[Definitions], None]
+    settings: Sequence[type]
     main: Callable[[FlagValues, Sequence[str]], None]
     resumable: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    omit: Sequence[str] = ()
+
+    def flags(self, command: str = "") -> FlagValues:
+        """Returns the program's flags; `command` is the file or command that --help shows."""
+        return define_flags(self.settings, command or self.name, self.defaults, self.omit)
 
 
 def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
@@ -100,11 +112,11 @@ def call(program: Program, argv: Sequence[str]) -> int:
             print(f"{name}: {line}", file=sys.stderr)
         return code
 
-    values = FlagValues()
+    values = program.flags(argv[0])
     with _process_state(argv), absl_flags(values, program.description):
         try:
-            program.define_flags(Definitions(values, argv[0]))
             arguments = _parse(values, argv)
+            check_flags(values)
             if values["verbosity"].using_default_value:
                 logging.set_verbosity(logging.INFO)
             if not values.only_check_args:

@@ -1,26 +1,53 @@
-"""Defines the settings of the server."""
+"""Declares the settings of the server."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from keras_bert.options import option
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the server, which the flags of keras_bert.programs.serve describe.
+    """The settings of the server; those with a description are options of `keras-bert serve`.
 
-    They have the names of the flags, except `poll_s`, which is --file_system_poll_wait_seconds.
+    Attributes:
+        max_response_values: maximum number of values in a response to several rows, with padding.
+        max_connections: maximum number of open connections; above it, idle ones are closed.
+        max_waiting: maximum number of requests that wait for a batch.
+        max_waiting_bytes: maximum total size in bytes of the bodies of all unanswered requests, and
+            also of all answers that are not yet sent. A single larger answer is sent if it is the
+            only one.
+        poll_s: seconds between two checks for new versions.
     """
 
-    model_name: str = "model"
-    allowed_hosts: tuple[str, ...] = ()
-    max_batch_size: int = 64
-    max_request_rows: int = 4096
+    model_name: str = option("model", "Name of the model in the URLs, /v1/models/NAME.")
+    allowed_hosts: Sequence[str] = option(
+        (),
+        "Host names by which clients reach the server, besides IP addresses, localhost and --host; "
+        "* for any name.",
+    )
+    max_batch_size: int = option(
+        64, "Maximum number of rows in a batch. Requests are joined or split to fit.", min=1
+    )
+    max_request_rows: int = option(4096, "Maximum number of rows in a request.", min=1)
     max_response_values: int = 16 << 20
-    batch_timeout_ms: float = 0.0
-    num_batch_threads: int = 2
+    batch_timeout_ms: float = option(
+        0.0, "Milliseconds that a request may wait for others to join its batch.", min=0
+    )
+    num_batch_threads: int = option(
+        2, "Number of batches that are computed at the same time.", min=1
+    )
     max_connections: int = 1000
     max_waiting: int = 10_000
-    max_request_bytes: int = 2 << 20
+    max_request_bytes: int = option(2 << 20, "Maximum size of a request body in bytes.", min=1)
     max_waiting_bytes: int = 256 << 20
-    request_timeout_s: float = 30.0
-    drain_timeout_s: float = 30.0
+    request_timeout_s: float = option(
+        30.0,
+        "Timeout in seconds, applied separately to receiving a request, to computing the answer "
+        "and to sending it.",
+        min=0.001,
+    )
+    drain_timeout_s: float = option(
+        30.0, "Seconds to answer open requests after SIGTERM, before the server exits.", min=0
+    )
     poll_s: float = 1.0

@@ -14,6 +14,7 @@ from keras_bert.export.task_export import weights_checksum
 from keras_bert.export.version_folders import INFO, check_version, find_versions, next_version
 from keras_bert.files import read_json
 from keras_bert.tasks.load import open_task
+from keras_bert.tasks.settings import ExportOptions
 
 # Task -> the settings that its SavedModel uses. An ONNX file converts token ids to logits and uses
 # none of them.
@@ -37,49 +38,8 @@ _ALWAYS_USED = ("model_dir", "export_dir", "task", "format")
 
 
 @dataclass(frozen=True)
-class ExportSettings:
-    """The model, task and format of an export, and the settings of its task.
-
-    A setting of the task that is None gets the value that is stored with the model or its run, or
-    else the task's default.
-
-    Attributes:
-        model_dir: a run's model/, the run's folder, or any checkpoint that `open_checkpoint` opens.
-        export_dir: DIR/<version>, for TensorFlow Serving; must not exist.
-        task: one of TASKS; if empty, the task of the model's heads.
-        format: `saved_model` or `onnx`.
-        int8: whether `onnx` stores weights as int8, or a SavedModel gets an int8 file for
-            onnxruntime; None means False.
-        engines: the engines besides TensorFlow that can run a SavedModel's network, from
-            `onnxruntime` and `openvino`.
-        compute_type: dtype of a SavedModel's matrix products, `float32` or `bfloat16`; None means
-            `float32`.
-        max_seq_length: maximum number of tokens in a text, pair or window.
-        pair: whether a classifier takes two texts.
-        normalize: whether embeddings are scaled to length 1; defaults to whether the model's
-            modules.json (sentence-transformers) contains a Normalize module.
-        top_k: number of tokens to return for each mask; defaults to 5.
-
-    The other settings are those of a `QuestionAnswerer`; see `AnswerSettings`.
-    """
-
-    model_dir: str
-    export_dir: str
-    task: str = ""
-    format: str = "saved_model"
-    int8: bool | None = None
-    compute_type: str | None = None
-    engines: tuple[str, ...] | None = None
-    max_seq_length: int | None = None
-    pair: bool | None = None
-    normalize: bool | None = None
-    top_k: int | None = None
-    max_query_length: int | None = None
-    doc_stride: int | None = None
-    n_best_size: int | None = None
-    max_answer_length: int | None = None
-    version_2_with_negative: bool | None = None
-    null_score_diff_threshold: float | None = None
+class ExportSettings(ExportOptions):
+    """The settings of an export, and what follows from them for a model."""
 
     def task_of(self, checkpoint: Checkpoint) -> str:
         """Returns the task of the setting, or else that of the model's heads.

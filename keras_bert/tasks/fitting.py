@@ -19,8 +19,9 @@ from keras_bert.tasks.examples import (
     make_predict_examples,
     steps_per_epoch,
 )
-from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs
+from keras_bert.tasks.fine_tuning.distillation import add_teacher_outputs
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.settings import Distillation
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
 from keras_bert.training.loop import FitLoop
 from keras_bert.training.objective import Objective, StepMetrics, TrainingSettings, TrainState

@@ -31,12 +31,12 @@ from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner, training_batches
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
 from keras_bert.tasks.fine_tuning.distillation import (
-    Distillation,
     check_options,
     check_teacher,
 )
 from keras_bert.tasks.fitting import FitSettings, Trainer, fit, label_examples, reinitialize
 from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare, with_strings
+from keras_bert.tasks.settings import Distillation
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.objective import Objective
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_bert.errors import InputError
 from keras_bert.files import value_of
+from keras_bert.options import option
 from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD, SPECIAL_TOKENS, unused_ids
 
 _MAX_BYTES = 200  # So that the tokenizer's markers fit in the limits of tensorflow-text.
@@ -157,9 +158,11 @@ class TokenizerSettings:
         InputError: a value has the wrong type, or a user token is not valid or occurs twice.
     """
 
-    do_lower_case: bool = True
-    strip_accents: bool | None = None
-    tokenize_chinese_chars: bool = True
+    do_lower_case: bool = option(True, "Lower-case the text, for uncased models.")
+    strip_accents: bool | None = option(
+        None, 'Strip accents: "\u00e9" becomes "e". Default: the value of --do_lower_case.'
+    )
+    tokenize_chinese_chars: bool = option(True, "Make each CJK ideograph a word of its own.")
     user_tokens: tuple[UserToken, ...] = ()
     max_input_chars_per_word: int = MAX_CHARS_PER_WORD
 

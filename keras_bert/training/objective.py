@@ -14,6 +14,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models.memory import check_batch_fits
 from keras_bert.training.optimizers import AdamWeightDecay, LossScale
+from keras_bert.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -23,42 +24,6 @@ AfterBatch = Callable[[], None]  # called after each evaluation batch; may raise
 
 
 # --- settings ---
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """The length of a run and the settings of its steps.
-
-    Attributes:
-        num_train_steps: the number of optimizer steps in total.
-        train_batch_size: the number of examples in a step, over all devices and micro-batches.
-        gradient_accumulation_steps: the number of micro-batches in a step on each device.
-        batch_ramp_steps: the number of steps over which the micro-batches of a step increase from
-            one to `gradient_accumulation_steps`; 0 for full batches from the start.
-        max_grad_norm: the maximum global norm, to which larger gradients are clipped.
-        jit_compile: whether to compile the forward and backward pass with XLA.
-        gradient_checkpointing: whether to keep only the input of each block and recompute the block
-            in the backward pass: less memory, more computation.
-        log_steps: the number of steps between two log lines.
-        save_checkpoints_steps: the number of steps between two checkpoints.
-        evaluate_steps: the number of steps between two evaluations, each followed by a checkpoint;
-            0 to evaluate at every checkpoint.
-        keep_checkpoint_max: the number of checkpoints to keep.
-        steps_per_loop: maximum number of steps that run without a return to Python.
-    """
-
-    num_train_steps: int
-    train_batch_size: int
-    gradient_accumulation_steps: int = 1
-    batch_ramp_steps: int = 0
-    max_grad_norm: float = 1.0
-    jit_compile: bool = True
-    gradient_checkpointing: bool = False
-    log_steps: int = 100
-    save_checkpoints_steps: int = 1000
-    evaluate_steps: int = 0
-    keep_checkpoint_max: int = 3
-    steps_per_loop: int = 10
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from absl.flags import ArgumentParser, FlagValues
+from absl.flags import ArgumentParser
 
 from tests.bad_input.commands import COMMANDS, write_inputs, write_models
 from tests.bad_input.mutations import damage_arguments, damage_file
@@ -99,11 +99,10 @@ def _any_command(rng: random.Random) -> str:
 
 
 def _parsers_of(module: str) -> dict[str, ArgumentParser]:
-    from keras_bert.programs.flags import Definitions, own_flags
+    from keras_bert.programs.options import declared
 
-    values = FlagValues()
-    importlib.import_module(module).PROGRAM.define_flags(Definitions(values, module))
-    return {name: flag.parser for name, flag in own_flags(values).items()}
+    values = importlib.import_module(module).PROGRAM.flags()
+    return {name: values[name].parser for name in declared(values)}
 
 
 def _files_of(folder: Path, arguments: tuple[str, ...]) -> list[Path]:

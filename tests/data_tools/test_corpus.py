@@ -11,14 +11,12 @@ import tracemalloc
 
 import pytest
 import zstandard
-from absl.flags import FlagValues
 
 from data_tools import build_vocab, corpus, create_pretraining_data, lines, sentences
 from data_tools.corpus import HeldOut, Reading, find_input_files, read_texts, split_documents
 from data_tools.lines import OddInput
 from keras_bert.errors import InputError
 from keras_bert.programs import adapt
-from keras_bert.programs.flags import Definitions
 
 
 def read_documents(path, input_format="sentences", odd=None, **reading):
@@ -437,9 +435,7 @@ def test_files_of_other_formats_are_not_read_as_sentences(write, tmp_path):
 def test_all_programs_have_the_same_default_format():
     formats = set()
     for program in (adapt.PROGRAM, build_vocab.PROGRAM, create_pretraining_data.PROGRAM):
-        values = FlagValues()
-        program.define_flags(Definitions(values, program.name))
-        formats.add(values["input_format"].default)
+        formats.add(program.flags()["input_format"].default)
     assert formats == {"sentences"}
 
 

@@ -62,18 +62,27 @@ def test_dupe_factor_is_1_by_default_for_dynamic_masking():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"ngram": 0}, "--ngram=0: expected from 1 to 20"),
-        ({"ngram": 6, "max_predictions_per_seq": 5}, "--ngram=6: expected from 1 to 5"),
+        ({"ngram": 0}, "--ngram=0: expected a whole number of at least 1"),
+        (
+            {"ngram": 6, "max_predictions_per_seq": 5},
+            "--ngram=6: expected at most --max_predictions_per_seq=5",
+        ),
         ({"next_sentence": "next"}, "--next_sentence=next: expected one of random, order, none"),
-        ({"dupe_factor": 0}, "--dupe_factor=0: expected from 1 to 1000"),
-        ({"max_seq_length": 4}, "--max_seq_length=4: expected from 5 to 65536"),
-        ({"max_predictions_per_seq": 200}, "--max_predictions_per_seq=200: expected from 1 to 128"),
-        ({"masked_lm_prob": float("nan")}, "--masked_lm_prob=nan: expected from 0 to 1"),
-        ({"short_seq_prob": -0.1}, "--short_seq_prob=-0.1: expected from 0 to 1"),
-        ({"num_shards": 100_000}, "--num_shards=100000: expected from 0 to 99999"),
+        ({"dupe_factor": 0}, "--dupe_factor=0: expected a whole number from 1 to 1000"),
+        ({"max_seq_length": 4}, "--max_seq_length=4: expected a whole number from 5 to 65536"),
+        (
+            {"max_predictions_per_seq": 200},
+            "--max_predictions_per_seq=200: expected at most --max_seq_length=128",
+        ),
+        (
+            {"masked_lm_prob": float("nan")},
+            "--masked_lm_prob=nan: expected a finite number from 0 to 1",
+        ),
+        ({"short_seq_prob": -0.1}, "--short_seq_prob=-0.1: expected a finite number from 0 to 1"),
+        ({"num_shards": 100_000}, "--num_shards=100000: expected a whole number from 0 to 99999"),
         ({"strip_accents": "no"}, "strip_accents='no': expected True, False or None"),
         ({"tokenize_chinese_chars": None}, "tokenize_chinese_chars=None: expected True or False"),
-        ({"max_bad_line_share": 2}, "--max_bad_line_share=2: expected from 0 to 1"),
+        ({"max_bad_line_share": 2}, "--max_bad_line_share=2: expected a finite number from 0 to 1"),
         (
             {"text_field": "body", "input_format": "wiki"},
             "--text_field=body with --input_format=wiki: expected an --input_format of jsonl, "

@@ -1,15 +1,13 @@
 """Tests recipes: those of the repository, precedence of settings, and invalid recipes."""
 
 import re
-import types
-import typing
 from pathlib import Path
 
 import pytest
-from absl import flags
 
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
+from keras_bert.options import options_of
 from keras_bert.pretraining.dry_run import data_command, estimate
 from keras_bert.pretraining.recipe import read_recipe
 from keras_bert.pretraining.run import Phase
@@ -17,35 +15,13 @@ from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings
 
 RECIPES = sorted((Path(__file__).parents[2] / "keras_bert" / "recipes").glob("*.toml"))
-PARSERS = {
-    int: flags.IntegerParser(lower_bound=0),
-    float: flags.FloatParser(lower_bound=0.0),
-    str: flags.ArgumentParser(),
-    bool: flags.BooleanParser(),
-}
-
-
-def fields(kind):
-    """Returns the type of each field of a dataclass, without None."""
-    return {
-        name: typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
-        for name, hint in typing.get_type_hints(kind).items()
-    }
-
-
-FIELDS = fields(PretrainingSettings) | fields(TrainingSettings)
-DEFAULTS = {name: kind() for name, kind in FIELDS.items()} | {
-    "optimizer": "adamw",
-    "gradient_accumulation_steps": 1,
-    "eval_batch_size": 8,
-    "train_batch_size": 8,
-}
+OPTIONS = options_of(PretrainingSettings) | options_of(TrainingSettings)
+DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
 
 
 def plan(path, scale=1.0, **command_line):
-    data = {name: PARSERS[kind] for name, kind in fields(Settings).items() if kind in PARSERS}
-    parsers = {name: PARSERS[kind] for name, kind in FIELDS.items()}
-    return read_recipe(str(path), parsers, data, Settings, DEFAULTS, command_line, scale)
+    data = options_of(Settings)
+    return read_recipe(str(path), OPTIONS, data, Settings, DEFAULTS, command_line, scale)
 
 
 def write(folder, text):
@@ -224,7 +200,11 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
         ("1e-3", "'high'", r"own\.toml: flags: learning_rate is 'high'; expected a number"),
         ("masked_lm_prob", "mask_prob", r"own\.toml: data: mask_prob is not a flag that"),
         ("= 0.2", "= 'much'", r"own\.toml: data: masked_lm_prob is 'much'; expected a number"),
-        ("= 0.2", "= 1.2", r"phase 1: data: --masked_lm_prob=1\.2: expected from 0 to 1"),
+        (
+            "= 0.2",
+            "= 1.2",
+            r"phase 1: data: --masked_lm_prob=1\.2: expected a finite number from 0 to 1",
+        ),
         ("num_train_steps = 300", "", r"own\.toml: phase 1: num_train_steps is missing"),
         (
             "data = {max_seq_length = 16, max_predictions_per_seq = 3}",

@@ -97,7 +97,7 @@ def test_missing_flag_fails_with_one_line_that_names_it_and_what_it_expects(root
     done = command("squad", "--output_dir=out", cwd=root)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "keras-bert squad: error: flag --init_checkpoint=: is required and must not be empty; "
+        "keras-bert squad: error: --init_checkpoint is required; "
         "expected: Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. "
         "If it is a run folder, --nodo_train uses that run's flags about text and answers.\n"
     )

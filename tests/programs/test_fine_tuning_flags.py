@@ -1,31 +1,19 @@
 """Tests that the flags of fine-tuning have the defaults of the API."""
 
 import importlib
-from dataclasses import asdict
 
 import pytest
-from absl import flags
 
-from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.command import PROGRAMS
-from keras_bert.programs.flags import Definitions, own_flags
+from keras_bert.programs.options import declared
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.fill_mask import MaskFiller
-from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fitting import fit
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.training.loop import FitLoop
-
-
-def test_the_flags_of_a_teacher_have_the_defaults_of_the_api():
-    values = flags.FlagValues()
-    fine_tuning_flags.define_teacher(Definitions(values, "program"))
-    defaults = asdict(Distillation())
-    assert {name: values[name].default for name in defaults} == defaults
-
 
 FLAG_NAMES = {
     "epochs": "num_train_epochs",
@@ -53,13 +41,6 @@ def long_checkpoint(make_checkpoint, tmp_path_factory):
     return make_checkpoint(folder, ["good", "bad", "film"], max_position_embeddings=512)
 
 
-def defined(program):
-    values = flags.FlagValues()
-    module = importlib.import_module(PROGRAMS[program][0])
-    module.PROGRAM.define_flags(Definitions(values, program))
-    return values
-
-
 @pytest.mark.parametrize("program", TASKS)
 def test_fit_has_the_defaults_of_the_program_of_its_task(program, long_checkpoint, monkeypatch):
     kind, arguments, examples = TASKS[program]
@@ -75,7 +56,8 @@ def test_fit_has_the_defaults_of_the_program_of_its_task(program, long_checkpoin
     if program != "adapt":  # It trains for thousands of steps, where the bias does not matter.
         used["bias_correction"] = task.trainer.state.optimizer.bias_correction
     used |= {"scale": EmbeddingLoss("mnrl").scale} if program == "embed" else {}
-    defaults = {name: flag.default for name, flag in own_flags(defined(program)).items()}
+    flags = importlib.import_module(PROGRAMS[program][0]).PROGRAM.flags()
+    defaults = {name: option.default for name, option in declared(flags).items()}
     del defaults["jit_compile"]  # It changes only the speed.
     found = {name: used[name] for name in used if FLAG_NAMES.get(name, name) in defaults}
     assert found == {name: defaults[FLAG_NAMES.get(name, name)] for name in found}

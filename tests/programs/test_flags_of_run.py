@@ -1,12 +1,28 @@
 """Unset flags are taken from the run to predict with; explicit and training flags are kept."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
-from absl import flags
 
 from keras_bert.errors import InputError
-from keras_bert.programs import fine_tuning_flags
+from keras_bert.options import option
+from keras_bert.programs.fine_tuning import use_flags_of_run
+from keras_bert.programs.options import define_flags
+
+
+@dataclass(frozen=True)
+class Settings:
+    init_checkpoint: str = option("out", "")
+    do_train: bool = option(False, "")
+    max_seq_length: int = option(128, "", min=3)
+    by_pair: bool = option(False, "")
+    threshold: float | None = option(None, "")
+    column: str = option("text", "")
+    kind: str = option("a", "", choices=("a", "b"))
+    names: Sequence[str] = option(("a",), "")
+    learning_rate: float = option(5e-5, "")
 
 
 @pytest.fixture
@@ -14,23 +30,14 @@ def flags_of(monkeypatch, tmp_path):
     """Returns a function: (settings of the run in ./out, *arguments) -> flags, run found."""
 
     def parse(settings, *arguments):
-        values = flags.FlagValues()
-        flags.DEFINE_string("init_checkpoint", "out", "", flag_values=values)
-        flags.DEFINE_bool("do_train", False, "", flag_values=values)
-        flags.DEFINE_integer("max_seq_length", 128, "", lower_bound=3, flag_values=values)
-        flags.DEFINE_bool("by_pair", False, "", flag_values=values)
-        flags.DEFINE_float("threshold", None, "", flag_values=values)
-        flags.DEFINE_string("column", "text", "", flag_values=values)
-        flags.DEFINE_enum("kind", "a", ["a", "b"], "", flag_values=values)
-        flags.DEFINE_list("names", ["a"], "", flag_values=values)
-        flags.DEFINE_float("learning_rate", 5e-5, "", flag_values=values)
+        values = define_flags((Settings,))
         values(["program", *arguments])
         monkeypatch.chdir(tmp_path)
         (tmp_path / "out" / "best").mkdir(parents=True, exist_ok=True)
         record = {"settings": {"learning_rate": 1.0, **settings}}
         (tmp_path / "out" / "run.json").write_text(json.dumps(record))
         names = ("by_pair", "threshold", "column", "kind", "names")
-        run = fine_tuning_flags.use_flags_of_run(values, *names)
+        run = use_flags_of_run(values, *names)
         return values, run
 
     return parse
@@ -49,7 +56,7 @@ def test_unset_flags_are_taken_from_the_run_and_logged_once(flags_of, folder, ca
     (log_record,) = caplog.records
     assert log_record.getMessage() == (
         f"Using the settings of {folder}: "
-        "--max_seq_length=256 --by_pair=True --threshold=2 --column=b --kind=b"
+        "--max_seq_length=256 --by_pair=True --threshold=2.0 --column=b --kind=b"
     )
 
 
@@ -100,9 +107,9 @@ def test_no_settings_are_taken_when_training(flags_of):
     ("settings", "message"),
     [
         ({"max_seq_length": "256"}, "max_seq_length is '256'; expected a whole number"),
-        ({"max_seq_length": 1}, "max_seq_length: 1 is not integer >= 3"),
+        ({"max_seq_length": 1}, "max_seq_length is 1; expected a whole number of at least 3"),
         ({"by_pair": 1}, "by_pair is 1; expected true or false"),
-        ({"kind": "c"}, "kind: value should be one of <a|b>"),
+        ({"kind": "c"}, "kind is 'c'; expected one of a, b"),
     ],
 )
 def test_invalid_setting_in_run_json_is_reported_by_name(flags_of, settings, message):

@@ -66,7 +66,7 @@ def test_image_has_a_panel_for_each_loss_and_score(tmp_path, capsys):
     ltr = write_run(tmp_path / "ltr", ("next_token",), steps=3, tail='{"st')
     begun = write_run(tmp_path / "begun", steps=0)
     output = tmp_path / "new" / "curves.png"
-    assert plot(base, ltr, begun, f"--output={output}") == 0
+    assert plot(base, ltr, begun, f"--output_file={output}") == 0
     width, height = size_of(output.read_bytes())
     assert (width, height) == (1980, 1485)  # 8 panels in rows of 3, and the legend.
     assert f"{base}\n  step = 60\n  masked_lm_loss = 4.3\n" in capsys.readouterr().out
@@ -92,7 +92,10 @@ def test_seeds_are_averaged(tmp_path, monkeypatch, capsys):
     ("arguments", "words"),
     [
         ([], "expected the folders of one or more runs"),
-        (["no_run", "--output=a.pdf"], "--output=a.pdf: expected a name that ends in .png"),
+        (
+            ["no_run", "--output_file=a.pdf"],
+            "--output_file=a.pdf: expected a name that ends in .png",
+        ),
         (["no_run"], "no_run: has no metrics.jsonl; expected the folder of a run"),
         (["begun"], "begun: no metrics yet; expected a run that logged a step"),
     ],

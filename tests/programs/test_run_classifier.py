@@ -261,11 +261,11 @@ def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_
         ({"task_name": "SNLI"}, "--task_name=SNLI: expected CoLA"),
         ({"task_name": ""}, "--task_name is missing; expected a GLUE task"),
         ({"data_dir": ""}, "--data_dir is missing; expected the folder of SST-2"),
-        ({"init_checkpoint": ""}, "--init_checkpoint=: is required and must not be empty; expec"),
-        ({"output_dir": ""}, "--output_dir=: is required and must not be empty; expected: Folder"),
+        ({"init_checkpoint": ""}, "--init_checkpoint is required; expec"),
+        ({"output_dir": ""}, "--output_dir is required; expected: Folder"),
         ({"problem_type": "ranking"}, "--problem_type=ranking"),
         ({"init_checkpoint": "nowhere"}, "nowhere: no such checkpoint"),
-        ({"export": True, "do_train": False}, "--export requires --do_train"),
+        ({"export": True, "do_train": False}, "--export: has no effect without --do_train"),
     ],
 )
 def test_invalid_input_exits_with_code_1_and_one_line(run_program, place, changes, message):

@@ -56,7 +56,7 @@ def test_files_of_a_data_folder_are_used(run_program, place):
             "--data_dir=data/nre: contains none of the expected files train.conll, ",
         ),
         ({"task_name": "wikiann/de"}, "--task_name=wikiann/de can only be used with --tfds"),
-        ({"init_checkpoint": ""}, "--init_checkpoint=: is required and must not be empty"),
+        ({"init_checkpoint": ""}, "--init_checkpoint is required"),
     ],
 )
 def test_data_flags_without_matching_data_are_rejected(run_program, place, flags, message):

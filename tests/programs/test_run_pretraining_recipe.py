@@ -160,9 +160,9 @@ def test_dry_run_prints_the_cost_of_each_phase_and_writes_no_files(folder, root)
     [
         ({"recipe": "recipes/none.toml"}, r"recipes/none\.toml: cannot be read"),
         ({"input_file": "one"}, r"--input_file=one: .*own\.toml.*16, 32"),
-        ({"recipe": None, "recipe_scale": 0.1}, r"--recipe_scale requires --recipe"),
+        ({"recipe": None, "recipe_scale": 0.1}, r"--recipe_scale: has no effect without --recipe"),
         ({"recipe_scale": "inf"}, r"--recipe_scale=inf: expected a finite number"),
-        ({"do_train": "false"}, r"--recipe requires --do_train"),
+        ({"do_train": "false"}, r"--recipe: has no effect without --do_train"),
         (
             {"dry_run": "true", "distribution_strategy": "multi_worker_mirrored"},
             r"--dry_run uses only this machine",

@@ -59,7 +59,7 @@ PROGRAMS = {
     "run_embedding.py": FINE_TUNING | {"train_file": "pairs.tsv"},
     "run_pretraining.py": PRETRAIN,
     "adapt.py": {
-        **{"input": "documents", "init_checkpoint": "bert", "num_train_steps": STEPS},
+        **{"input_file": "documents", "init_checkpoint": "bert", "num_train_steps": STEPS},
         **{"max_seq_length": 16, "min_frequency": 1000, "input_format": "mixed"},
     },
 }

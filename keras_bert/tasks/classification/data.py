@@ -29,7 +29,7 @@ from keras_bert.tasks.classification.glue import (
     read_tfds,
 )
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
-from keras_bert.tasks.long_text import LongText
+from keras_bert.tasks.settings import ClassificationSettings
 from keras_bert.tasks.tables import Splits, Texts, read_texts
 
 DEFAULT_METRICS = {
@@ -37,54 +37,6 @@ DEFAULT_METRICS = {
     "multi_label": ("f1_micro", "f1_macro", "accuracy"),
     "regression": ("pearson", "spearman"),
 }
-
-
-@dataclass(frozen=True)
-class ClassificationSettings:
-    """The settings for the data of a classifier.
-
-    The settings from `train_file` to `problem_type` apply only to the task `custom`.
-
-    Attributes:
-        task_name: a GLUE task, or `custom` for the user's own files.
-        data_dir: the folder of all GLUE tasks or of this one; with `tfds`, the folder of TensorFlow
-            Datasets.
-        tfds: whether to read the task from TensorFlow Datasets.
-        train_file: the file of the training examples, in TSV, CSV, JSONL, Parquet
-            or Arrow.
-        eval_file: the file of the development examples.
-        test_file: the file of the examples to predict, which need no labels; if empty, `eval_file`.
-        text_column: the name of the text column.
-        text_pair_column: the name of the column with the second texts; empty for single texts.
-        label_column: the name of the label column.
-        label_separator: the separator between the labels of an example (multi_label).
-        problem_type: single_label, multi_label or regression.
-        class_weights: the weights of the classes in the loss: `balanced`, one number per class
-            separated by commas, or empty for equal weights.
-        long_text: the strategy for long texts, as in `LongText`.
-        window_stride, window_pooling: as in `LongText`.
-    """
-
-    task_name: str
-    data_dir: str = ""
-    tfds: bool = False
-    train_file: str = ""
-    eval_file: str = ""
-    test_file: str = ""
-    text_column: str = "text"
-    text_pair_column: str = ""
-    label_column: str = "label"
-    label_separator: str = ","
-    problem_type: str = "single_label"
-    class_weights: str = ""
-    long_text: str = "truncate"
-    window_stride: int = 0
-    window_pooling: str = "mean"
-
-    @property
-    def long_text_settings(self) -> LongText:
-        """The settings of long texts; raises InputError for an invalid setting."""
-        return LongText(self.long_text, self.window_stride, self.window_pooling)
 
 
 # The settings that only the task `custom` accepts, because a GLUE task determines their values.

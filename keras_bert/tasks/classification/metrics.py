@@ -22,13 +22,13 @@ from keras import ops
 
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.decoding import decisions
-from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
 from keras_bert.tasks.losses import (
     CLASSIFICATION_LOSSES,
     SOFT_CLASSIFICATION_LOSSES,
     multi_label_loss,
 )
+from keras_bert.tasks.settings import Distillation
 from keras_bert.training.objective import Batch, Objective
 
 # --- training objective ---

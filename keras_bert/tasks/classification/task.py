@@ -47,7 +47,6 @@ from keras_bert.tasks.classification.processor import (
     transformers_problem_type,
 )
 from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
@@ -55,6 +54,7 @@ from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextTask
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
+from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits, Texts
 from keras_bert.tasks.text_tasks import ServedTexts
 from keras_bert.tasks.truncation import report_splits, report_truncation

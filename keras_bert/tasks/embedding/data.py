@@ -16,72 +16,14 @@ import numpy as np
 from keras_bert.errors import InputError
 from keras_bert.tasks.checks import check_columns, check_list, check_same_length
 from keras_bert.tasks.classification.data import label_array
-from keras_bert.tasks.embedding.losses import DEFAULT_SCALE, EmbeddingLoss
+from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.long_text import LongText
+from keras_bert.tasks.settings import EmbeddingSettings
 from keras_bert.tasks.tables import read_texts
 
 # --- settings ---
 
 PAIRS, SCORED = "pairs", "scored"
-
-
-@dataclass(frozen=True)
-class EmbeddingSettings:
-    """The settings for the data and the loss of a run.
-
-    Attributes:
-        train_file: the file of the training examples, in TSV, CSV, JSONL, Parquet or Arrow.
-        eval_file: the file of the development examples; empty for none.
-        loss: `mnrl` for pairs and triplets; `cosent` or `cosine` for scored pairs.
-        scale: the factor of the cosines in `mnrl` and `cosent`.
-        pooling: `mean` or `cls`; None for the checkpoint's, or else `mean`.
-        matryoshka_sizes: the sizes of truncated vectors to train; empty for whole vectors.
-        eval_kind: `pairs` or `scored`, the examples in `eval_file`; None for those of the loss.
-        anchor_column: pairs: the name of the column with the anchors.
-        positive_column: pairs: the name of the column with the positives.
-        negative_column: the name of the column with the negatives of triplets; empty for pairs.
-        text_a_column: scored pairs: the name of the column with the first texts.
-        text_b_column: scored pairs: the name of the column with the second texts.
-        score_column: scored pairs: the name of the column with the scores.
-        score_range: the lowest and the highest score that is accepted.
-        long_text: the strategy for long texts, as in `LongText`.
-        window_stride: as in `LongText`.
-    """
-
-    train_file: str = ""
-    eval_file: str = ""
-    loss: str = "mnrl"
-    scale: float = DEFAULT_SCALE
-    pooling: str | None = None
-    matryoshka_sizes: Sequence[str] = ()
-    eval_kind: str | None = None
-    anchor_column: str = "anchor"
-    positive_column: str = "positive"
-    negative_column: str = ""
-    text_a_column: str = "text_a"
-    text_b_column: str = "text_b"
-    score_column: str = "score"
-    score_range: Sequence[str] = ("-1", "1")
-    long_text: str = "truncate"
-    window_stride: int = 0
-
-    def make_loss(self, hidden_size: int) -> EmbeddingLoss:
-        """Creates the loss for vectors of a size; raises InputError for an invalid setting."""
-        columns = 3 if self.loss == "mnrl" and self.negative_column else 2
-        flag = "--matryoshka_sizes=" + ",".join(map(str, self.matryoshka_sizes))
-        sizes = matryoshka_sizes(flag, self.matryoshka_sizes, hidden_size)
-        return EmbeddingLoss(self.loss, self.scale, columns, sizes)
-
-    @property
-    def numeric_range(self) -> tuple[float, float]:
-        """The lowest and the highest score; raises InputError for an invalid range."""
-        return check_range("--score_range", self.score_range)
-
-    @property
-    def long_text_settings(self) -> LongText:
-        """The settings of long texts; raises InputError for an invalid setting."""
-        return LongText(self.long_text, self.window_stride)
 
 
 def matryoshka_sizes(where: str, values: Sequence[object], hidden_size: int) -> tuple[int, ...]:

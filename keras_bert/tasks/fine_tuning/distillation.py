@@ -13,7 +13,8 @@ import numpy as np
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.losses import MAX_TEMPERATURE, MIN_TEMPERATURE, NO_OUTPUT
+from keras_bert.tasks.losses import NO_OUTPUT
+from keras_bert.tasks.settings import Distillation
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
 
@@ -21,35 +22,6 @@ if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
 
 TEACHER = "teacher_"  # Prefix of the labels that are outputs of the teacher.
-
-
-@dataclasses.dataclass(frozen=True)
-class Distillation:
-    """How a student learns from a teacher; invalid values raise InputError.
-
-    Attributes:
-        distillation_weight: the share of the soft targets in the loss, from 0 to 1; the labels have
-            the rest.
-        temperature: divides the logits of both models in the loss of the soft targets.
-    """
-
-    distillation_weight: float = 0.9
-    temperature: float = 1.0
-
-    def __post_init__(self):
-        weight, temperature = dataclasses.astuple(self)
-        if not 0 <= weight <= 1:
-            raise InputError(f"distillation_weight={weight}: expected a number from 0 to 1")
-        if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
-            raise InputError(
-                f"temperature={temperature}: expected a number from {MIN_TEMPERATURE:g} to "
-                f"{MAX_TEMPERATURE:g}"
-            )
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the loss depends on the teacher."""
-        return self.distillation_weight > 0
 
 
 def check_sizes(student: BertConfig, teacher: BertConfig, where: str) -> None:

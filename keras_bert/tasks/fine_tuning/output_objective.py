@@ -8,7 +8,8 @@ import keras
 from keras import ops
 
 from keras_bert.models.encoder import select_inputs
-from keras_bert.tasks.fine_tuning.distillation import Distillation, teacher_outputs
+from keras_bert.tasks.fine_tuning.distillation import teacher_outputs
+from keras_bert.tasks.settings import Distillation
 from keras_bert.training.objective import Batch, Objective
 
 Outputs = Mapping[str, Any]

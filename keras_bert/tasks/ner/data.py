@@ -60,45 +60,9 @@ from keras_bert.tasks.ner.tag_schemes import (
     to_iob2,
 )
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
+from keras_bert.tasks.settings import NerSettings
 from keras_bert.tasks.tables import JSON_ENDINGS, Row, read_rows
 from keras_bert.text.tokenizer import BertTokenizer
-
-
-@dataclass(frozen=True)
-class NerSettings:
-    """The files of a run, and the settings for reading and labeling words.
-
-    Attributes:
-        train_file: file for training: a column file or, if its name ends in .jsonl, .json,
-            .parquet or .arrow, texts with entities or words with tags.
-        eval_file: file to score.
-        test_file: file to predict, with or without tags or entities; if empty, `eval_file`.
-        tfds: whether to read a dataset of TensorFlow Datasets instead of files.
-        task_name: the name of the dataset, with `tfds`.
-        data_dir: the folder of TensorFlow Datasets, with `tfds`.
-        token_column: the column of the words, from 0; a negative number counts from the end.
-        tag_column: the column of the tags.
-        comment_prefix: prefix of comment lines before a sentence; empty for no comments.
-        tag_scheme: one of `SCHEMES`; if empty, the scheme that fits each file best.
-        strict: whether a tag that violates the scheme is an error.
-        document_context: whether to extend windows with neighboring sentences of the document.
-        label_all_tokens: whether training labels all tokens of a word, not only the first.
-    """
-
-    train_file: str = ""
-    eval_file: str = ""
-    test_file: str = ""
-    tfds: bool = False
-    task_name: str = ""
-    data_dir: str = ""
-    token_column: int = 0
-    tag_column: int = -1
-    comment_prefix: str = ""
-    tag_scheme: str = ""
-    strict: bool = False
-    document_context: bool = False
-    label_all_tokens: bool = False
-
 
 # The settings that apply only to files, not to TensorFlow Datasets.
 _FILE_SETTINGS = (

@@ -11,10 +11,10 @@ from typing import Any
 
 from keras import ops
 
-from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
 from keras_bert.tasks.losses import soft_label_losses, token_hits, token_losses
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, entities
+from keras_bert.tasks.settings import Distillation
 from keras_bert.training.objective import Batch, Objective
 
 # --- training objective ---

@@ -17,7 +17,6 @@ files may have no "answers". Questions that cannot be used for training or scori
 a warning reports how many.
 """
 
-import math
 import numbers
 import os
 import re
@@ -30,6 +29,7 @@ from absl import logging
 
 from keras_bert.columnar_files import FORMS
 from keras_bert.errors import InputError
+from keras_bert.options import MAX_SEQ_LENGTH, check, option
 from keras_bert.tasks.checks import check_list, check_same_length
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 from keras_bert.tasks.tables import read_objects, read_rows
@@ -38,40 +38,51 @@ from keras_bert.tasks.tables import read_objects, read_rows
 
 # The minimum number of tokens in a window besides the context: [CLS], two [SEP], one of a question.
 _NOT_CONTEXT = 4
-_AT_LEAST_ONE = ("n_best_size", "max_answer_length", "max_query_length", "doc_stride")
 
 
 @dataclass(frozen=True)
 class AnswerSettings:
     """Window and decoding settings, named like the flags of run_squad.
 
-    Attributes:
-        max_seq_length: maximum number of tokens in a window, including [CLS] and both [SEP].
-        max_query_length: maximum number of tokens in a question; longer questions are truncated.
-        doc_stride: number of tokens between the starts of two consecutive windows.
-        n_best_size: maximum number of candidates for each question.
-        max_answer_length: maximum number of tokens in an answer.
-        version_2_with_negative: whether a question may have no answer.
-        null_score_diff_threshold: a question whose null odds (score of "no answer" - score of the
-            best text) are higher gets the empty answer; None means 0.
-
     Raises:
         InputError: a value is out of range, or a threshold is given but every question has an
             answer.
     """
 
-    max_seq_length: int = 384
-    max_query_length: int = 64
-    doc_stride: int = 128
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    version_2_with_negative: bool = False
-    null_score_diff_threshold: float | None = None
+    max_seq_length: int = option(
+        384,
+        "Maximum number of tokens in a window, including [CLS] and both [SEP].",
+        min=3,
+        max=MAX_SEQ_LENGTH,
+    )
+    max_query_length: int = option(
+        64, "Question answering: maximum number of tokens in a question.", min=1
+    )
+    doc_stride: int = option(
+        128,
+        "Question answering: number of tokens between the starts of two windows of a context.",
+        min=1,
+    )
+    n_best_size: int = option(
+        20, "Question answering: number of candidate answers per question.", min=1
+    )
+    max_answer_length: int = option(
+        30, "Question answering: maximum number of tokens in an answer.", min=1
+    )
+    version_2_with_negative: bool = option(
+        False,
+        "Question answering: whether questions may have no answer, as in SQuAD v2.0.",
+    )
+    null_score_diff_threshold: float | None = option(
+        None,
+        "A question gets the empty answer if its null odds (score of no answer - score of the best "
+        "text) exceed this threshold. Default: 0. For a --predict_file other than --eval_file: the "
+        "threshold of the best F1 on --eval_file. Without training and evaluation: the threshold "
+        "stored in the run of --init_checkpoint.",
+    )
 
     def __post_init__(self):
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise InputError(f"{name}={getattr(self, name)}: expected at least 1")
+        check(self)
         if self.max_seq_length < self.max_query_length + 4:
             raise InputError(
                 f"max_seq_length={self.max_seq_length}: expected at least "
@@ -79,11 +90,7 @@ class AnswerSettings:
                 "[CLS], two [SEP] and one context token"
             )
         threshold = self.null_score_diff_threshold
-        if threshold is None:
-            return
-        if not math.isfinite(threshold):
-            raise InputError(f"null_score_diff_threshold={threshold}: expected a finite number")
-        if not self.version_2_with_negative:
+        if threshold is not None and not self.version_2_with_negative:
             raise InputError(
                 f"null_score_diff_threshold={threshold}: needs version_2_with_negative, because "
                 "all questions of v1.1 have an answer"
@@ -115,22 +122,19 @@ class SquadSettings:
     Attributes:
         answers: window and decoding settings. If they have no threshold, a test set other than the
             development set uses the threshold with the best F1 on the development set.
-        train_file: file of the training questions.
-        eval_file: file of the development questions, which are scored.
-        predict_file: file of the questions to answer; if empty, `eval_file`.
-        tfds: whether to use SQuAD from TensorFlow Datasets for each file that is not given.
-        data_dir: the folder of TensorFlow Datasets, with `tfds`.
-        strict: whether a training answer that is not in its context is an error; otherwise its
-            question is skipped.
     """
 
     answers: AnswerSettings = field(default_factory=AnswerSettings)
-    train_file: str = ""
-    eval_file: str = ""
-    predict_file: str = ""
-    tfds: bool = False
-    data_dir: str = ""
-    strict: bool = False
+    train_file: str = option("", "File of training questions, in SQuAD's JSON format.")
+    eval_file: str = option("", "File of questions with answers, to evaluate on after each epoch.")
+    predict_file: str = option(
+        "", "File of questions to predict answers for. Default: --eval_file."
+    )
+    tfds: bool = option(False, "Read SQuAD from TensorFlow Datasets, which must have prepared it.")
+    data_dir: str = option("", "Folder of the SQuAD files; with --tfds, TFDS's data_dir.")
+    strict: bool = option(
+        False, "Fail if a training answer is not found in its context, instead of skipping it."
+    )
 
     @property
     def version_2(self) -> bool:

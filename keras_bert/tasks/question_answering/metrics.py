@@ -21,11 +21,11 @@ import numpy as np
 from keras import ops
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
 from keras_bert.tasks.losses import position_loss, soft_position_losses
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.decoding import ENDS, Predictions
+from keras_bert.tasks.settings import Distillation
 from keras_bert.training.objective import Batch, Objective
 
 # --- training objective ---

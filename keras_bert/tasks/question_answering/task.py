@@ -23,7 +23,6 @@ from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
 from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
@@ -54,6 +53,7 @@ from keras_bert.tasks.question_answering.processor import (
     prepare_questions,
     training_examples,
 )
+from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer

@@ -11,11 +11,12 @@ from safetensors.numpy import load_file
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.metrics import classification_objective
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.fine_tuning.distillation import Distillation, add_teacher_outputs
+from keras_bert.tasks.fine_tuning.distillation import add_teacher_outputs
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.losses import NO_OUTPUT
+from keras_bert.tasks.settings import Distillation
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.tasks.fine_tuning.conftest import TOKENS, VOCAB, LabelTask, random_examples

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.distillation import Distillation
 from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.question_answering.data import Answer, Question, load_questions
 from keras_bert.tasks.question_answering.metrics import (
@@ -17,6 +16,7 @@ from keras_bert.tasks.question_answering.metrics import (
     score_v2,
     span_objective,
 )
+from keras_bert.tasks.settings import Distillation
 
 
 def question(name, *answers):

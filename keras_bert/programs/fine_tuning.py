@@ -1,0 +1,177 @@
+"""Reads the flags that all fine-tuning programs share, and ends their runs.
+
+With --nodo_train, a main function first takes flags from the run of --init_checkpoint
+(`use_flags_of_run`). Then it calls `read`, which imports TensorFlow, and at last `finish`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+from absl.flags import FlagValues
+
+from keras_bert.checkpoints.earlier_run import EarlierRun
+from keras_bert.errors import InputError
+from keras_bert.options import fit_arguments, from_values, option
+from keras_bert.programs import runs
+from keras_bert.programs.compilation_cache import use_compilation_cache
+from keras_bert.programs.options import declared, recorded, set_flag, values_of
+from keras_bert.startup import start_tensorflow
+from keras_bert.tasks.defaults import DEFAULTS
+from keras_bert.tasks.settings import Distillation, FineTuningSettings
+from keras_bert.training.settings import Devices, TrainingSettings
+
+if TYPE_CHECKING:
+    from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+
+_INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_file")
+
+
+@dataclass(frozen=True)
+class FineTuningOptions(runs.RunOptions):
+    """The options that differ from those of pre-training."""
+
+    num_train_steps: int = option(
+        0, "Number of training steps; 0: computed from --num_train_epochs.", min=0
+    )
+
+
+# The options of all fine-tuning programs. Batches do not grow in so short runs.
+SETTINGS = (FineTuningOptions, FineTuningSettings, TrainingSettings, Devices)
+OMIT = ("batch_ramp_steps",)
+
+
+def defaults(task: str) -> dict[str, Any]:
+    """Returns {flag: default} of a task's program, which has the defaults of `fit`."""
+    shared = fit_arguments(FineTuningSettings, TrainingSettings)
+    of_fit = {
+        declaration.name: declaration.kind(getattr(DEFAULTS[task], argument))
+        for argument, declaration in shared.items()
+        if hasattr(DEFAULTS[task], argument)
+    }
+    return {**of_fit, "mixed_precision": None, "keep_checkpoint_max": 1}
+
+
+def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
+    """Sets --max_seq_length and the flags `names` to the settings of the model.
+
+    They are saved with the model, or recorded by the run that trained it. This applies only with
+    --nodo_train, and not to flags on the command line. Flags that are not recorded, as in an older
+    run or in a model of another library, keep their default.
+
+    Returns:
+        The run, without settings if --init_checkpoint is not of a run; None with --do_train.
+
+    Raises:
+        InputError: the run's files cannot be read, or contain a value that the flag rejects.
+    """
+    if flags.do_train:
+        return None
+    model = Path(flags.init_checkpoint)
+    run = EarlierRun.of(model)
+    recorded = run.recorded(model)
+    used = []
+    for name in ("max_seq_length", *names):
+        flag, declaration = flags[name], declared(flags)[name]
+        file, value = next(
+            (
+                (file, settings[name])
+                for file, settings in recorded
+                if settings.get(name) is not None
+            ),
+            (None, None),
+        )
+        if flag.present or value is None or value == flag.value:
+            continue
+        try:
+            value = declaration.check(value)
+        except ValueError as error:
+            raise InputError(f"{file}: {name} is {value!r}; {error}") from None
+        flag.value = [*map(str, value)] if declaration.kind is list else value
+        shown = ",".join(flag.value) if declaration.kind is list else value
+        used.append(f"--{name}={shown}")
+    if used:
+        logging.info("Using the settings of %s: %s", model, " ".join(used))
+    return run
+
+
+def long_text_flags(flags: FlagValues) -> tuple[str, ...]:
+    """Returns the flags about long texts whose values may come from an earlier run.
+
+    The others depend on --long_text, so there are none if it is on the command line.
+    """
+    names = [name for name in ("long_text", "window_stride", "window_pooling") if name in flags]
+    return () if flags["long_text"].present else tuple(names)
+
+
+def use_data_dir(flags: FlagValues, names: Mapping[str, Sequence[str]]) -> None:
+    """Sets the file flags that the command line does not set to the files in --data_dir, if given.
+
+    --data_dir is then cleared, so that the same run can be resumed with file flags instead.
+
+    Args:
+        flags: the flags.
+        names: the possible file names for each file flag.
+
+    Raises:
+        InputError: --data_dir contains none of the files.
+    """
+    if not flags.data_dir:
+        return
+    folder = Path(flags.data_dir)
+    files = {
+        flag: next((str(folder / name) for name in candidates if (folder / name).is_file()), "")
+        for flag, candidates in names.items()
+    }
+    if not any(files.values()):
+        expected = ", ".join(name for candidates in names.values() for name in candidates)
+        raise InputError(
+            f"--data_dir={folder}: contains none of the expected files {expected}. Pass --tfds if "
+            "it is the data_dir of TFDS"
+        )
+    for flag, path in files.items():
+        if not flags[flag].value:
+            set_flag(flags, flag, path)
+    flags.data_dir = ""
+
+
+def read(flags: FlagValues) -> "FineTuningRun":
+    """Imports TensorFlow, and creates a run from the flags.
+
+    Raises:
+        InputError: flags are missing or contradict each other.
+    """
+    runs.check_export(flags)
+    if not (flags.do_train or flags.do_eval or flags.do_predict):
+        raise InputError("nothing to do: expected --do_train, --do_eval or --do_predict")
+    runs.check_output_dir(flags.output_dir, flags.init_checkpoint)
+    runs.check_not_input_folder(
+        flags.output_dir, [flags[name].value for name in _INPUT_FLAGS if name in flags]
+    )
+    use_compilation_cache()
+    start_tensorflow()  # Imported after the checks, which do not need it.
+    from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+    from keras_bert.training.backend import BACKEND, fastest_precision
+
+    flags.mixed_precision = flags.mixed_precision or fastest_precision()
+    values = values_of(flags)
+    teacher = values.get("teacher", "")
+    return FineTuningRun(
+        settings=from_values(FineTuningSettings, values),
+        training=from_values(TrainingSettings, values),
+        strategy=runs.make_strategy(flags),
+        output_dir=Path(flags.output_dir),
+        record={**recorded(flags, values), "backend": BACKEND},
+        teacher=teacher,
+        distillation=from_values(Distillation, values) if teacher else None,
+    )
+
+
+def finish(flags: FlagValues, run: "FineTuningRun", results: Mapping[str, object]) -> None:
+    """Prints the results of a run and exports its model, on the first worker."""
+    from keras_bert.training.cluster import worker_index
+
+    if worker_index(run.strategy) == 0:
+        runs.finish(results, run.output_dir, flags.export)

@@ -1,0 +1,196 @@
+"""Makes the flags of a program from the declarations of its options.
+
+    settings dataclasses -> flags and their checks -> values -> settings objects, run.json
+
+Each program has its own `absl.flags.FlagValues`, so that several programs can run in one process.
+absl's own flags (logging, debugging) are shared by all programs.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from absl import app, flags, logging
+from absl.flags import Flag, FlagValues
+
+from keras_bert.errors import InputError
+from keras_bert.options import Option, options_of
+
+# The modules of absl whose flags every program accepts; importing them defines the flags.
+_ABSL = (app.__name__, logging.__name__)
+
+
+def define_flags(
+    settings: Sequence[type],
+    program: str = "",
+    defaults: Mapping[str, Any] | None = None,
+    omit: Sequence[str] = (),
+) -> FlagValues:
+    """Returns a program's flags.
+
+    Args:
+        settings: the dataclasses with the options; of several with the same name, the first counts.
+        program: the name of the program.
+        defaults: {name: default} of options with another default than declared.
+        omit: the names of options that the program does not have.
+    """
+    values, defaults = FlagValues(), defaults or {}
+    for name, option in {
+        name: option for group in reversed(settings) for name, option in options_of(group).items()
+    }.items():
+        if name in omit:
+            continue
+        option = replace(option, default=defaults.get(name, option.default))
+        flag = Flag(
+            _OptionParser(option),
+            flags.CsvListSerializer(",") if option.kind is list else flags.ArgumentSerializer(),
+            name,
+            option.default,
+            option.help,
+            short_name=option.alias or None,
+            boolean=option.kind is bool,
+        )
+        flags.DEFINE_flag(flag, values, program)
+    return values
+
+
+class _OptionParser(flags.ArgumentParser):
+    """Parses and checks the values of a flag as its option declares."""
+
+    def __init__(self, option: Option):
+        self.option = option
+        is_plain = option.kind in (bool, str) and not option.choices
+        self.syntactic_help = "" if is_plain else option.expected
+
+    def parse(self, argument: Any) -> Any:
+        return self.option.parse(argument)
+
+    def flag_type(self) -> str:
+        return {str: "string", list: "list"}.get(self.option.kind, self.option.kind.__name__)
+
+
+def declared(values: FlagValues) -> dict[str, Option]:
+    """Returns {name: option} of a program's flags without absl's."""
+    return {
+        name: values[name].parser.option
+        for name in values
+        if isinstance(values[name].parser, _OptionParser) and values[name].name == name
+    }
+
+
+def values_of(values: FlagValues) -> dict[str, Any]:
+    """Returns {name: value} of a program's flags without absl's."""
+    return {name: values[name].value for name in declared(values)}
+
+
+def check_flags(values: FlagValues) -> None:
+    """Rejects missing flags, and flags that have no effect without another one."""
+    for name, option in declared(values).items():
+        flag = values[name]
+        if (
+            option.required
+            and not flag.value
+            and not (option.unless and values[option.unless].value)
+        ):
+            raise InputError(f"--{name} is required; expected: {option.help}")
+        if flag.present and flag.value and option.needs and not values[option.needs].value:
+            raise InputError(
+                f"--{name}: has no effect without --{option.needs}; expected both of these flags"
+            )
+
+
+def recorded(values: FlagValues, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of run.json: the settings of a run that affect its result.
+
+    `settings` are the values of the flags, or those of a phase and what follows from them.
+    """
+    options = declared(values)
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in options
+        or not (options[name].may_change or _has_no_effect(options[name], settings))
+    }
+
+
+def _has_no_effect(option: Option, settings: Mapping[str, Any]) -> bool:
+    return bool(option.needs) and not settings[option.needs]
+
+
+def set_flag(values: FlagValues, name: str, value: Any) -> None:
+    """Sets a flag to a value, and logs it; does nothing if the value is empty."""
+    if value:
+        logging.info("--%s=%s", name, value)
+        values[name].value = value
+
+
+# --- absl's flags ---
+
+
+@contextlib.contextmanager
+def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
+    """Adds absl's flags to the flags of a program, and at the end restores the values of absl's.
+
+    absl reads its flags in `absl.flags.FLAGS`, and a program's flags contain the same objects.
+    Parsing absl's flags for one program therefore sets them for the whole process. `description` is
+    the text that --help prints above the flags.
+    """
+    shared = [
+        (module, flag)
+        for module in _ABSL
+        for flag in flags.FLAGS.get_flags_for_module(module)
+        if not isinstance(flag, app.HelpFlag | app.HelpfullFlag | app.HelpXMLFlag)
+        and flag.name != app.OnlyCheckFlagsFlag().name
+    ]
+    for module, flag in shared:
+        flags.DEFINE_flag(flag, values, module)
+    _define_help(values, description)
+    before = [(flag, flag.value, flag.present, flag.using_default_value) for _, flag in shared]
+    for _, flag in shared:  # Otherwise flags set by code count as given by the user.
+        flag.unparse()
+    flags.FLAGS.mark_as_parsed()  # Otherwise absl logs a warning.
+    try:
+        yield
+    finally:
+        for flag, *state in before:
+            flag.value, flag.present, flag.using_default_value = state
+
+
+class _PrintingFlag(flags.BooleanFlag):
+    """A flag that makes the program print a text and exit."""
+
+    def __init__(
+        self, name: str, description: str, act: Callable[[], None], short_name: str | None = None
+    ):
+        super().__init__(name, False, description, short_name=short_name)
+        self._act = act
+
+    def parse(self, argument: str) -> None:
+        if self._parse(argument):
+            self._act()
+            sys.exit(0)  # absl's own --help ends with 1, like a failure.
+
+
+def _define_help(values: FlagValues, description: str) -> None:
+    """Defines --help and its variants; absl's own ones would print `absl.flags.FLAGS`."""
+
+    def short_help() -> None:
+        hint = "Try --helpfull to get a list of all flags."
+        print(f"{description}\nflags:\n{values.main_module_help()}\n\n{hint}")
+
+    def full_help() -> None:
+        print(f"{description}\nflags:\n{values.get_help()}")
+
+    def xml_help() -> None:
+        values.write_help_in_xml_format(sys.stdout)
+
+    for flag in (
+        _PrintingFlag("help", "show this help", short_help, "?"),
+        _PrintingFlag("helpshort", "show this help", short_help),
+        _PrintingFlag("helpfull", "show full help", full_help),
+        _PrintingFlag("helpxml", "like --helpfull, but generates XML output", xml_help),
+        app.OnlyCheckFlagsFlag(),
+    ):
+        flags.DEFINE_flag(flag, values, app.__name__)

@@ -1,0 +1,401 @@
+"""Declares the settings of fine-tuning and export, without importing a backend.
+
+Programs make their flags from these classes. The settings of question answering are declared in
+question_answering/data.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keras_bert.options import (
+    MAX_BATCH_SIZE,
+    MAX_REPEATS,
+    MAX_SEED,
+    MAX_SEQ_LENGTH,
+    check,
+    option,
+    same_as,
+)
+from keras_bert.tasks.defaults import TrainingDefaults
+from keras_bert.tasks.question_answering.data import AnswerSettings
+from keras_bert.training.settings import Precision
+
+if TYPE_CHECKING:
+    from keras_bert.tasks.embedding.losses import EmbeddingLoss
+    from keras_bert.tasks.long_text import LongText
+
+# --- training ---
+
+
+@dataclass(frozen=True)
+class FineTuningSettings:
+    """The settings of a fine-tuning run, apart from those of its steps and of its data."""
+
+    init_checkpoint: str = option(
+        "",
+        "Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. If it is a "
+        "run folder, --nodo_train uses that run's flags about text and answers.",
+        required=True,
+    )
+    vocab_file: str = option("", "Vocabulary file. Default: the vocabulary of the checkpoint.")
+    do_lower_case: bool | None = option(
+        None, "Whether to lower-case text. Default: as stored in the checkpoint."
+    )
+    label_names: Sequence[str] | None = option(
+        None,
+        "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
+        "in the checkpoint.",
+    )
+    max_seq_length: int = option(
+        128, "Maximum number of tokens in an example.", min=3, max=MAX_SEQ_LENGTH
+    )
+    learning_rate: float = option(
+        TrainingDefaults.learning_rate, "Peak learning rate.", min=0, argument="learning_rate"
+    )
+    num_train_epochs: float = option(
+        float(TrainingDefaults.epochs),
+        "Number of passes over the training examples.",
+        above=0,
+        max=MAX_REPEATS,
+        argument="epochs",
+    )
+    warmup_proportion: float = option(
+        TrainingDefaults.warmup_proportion,
+        "Fraction of the training steps in which the learning rate increases to its peak.",
+        min=0,
+        below=1,
+        argument="warmup_proportion",
+    )
+    layer_decay: float = option(
+        1.0,
+        "Ratio of the learning rate of a layer to that of the layer above it; 1: equal rates.",
+        above=0,
+        max=1,
+    )
+    bias_correction: bool = option(
+        True, "Whether Adam corrects its bias; the published BERT does not."
+    )
+    weight_decay: float = option(
+        TrainingDefaults.weight_decay, "Weight decay of AdamW.", min=0, argument="weight_decay"
+    )
+    num_frozen_layers: int = option(
+        0,
+        "Number of layers that are not trained, from the bottom; 1: only the embeddings.",
+        min=0,
+    )
+    early_stopping_patience: int = option(
+        0,
+        "Number of epochs without a better score after which training stops; 0: train all epochs.",
+        min=0,
+        needs="do_eval",
+    )
+    length_pool: int = option(
+        TrainingDefaults.length_pool,
+        "Number of batches whose examples are sorted by length together, which reduces padding; 1: "
+        "no sorting.",
+        min=1,
+        argument="length_pool",
+    )
+    random_seed: int = option(
+        TrainingDefaults.seed,
+        "Seed for new weights, data order and dropout.",
+        min=0,
+        max=MAX_SEED,
+        argument="seed",
+    )
+    mixed_precision: str = same_as(Precision, "mixed_precision")
+    optimizer_state_dtype: str = same_as(Precision, "optimizer_state_dtype")
+    eval_batch_size: int = option(
+        32, "Number of examples per batch in evaluation and prediction.", min=1, max=MAX_BATCH_SIZE
+    )
+    do_train: bool = option(True, "Whether to train.")
+    do_eval: bool = option(
+        True, "Whether to evaluate on the development set, if any, after each epoch."
+    )
+    do_predict: bool = option(True, "Whether to write predictions for the test set, if any.")
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a student learns from a teacher; invalid values raise InputError."""
+
+    distillation_weight: float = option(
+        0.9,
+        "Share of the teacher's outputs in the loss, from 0 to 1; the labels have the rest.",
+        min=0,
+        max=1,
+        needs="teacher",
+        argument="distillation_weight",
+    )
+    temperature: float = option(
+        1.0,
+        "Divides the logits in the loss of the teacher's outputs.",
+        min=0.01,
+        max=50,
+        needs="teacher",
+        argument="temperature",
+    )
+    teacher: str = option(
+        "",
+        "Fine-tuned model of the same task, vocabulary and labels, whose outputs the model learns "
+        "in addition to the labels (distillation).",
+        needs="do_train",
+    )
+
+    def __post_init__(self):
+        check(self)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the loss depends on the teacher."""
+        return self.distillation_weight > 0
+
+
+# --- data ---
+
+
+@dataclass(frozen=True)
+class ClassificationSettings:
+    """The settings for the data of a classifier.
+
+    The settings from `train_file` to `problem_type` apply only to the task `custom`.
+    """
+
+    task_name: str = option(
+        "",
+        "GLUE task (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX), or custom for your own files.",
+    )
+    data_dir: str = option("", "Folder of GLUE or of the task; with --tfds, TFDS's data_dir.")
+    tfds: bool = option(
+        False, "Read the task from TensorFlow Datasets, which must have prepared it."
+    )
+    train_file: str = option(
+        "", "custom: file of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
+    )
+    eval_file: str = option("", "custom: file of development examples, to evaluate on.")
+    test_file: str = option("", "custom: file of examples to predict. Default: --eval_file.")
+    text_column: str = option("text", "custom: name of the column with the text.")
+    text_pair_column: str = option("", "custom: name of the column with the second text of a pair.")
+    label_column: str = option("label", "custom: name of the column with the label.")
+    label_separator: str = option(
+        ",", "custom, multi_label: separator between the labels of one example."
+    )
+    problem_type: str = option(
+        "single_label",
+        "custom: the kind of label: one class, any number of classes, or a number.",
+        choices=("single_label", "multi_label", "regression"),
+    )
+    class_weights: str = option(
+        "",
+        "Loss weights of the classes: balanced, or comma-separated numbers. Default: equal.",
+    )
+    long_text: str = option(
+        "truncate",
+        "For single texts with more than --max_seq_length tokens: remove the end or the middle, or "
+        "split the text into overlapping windows whose logits or vectors are pooled.",
+        choices=("truncate", "head_tail", "windows"),
+    )
+    window_stride: int = option(
+        0,
+        "windows: number of tokens between the starts of two windows; 0: half of a window.",
+        min=0,
+    )
+    window_pooling: str = option(
+        "mean", "windows: how the logits of a text are pooled.", choices=("mean", "max")
+    )
+
+    @property
+    def long_text_settings(self) -> "LongText":
+        """The settings of long texts; raises InputError for an invalid setting."""
+        from keras_bert.tasks.long_text import LongText  # It imports TensorFlow.
+
+        return LongText(self.long_text, self.window_stride, self.window_pooling)
+
+
+@dataclass(frozen=True)
+class NerSettings:
+    """The files of a run, and the settings for reading and labeling words."""
+
+    train_file: str = option(
+        "",
+        "File to train on: a column file, or texts with entities or words with tags (.jsonl, "
+        ".json, .parquet or .arrow).",
+    )
+    eval_file: str = option("", "File to evaluate on after each epoch.")
+    test_file: str = option("", "File to predict. Default: --eval_file.")
+    tfds: bool = option(
+        False, "Read --task_name from TensorFlow Datasets, which must have prepared it."
+    )
+    task_name: str = option(
+        "", "With --tfds: the dataset, such as conll2003, conll2002/es or wikiann/de."
+    )
+    data_dir: str = option(
+        "",
+        "Folder of train.conll, dev.conll and test.conll, or of .jsonl files; with --tfds, TFDS's "
+        "data_dir.",
+    )
+    token_column: int = option(0, "Index of the column with the words, from 0; -1 is the last.")
+    tag_column: int = option(-1, "Index of the column with the tags, from 0; -1 is the last.")
+    comment_prefix: str = option(
+        "", "Prefix of comment lines before a sentence, such as #. Default: no comments."
+    )
+    tag_scheme: str = option(
+        "",
+        "Scheme of the tags. Default: detected for each file.",
+        choices=("", "iob1", "iob2", "bioes", "bilou", "bmes", "bmewo", "io"),
+    )
+    strict: bool = option(False, "Reject tag sequences that their scheme does not allow.")
+    document_context: bool = option(
+        False, "Add the neighboring sentences of the document to the input of each sentence."
+    )
+    label_all_tokens: bool = option(
+        False, "Train on the labels of all tokens of a word, instead of only the first token."
+    )
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """The settings for the data and the loss of a run."""
+
+    train_file: str = option(
+        "", "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
+    )
+    eval_file: str = option("", "File of development examples, to evaluate on.")
+    loss: str = option(
+        "mnrl",
+        "mnrl, for pairs and triplets: each positive must rank above all other positives and "
+        "negatives of its batch. cosent, for scored pairs: cosines must have the order of the "
+        "scores. cosine, for scored pairs: cosines must equal the scores.",
+        choices=("mnrl", "cosent", "cosine"),
+    )
+    scale: float = option(20.0, "Factor of the cosines in mnrl and cosent; 1 / temperature.", min=0)
+    pooling: str | None = option(
+        None,
+        "The vector of a text: the mean over its tokens, or [CLS]. Default: that of the "
+        "checkpoint, or else mean.",
+        choices=("mean", "cls"),
+    )
+    matryoshka_sizes: Sequence[str] = option(
+        (), "Comma-separated sizes; the loss is the mean over vectors truncated to these sizes."
+    )
+    eval_kind: str | None = option(
+        None,
+        "The examples of --eval_file, which need not be of the kind of the training examples. "
+        "Default: that of --loss.",
+        choices=("pairs", "scored"),
+    )
+    anchor_column: str = option("anchor", "Pairs: name of the column with the anchors.")
+    positive_column: str = option("positive", "Pairs: name of the column with the positives.")
+    negative_column: str = option(
+        "", "Triplets: name of the column with the negatives. Default: pairs."
+    )
+    text_a_column: str = option("text_a", "Scored pairs: name of the first text's column.")
+    text_b_column: str = option("text_b", "Scored pairs: name of the second text's column.")
+    score_column: str = option("score", "Scored pairs: name of the column with the scores.")
+    score_range: Sequence[str] = option(
+        ("-1", "1"),
+        "Lowest and highest score. For --loss=cosine, scores are divided by the larger of their "
+        "absolute values.",
+    )
+    long_text: str = same_as(ClassificationSettings, "long_text")
+    window_stride: int = same_as(ClassificationSettings, "window_stride")
+
+    # These methods import TensorFlow.
+
+    def make_loss(self, hidden_size: int) -> "EmbeddingLoss":
+        """Creates the loss for vectors of a size; raises InputError for an invalid setting."""
+        from keras_bert.tasks.embedding.data import matryoshka_sizes
+        from keras_bert.tasks.embedding.losses import EmbeddingLoss
+
+        columns = 3 if self.loss == "mnrl" and self.negative_column else 2
+        where = "--matryoshka_sizes=" + ",".join(map(str, self.matryoshka_sizes))
+        sizes = matryoshka_sizes(where, self.matryoshka_sizes, hidden_size)
+        return EmbeddingLoss(self.loss, self.scale, columns, sizes)
+
+    @property
+    def numeric_range(self) -> tuple[float, float]:
+        """The lowest and the highest score; raises InputError for an invalid range."""
+        from keras_bert.tasks.embedding.data import check_range
+
+        return check_range("--score_range", self.score_range)
+
+    @property
+    def long_text_settings(self) -> "LongText":
+        """The settings of long texts; raises InputError for an invalid setting."""
+        from keras_bert.tasks.long_text import LongText
+
+        return LongText(self.long_text, self.window_stride)
+
+
+# --- export ---
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """The model, task and format of an export, and the settings of its task.
+
+    A setting of the task that is None gets the value that is stored with the model or its run, or
+    else the task's default.
+    """
+
+    model_dir: str = option(
+        "",
+        "Model to export: a run folder, its model/ folder, or any other checkpoint.",
+        required=True,
+    )
+    export_dir: str = option(
+        "",
+        "Version folder to write, DIR/<version>, such as serving/mrpc/1; must not exist.",
+        required=True,
+    )
+    task: str = option(
+        "",
+        "Task to export the model for. Default: the task of the model's head.",
+        choices=("", "classification", "question_answering", "ner", "fill_mask", "embedding"),
+    )
+    format: str = option("saved_model", "Format of the export.", choices=("saved_model", "onnx"))
+    int8: bool | None = option(
+        None,
+        "Quantize the weights to int8 (dynamic quantization): those of the file for onnx; with "
+        "--engines=onnxruntime, those of a second file beside the SavedModel.",
+    )
+    compute_type: str | None = option(
+        None,
+        "saved_model: data type of the matrix products. Default: float32.",
+        choices=("float32", "bfloat16"),
+    )
+    engines: Sequence[str] | None = option(
+        None,
+        "saved_model: engines besides TensorFlow that can run the network, from onnxruntime and "
+        "openvino. Their files are written beside the SavedModel; the server uses the first one.",
+    )
+    max_seq_length: int | None = option(
+        None,
+        "Maximum number of tokens in a text, pair or window. Default: as in the run, if there is "
+        "one.",
+    )
+    pair: bool | None = option(
+        None,
+        "classification: whether the input is a pair of texts, `text` and `text_pair`. Default: "
+        "as in the run.",
+    )
+    normalize: bool | None = option(
+        None,
+        "embedding: whether to normalize vectors to length 1. Default: as in modules.json.",
+    )
+    top_k: int | None = option(
+        None, "fill_mask: number of tokens returned for each [MASK]. Default: 5."
+    )
+    max_query_length: int | None = same_as(AnswerSettings, "max_query_length", default=None)
+    doc_stride: int | None = same_as(AnswerSettings, "doc_stride", default=None)
+    n_best_size: int | None = same_as(AnswerSettings, "n_best_size", default=None)
+    max_answer_length: int | None = same_as(AnswerSettings, "max_answer_length", default=None)
+    version_2_with_negative: bool | None = same_as(
+        AnswerSettings, "version_2_with_negative", default=None
+    )
+    null_score_diff_threshold: float | None = option(
+        None,
+        "Question answering: a question gets the empty answer if its null odds exceed this "
+        "threshold. Default: as found by the run.",
+    )

@@ -1,0 +1,84 @@
+"""Declares the settings of devices and training steps, without importing a backend."""
+
+from dataclasses import dataclass
+
+from keras_bert.options import MAX_BATCH_SIZE, WEEK, option
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a run: the arguments of `make_strategy`."""
+
+    distribution_strategy: str = option(
+        "default",
+        "default: one device; mirrored: several devices of this machine; multi_worker_mirrored: "
+        "several machines, described by TF_CONFIG; tpu: a TPU (not tested).",
+        choices=("default", "mirrored", "multi_worker_mirrored", "tpu"),
+    )
+    num_devices: int = option(0, "Number of devices used by `mirrored`; 0: all.", min=0)
+    worker_timeout: float = option(
+        300.0, "Seconds to wait for the other machines.", min=0, max=WEEK, may_change=True
+    )
+    model_parallel: int = option(
+        1, "JAX: number of devices that the vocabulary is split over.", min=1
+    )
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The data types of a run."""
+
+    mixed_precision: str = option(
+        "float32",
+        "Data type of the computation. Default: the fastest of the device.",
+        choices=("float32", "bfloat16", "float16"),
+    )
+    optimizer_state_dtype: str = option(
+        "float32", "Data type of the optimizer's moments.", choices=("float32", "bfloat16")
+    )
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """The length of a run and the settings of its steps.
+
+    Attributes:
+        max_grad_norm: the maximum global norm, to which larger gradients are clipped.
+        evaluate_steps: the number of steps between two evaluations, each followed by a checkpoint;
+            0 to evaluate at every checkpoint.
+        steps_per_loop: maximum number of steps that run without a return to Python.
+    """
+
+    num_train_steps: int = option(100_000, "Number of training steps.", min=1)
+    train_batch_size: int = option(
+        32,
+        "Number of examples per training step, on all devices together.",
+        min=1,
+        max=MAX_BATCH_SIZE,
+        argument="batch_size",
+    )
+    gradient_accumulation_steps: int = option(
+        1, "Number of micro-batches per training step.", min=1
+    )
+    batch_ramp_steps: int = option(
+        0,
+        "Number of steps over which the micro-batches per step grow from one to "
+        "--gradient_accumulation_steps; 0: no growth.",
+        min=0,
+    )
+    max_grad_norm: float = 1.0
+    jit_compile: bool = option(True, "Compile with XLA.", argument="jit_compile")
+    gradient_checkpointing: bool = option(
+        False, "Recompute activations in the backward pass, which saves memory and costs time."
+    )
+    log_steps: int = option(
+        100, "Number of steps between two log lines of metrics.", min=1, may_change=True
+    )
+    save_checkpoints_steps: int = option(
+        1000, "Number of steps between two checkpoints.", min=1, may_change=True
+    )
+    evaluate_steps: int = 0
+    keep_checkpoint_max: int = option(
+        3, "Number of latest checkpoints to keep.", min=1, may_change=True
+    )
+    steps_per_loop: int = 10
