@@ -23,7 +23,6 @@ from typing import Any
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools.build import build_dataset
 from data_tools.corpus import find_input_files
 from data_tools.jobs import dask_executor, default_num_workers
 from data_tools.settings import (
@@ -67,6 +66,8 @@ def create_pretraining_data(
             made with other settings or started with other package versions. Existing files stay
             unchanged.
     """
+    from data_tools.build import build_dataset  # It imports TensorFlow.
+
     check_not_input_folder(output_dir, map(str.strip, input_file.split(",")))
     if num_workers < 0:
         raise InputError(f"--num_workers={num_workers}: expected at least 0")

@@ -32,8 +32,7 @@ def write(folder, text):
 
 def phase_of(phase):
     settings, training = (
-        kind(**{name: phase.flags[name] for name in fields(kind)})
-        for kind in (PretrainingSettings, TrainingSettings)
+        from_values(kind, phase.flags) for kind in (PretrainingSettings, TrainingSettings)
     )
     return Phase(settings, training, data=phase.data)
 
