@@ -37,7 +37,7 @@ from data_tools.settings import Settings
 from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.files import locked
-from keras_bert.pretraining import records
+from keras_bert.pretraining import record_files
 from keras_bert.text.settings import TokenizerSettings, ids_of
 from keras_bert.text.unknown_words import is_many, log_unknown_words
 from keras_bert.text.vocabulary import load_vocab
@@ -133,15 +133,18 @@ def _find_finished(output_dir: str, request: Mapping[str, Any]) -> dict[str, Any
 
     Raises an `InputError` if the output folder holds another finished dataset.
     """
-    path = os.path.join(output_dir, records.MANIFEST)
+    path = os.path.join(output_dir, record_files.MANIFEST)
     if not os.path.exists(path):
         return None
     manifest = files.read_json(path)
-    if manifest.get("format") != records.FORMAT or manifest.get("version") != records.VERSION:
+    if (
+        manifest.get("format") != record_files.FORMAT
+        or manifest.get("version") != record_files.VERSION
+    ):
         raise InputError(
             f"{path}: has format {manifest.get('format')!r} and version "
             f"{manifest.get('version')!r}; expected a manifest of create-pretraining-data with "
-            f"version {records.VERSION}, or another --output_dir"
+            f"version {record_files.VERSION}, or another --output_dir"
         )
     _check_content(path, manifest, _MANIFEST_KEYS)
     _reject_other_settings(output_dir, "a finished dataset", manifest, request)
@@ -160,7 +163,7 @@ def _find_plan(output_dir: str, building: str, request: Mapping[str, Any]) -> di
         unlisted = [name for name in os.listdir(output_dir) if name.endswith(".tfrecord")]
         if unlisted:
             raise InputError(
-                f"--output_dir={output_dir}: holds {unlisted[0]} but no {records.MANIFEST}; "
+                f"--output_dir={output_dir}: holds {unlisted[0]} but no {record_files.MANIFEST}; "
                 "expected an empty folder or a dataset created by this program"
             )
         return None
@@ -488,7 +491,7 @@ def _finish(
                 f"{sizes.get(note['file'], 'no file')}; expected {note['bytes']} bytes; run the "
                 "same command again to create the shard again"
             )
-    files.write_json(os.path.join(output_dir, records.MANIFEST), manifest)
+    files.write_json(os.path.join(output_dir, record_files.MANIFEST), manifest)
     shutil.rmtree(building, ignore_errors=True)
     # ru_maxrss is in kilobytes, but in bytes on macOS.
     unit = 2**20 if sys.platform == "darwin" else 2**10
@@ -528,8 +531,8 @@ def _make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[st
         log_unknown_words(words, unknown, described[0])
     keys = ("file", "examples", "rows", "bytes", "sha256")
     return {
-        "format": records.FORMAT,
-        "version": records.VERSION,
+        "format": record_files.FORMAT,
+        "version": record_files.VERSION,
         **{key: plan[key] for key in _REQUEST_KEYS},
         "counts": counts,
         "shards": [{key: note[key] for key in keys} for note in notes],

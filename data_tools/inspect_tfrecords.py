@@ -24,7 +24,7 @@ from data_tools.lines import KINDS, OddInput
 from keras_bert.errors import InputError
 from keras_bert.files import sha256
 from keras_bert.options import option
-from keras_bert.pretraining.records import MANIFEST, RecordFiles, find_record_files
+from keras_bert.pretraining.record_files import MANIFEST, RecordFiles, find_record_files
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import start_tensorflow
 from keras_bert.text.normalization import normalize_character

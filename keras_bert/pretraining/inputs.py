@@ -15,7 +15,8 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.tokenizer_files import guess_lower_case
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.pretraining.records import MANIFEST, PretrainingData, check_same, find_records
+from keras_bert.pretraining.record_files import MANIFEST, check_same
+from keras_bert.pretraining.records import PretrainingData, find_records
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab, load_vocab

@@ -10,7 +10,7 @@ from data_tools.inspect_tfrecords import inspect, manifest_statistics, report, v
 from data_tools.settings import Settings
 from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.pretraining import records
+from keras_bert.pretraining import record_files
 from keras_bert.pretraining.records import find_records
 from keras_bert.text.vocabulary import load_vocab
 
@@ -85,21 +85,21 @@ def dataset(folder, rows=ROWS, odd=None, **settings):
         for index, part in enumerate((rows[:1], rows[1:] or rows))
     ]
     manifest = {
-        "format": records.FORMAT,
-        "version": records.VERSION,
+        "format": record_files.FORMAT,
+        "version": record_files.VERSION,
         "settings": Settings(max_seq_length=S, max_predictions_per_seq=P, **settings).to_dict(),
         "vocab": {"file": "vocab.txt", "sha256": files.sha256(folder / "vocab.txt")},
         "inputs": [{"file": "a.txt", "odd": odd or {}}],
         "counts": {"documents": 2, "sentences": 7},
         "shards": entries,
     }
-    files.write_json(folder / records.MANIFEST, manifest)
+    files.write_json(folder / record_files.MANIFEST, manifest)
     return folder
 
 
 def inspected(path, vocab_file=None, num_examples=9, max_examples=0):
     """Returns the statistics and the printed lines of the examples."""
-    verify(records.find_record_files(str(path), include_unlisted=True))
+    verify(record_files.find_record_files(str(path), include_unlisted=True))
     data = find_records(str(path))
     vocab_file = vocab_file or data.vocab_file
     vocab = load_vocab(vocab_file) if vocab_file else []
@@ -151,7 +151,7 @@ def test_examples_are_printed_as_text(tmp_path):
 def test_labels_are_printed_in_words(tmp_path, kind, words):
     folder = dataset(tmp_path, next_sentence=kind or "random")
     if kind is None:  # the records of another tool
-        (folder / records.MANIFEST).unlink()
+        (folder / record_files.MANIFEST).unlink()
     _, lines = inspected(folder, folder / "vocab.txt")
     titles = [line for line in lines if " record " in line]
     assert [title.rpartition(", ")[2] for title in titles] == [words[1], *[words[0]] * 3]
@@ -245,7 +245,7 @@ def test_max_examples_limits_the_rows_that_are_read(tmp_path):
     ids=str,
 )
 def test_manifest_with_invalid_counts_is_rejected(tmp_path, change):
-    manifest_file = dataset(tmp_path) / records.MANIFEST
+    manifest_file = dataset(tmp_path) / record_files.MANIFEST
     files.write_json(manifest_file, files.read_json(manifest_file) | change)
     with pytest.raises(InputError, match=r"manifest\.json: not a manifest of create_pre"):
         inspected(tmp_path)
@@ -272,7 +272,7 @@ def test_every_damaged_file_is_reported(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     lines = [line for line in lines if line.startswith(str(folder))]
     size = second.stat().st_size
-    manifest = files.read_json(folder / records.MANIFEST)
+    manifest = files.read_json(folder / record_files.MANIFEST)
     digest = manifest["shards"][0]["sha256"]
     assert lines == [
         f"{first}: found sha256 {files.sha256(first)}; expected {digest}",
@@ -304,7 +304,7 @@ def test_invalid_folders_are_rejected(tmp_path, content, match):
     if content:
         (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=match):
-        records.find_record_files(str(tmp_path))
+        record_files.find_record_files(str(tmp_path))
 
 
 def test_program_prints_text_or_json_and_rejects_damaged_files(tmp_path, run_program):

@@ -7,7 +7,7 @@ import pytest
 
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
-from keras_bert.options import options_of
+from keras_bert.options import from_values, options_of
 from keras_bert.pretraining.dry_run import data_command, estimate
 from keras_bert.pretraining.recipe import read_recipe
 from keras_bert.pretraining.run import Phase

@@ -9,14 +9,8 @@ from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.pretraining import records
 from keras_bert.pretraining.batches import RecordSource, training_batches
-from keras_bert.pretraining.records import (
-    FORMAT,
-    VERSION,
-    RecordFiles,
-    explain_record_errors,
-    find_record_files,
-    find_records,
-)
+from keras_bert.pretraining.record_files import FORMAT, VERSION, RecordFiles, find_record_files
+from keras_bert.pretraining.records import explain_record_errors, find_records
 
 # --- files ---
 

@@ -1,0 +1,145 @@
+"""Finds the record files of pre-training and reads their manifest; does not import TensorFlow."""
+
+import glob
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+from keras_bert.pretraining.settings import NEXT_SENTENCE
+from keras_bert.text.settings import TokenizerSettings
+
+FORMAT, VERSION = "keras_bert.pretraining", 2
+MANIFEST = "manifest.json"
+_NOT_RECORDS = (MANIFEST, "vocab.txt")
+# The entries of a manifest that readers of the records need: a type, a tuple of values, a list of
+# which all items have the same form, or the entries of an object.
+_SCHEMA = {
+    "format": (FORMAT,),
+    "version": (VERSION,),
+    "settings": {
+        "do_lower_case": bool,
+        "do_whole_word_mask": bool,
+        "ngram": int,
+        "next_sentence": NEXT_SENTENCE,
+        "dynamic": bool,
+        "pack": bool,
+        "max_predictions_per_seq": int,
+        "masked_lm_prob": float,
+    },
+    "vocab": {"file": str, "sha256": str},
+    "shards": [{"file": str, "rows": int, "bytes": int, "sha256": str}],
+    "inputs": [dict],
+    "counts": dict,
+}
+
+
+@dataclass(frozen=True)
+class RecordFiles:
+    """The record files of one folder, and the content of its manifest.json (None without one)."""
+
+    folder: str
+    names: list[str]
+    manifest: dict[str, Any] | None
+
+    def paths(self) -> list[str]:
+        """Returns the paths of the files."""
+        return [os.path.join(self.folder, name) for name in self.names]
+
+    def shards(self) -> dict[str, dict[str, Any]]:
+        """Returns {file name: its entry in the manifest, a dict}; empty without a manifest."""
+        return _shards(self.manifest)
+
+
+def find_record_files(
+    input_file: str, flag: str = "input_file", include_unlisted: bool = False
+) -> list[RecordFiles]:
+    """Finds the record files of comma-separated folders, files and globs, grouped by folder.
+
+    Error messages start with `flag`, the flag that provides the list. With `include_unlisted`, the
+    files that a folder's manifest lists are followed by all other record files in the folder.
+
+    Raises:
+        InputError: an entry matches no record file, or a manifest is invalid.
+    """
+    folders: dict[str, str] = {}  # several paths of one folder count as one
+    names: dict[str, dict[str, None]] = {}
+    manifests: dict[str, dict[str, Any] | None] = {}
+    # A file name may contain a comma; then the whole value is one file.
+    entries = [input_file] if os.path.exists(input_file) else input_file.split(",")
+    for entry in filter(None, (entry.strip() for entry in entries)):
+        # A file name may contain glob characters.
+        matches = [entry] if os.path.exists(entry) else sorted(glob.glob(entry))
+        num_files = 0
+        for match in matches:
+            folder = match if os.path.isdir(match) else os.path.dirname(match)
+            folder = folders.setdefault(os.path.realpath(folder), folder)
+            if folder not in manifests:
+                manifests[folder] = _read_manifest(os.path.join(folder, MANIFEST))
+            if of_match := _names_in(match, manifests[folder], include_unlisted):
+                names.setdefault(folder, {}).update(dict.fromkeys(of_match))
+                num_files += len(of_match)
+        if not num_files:
+            raise InputError(f"--{flag}: no record files match {entry!r}")
+    if not names:
+        raise InputError(
+            f"--{flag}={input_file!r}: contains no paths; expected folders, files or globs"
+        )
+    return [RecordFiles(folder, list(files), manifests[folder]) for folder, files in names.items()]
+
+
+def _names_in(match: str, manifest: dict[str, Any] | None, include_unlisted: bool) -> list[str]:
+    if not os.path.isdir(match):
+        name = os.path.basename(match)
+        return [] if name in _NOT_RECORDS else [name]
+    listed = [*_shards(manifest)]
+    if manifest and not include_unlisted:
+        return listed
+    present = sorted(os.path.basename(p) for p in glob.glob(f"{glob.escape(match)}/*.tfrecord*"))
+    return list(dict.fromkeys(listed + present))
+
+
+def _read_manifest(path: str) -> dict[str, Any] | None:
+    if not os.path.exists(path):
+        return None
+    manifest = read_json(path)
+    _check_schema(path, "", manifest, _SCHEMA)
+    TokenizerSettings.read(path, manifest["settings"])  # raises for invalid values
+    return manifest
+
+
+def _check_schema(path: str, name: str, value: Any, schema: Any) -> None:
+    """Raises an InputError unless the value has the form of the schema (see _SCHEMA)."""
+    if isinstance(schema, dict) and isinstance(value, dict):
+        for key, entry in schema.items():
+            _check_schema(path, f"{name}.{key}".strip("."), value.get(key), entry)
+    elif isinstance(schema, list) and isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_schema(path, f"{name}[{index}]", item, schema[0])
+    else:
+        if isinstance(schema, tuple):
+            fits, expected = value in schema, f"one of {', '.join(map(str, schema))}"
+        else:
+            kind = schema if isinstance(schema, type) else type(schema)
+            fits, expected = type(value) is schema, f"a value of type {kind.__name__}"
+        if not fits:
+            raise InputError(
+                f"{path}: not a manifest of create_pretraining_data: {name} is {value!r:.60}; "
+                f"expected {expected}"
+            )
+
+
+def _shards(manifest: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    return {shard["file"]: shard for shard in manifest["shards"]} if manifest else {}
+
+
+def check_same(name: str, values: Mapping[Any, Any], remedy: str = "") -> None:
+    """Raises an InputError unless all values of {file or flag: value} are equal."""
+    first = next(iter(values), None)
+    for where, value in values.items():
+        if value != values[first]:
+            raise InputError(
+                f"{where}: {name} is {value}; expected {values[first]}, as in {first}{remedy}"
+            )
