@@ -126,7 +126,7 @@ def test_the_program_checks_its_flags(source, tmp_path, run_program):
     done = run_program(program, str(source), str(tmp_path / "new"), keep_layers="")
     assert "--keep_layers=: expected integers, separated by commas" in done.stderr
     done = run_program(program, str(source), str(tmp_path / "new"), positions_by="tile")
-    assert "--positions_by=tile: has no effect without --max_position_embeddings" in done.stderr
+    assert "--positions_by: has no effect without --max_position_embeddings" in done.stderr
     done = run_program(
         program, str(source), str(tmp_path / "new"), keep_layers="3", max_position_embeddings=11
     )

@@ -74,9 +74,13 @@ def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
         (lambda p: TextClassifier.from_pretrained(p, labels=["a", "b"]), {}, "untrained weights"),
         (lambda p: classifier(p, ("b", "a")), {}, "has the labels b, a .* and the student a, b"),
         (lambda p: classifier(p, ("a", "b"), "multi_label"), {}, "multi_label_classification"),
-        (classifier, {"temperature": -1.0}, "temperature=-1.0: expected a number from 0.01"),
+        (classifier, {"temperature": -1.0}, "temperature=-1.0: expected a finite number from 0.01"),
         (classifier, {"temperature": "2"}, "temperature='2': expected a number"),
-        (classifier, {"distillation_weight": 2}, "distillation_weight=2: expected a number from 0"),
+        (
+            classifier,
+            {"distillation_weight": 2},
+            "distillation_weight=2: expected a finite number from 0",
+        ),
     ],
 )
 def test_invalid_teachers_and_options_are_rejected(pretrained, make, options, message):

@@ -46,7 +46,7 @@ def test_unused_settings_are_rejected(task: str, kind: str, name: str, value, ex
 
 def test_program_has_only_these_tasks_formats_and_flags(run_program):
     offered = run_program("export_model.py", "--help").stdout
-    assert f"--task: <|{'|'.join(TASKS)}>" in offered
-    assert f"--format: <{'|'.join(FORMATS)}>" in offered
+    assert f"(one of {', '.join(TASKS)})" in offered
+    assert f"(one of {', '.join(FORMATS)})" in offered
     names = re.findall(r"^  --(?:\[no\])?(\w+):", offered, re.MULTILINE)
     assert sorted(names) == sorted(field.name for field in fields(ExportSettings))

@@ -251,8 +251,11 @@ def test_teachers_that_do_not_match_are_rejected(
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"distillation_weight": 1.5}, "distillation_weight=1.5: expected a number from 0 to 1"),
-        ({"temperature": 0.0}, "temperature=0.0: expected a number from 0.01 to 50"),
+        (
+            {"distillation_weight": 1.5},
+            "distillation_weight=1.5: expected a finite number from 0 to 1",
+        ),
+        ({"temperature": 0.0}, "temperature=0.0: expected a finite number from 0.01 to 50"),
         ({"temperature": 1e3}, "temperature=1000.0: "),
     ],
 )

@@ -75,10 +75,10 @@ def test_missing_file_flag_is_named(files, flags, do, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_best_size": 0}, "n_best_size=0: expected at least 1"),
-        ({"max_answer_length": 0}, "max_answer_length=0: expected at least 1"),
-        ({"doc_stride": 0}, "doc_stride=0: expected at least 1"),
-        ({"max_query_length": 0}, "max_query_length=0: expected at least 1"),
+        ({"n_best_size": 0}, "n_best_size=0: expected a whole number of at least 1"),
+        ({"max_answer_length": 0}, "max_answer_length=0: expected a whole number of at least 1"),
+        ({"doc_stride": 0}, "doc_stride=0: expected a whole number of at least 1"),
+        ({"max_query_length": 0}, "max_query_length=0: expected a whole number of at least 1"),
         ({"max_seq_length": 67}, "max_seq_length=67: expected at least 68"),
         (
             {"version_2_with_negative": True, "null_score_diff_threshold": float("nan")},

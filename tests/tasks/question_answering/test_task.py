@@ -251,7 +251,7 @@ def test_models_that_cannot_answer_questions_are_rejected(make_model):
     [
         ({"max_seq_length": 65}, "max_seq_length=65: expected from 5 to the model's 64 positions"),
         ({"max_seq_length": 11}, "max_seq_length=11: expected at least 12"),
-        ({"n_best_size": 0}, "n_best_size=0: expected at least 1"),
+        ({"n_best_size": 0}, "n_best_size=0: expected a whole number of at least 1"),
         ({"null_score_diff_threshold": 1.0}, "threshold=1.0: needs version_2_with_negative"),
         ({"stride": 1}, "got unknown settings stride; expected any of max_seq_length"),
     ],
