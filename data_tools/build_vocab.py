@@ -92,8 +92,8 @@ def build_vocab(
         InputError: if the input is invalid, the vocabulary to extend has no [unusedN] tokens or a
             different casing, or `vocab_file` exists with other content.
     """
-    check(settings, as_flags=True)
     tokenizer, vocab_size = TokenizerSettings.of(settings), settings.vocab_size
+    check(settings, as_flags=True)
     user_tokens = [token.content for token in tokenizer.user_tokens]
     num_added = settings.num_new_words + len(user_tokens)
     existing: list[str] = []

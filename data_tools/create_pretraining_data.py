@@ -11,7 +11,7 @@ An interrupted run is resumed with the same command, which creates only the miss
 To use the workers of a Dask cluster (extra [dask]), with input and output in folders that all of
 them share:
 
-    keras-bert create-pretraining-data ... --executor=dask --dask_scheduler=tcp://HOST:8786
+    keras-bert create-pretraining-data ... --dask_scheduler=tcp://HOST:8786
 """
 
 import os

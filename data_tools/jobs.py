@@ -255,7 +255,7 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
     flag = f"--dask_scheduler={address}"
     if importlib.util.find_spec("distributed") is None:
         raise InputError(
-            "--executor=dask: Dask is not installed; expected the extra dask: "
+            "--dask_scheduler: Dask is not installed; expected the extra dask: "
             "pip install 'keras-bert-pipeline[dask]'"
         )
     from distributed import Client

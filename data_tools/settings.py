@@ -73,6 +73,7 @@ class Settings(Reading):
     max_input_chars_per_word: int = TokenizerSettings.max_input_chars_per_word
 
     def __post_init__(self) -> None:
+        tokenizer = self.tokenizer()
         super().__post_init__()  # It checks the options.
         if self.dupe_factor is None:
             object.__setattr__(self, "dupe_factor", 1 if self.dynamic else 10)
@@ -83,7 +84,6 @@ class Settings(Reading):
             if value > largest:
                 raise InputError(f"--{name}={value}: expected at most --{limit}={largest}")
         # The value of do_lower_case becomes None, so that equal settings compare equal.
-        tokenizer = self.tokenizer()
         object.__setattr__(self, "strip_accents", tokenizer.strip_accents)
         object.__setattr__(self, USER_TOKENS, tokenizer.user_tokens)
 

@@ -81,7 +81,7 @@ async def serve(
         raise InputError(f"cannot listen on the port: {error.strerror}") from None
     stop_requested = asyncio.Event()
     background = [
-        loop.create_task(_poll_versions(versions, settings.poll_s)),
+        loop.create_task(_poll_versions(versions, settings.file_system_poll_wait_seconds)),
         loop.create_task(metrics.observe_loop_lag()),
     ]
     ready(stop_requested.set)
@@ -116,7 +116,7 @@ def _connection_limit(requested: int) -> int:
         return requested
     logging.warning(
         "The server accepts %d connections at a time, because the process may open only %d "
-        "files (ulimit -n); --max_connections=%d has no effect",
+        "files (ulimit -n); with more, it accepts %d",
         free,
         files,
         requested,

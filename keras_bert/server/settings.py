@@ -17,7 +17,6 @@ class Settings:
         max_waiting_bytes: maximum total size in bytes of the bodies of all unanswered requests, and
             also of all answers that are not yet sent. A single larger answer is sent if it is the
             only one.
-        poll_s: seconds between two checks for new versions.
     """
 
     model_name: str = option("model", "Name of the model in the URLs, /v1/models/NAME.")
@@ -50,4 +49,6 @@ class Settings:
     drain_timeout_s: float = option(
         30.0, "Seconds to answer open requests after SIGTERM, before the server exits.", min=0
     )
-    poll_s: float = 1.0
+    file_system_poll_wait_seconds: float = option(
+        1.0, "Seconds between two checks for new versions in --export_dir.", min=0.001
+    )

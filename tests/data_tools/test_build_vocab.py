@@ -300,7 +300,11 @@ def test_program_accepts_the_flags_of_the_tokenizer(tmp_path, run_program):
             {"do_lower_case": False},
             r": uncased \(it contains 'the' and no capital letter\); .* or --do_lower_case",
         ),
-        (["[unused3]"], {"num_new_words": -1}, "--num_new_words=-1: expected at least 0"),
+        (
+            ["[unused3]"],
+            {"num_new_words": -1},
+            "--num_new_words=-1: expected a whole number of at least 0",
+        ),
     ],
 )
 def test_vocabulary_that_cannot_be_extended_is_rejected(tmp_path, tokens, changes, match):
@@ -368,9 +372,12 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
             "--input_file: no file matches 'nowhere'",
         ),
         ({"vocab_size": 5}, "--vocab_size=5: no room"),
-        ({"min_frequency": 0}, "--min_frequency=0: expected at least 1"),
-        ({"num_unused": -1}, "--num_unused=-1: expected at least 0"),
-        ({"pad_to_multiple_of": 0}, "--pad_to_multiple_of=0: expected at least 1"),
+        ({"min_frequency": 0}, "--min_frequency=0: expected a whole number of at least 1"),
+        ({"num_unused": -1}, "--num_unused=-1: expected a whole number of at least 0"),
+        (
+            {"pad_to_multiple_of": 0},
+            "--pad_to_multiple_of=0: expected a whole number of at least 1",
+        ),
         (
             {"vocab_file": "{}/a.txt/vocab.txt"},
             r"--vocab_file=.*a\.txt/vocab\.txt: cannot be written",

@@ -423,14 +423,9 @@ def test_program_reports_errors_in_one_line(run_program, files, tmp_path):
         ([*common, "--dupe_factor=many"], "dupe_factor"),
         ([*common, "--input_format=xml"], "input_format"),
         ([*common, "stray"], "expected flags only, got 'stray'"),
-        ([*common, "--executor=dask"], "--executor=dask: expected --dask_scheduler="),
         (
-            [*common, "--dask_scheduler=tcp://a:1"],
-            "with --executor=local: expected --executor=dask",
-        ),
-        (
-            [*common, "--executor=dask", "--dask_scheduler=tcp://a:1", "--num_workers=2"],
-            "--num_workers=2 with --executor=dask: expected 0",
+            [*common, "--dask_scheduler=tcp://a:1", "--num_workers=2"],
+            "--num_workers=2 with --dask_scheduler: expected 0",
         ),
         (common[1:], "input_file"),
     ):
