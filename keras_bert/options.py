@@ -11,6 +11,7 @@
 import csv
 import dataclasses
 import functools
+import numbers
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -80,7 +81,7 @@ class Option:
         """Returns a value as the option's type; raises ValueError with the expected values."""
         if value is None and self.default is None:
             return None
-        accepted = {float: (int, float), list: (list, tuple)}.get(self.kind, self.kind)
+        accepted = {float: numbers.Real, list: (list, tuple)}.get(self.kind, self.kind)
         is_valid = isinstance(value, accepted) and isinstance(value, bool) == (self.kind is bool)
         if is_valid and self.kind in (int, float):
             # Python's integers have no limit, but those of NumPy and TensorFlow do.

@@ -1,8 +1,6 @@
 """Trains the model of a task object: `fit`, with the loop, steps and objectives of the programs."""
 
 import contextlib
-import math
-import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -12,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.defaults import DEFAULTS
+from keras_bert.options import check, same_as
+from keras_bert.tasks.defaults import DEFAULTS, TrainingDefaults
 from keras_bert.tasks.examples import (
     BatchSettings,
     Examples,
@@ -30,14 +29,6 @@ from keras_bert.training.schedules import LinearWarmupDecay
 
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
-
-_NUMBERS = (
-    "learning_rate",
-    "warmup_proportion",
-    "weight_decay",
-    "distillation_weight",
-    "temperature",
-)
 
 
 class FitOptions(TypedDict, total=False):
@@ -89,38 +80,22 @@ class FitSettings:
         InputError: a value is out of range.
     """
 
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    warmup_proportion: float
-    weight_decay: float
-    seed: int
-    length_pool: int
+    epochs: int = same_as(
+        FineTuningSettings, "num_train_epochs", default=TrainingDefaults.epochs, min=1, above=None
+    )
+    batch_size: int = same_as(TrainingSettings, "train_batch_size")
+    learning_rate: float = same_as(FineTuningSettings, "learning_rate", min=None, above=0)
+    warmup_proportion: float = same_as(FineTuningSettings, "warmup_proportion")
+    weight_decay: float = same_as(FineTuningSettings, "weight_decay")
+    seed: int = same_as(FineTuningSettings, "random_seed")
+    length_pool: int = same_as(FineTuningSettings, "length_pool")
     verbose: str | int = "auto"
     jit_compile: bool | None = None
-    distillation_weight: float = Distillation.distillation_weight
-    temperature: float = Distillation.temperature
+    distillation_weight: float = same_as(Distillation, "distillation_weight")
+    temperature: float = same_as(Distillation, "temperature")
 
     def __post_init__(self):
-        for name in ("epochs", "batch_size", "length_pool"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name}={value!r}: expected a whole number of at least 1")
-        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
-            raise InputError(f"seed={self.seed!r}: expected a whole number from 0 to 2**32 - 1")
-        for name in _NUMBERS:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, numbers.Real):
-                raise InputError(f"{name}={value!r}: expected a number")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"learning_rate={self.learning_rate!r}: expected a number above 0")
-        if not 0 <= self.warmup_proportion < 1:
-            raise InputError(
-                f"warmup_proportion={self.warmup_proportion!r}: expected at least 0 and below 1"
-            )
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError(f"weight_decay={self.weight_decay!r}: expected at least 0")
-        _ = self.distillation  # Raises an error for invalid values.
+        check(self)
 
     @property
     def distillation(self) -> Distillation:

@@ -75,7 +75,7 @@ def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
         (lambda p: classifier(p, ("b", "a")), {}, "has the labels b, a .* and the student a, b"),
         (lambda p: classifier(p, ("a", "b"), "multi_label"), {}, "multi_label_classification"),
         (classifier, {"temperature": -1.0}, "temperature=-1.0: expected a finite number from 0.01"),
-        (classifier, {"temperature": "2"}, "temperature='2': expected a number"),
+        (classifier, {"temperature": "2"}, "temperature='2': expected a finite number"),
         (
             classifier,
             {"distillation_weight": 2},
