@@ -140,7 +140,7 @@ COMMANDS = {
         "keras_bert.programs.convert",
         ("bert", "out", "--keep_tokens=kept.txt"),
     ),
-    "plot": ("keras_bert.programs.plot", ("run", "--output=out.png")),
+    "plot": ("keras_bert.programs.plot", ("run", "--output_file=out.png")),
 }
 
 
@@ -189,14 +189,12 @@ def _write_documents(folder: Path, sentences: list[str]) -> None:
 
 def _write_spans(folder: Path) -> None:
     """Writes texts with spans as JSON lines and as Parquet."""
-    annotated = [("who is the king", [(7, 15, "PER")]), ("a good film", [(2, 6, "MISC")])]
-    (folder / "spans.jsonl").write_text(
-        "".join(json.dumps({"text": text, "label": spans}) + "\n" for text, spans in annotated)
-    )
+    annotated = [("who is the king", (7, 15, "PER")), ("a good film", (2, 6, "MISC"))]
     rows = [
-        {"text": text, "spans": [dict(zip(("start", "end", "label"), *spans, strict=True))]}
-        for text, spans in annotated
+        {"text": text, "entities": [dict(zip(("start", "end", "type"), span, strict=True))]}
+        for text, span in annotated
     ]
+    (folder / "spans.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     parquet.write_table(pa.Table.from_pylist(rows), folder / "spans.parquet")
 
 

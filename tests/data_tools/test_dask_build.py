@@ -95,7 +95,7 @@ def start_build(root):
     started = []
 
     def start(files: dict, address: str, settings: Settings = SETTINGS) -> subprocess.Popen:
-        flags = files | settings.to_dict() | {"executor": "dask", "dask_scheduler": address}
+        flags = files | settings.to_dict() | {"dask_scheduler": address}
         process = subprocess.Popen(
             [
                 sys.executable,
