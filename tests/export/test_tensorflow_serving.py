@@ -82,7 +82,7 @@ def answers(export, root, tmp_path_factory) -> dict[str, dict]:
     calls.append({"export_dir": calls[0]["export_dir"], "requests": wrong})
     (folder / "calls.json").write_text(json.dumps(calls))
     site_packages = Path(importlib.util.find_spec("tensorflow").origin).parent.parent
-    program = str(root / "tests" / "serving" / "c_api.py")
+    program = str(root / "tests" / "export" / "c_api.py")
     files = [str(folder / name) for name in ("calls.json", "answers.json")]
     process = subprocess.run(
         [sys.executable, program, str(site_packages), *files],

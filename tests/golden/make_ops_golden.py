@@ -19,7 +19,7 @@ TESTS = Path(__file__).resolve().parent.parent
 
 def main(site_packages: str) -> None:
     """Writes the golden file."""
-    c_api = runpy.run_path(str(TESTS / "serving" / "c_api.py"))
+    c_api = runpy.run_path(str(TESTS / "export" / "c_api.py"))
     ops = c_api["TensorFlow"](Path(site_packages)).op_list()
     (TESTS / "golden" / "ops_2_18.binpb.gz").write_bytes(gzip.compress(ops, mtime=0))
 
