@@ -100,7 +100,7 @@ def wait(*arguments):
     except KeyboardInterrupt:
         raise ValueError("replaced")
 class Slow:
-    def __reversed__(self):
+    def __iter__(self):
         wait()
 def main(flags, arguments):
     if {at_exit}:

@@ -37,9 +37,11 @@ def define_flags(
         omit: the names of options that the program does not have.
     """
     values, defaults = FlagValues(), defaults or {}
-    for name, option in {
-        name: option for group in reversed(settings) for name, option in options_of(group).items()
-    }.items():
+    options: dict[str, Option] = {}
+    for group in settings:
+        for name, option in options_of(group).items():
+            options.setdefault(name, option)
+    for name, option in options.items():
         if name in omit:
             continue
         option = replace(option, default=defaults.get(name, option.default))
