@@ -1,4 +1,4 @@
-"""Arranges examples in rows, before masking: packed if several may share a row, then laid out.
+"""Packs examples into rows if several may share a row, and lays the rows out before masking.
 
 row: [CLS] part [SEP] part [SEP] ... padding; in a packed row, several examples before padding
 """

@@ -141,7 +141,7 @@ class AttendingLayer(ConfiguredLayer):
 
     Args:
         config: a `BertConfig` or its dict.
-        dropout_site: the number of the layer's first dropout site (dropout.py).
+        dropout_site: the number of the layer's first dropout site.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class ResidualOutput(ConfiguredLayer):
     """Computes the output of a sublayer, LN(x + dropout(dense(y))), from its input x.
 
     y is the result of the sublayer's attention heads or of its intermediate layer. `dropout_site`
-    is the number of this layer's dropout site (dropout.py).
+    is the number of this layer's dropout site.
     """
 
     def __init__(

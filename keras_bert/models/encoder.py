@@ -236,7 +236,7 @@ class BertEncoder(BertNetwork):
 
     @property
     def next_dropout_site(self) -> int:
-        """The first dropout site number that the encoder does not use (layers/dropout.py)."""
+        """The first dropout site number that the encoder does not use."""
         return 1 + len(self.blocks) * TransformerBlock.DROPOUT_SITES
 
     def build(self, input_shape: Any = None) -> None:

@@ -224,7 +224,7 @@ def drop(inputs: Any, key: Any, rate: float) -> Any:
 class Dropout(keras.layers.Layer):
     """Dropout with a separate seed for each example.
 
-    Layers that apply dropout in a chain (chain.py) do not call this layer. They pass its `rate` and
+    Layers that apply dropout in a chain do not call this layer. They pass its `rate` and
     the result of `key` to the chain, so that a compiler can fuse dropout with other operations.
 
     Args:
@@ -256,7 +256,7 @@ class Dropout(keras.layers.Layer):
 
 
 class BiasAndNorm(NamedTuple):
-    """The vectors [H] that a chain (chain.py) applies after a matrix product.
+    """The vectors [H] that a chain applies after a matrix product.
 
     `bias` is None if the product contains it; `gamma` and `beta` are the weights of a LayerNorm.
     """
@@ -278,7 +278,7 @@ class LayerNorm(keras.layers.Layer):
     """Normalizes each vector to mean 0 and variance 1, then applies `gamma` and `beta`.
 
     The layers of this package do not call this layer. They pass its `gamma`, `beta` and `epsilon`
-    to a chain (chain.py), so that a compiler can fuse the normalization with other operations.
+    to a chain, so that a compiler can fuse the normalization with other operations.
 
     Args:
         epsilon: added to the variance; BERT uses 1e-12.
@@ -379,7 +379,7 @@ def sum_norm(
 class BertEmbeddings(ConfiguredLayer):
     """Adds the three embeddings of each token, and applies LayerNorm and dropout.
 
-    `dropout_site` is the number of the layer's dropout site (dropout.py).
+    `dropout_site` is the number of the layer's dropout site.
     """
 
     def __init__(

@@ -2,6 +2,7 @@
 
 recipe.py      TOML -> flags of each phase
 settings.py    the settings of a phase
+records.py     record_files.py (files, manifest) -> format, shape -> parsed records
 inputs.py      settings -> checked records, vocabulary, config, checkpoint, tokenizer settings
 batches.py     records -> batches, a function of (seed, step); masking.py draws dynamic masks
 objective.py   batch -> losses and accuracies

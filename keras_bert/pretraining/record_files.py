@@ -1,4 +1,4 @@
-"""Finds the record files of pre-training and reads their manifest; does not import TensorFlow."""
+"""Finds the record files of pre-training and reads their manifest, without TensorFlow."""
 
 import glob
 import os
