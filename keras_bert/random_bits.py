@@ -47,6 +47,15 @@ def site_key(seed: Any, site: int) -> Any:
     return mix(mix(seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))
 
 
+def random_words(key: Any, count: Any) -> Any:
+    """Returns 32 random bits for each key and word, int32, in the broadcast shape of the two.
+
+    `key` is int32 from `site_key`, and `count` int32, the index of a word within a row.
+    """
+    x = ops.bitwise_xor(mix(count + _int32(_GOLDEN)), key) * _MULTIPLIER_1
+    return ops.bitwise_xor(x, ops.bitwise_right_shift(x, 15)) * _MULTIPLIER_2
+
+
 def random_bits(key: Any, size: Any, *, keep_positions: bool = True) -> Any:
     """Returns uniform int16 values [B, size] that depend only on the key and the position.
 
@@ -62,9 +71,7 @@ def random_bits(key: Any, size: Any, *, keep_positions: bool = True) -> Any:
     # rarely map them to the same word. Only two multiplications per word remain for each row.
     words = (size + 1) // 2
     count = ops.arange(words, dtype="int32") if keep_positions else _count(words, key)
-    position = mix(count + _int32(_GOLDEN))
-    x = ops.bitwise_xor(position[None, :], key[:, None]) * _MULTIPLIER_1
-    x = ops.bitwise_xor(x, ops.bitwise_right_shift(x, 15)) * _MULTIPLIER_2
+    x = random_words(key[:, None], count[None, :])
     bits = ops.reshape(ops.view(x[:, :, None], "int16"), (-1, 2 * words))
     is_even = isinstance(size, int) and size % 2 == 0
     return bits if is_even else bits[:, :size]

@@ -34,6 +34,7 @@ from keras_bert.errors import InputError
 from keras_bert.models.attention import attend_with
 from keras_bert.models.layers import compile_chains_with, recompute_with, take_rows_with
 from keras_bert.startup import start_tensorflow
+from keras_bert.training.jax_kernels import kernel_of
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import clip_scale, global_norm
 
@@ -255,9 +256,7 @@ def make_train_steps(
         with (
             keras.StatelessScope(mapping),
             fused_attention(model, batch),
-            compile_chains_with(_recomputed_chain)
-            if recomputes_chains()
-            else contextlib.nullcontext(),
+            fused_chains(sharding),
             sorted_gradients(sharding),
             recompute or contextlib.nullcontext(),
         ):
@@ -358,6 +357,30 @@ def _recomputed(layer: keras.layers.Layer) -> Callable[..., jax.Array]:
 def recomputes_chains() -> bool:
     """Returns whether chains run again in the backward pass, which costs CPUs a fifth more time."""
     return jax.devices()[0].platform != "cpu"
+
+
+def fused_chains(sharding: Any) -> contextlib.AbstractContextManager:
+    """Returns a context in which chains keep only their inputs, which the backward pass needs.
+
+    NVIDIA GPUs run the kernels of jax_kernels.py where there is one. `sharding` is that of a
+    variable.
+    """
+    if not recomputes_chains():
+        return contextlib.nullcontext()
+    has_kernels = _runs_kernels(jax.devices()[0])
+    mesh = getattr(sharding, "mesh", None)
+
+    def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
+        kernel = kernel_of(function, mesh) if has_kernels else None
+        return kernel or _recomputed_chain(function)
+
+    return compile_chains_with(compile_chain)
+
+
+def _runs_kernels(device: jax.Device) -> bool:
+    """Returns whether the kernels of jax_kernels.py run on the device."""
+    capability = _compute_capability(device) if device.platform == "gpu" else None
+    return capability is not None and capability >= (8, 0)
 
 
 def _recomputed_chain(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ case; `jax/`, the checkpoint as JAX read it; `facts.json`.
 import json
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,10 +29,17 @@ from keras_bert.checkpoints.hugging_face import open_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.models.attention import SelfAttention, attend_with
+from keras_bert.models.attention import (
+    SelfAttention,
+    attend_with,
+    biased_activation,
+    residual_norm,
+)
+from keras_bert.models.layers import BiasAndNorm, gelu_erf
 from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.training import jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
+from keras_bert.training.jax_kernels import kernel_of
 from keras_bert.training.jax_step import JaxDevices, attend, make_train_steps
 from keras_bert.training.objective import TrainingSettings, TrainState, concatenate
 from keras_bert.training.optimizers import AdamWeightDecay
@@ -160,6 +168,29 @@ def fused_difference(batch: dict[str, np.ndarray], causal: bool = False) -> floa
     return float(abs(fused - plain).max())
 
 
+def kernel_difference(chain: Callable, devices: JaxDevices, dtype: str) -> float:
+    """Returns the largest relative difference of a kernel's results and gradients to a chain's."""
+    random = np.random.default_rng(0)
+    batch = {name: random.normal(size=(4, 8, 192)) for name in ("product", "x", "upstream")}
+    placed = devices.place({name: value.astype(np.float32) for name, value in batch.items()})
+    product, x, upstream = (value.astype(dtype) for value in placed.values())
+    weights = BiasAndNorm(*random.normal(size=(3, 192)).astype(np.float32))
+    key = devices.place({"key": np.arange(4, dtype=np.int32)})["key"]
+
+    def results(function: Callable) -> list[np.ndarray]:
+        if chain is residual_norm:
+            settings = {"drop_key": key, "rate": 0.1, "epsilon": 1e-12}
+            inputs = product, x, weights
+        else:
+            settings, inputs = {"activation": gelu_erf}, (product, weights.bias)
+        output, pull = jax.vjp(lambda *inputs: function(*inputs, **settings), *inputs)
+        return [np.asarray(each, np.float32) for each in [output, *jax.tree.leaves(pull(upstream))]]
+
+    kernel = kernel_of(chain.__wrapped__, getattr(product.sharding, "mesh", None), interpret=True)
+    pairs = zip(results(chain.__wrapped__), results(kernel), strict=True)
+    return max(float(np.linalg.norm(a - b) / np.linalg.norm(a)) for a, b in pairs)
+
+
 def error_for_an_odd_vocabulary(folder: Path) -> str:
     """Returns the error message for a vocabulary that cannot be split over two devices."""
     config = replace(open_model_directory(folder / "model").config, vocab_size=51)
@@ -206,6 +237,17 @@ def main(folder: Path) -> None:
         "an_example_a_row": fused_difference(batches[0]),
         "packed": fused_difference(packed(batches[0])),
         "causal": fused_difference(batches[0], causal=True),
+    }
+    facts["kernel_difference"] = {
+        f"{chain.__name__}, {dtype}, {len(names)} devices": kernel_difference(
+            chain, JaxDevices(names), dtype
+        )
+        for chain in (residual_norm, biased_activation)
+        for names, dtype in (
+            (DEVICES[:1], "float32"),
+            (DEVICES[:1], "bfloat16"),
+            (DEVICES, "float32"),
+        )
     }
     twice = {name: np.concatenate([value] * 2) for name, value in batches[0].items()}
     cases = {"once": batches[0], "twice": twice, "packed": packed(batches[0])}

@@ -194,6 +194,12 @@ def test_fused_attention_equals_plain_attention(facts, kind):
     assert facts["fused_difference"][kind] < 1e-5
 
 
+def test_kernels_for_gpus_equal_the_chains(facts):
+    # In bfloat16, a rounding of the last bit may differ.
+    for case, difference in facts["kernel_difference"].items():
+        assert difference < (1e-3 if "bfloat16" in case else 1e-6), case
+
+
 def test_vocabulary_size_that_is_not_divisible_is_rejected(facts):
     expected = "--model_parallel=2: expected a divisor of the vocabulary size, which is 51"
     assert facts["odd_vocabulary"] == expected

@@ -1,0 +1,332 @@
+"""Kernels for NVIDIA GPUs that replace chains of element-wise operations (Pallas, Triton).
+
+XLA splits a chain with dropout and LayerNorm into several kernels, which exchange float32 values
+through memory. These kernels read the inputs of a chain once, and write its result once. The
+backward pass reads the inputs again, and computes everything else again, dropout included.
+
+residual_norm      LN(x + dropout(product + bias))
+biased_activation  act(product + bias); XLA computes the forward pass
+
+Shapes: B rows, S tokens, H values of a token (hidden or intermediate size), T = B · S tokens; a
+tile is float32 [R, C], C of the values of R tokens.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import keras
+from jax import numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jax.sharding import PartitionSpec
+
+from keras_bert.models.attention import biased_activation, residual_norm
+from keras_bert.models.layers import BiasAndNorm, gelu_erf
+from keras_bert.random_bits import random_words
+
+_TOKENS = 4  # R: one token for each warp of a program
+_WARPS = 4
+_NARROWEST, _WIDEST = 64, 1024  # C
+_PROGRAMS = 512  # at least; about four for each of the 132 processors of an H100
+
+Tiles = Sequence[jax.Array]  # all the values of R tokens that a program computes
+
+
+def kernel_of(
+    function: Callable[..., Any], mesh: Any = None, *, interpret: bool = False
+) -> Callable[..., jax.Array] | None:
+    """Returns the kernel that replaces the function of a chain; None if there is none.
+
+    With a `mesh` of several devices, each device computes its own rows. `interpret` runs the
+    kernel on any device, slowly.
+    """
+    kernels = {
+        residual_norm.__wrapped__: _residual_norm,
+        biased_activation.__wrapped__: _biased_activation,
+    }
+    kernel = kernels.get(function)
+    return kernel and functools.partial(kernel, mesh=mesh, interpret=interpret)
+
+
+# --- chains ---
+
+
+def _residual_norm(
+    product: jax.Array,
+    x: jax.Array,
+    weights: BiasAndNorm,
+    drop_key: jax.Array | None,
+    *,
+    rate: float,
+    epsilon: float,
+    mesh: Any,
+    interpret: bool,
+) -> jax.Array:
+    size = product.shape[-1]
+    if weights.bias is None or not _has_tiles(product):
+        return residual_norm.__wrapped__(product, x, weights, drop_key, rate=rate, epsilon=epsilon)
+
+    def mean(tiles: Tiles) -> jax.Array:
+        return jnp.sum(sum(tiles), axis=1, keepdims=True) / size
+
+    def standardize(product: Tiles, x: Tiles, bias: Tiles, kept: Tiles) -> tuple[Tiles, jax.Array]:
+        """Returns (y - mean) / deviation of the residuals y, and 1 / deviation."""
+        y = [x + (p + b) * k for p, x, b, k in zip(product, x, bias, kept, strict=True)]
+        center = mean(y)
+        y = [tile - center for tile in y]
+        scale = jax.lax.rsqrt(mean([tile * tile for tile in y]) + epsilon)
+        return [tile * scale for tile in y], scale
+
+    def compute(kept: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]) -> tuple[list, list]:
+        bias, gamma, beta = weights
+        y, _ = standardize(*rows, bias, kept)
+        return [[tile * g + b for tile, g, b in zip(y, gamma, beta, strict=True)]], []
+
+    def differentiate(
+        kept: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
+    ) -> tuple[list, list]:
+        *rows, upstream = rows
+        bias, gamma, _ = weights
+        y, scale = standardize(*rows, bias, kept)
+        inner = [tile * g for tile, g in zip(upstream, gamma, strict=True)]
+        center = mean(inner)
+        slope = mean([tile * each for tile, each in zip(inner, y, strict=True)])
+        to_x = [(tile - center - each * slope) * scale for tile, each in zip(inner, y, strict=True)]
+        to_product = [tile * factor for tile, factor in zip(to_x, kept, strict=True)]
+        to_gamma = [tile * each for tile, each in zip(upstream, y, strict=True)]
+        return [to_product, to_x], [to_product, to_gamma, upstream]
+
+    settings = {
+        "rate": 0.0 if drop_key is None else rate,
+        "columns": size,
+        "interpret": interpret,
+    }
+    keys = jnp.zeros(len(product), "int32") if drop_key is None else drop_key
+
+    @jax.custom_vjp
+    def chain(rows: tuple, weights: tuple, keys: jax.Array) -> jax.Array:
+        return _run(compute, rows, weights, keys, [x.dtype], 0, **settings)[0][0]
+
+    def backward(inputs: tuple, upstream: jax.Array) -> tuple:
+        rows, weights, keys = inputs
+        dtypes = [each.dtype for each in rows]
+        return *_run(differentiate, (*rows, upstream), weights, keys, dtypes, 3, **settings), None
+
+    chain.defvjp(lambda *inputs: (chain(*inputs), inputs), backward)
+    return _on_each_device(chain, mesh)((product, x), tuple(weights), keys)
+
+
+def _biased_activation(
+    product: jax.Array,
+    bias: jax.Array | None,
+    *,
+    activation: Callable[[Any], Any],
+    mesh: Any,
+    interpret: bool,
+) -> jax.Array:
+    forward = functools.partial(biased_activation.__wrapped__, activation=activation)
+    if bias is None or not _has_tiles(product):
+        return forward(product, bias)
+    activation = _gelu if activation is gelu_erf else activation
+
+    def differentiate(
+        _: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
+    ) -> tuple[list, list]:
+        (product, upstream), (bias,) = rows, weights
+        to_product = []
+        for tile, offset, gradient in zip(product, bias, upstream, strict=True):
+            _, pull = jax.vjp(activation, tile + offset)
+            to_product += pull(gradient)
+        return [to_product], [to_product]
+
+    settings = {"rate": 0.0, "columns": min(_width(product), 512), "interpret": interpret}
+
+    @jax.custom_vjp
+    def chain(rows: tuple, weights: tuple, keys: jax.Array) -> jax.Array:
+        return forward(*rows, *weights)
+
+    def backward(inputs: tuple, upstream: jax.Array) -> tuple:
+        (product,), weights, keys = inputs
+        rows = (product, upstream)
+        return *_run(differentiate, rows, weights, keys, [product.dtype], 1, **settings), None
+
+    chain.defvjp(lambda *inputs: (chain(*inputs), inputs), backward)
+    keys = jnp.zeros(len(product), "int32")
+    return _on_each_device(chain, mesh)((product,), (bias,), keys)
+
+
+@jax.custom_jvp
+def _gelu(x: jax.Array) -> jax.Array:
+    """Computes GELU in a kernel; Triton has no erf."""
+    return x * _normal(x)[0]
+
+
+@_gelu.defjvp
+def _gelu_jvp(primals: tuple, tangents: tuple) -> tuple:
+    (x,), (tangent,) = primals, tangents
+    probability, density = _normal(x)
+    return x * probability, tangent * (probability + x * density)
+
+
+def _normal(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the normal distribution Φ(x), with an error below 1e-7, and its density φ(x)."""
+    exponential = jnp.exp(-0.5 * x * x)
+    # Abramowitz and Stegun 1964, formula 7.1.26, for 1 - erf(|x| / √2).
+    t = 1.0 / (1.0 + 0.3275911 * math.sqrt(0.5) * jnp.abs(x))
+    tail = jnp.zeros_like(x)
+    for coefficient in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        tail = (tail + coefficient) * t
+    tail *= 0.5 * exponential
+    return jnp.where(x < 0.0, tail, 1.0 - tail), exponential * (1.0 / math.sqrt(2.0 * math.pi))
+
+
+def _on_each_device(chain: Callable[..., jax.Array], mesh: Any) -> Callable[..., jax.Array]:
+    """Makes each device of a mesh compute its rows; XLA cannot divide a kernel."""
+
+    def call(rows: tuple, weights: tuple, keys: jax.Array) -> jax.Array:
+        arrays = jax.tree.map(keras.ops.convert_to_tensor, (rows, weights, keys))
+        if mesh is None:
+            return chain(*arrays)
+        examples = PartitionSpec("batch")
+        return jax.shard_map(
+            chain,
+            mesh=mesh,
+            in_specs=(examples, PartitionSpec(), examples),
+            out_specs=examples,
+            check_vma=False,
+        )(*arrays)
+
+    return call
+
+
+# --- kernels ---
+
+
+def _run(
+    compute: Callable[..., tuple[list[Tiles], list[Tiles]]],
+    rows: tuple[jax.Array, ...],
+    weights: tuple[jax.Array, ...],
+    keys: jax.Array,
+    dtypes: Sequence[Any],
+    num_sums: int,
+    *,
+    rate: float,
+    columns: int,
+    interpret: bool,
+) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+    """Computes all tokens with one kernel.
+
+    Args:
+        compute: a function of the factors of dropout for R tokens, their tiles of each of `rows`,
+            and the tiles of each of `weights`. It returns the tiles of each result and of each sum.
+        rows: [B, S, H] each.
+        weights: float32 [H] each.
+        keys: [B] int32, the keys of dropout.
+        dtypes: the dtypes of the results.
+        num_sums: the number of sums over all tokens.
+        rate: the dropout rate.
+        columns: the number of values of a token that a program computes.
+        interpret: whether to interpret the kernel.
+
+    Returns:
+        The results [B, S, H], and the sums, float32 [H].
+    """
+    batch, length, size = rows[0].shape
+    tokens, group = batch * length, _TOKENS  # `group` is the number of tokens of a program.
+    while length % (2 * group) == 0 and tokens * size >= 2 * group * columns * _PROGRAMS:
+        group *= 2
+
+    def kernel(*refs: Any) -> None:
+        refs = list(refs)
+        row_refs, weight_refs = refs[: len(rows)], refs[len(rows) : len(rows) + len(weights)]
+        keys_ref, *output_refs = refs[len(rows) + len(weights) :]
+        program = pl.program_id(0)
+        token = program * group % length
+        key = keys_ref[program * group // length]
+        vectors = [_read(ref, slice(None)) for ref in weight_refs]
+        starts = range(0, columns, vectors[0][0].shape[1])
+
+        def add_tile(index: Any, sums: list[Tiles]) -> list[Tiles]:
+            place = pl.ds(index * _TOKENS, _TOKENS)
+            first = (token + index * _TOKENS) * size
+            kept = [
+                _factors(key, first + start, size, vectors[0][0].shape[1], rate) for start in starts
+            ]
+            results, more = compute(kept, [_read(ref, place) for ref in row_refs], vectors)
+            for ref, tiles in zip(output_refs, results, strict=False):
+                _write(ref, place, tiles)
+            return jax.tree.map(jnp.add, sums, more)
+
+        zeros = jnp.zeros((_TOKENS, vectors[0][0].shape[1]), "float32")
+        sums = [[zeros] * len(starts) for _ in range(num_sums)]
+        sums = jax.lax.fori_loop(0, group // _TOKENS, add_tile, sums)
+        for index, tiles in enumerate(sums):
+            tiles = [jnp.sum(tile, axis=0, keepdims=True) for tile in tiles]
+            _write(output_refs[-1], pl.ds(index, 1), tiles)
+
+    tile = pl.BlockSpec((group, columns), lambda i, j: (i, j))
+    vector = pl.BlockSpec((1, columns), lambda i, j: (0, j))
+    sums = pl.BlockSpec((None, num_sums, columns), lambda i, j: (i, 0, j))
+    like = jax.ShapeDtypeStruct
+    shapes = [like((tokens, size), dtype) for dtype in dtypes]
+    if num_sums:
+        shapes.append(like((tokens // group, num_sums, size), "float32"))
+    outputs = pl.pallas_call(
+        kernel,
+        grid=(tokens // group, size // columns),
+        in_specs=[tile] * len(rows)
+        + [vector] * len(weights)
+        + [pl.BlockSpec(keys.shape, lambda i, j: (0,))],
+        out_specs=[tile] * len(dtypes) + [sums] * bool(num_sums),
+        out_shape=shapes,
+        compiler_params=triton.CompilerParams(num_warps=_WARPS),
+        interpret=interpret,
+        name=compute.__qualname__.split(".")[0].strip("_"),
+    )(*(each.reshape(tokens, size) for each in rows), *(each[None] for each in weights), keys)
+    results = tuple(each.reshape(batch, length, size) for each in outputs[: len(dtypes)])
+    return results, tuple(jnp.sum(outputs[-1], axis=0)) if num_sums else ()
+
+
+def _width(x: jax.Array) -> int:
+    """Returns C for tokens [..., H]; the sizes of Triton's tiles are powers of two."""
+    return min(x.shape[-1] & -x.shape[-1], _WIDEST)
+
+
+def _has_tiles(x: jax.Array) -> bool:
+    """Returns whether the tokens can be divided into tiles."""
+    return x.shape[1] % _TOKENS == 0 and _width(x) >= _NARROWEST
+
+
+def _read(ref: Any, tokens: Any) -> Tiles:
+    """Reads tokens as tiles."""
+    width = _width(ref)
+    starts = range(0, ref.shape[-1], width)
+    return [ref[tokens, pl.ds(start, width)].astype("float32") for start in starts]
+
+
+def _write(ref: Any, tokens: Any, tiles: Tiles) -> None:
+    """Writes tiles in the dtype of the array."""
+    for index, tile in enumerate(tiles):
+        width = tile.shape[1]
+        ref[tokens, pl.ds(index * width, width)] = tile.astype(ref.dtype)
+
+
+def _factors(key: Any, first: Any, size: int, width: int, rate: float) -> Any:
+    """Returns the factors of dropout for a tile (see `drop` in layers.py).
+
+    `first` is the index of the tile's first value in its row, and `size` the distance of tokens.
+    """
+    if rate == 0.0:
+        return 1.0
+    dropped = round(rate * 2**16)
+    least = (dropped - 2**15) << 16
+    shape = (_TOKENS, width)
+    token = jax.lax.broadcasted_iota("int32", shape, 0) * size
+    value = first + token + jax.lax.broadcasted_iota("int32", shape, 1)
+    words = random_words(key, value >> 1)
+    # A word has the bits of two values: the lower 16 are those of the first one.
+    kept = jnp.where(value & 1, words, words << 16) >= least
+    return jnp.where(kept, 1.0 / (1.0 - dropped / 2**16), 0.0)
