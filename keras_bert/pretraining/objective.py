@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from keras_bert.models.encoder import select_inputs
-from keras_bert.models.layers import chain
+from keras_bert.models.heads import prediction_sums
 from keras_bert.training.objective import Batch, Objective
 
 
@@ -71,7 +71,7 @@ def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
         for name in predictions:
             prediction = PREDICTIONS[name]
             logits, labels = outputs[prediction.logits], batch[prediction.labels]
-            score = _score(logits, labels, label_weights(batch, name))
+            score = prediction_sums(logits, labels, label_weights(batch, name))
             sums[f"{name}_loss"], sums[f"{name}_accuracy"] = score[0], score[1]
         return sums
 
@@ -92,15 +92,3 @@ def label_weights(batch: Batch, prediction: str) -> Any:
     # An unpacked row has one next-sentence label, which has the weight of the row.
     name = PREDICTIONS[prediction].weights
     return batch[name if name in batch else "example_weights"]
-
-
-@chain
-def _score(logits: Any, labels: Any, weights: Any) -> Any:
-    """Returns the weighted sums of negative log-likelihoods and of correct predictions, [2]."""
-    nll = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    # The first maximum, as with argmax; XLA's argmax takes nearly twice as long.
-    largest = ops.max(logits, -1, keepdims=True)
-    vocab_size = logits.shape[-1]
-    first = ops.min(ops.where(logits == largest, ops.arange(vocab_size), vocab_size), -1)
-    hits = ops.cast(first == labels, "float32")
-    return ops.stack([ops.sum(weights * nll), ops.sum(weights * hits)])

@@ -6,6 +6,8 @@ backward pass reads the inputs again, and computes everything else again, dropou
 
 residual_norm      LN(x + dropout(product + bias))
 biased_activation  act(product + bias); XLA computes the forward pass
+biased_logits      product + bias, and its prediction_sums; XLA computes both passes, but from the
+                   16-bit product instead of float32 logits
 
 Shapes: B rows, S tokens, H values of a token (hidden or intermediate size), T = B · S tokens; a
 tile is float32 [R, C], C of the values of R tokens.
@@ -24,6 +26,7 @@ from jax.experimental.pallas import triton
 from jax.sharding import PartitionSpec
 
 from keras_bert.models.attention import biased_activation, residual_norm
+from keras_bert.models.heads import biased_logits, prediction_sums
 from keras_bert.models.layers import BiasAndNorm, gelu_erf
 from keras_bert.random_bits import random_words
 
@@ -37,15 +40,18 @@ Tiles = Sequence[jax.Array]  # all the values of R tokens that a program compute
 
 def kernel_of(
     function: Callable[..., Any], mesh: Any = None, *, interpret: bool = False
-) -> Callable[..., jax.Array] | None:
+) -> Callable[..., jax.Array | None] | None:
     """Returns the kernel that replaces the function of a chain; None if there is none.
 
-    With a `mesh` of several devices, each device computes its own rows. `interpret` runs the
-    kernel on any device, slowly.
+    The kernel takes the arguments of the chain, and returns None if it does not support them. With
+    a `mesh` of several devices, each device computes its own rows. `interpret` runs the kernel on
+    any device, slowly.
     """
     kernels = {
         residual_norm.__wrapped__: _residual_norm,
         biased_activation.__wrapped__: _biased_activation,
+        biased_logits.__wrapped__: _biased_logits,
+        prediction_sums.__wrapped__: _prediction_sums,
     }
     kernel = kernels.get(function)
     return kernel and functools.partial(kernel, mesh=mesh, interpret=interpret)
@@ -64,10 +70,10 @@ def _residual_norm(
     epsilon: float,
     mesh: Any,
     interpret: bool,
-) -> jax.Array:
+) -> jax.Array | None:
     size = product.shape[-1]
     if weights.bias is None or not _has_tiles(product):
-        return residual_norm.__wrapped__(product, x, weights, drop_key, rate=rate, epsilon=epsilon)
+        return None
 
     def mean(tiles: Tiles) -> jax.Array:
         return jnp.sum(sum(tiles), axis=1, keepdims=True) / size
@@ -126,10 +132,10 @@ def _biased_activation(
     activation: Callable[[Any], Any],
     mesh: Any,
     interpret: bool,
-) -> jax.Array:
-    forward = functools.partial(biased_activation.__wrapped__, activation=activation)
+) -> jax.Array | None:
     if bias is None or not _has_tiles(product):
-        return forward(product, bias)
+        return None
+    forward = functools.partial(biased_activation.__wrapped__, activation=activation)
     activation = _gelu if activation is gelu_erf else activation
 
     def differentiate(
@@ -181,6 +187,53 @@ def _normal(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         tail = (tail + coefficient) * t
     tail *= 0.5 * exponential
     return jnp.where(x < 0.0, tail, 1.0 - tail), exponential * (1.0 / math.sqrt(2.0 * math.pi))
+
+
+def _biased_logits(product: jax.Array, bias: jax.Array, **_: Any) -> jax.Array:
+    @jax.custom_vjp
+    def chain(product: jax.Array, bias: jax.Array) -> jax.Array:
+        return biased_logits.__wrapped__(product, bias)
+
+    def backward(_: None, upstream: jax.Array) -> tuple[jax.Array, jax.Array]:
+        padding = [(0, 0)] * (upstream.ndim - 1) + [(0, product.shape[-1] - upstream.shape[-1])]
+        # Rounded first, so that XLA writes the gradient only once, with 16 bits.
+        gradient = jnp.pad(upstream.astype(product.dtype), padding)
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return gradient, jnp.sum(rows, axis=0, dtype="float32")[: upstream.shape[-1]]
+
+    chain.defvjp(lambda *inputs: (chain(*inputs), None), backward)
+    return chain(keras.ops.convert_to_tensor(product), keras.ops.convert_to_tensor(bias))
+
+
+def _prediction_sums(
+    logits: jax.Array, labels: jax.Array, weights: jax.Array, **_: Any
+) -> jax.Array:
+    classes = jnp.arange(logits.shape[-1])
+
+    def sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple:
+        largest = jnp.max(logits, axis=-1, keepdims=True)
+        log_sum = jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)) + largest[..., 0]
+        # Not a gather, for which XLA would write all logits.
+        score = jnp.sum(jnp.where(classes == labels[..., None], logits, 0.0), axis=-1)
+        first = jnp.min(jnp.where(logits == largest, classes, len(classes)), axis=-1)
+        values = log_sum - score, (first == labels).astype("float32")
+        return jnp.stack([jnp.sum(weights * value) for value in values]), log_sum
+
+    @jax.custom_vjp
+    def chain(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> jax.Array:
+        return sums(logits, labels, weights)[0]
+
+    def forward(*inputs: jax.Array) -> tuple[jax.Array, tuple]:
+        result, log_sum = sums(*inputs)
+        return result, (*inputs, log_sum)
+
+    def backward(saved: tuple, upstream: jax.Array) -> tuple:
+        logits, labels, weights, log_sum = saved
+        gradient = jnp.exp(logits - log_sum[..., None]) - (classes == labels[..., None])
+        return gradient * (upstream[0] * weights)[..., None], None, None
+
+    chain.defvjp(forward, backward)
+    return chain(logits, labels, weights)
 
 
 def _on_each_device(chain: Callable[..., jax.Array], mesh: Any) -> Callable[..., jax.Array]:

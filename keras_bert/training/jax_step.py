@@ -372,7 +372,12 @@ def fused_chains(sharding: Any) -> contextlib.AbstractContextManager:
 
     def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
         kernel = kernel_of(function, mesh) if has_kernels else None
-        return kernel or _recomputed_chain(function)
+
+        def call(*tensors: Any, **settings: Any) -> Any:
+            result = kernel(*tensors, **settings) if kernel else None
+            return _recomputed_chain(function)(*tensors, **settings) if result is None else result
+
+        return call
 
     return compile_chains_with(compile_chain)
 

@@ -55,6 +55,7 @@ CASES = {
     "growing": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 3}),
     # As on accelerators, chains run again in the backward pass.
     "chains": (JaxDevices(DEVICES[:1]), {}),
+    "chains_on_two_devices": (JaxDevices(DEVICES), {}),
 }
 
 
@@ -90,8 +91,10 @@ def grown(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def as_on_accelerators() -> AbstractContextManager:
-    """Makes chains run again in the backward pass."""
-    return mock.patch.object(jax_step, "recomputes_chains", return_value=True)
+    """Makes chains run again in the backward pass, and some use the gradients for NVIDIA GPUs."""
+    return mock.patch.multiple(
+        jax_step, recomputes_chains=lambda: True, _runs_kernels=lambda device: True
+    )
 
 
 def traced(folder: Path, batch: dict[str, np.ndarray]) -> tuple[int, int]:
@@ -218,7 +221,7 @@ def main(folder: Path) -> None:
         train_steps = make_train_steps(devices, state, TrainingSettings(steps, 8, **how))
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
         compilations.count = 0
-        with as_on_accelerators() if case == "chains" else nullcontext():
+        with as_on_accelerators() if "chains" in case else nullcontext():
             metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
         facts["compilations"][case] = compilations.count
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}

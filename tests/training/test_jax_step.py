@@ -130,9 +130,10 @@ def test_other_configurations_equal_one_device_and_one_batch(folder, case):
     assert largest_difference(weights, expected) < 1e-6
 
 
-def test_recomputing_chains_changes_no_loss_and_no_weight(folder):
+@pytest.mark.parametrize("case", ["chains", "chains_on_two_devices"])
+def test_recomputing_chains_changes_no_loss_and_no_weight(folder, case):
     metrics, weights = result(folder, "one")
-    expected_metrics, expected = result(folder, "chains")
+    expected_metrics, expected = result(folder, case)
     ours, theirs = (each.losses(pretraining_objective()) for each in (metrics, expected_metrics))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
     assert largest_difference(weights, expected) < 2e-5
