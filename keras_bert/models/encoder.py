@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import keras
@@ -144,11 +145,14 @@ class BertNetwork(keras.Model):
 
         `input_signature` defaults to the result of the method `input_signature`.
         """
+        with_jax = keras.backend.backend() == "jax" and format == "tf_saved_model"
         if input_signature is None:
             input_signature = self.input_signature()
-            if keras.backend.backend() == "jax" and format == "tf_saved_model":
+            if with_jax:
                 kwargs["jax2tf_kwargs"] = self._jax_shapes() | (kwargs.get("jax2tf_kwargs") or {})
         super().export(filepath, format, verbose, input_signature, **kwargs)
+        if with_jax:
+            _lower_for_tensorflow(Path(filepath))
 
     @property
     def _default_save_signature(self) -> None:
@@ -182,6 +186,29 @@ class BertNetwork(keras.Model):
             if layer.path and layer.dtype_policy.name != policies.default_policy.name:
                 policies[layer.path] = layer.dtype_policy
         return policies
+
+
+def _lower_for_tensorflow(saved_model: Path) -> None:
+    """Rewrites the JAX programs in a SavedModel in the StableHLO version of TensorFlow.
+
+    JAX writes a version that is some weeks old, but the latest TensorFlow may be older.
+    """
+    from jaxlib.mlir.dialects import stablehlo
+    from tensorflow.compiler.mlir.stablehlo import stablehlo as of_tensorflow
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    versions = stablehlo.get_current_version(), of_tensorflow.get_current_version()
+    version = stablehlo.get_smaller_version(*versions)
+    path = saved_model / "saved_model.pb"
+    content = SavedModel.FromString(path.read_bytes())
+    functions = [f for graph in content.meta_graphs for f in graph.graph_def.library.function]
+    for node in (node for function in functions for node in function.node_def):
+        if node.op == "XlaCallModule":
+            module = node.attr["module"]
+            program = stablehlo.deserialize_portable_artifact_str(module.s)
+            module.s = stablehlo.serialize_portable_artifact_str(program, version)
+    path.write_bytes(content.SerializeToString())
+    (saved_model / "fingerprint.pb").unlink(missing_ok=True)  # The checksum of the old file.
 
 
 def batch_and_length(input_shape: Any) -> tuple:
