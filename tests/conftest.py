@@ -25,6 +25,9 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 ROOT = Path(__file__).resolve().parent.parent
+# Processes that tests start import this checkout, and other packages from where pytest found them.
+_path = [str(ROOT), os.environ.get("PYTHONPATH")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _path))
 # Shared by all tests and their processes, whose tiny models consist of the same computations.
 os.environ.setdefault("KERAS_BERT_COMPILATION_CACHE", str(ROOT / "build" / "compilation_cache"))
 

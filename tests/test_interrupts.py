@@ -32,7 +32,7 @@ def interrupted(root, place, *command):
     process = subprocess.Popen(
         [sys.executable, *command],
         cwd=root,
-        env=os.environ | {"PYTHONPATH": f"{place}:{root}"},
+        env=os.environ | {"PYTHONPATH": f"{place}:{os.environ['PYTHONPATH']}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -146,7 +146,6 @@ def test_other_backends_give_equal_outputs_without_tensorflow(
     ]
     environment = os.environ | {
         "KERAS_BACKEND": backend,
-        "PYTHONPATH": str(root),
         "JAX_PLATFORMS": "cpu",
     }
     subprocess.run(command, check=True, env=environment, timeout=300)

@@ -275,11 +275,10 @@ def test_training_is_evaluated_at_most_ten_times(
 
 
 @pytest.mark.slow
-def test_killed_training_is_resumed_with_the_same_result(place, root, tmp_path, random_moment):
+def test_killed_training_is_resumed_with_the_same_result(place, tmp_path, random_moment):
     arguments = {"num_train_steps": 60}
     start = [sys.executable, "-m", "keras_bert", "adapt"]
-    environment = os.environ | {"PYTHONPATH": str(root)}
-    options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
     def line(folder):
         return [*start, *command(place, folder, **arguments)[1:]]

@@ -54,9 +54,9 @@ def test_checkpoint_of_another_format_gives_the_same_model(place, finished, tmp_
 
 
 @pytest.mark.slow
-def test_adaptation_on_jax(place, finished, root, backend_python, tmp_path):
+def test_adaptation_on_jax(place, finished, backend_python, tmp_path):
     backend_python("jax")
-    environment = {"KERAS_BACKEND": "jax", "PYTHONPATH": str(root)}
+    environment = {"KERAS_BACKEND": "jax"}
     done = subprocess.run(
         [
             sys.executable,

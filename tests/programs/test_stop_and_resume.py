@@ -194,7 +194,7 @@ def test_pretraining_that_is_stopped_while_it_compiles_ends_with_the_same_bits(
         assert first == second
 
 
-def test_second_ctrl_c_ends_the_compilation_at_once(root, place, tmp_path):
+def test_second_ctrl_c_ends_the_compilation_at_once(place, tmp_path):
     """A step that takes a minute stands for a long compilation: neither returns to Python."""
     code = """if True:
         import sys, tensorflow as tf
@@ -210,7 +210,6 @@ def test_second_ctrl_c_ends_the_compilation_at_once(root, place, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", code, *(f"--{name}={value}" for name, value in flags.items())],
         cwd=place,
-        env=os.environ | {"PYTHONPATH": str(root)},
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

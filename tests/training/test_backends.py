@@ -9,10 +9,10 @@ import pytest
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_stateless_run_equals_the_reference(root, backend_python, backend):
+def test_stateless_run_equals_the_reference(backend_python, backend):
     done = subprocess.run(
         [backend_python(backend), str(Path(__file__).with_name("stateless_run.py"))],
-        env=os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(root)},
+        env=os.environ | {"KERAS_BACKEND": backend},
         capture_output=True,
         text=True,
         check=False,

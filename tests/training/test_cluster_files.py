@@ -67,9 +67,9 @@ def read(root: Path, name: str, shared: Path, output_dir: Path) -> str:
     return text.replace("--recipe=bert-base", f"--recipe={shared}/recipe.toml {FLAGS}")
 
 
-def environment(root: Path) -> dict[str, str]:
+def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return os.environ | {"PATH": path, "PYTHONPATH": str(root)}
+    return os.environ | {"PATH": path}
 
 
 def start_pods(shared: Path, root: Path, output_dir: Path) -> list[subprocess.Popen]:
@@ -82,7 +82,7 @@ def start_pods(shared: Path, root: Path, output_dir: Path) -> list[subprocess.Po
     return [
         subprocess.Popen(
             container["command"],
-            env=environment(root) | {"WORKERS": workers, "JOB_COMPLETION_INDEX": str(index)},
+            env=environment() | {"WORKERS": workers, "JOB_COMPLETION_INDEX": str(index)},
         )
         for index in range(2)
     ]
@@ -124,7 +124,7 @@ if [[ $1 == show ]]; then echo localhost; else echo "$@" >> {tmp_path}/requeued;
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "job").write_text(read(root, "pretrain.sbatch", shared, tmp_path / "bert"))
-    variables = environment(root) | {"SLURM_JOB_ID": str(os.getpid())}
+    variables = environment() | {"SLURM_JOB_ID": str(os.getpid())}
     variables["PATH"] = f"{tmp_path}/bin:{variables['PATH']}"
     job = subprocess.Popen(["bash", "job"], cwd=tmp_path, env=variables)
     wait_for_checkpoint(tmp_path / "bert")

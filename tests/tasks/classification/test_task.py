@@ -513,7 +513,7 @@ def on_backend(request, backend_python, untrained, root, tmp_path_factory):
     python = backend_python(request.param)
     folder = tmp_path_factory.mktemp(request.param) / "out"
     script = root / "tests" / "tasks" / "classification" / "classify_on_backend.py"
-    environment = os.environ | {"KERAS_BACKEND": request.param, "PYTHONPATH": str(root)}
+    environment = os.environ | {"KERAS_BACKEND": request.param}
     done = subprocess.run(
         [python, script, untrained, folder],
         env=environment,
