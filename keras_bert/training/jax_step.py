@@ -137,6 +137,14 @@ def make_strategy(
             `model_parallel`, or the flags cannot be combined.
     """
     start_tensorflow()
+    if jax.config.jax_platforms != "cpu" and _DRIVERS[0].exists() and not _has_cuda_plugin():
+        logging.log_first_n(
+            logging.WARNING,
+            "This machine has an NVIDIA GPU that JAX cannot use without CUDA; to install it, run "
+            "pip install 'jax[cuda12]==%s'",
+            1,
+            jax.__version__,
+        )
     if name == "multi_worker_mirrored":
         raise InputError(
             f"--distribution_strategy={name}: not supported with KERAS_BACKEND=jax; expected "
@@ -182,6 +190,10 @@ def _may_have_gpu() -> bool:
     """Returns whether JAX may use a GPU, without starting JAX."""
     if jax.config.jax_platforms == "cpu" or not any(path.exists() for path in _DRIVERS):
         return False
+    return _has_cuda_plugin()
+
+
+def _has_cuda_plugin() -> bool:
     try:
         import jax_plugins  # A namespace package of JAX's plugins.
     except ImportError:
