@@ -255,7 +255,11 @@ def _split_cpu(num_devices: int) -> None:
 def make_train_steps(
     strategy: Any, state: TrainState, training: TrainingSettings
 ) -> Callable[[Iterator[Batch], int], StepMetrics]:
-    """Builds the function that runs training steps (see step.py); its metrics are NumPy arrays."""
+    """Builds the function that runs training steps (see step.py).
+
+    The function returns before the device has run them. Its metrics are tuples of n arrays, one per
+    step; reading one waits for its step.
+    """
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, names = state.loss_scale, objective.metrics
     trained, others = model.trainable_variables, model.non_trainable_variables
@@ -346,7 +350,8 @@ def make_train_steps(
         values = tuple([v.value for v in part] for part in (trained, slots))
         # Newly created arrays are not committed to a device, the results of the step are: without
         # this, the second step would be compiled again.
-        values = jax.device_put(values, places)
+        if not all(value.committed for value in jax.tree.leaves(values)):
+            values = jax.device_put(values, places)
         fixed = [v.value for v in others]
         steps = []
         try:
@@ -357,7 +362,9 @@ def make_train_steps(
             for part, updates in zip((trained, slots), values, strict=True):
                 for variable, value in zip(part, updates, strict=True):
                     variable.assign(value)
-        return StepMetrics(*map(np.stack, zip(*jax.device_get(steps), strict=True)))
+        for value in jax.tree.leaves(steps):
+            value.copy_to_host_async()
+        return StepMetrics(*zip(*steps, strict=True))
 
     return train_steps
 
