@@ -112,7 +112,7 @@ def make_jax(config: dict, batch: dict[str, np.ndarray]) -> Callable[[int], floa
         devices, TrainState(model, optimizer, task), TrainingSettings(1, 16)
     )
     batches = itertools.repeat(devices.place(batch))
-    return lambda count: float(train_steps(batches, count).losses(task)[-1])
+    return lambda count: float(train_steps(batches, count).numpy().losses(task)[-1])
 
 
 def make_kerashub(config: dict, batch: dict[str, np.ndarray], dtype: str, xla: bool) -> Step:

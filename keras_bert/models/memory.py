@@ -26,16 +26,16 @@ def check_weights_fit(config: BertConfig) -> None:
         names = (*names, "max_position_embeddings", "type_vocab_size")
         sizes = ", ".join(f"{name} {getattr(config, name)}" for name in names)
         raise InputError(
-            f"config: a model with {sizes} needs {_gigabytes(needed)} for its weights, but "
-            f"{_gigabytes(available)} of memory are available; expected a smaller model"
+            f"config: a model with {sizes} needs {gigabytes(needed)} for its weights, but "
+            f"{gigabytes(available)} of memory are available; expected a smaller model"
         )
 
 
 def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> None:
     """Rejects a batch whose activations in a single layer are larger than the available memory.
 
-    Only batches on CPUs are checked. Accelerators have their own memory, and report when it is
-    exhausted.
+    The memory is that of the host for CPUs, and that of all accelerators for JAX. TensorFlow does
+    not know the size of an accelerator's memory, and reports when it is exhausted.
 
     Args:
         config: the model's config.
@@ -47,21 +47,46 @@ def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> N
         InputError: the batch does not fit. The message has the flag, and the needed and the
             available memory.
     """
-    is_torch = keras.config.backend() == "torch"  # Its devices are not listed.
-    if is_torch or any("cpu" not in name for name in keras.distribution.list_devices()):
-        return
-    available = available_memory()
+    available = _memory_for_batches()
     # In memory together: the attention's output [H], and the input [intermediate_size] and output
     # [H] of the second feed-forward layer.
     needed = _ACTIVATION_BYTES * rows * length * (2 * config.hidden_size + config.intermediate_size)
     if available is not None and needed > available:
         raise InputError(
-            f"{flag}: {rows} rows of {length} tokens need at least {_gigabytes(needed)} in each "
-            f"layer, but {_gigabytes(available)} of memory are available; expected fewer rows"
+            f"{flag}: {rows} rows of {length} tokens need at least {gigabytes(needed)} in each "
+            f"layer, but {gigabytes(available)} of memory are available; expected fewer rows"
         )
 
 
-def _gigabytes(size: int) -> str:
+def kept_activations(config: BertConfig, rows: int, length: int, recomputed: bool) -> int:
+    """Returns a lower bound of the bytes that a training step keeps for its backward pass.
+
+    These are the inputs of each layer's matrix products, or those of the layers if activations are
+    `recomputed`, and the ones of a single layer's products.
+    """
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    layer = 6 * hidden + config.intermediate_size
+    numbers = layers * hidden + layer if recomputed else layers * layer
+    return _ACTIVATION_BYTES * rows * length * numbers
+
+
+def _memory_for_batches() -> int | None:
+    """Returns the bytes of memory in which batches are computed; None if unknown."""
+    backend = keras.config.backend()
+    if backend == "torch":  # Its devices are not listed.
+        return None
+    if all("cpu" in name for name in keras.distribution.list_devices()):
+        return available_memory()
+    if backend != "jax":
+        return None
+    import jax
+
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in jax.local_devices()]
+    return sum(limits) if all(limits) else None
+
+
+def gigabytes(size: int) -> str:
+    """Formats a number of bytes."""
     return f"{size / 1e9:,.1f} GB"
 
 

@@ -68,6 +68,7 @@ from keras_bert.training.objective import (
     TrainState,
     check_batch_sizes,
     check_train_batch_fits,
+    explain_exhausted_memory,
 )
 from keras_bert.training.optimizers import OPTIMIZERS, LossScale
 from keras_bert.training.run_folder import flat, is_finished, log_finished, running
@@ -390,7 +391,11 @@ def _train_and_evaluate(
 
     metrics = None
     if settings.do_train:
-        with explain_record_errors(inputs.data, vocab_size):
+        workers, length = num_workers(strategy), inputs.data.max_seq_length
+        with (
+            explain_record_errors(inputs.data, vocab_size),
+            explain_exhausted_memory(training, workers, inputs.config, length),
+        ):
             evaluates = settings.do_eval and settings.eval_file
             evaluation = Evaluation(evaluate) if evaluates else None
             metrics = train(run, state, batches_from, evaluation)

@@ -15,6 +15,7 @@ import logging as std_logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import traceback
@@ -38,7 +39,9 @@ _DEVICE_ERRORS = {"InternalError", "UnavailableError", "AbortedError", "UnknownE
 _DEVICE_ERRORS |= {"JaxRuntimeError", "XlaRuntimeError"}
 _ABOUT_GPUS = re.compile(
     r"nccl|rccl|cuda|cudnn|cublas|\bhip|rocblas|miopen|gpu sync|synchronize gpu|launch failed|"
-    "synchronize device|enqueue async|synchronous memcpy|in an error state",  # of a stream
+    # The last two are about streams, and what JAX reports for an accelerator that is gone.
+    "synchronize device|enqueue async|synchronous memcpy|in an error state|"
+    r"device (is |was )?lost|\bUNAVAILABLE:",
     re.IGNORECASE,
 )
 _EXHAUSTED = re.compile("out.?of.?memory|ALLOC_FAILED|Dst tensor is not init", re.IGNORECASE)
@@ -169,6 +172,22 @@ def _check_backend() -> None:
         raise InputError(
             f"KERAS_BACKEND={backend}: the package {backend} is not installed; expected tensorflow"
         )
+    if backend == "jax" and os.environ.get("XLA_FLAGS"):
+        _check_xla_flags()
+
+
+def _check_xla_flags() -> None:
+    """Rejects an XLA_FLAGS that JAX would end the process with, by parsing it in another one."""
+    parse = "from jaxlib import xla_client; xla_client.CompileOptions()"
+    done = subprocess.run(
+        [sys.executable, "-c", parse], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = [*done.stderr.splitlines(), ""][0].rpartition("] ")[2]
+        raise InputError(
+            f"XLA_FLAGS={os.environ['XLA_FLAGS']}: JAX does not start ({reason[:200]}); expected "
+            "flags of the installed version of JAX"
+        )
 
 
 @contextlib.contextmanager
@@ -185,6 +204,8 @@ def _system_errors() -> Iterator[None]:
         if error.filename is None:
             raise
         raise InputError(f"{str(error.filename)[:200]}: {error.strerror}") from error
+    except (InputError, EndedEarly):
+        raise
     except Exception as error:
         if "xla_compile_cache__" in str(error):
             raise InputError(

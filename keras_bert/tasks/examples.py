@@ -165,11 +165,11 @@ def bucket_lengths(max_seq_length: int) -> np.ndarray:
     """Returns the lengths to which batches are padded, in increasing order up to `max_seq_length`.
 
     They are multiples of 8 up to 128, of 16 up to 256 and of 32 above. Above 128, padding is less
-    than an eighth of an example's length. JAX always compiles a program for each length, in seconds
-    to minutes, so there are only 32, 64, 96, 128, 192, 256, 384, 512, ...
+    than an eighth of an example's length. With JAX, and on GPUs and TPUs, XLA compiles a program
+    for each length in seconds to minutes, so there are only 32, 64, 96, 128, 192, 256, 384, 512.
     """
     lengths = [*range(8, 128, 8), *range(128, 256, 16), *range(256, max_seq_length, 32)]
-    if BACKEND == "jax":
+    if BACKEND == "jax" or any(map(tf.config.list_physical_devices, ("GPU", "TPU"))):
         lengths = [32, *(factor << power for power in range(5, 30) for factor in (2, 3))]
     return np.array([length for length in lengths if length < max_seq_length] + [max_seq_length])
 

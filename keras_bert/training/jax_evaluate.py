@@ -1,6 +1,7 @@
 """Evaluates and predicts with JAX, as evaluate.py does with TensorFlow."""
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,8 +36,8 @@ def make_evaluate(
         dataset: "tf.data.Dataset", after_batch: AfterBatch | None = None
     ) -> dict[str, float]:
         total = np.zeros([2, len(task.metrics)])
-        for batch in distribute(strategy, dataset):
-            total += np.asarray(forward(batch))
+        for sums in _one_late(map(forward, distribute(strategy, dataset))):
+            total += np.asarray(sums)
             if after_batch:
                 after_batch()
         return task.divide(total[0], total[1])
@@ -55,11 +56,22 @@ def make_predict(
     forward = pure(model, lambda batch: model(batch, training=False), jit_compile)
 
     def predict(dataset: "tf.data.Dataset") -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
-        for batch in without_autotuning(dataset).as_numpy_iterator():
-            outputs = forward(strategy.place(select_inputs(batch)))
+        batches = without_autotuning(dataset).as_numpy_iterator()
+        results = ((batch, forward(strategy.place(select_inputs(batch)))) for batch in batches)
+        for batch, outputs in _one_late(results):
             yield batch, {name: np.asarray(value) for name, value in outputs.items()}
 
     return predict
+
+
+def _one_late(results: Iterable[Any]) -> Iterator[Any]:
+    """Yields each result when the next one has started.
+
+    JAX returns before a result is computed. A caller that waits for a result would leave the device
+    without work until it asks for the next one.
+    """
+    for previous, _ in itertools.pairwise(itertools.chain(results, [None])):
+        yield previous
 
 
 def pure(

@@ -138,6 +138,14 @@ def make_strategy(
             `model_parallel`, or the flags cannot be combined.
     """
     start_tensorflow()
+    if jax.config.jax_platforms != "cpu" and _DRIVERS[0].exists() and not _has_cuda_plugin():
+        logging.log_first_n(
+            logging.WARNING,
+            "This machine has an NVIDIA GPU that JAX cannot use without CUDA; to install it, run "
+            "pip install 'jax[cuda12]==%s'",
+            1,
+            jax.__version__,
+        )
     if name == "multi_worker_mirrored":
         raise InputError(
             f"--distribution_strategy={name}: not supported with KERAS_BACKEND=jax; expected "
@@ -183,6 +191,10 @@ def _may_have_gpu() -> bool:
     """Returns whether JAX may use a GPU, without starting JAX."""
     if jax.config.jax_platforms == "cpu" or not any(path.exists() for path in _DRIVERS):
         return False
+    return _has_cuda_plugin()
+
+
+def _has_cuda_plugin() -> bool:
     try:
         import jax_plugins  # A namespace package of JAX's plugins.
     except ImportError:
@@ -244,7 +256,11 @@ def _split_cpu(num_devices: int) -> None:
 def make_train_steps(
     strategy: Any, state: TrainState, training: TrainingSettings
 ) -> Callable[[Iterator[Batch], int], StepMetrics]:
-    """Builds the function that runs training steps (see step.py); its metrics are NumPy arrays."""
+    """Builds the function that runs training steps (see step.py).
+
+    The function returns before the device has run them. Its metrics are tuples of n arrays, one per
+    step; reading one waits for its step.
+    """
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, names = state.loss_scale, objective.metrics
     trained, others = model.trainable_variables, model.non_trainable_variables
@@ -333,7 +349,8 @@ def make_train_steps(
         values = tuple([v.value for v in part] for part in (trained, slots))
         # Newly created arrays are not committed to a device, the results of the step are: without
         # this, the second step would be compiled again.
-        values = jax.device_put(values, places)
+        if not all(value.committed for value in jax.tree.leaves(values)):
+            values = jax.device_put(values, places)
         fixed = [v.value for v in others]
         steps = []
         try:
@@ -344,7 +361,9 @@ def make_train_steps(
             for part, updates in zip((trained, slots), values, strict=True):
                 for variable, value in zip(part, updates, strict=True):
                     variable.assign(value)
-        return StepMetrics(*map(np.stack, zip(*jax.device_get(steps), strict=True)))
+        for value in jax.tree.leaves(steps):
+            value.copy_to_host_async()
+        return StepMetrics(*zip(*steps, strict=True))
 
     return train_steps
 

@@ -31,7 +31,7 @@ from absl import logging
 
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.startup import INTERRUPTED, is_python_handler
-from keras_bert.training.backend import make_train_steps
+from keras_bert.training.backend import BACKEND, make_train_steps
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.cluster import all_sum, gather, num_workers, worker_index
 from keras_bert.training.log import BOARD, EVALUATION, Summaries, read_evaluations
@@ -178,14 +178,15 @@ def train(
 class Loop:
     """Takes training steps; subclasses report them, evaluate, save and stop.
 
-    `step` is the number of completed steps.
+    `step` is the number of steps whose metrics are known, and `started` the number of steps that
+    the device has run or still has to run.
     """
 
     def __init__(
         self, strategy: tf.distribute.Strategy, state: TrainState, training: TrainingSettings
     ):
         self.strategy, self.state, self.training = strategy, state, training
-        self.step = 0
+        self.step = self.started = 0
 
     @property
     def is_complete(self) -> bool:
@@ -201,11 +202,21 @@ class Loop:
         batches = distribute(self.strategy, batches_from(self.step), endless=True)
         iterator = iter(batches)
         self.begin()
-        while not self.is_complete:
+        self.started = self.step
+
+        def start() -> StepMetrics:
             count = self.steps_of_call()
+            self.started += count
+            # An array, because TensorFlow would trace the function again for each Python int.
+            return train_steps(iterator, np.array(count, np.int32))
+
+        running = None
+        while running or not self.is_complete:
             with self.during_call():
-                # An array, because TensorFlow would trace the function again for each Python int.
-                metrics = train_steps(iterator, np.array(count, np.int32)).numpy()
+                current = running or start()
+                # The device has work while this process reports the metrics of the current steps.
+                running = start() if self.starts_next_call() else None
+                metrics = current.numpy()
             self.after_call(metrics)
 
     def begin(self) -> None:
@@ -214,6 +225,10 @@ class Loop:
     def steps_of_call(self) -> int:
         """Returns the number of steps to take without a return to Python."""
         return 1
+
+    def starts_next_call(self) -> bool:
+        """Returns whether to start more steps before the metrics of those started are known."""
+        return False
 
     def during_call(self) -> contextlib.AbstractContextManager[None]:
         """Returns the context in which steps are taken."""
@@ -263,7 +278,7 @@ class RunLoop(Loop):
     def evaluation_is_due(self) -> bool:
         """Whether the evaluation at the current step was interrupted and must be repeated."""
         evaluated = [each["step"] for each in self._evaluations]
-        return self._evaluates_now() and self.step not in evaluated
+        return self._evaluates_at(self.step) and self.step not in evaluated
 
     def train(self, batches_from: Callable[[int], tf.data.Dataset]) -> bool:
         """Trains to the end; returns whether a signal stopped the run."""
@@ -290,7 +305,17 @@ class RunLoop(Loop):
 
     def steps_of_call(self) -> int:
         """Returns the number of steps up to the next log line, evaluation or checkpoint at most."""
-        return min(self._stopping.steps_per_call, _steps_to_next_event(self.step, self.training))
+        return min(self._stopping.steps_per_call, _steps_to_next_event(self.started, self.training))
+
+    def starts_next_call(self) -> bool:
+        """Returns whether no checkpoint or evaluation needs the weights as they are now.
+
+        Only JAX returns before steps have run.
+        """
+        if BACKEND != "jax" or self._stop_requested or self._evaluates_at(self.started):
+            return False
+        training, step = self.training, self.started
+        return step < training.num_train_steps and step % training.save_checkpoints_steps != 0
 
     @contextlib.contextmanager
     def during_call(self) -> Iterator[None]:
@@ -310,8 +335,9 @@ class RunLoop(Loop):
         self._summaries.advance(count)
         self._writer.check()
         training, step = self.training, self.step
-        evaluates = self._evaluates_now()
-        must_save = step == training.num_train_steps or evaluates or self._stop_requested
+        evaluates = self._evaluates_at(step)
+        must_stop = self._stop_requested and step == self.started
+        must_save = step == training.num_train_steps or evaluates or must_stop
         if must_save or step % training.log_steps == 0:
             self._summaries.write(step, self._window.close())
         if not (must_save or step % training.save_checkpoints_steps == 0):
@@ -324,11 +350,11 @@ class RunLoop(Loop):
             self._writer.save(step, self.state.model, self.state.optimizer)
         self._window.restart_clock()
 
-    def _evaluates_now(self) -> bool:
-        if self._evaluation is None or not self.step:
+    def _evaluates_at(self, step: int) -> bool:
+        if self._evaluation is None or not step:
             return False
         every = self.training.evaluate_steps or self.training.save_checkpoints_steps
-        return self.step == self.training.num_train_steps or self.step % every == 0
+        return step == self.training.num_train_steps or step % every == 0
 
     def _evaluate(self) -> None:
         """Evaluates; the evaluation does not count if a signal interrupts it."""

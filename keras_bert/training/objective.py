@@ -1,7 +1,8 @@
 """Defines what a run is made of, on both backends: settings, losses, state, metrics of steps."""
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,7 @@ from keras import ops
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.models.memory import check_batch_fits
+from keras_bert.models.memory import check_batch_fits, gigabytes, kept_activations
 from keras_bert.training.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.settings import TrainingSettings
 
@@ -53,9 +54,43 @@ def check_train_batch_fits(
 
     `workers` is the number of workers, and `length` the number of tokens in a row.
     """
-    size = settings.train_batch_size
-    rows = size * rows_per_example // settings.gradient_accumulation_steps // workers
-    check_batch_fits(config, rows, length, f"--train_batch_size={size}")
+    rows = _rows_at_once(settings, workers, rows_per_example)
+    check_batch_fits(config, rows, length, f"--train_batch_size={settings.train_batch_size}")
+
+
+@contextlib.contextmanager
+def explain_exhausted_memory(
+    settings: TrainingSettings,
+    workers: int,
+    config: BertConfig,
+    length: int,
+    rows_per_example: int = 1,
+) -> Iterator[None]:
+    """Converts the error of a training step that exhausts the memory to an InputError.
+
+    The arguments are those of `check_train_batch_fits`; the error has an estimate and the flags.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_tensorflow = type(error).__name__ == "ResourceExhaustedError"
+        if not is_tensorflow and "RESOURCE_EXHAUSTED" not in str(error):  # The latter is JAX's.
+            raise
+        rows = _rows_at_once(settings, workers, rows_per_example)
+        recomputed = settings.gradient_checkpointing
+        needed = kept_activations(config, rows, length, recomputed)
+        raise InputError(
+            f"--train_batch_size={settings.train_batch_size}: the memory is exhausted "
+            f"({str(error).splitlines()[0][:200]}); the activations of {rows} rows of {length} "
+            f"tokens need at least {gigabytes(needed)}; expected a smaller batch, or more "
+            "--gradient_accumulation_steps"
+            + ("" if recomputed else ", or --gradient_checkpointing")
+        ) from error
+
+
+def _rows_at_once(settings: TrainingSettings, workers: int, rows_per_example: int) -> int:
+    rows = settings.train_batch_size * rows_per_example
+    return rows // settings.gradient_accumulation_steps // workers
 
 
 def check_batch_sizes(

@@ -252,6 +252,42 @@ def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(folder, cal
     assert not (output_dir / "results.json").exists()
 
 
+class JaxRuntimeError(Exception):
+    """Stands for the exception of JAX."""
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "line"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.",
+            1,
+            "error: --train_batch_size=8: the memory is exhausted (RESOURCE_EXHAUSTED: Out of "
+            "memory while trying to allocate 9 bytes.); the activations of 4 rows of 16 tokens "
+            "need at least 0.0 GB; expected a smaller batch, or more "
+            "--gradient_accumulation_steps, or --gradient_checkpointing",
+        ),
+        (
+            "INTERNAL: CUDA error: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access",
+            75,
+            "ended early: a GPU or a connection between GPUs failed (INTERNAL: CUDA error: "
+            "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access): run the same command again to "
+            "resume",
+        ),
+    ],
+)
+def test_failure_of_a_gpu_during_a_step_ends_the_run_in_one_line(
+    folder, tmp_path, call, monkeypatch, reason, code, line
+):
+    def failing(*_):
+        raise JaxRuntimeError(f"{reason}\nat")
+
+    monkeypatch.setattr("keras_bert.training.loop.make_train_steps", lambda *_: failing)
+    done = call(folder, tmp_path / "out", gradient_accumulation_steps=2)
+    assert done.returncode == code
+    assert done.stderr.splitlines()[-1] == f"run_pretraining.py: {line}"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -222,7 +222,9 @@ def main(folder: Path) -> None:
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
         compilations.count = 0
         with as_on_accelerators() if "chains" in case else nullcontext():
-            metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
+            metrics = concatenate(
+                [train_steps(placed, 5).numpy() for _ in range(steps // 5)]
+            )._asdict()
         facts["compilations"][case] = compilations.count
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
         np.savez(

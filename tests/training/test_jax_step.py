@@ -320,6 +320,45 @@ def test_choosing_the_precision_does_not_start_jax_without_a_gpu(
     assert jax_step.fastest_precision() == "float32"
 
 
+@pytest.mark.parametrize(
+    ("driver", "plugin", "platforms", "warns"),
+    [
+        (True, False, None, True),
+        (True, False, "cpu", False),
+        (True, True, None, False),
+        (False, False, None, False),
+    ],
+)
+def test_gpu_without_the_cuda_plugin_of_jax_is_reported_with_the_command_to_install_it(
+    monkeypatch, tmp_path, caplog, driver, plugin, platforms, warns
+):
+    pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_step
+
+    found = SimpleNamespace(__path__=[str(tmp_path)])
+    monkeypatch.setitem(sys.modules, "jax_plugins", found if plugin else None)
+    (tmp_path / "xla_cuda12").mkdir()
+    (tmp_path / "xla_cuda12" / "__init__.py").touch()
+    monkeypatch.setattr(jax_step, "_DRIVERS", [tmp_path if driver else tmp_path / "absent"])
+    config = SimpleNamespace(jax_platforms=platforms)
+    started = SimpleNamespace(config=config, devices=lambda: [None], __version__="0.10.2")
+    monkeypatch.setattr(jax_step, "jax", started)
+    monkeypatch.setattr(
+        "absl.logging.log_first_n", lambda level, text, n, *values: logging.warning(text, *values)
+    )
+    monkeypatch.setattr(keras.distribution, "list_devices", lambda: ["cpu:0"])
+    with caplog.at_level("WARNING", "absl"):
+        jax_step.make_strategy()
+    assert caplog.messages == (
+        [
+            "This machine has an NVIDIA GPU that JAX cannot use without CUDA; to install it, run "
+            "pip install 'jax[cuda12]==0.10.2'"
+        ]
+        if warns
+        else []
+    )
+
+
 def test_jax_may_have_a_gpu_with_driver_and_plugin(monkeypatch, tmp_path):
     pytest.importorskip("jax", reason="jax is not installed")
     from keras_bert.training import jax_step

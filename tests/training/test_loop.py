@@ -58,6 +58,31 @@ def test_loop_ends_at_every_event(log_steps, save_steps, per_loop, last):
     assert events <= ends
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_next_call_starts_before_metrics_are_read_unless_a_checkpoint_is_due(overlaps):
+    events = []
+
+    class Recorded(loop.Loop):
+        def steps_of_call(self):
+            return 2
+
+        def starts_next_call(self):
+            return overlaps and self.started not in (6, 8)  # A checkpoint, and the last step.
+
+        def after_call(self, metrics):
+            self.step += 2
+            events.append(f"report {self.step}, started {self.started}")
+
+    class Steps:
+        def numpy(self):
+            return self
+
+    recorded = Recorded(tf.distribute.get_strategy(), None, settings(1, 6, 2, 8))
+    recorded.take_steps(lambda *_: Steps(), lambda step: tf.data.Dataset.range(99))
+    ahead = {2: 4, 4: 6} if overlaps else {}
+    assert events == [f"report {n}, started {ahead.get(n, n)}" for n in (2, 4, 6, 8)]
+
+
 @pytest.mark.parametrize(
     ("train_batch_size", "micro_batches", "eval_batch_size", "message"),
     [

@@ -54,6 +54,7 @@ from keras_bert.training.objective import (
     TrainState,
     check_batch_sizes,
     check_train_batch_fits,
+    explain_exhausted_memory,
 )
 from keras_bert.training.optimizers import LossScale
 from keras_bert.training.run_folder import is_finished, log_finished, running
@@ -165,7 +166,8 @@ def _train(
     batches = batch_settings(run, task_object.tokenizer.pad_token_id, rows)
     _, workers = batches.share
     longest = int(task.train.lengths.max())
-    check_train_batch_fits(training, workers, model.config, longest, task.train.group_size)
+    sizes = (training, workers, model.config, longest, task.train.group_size)
+    check_train_batch_fits(*sizes)
     outputs: OutputCache = {}  # of the last evaluation
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
@@ -179,12 +181,13 @@ def _train(
         lambda: read_best_step(best_dir),
         settings.early_stopping_patience,
     )
-    train(
-        run,
-        TrainState(model, optimizer, task.objective, loss_scale),
-        lambda step: training_batches(task.train, batches, step),
-        Evaluation(evaluate, best) if evaluates else None,
-    )
+    with explain_exhausted_memory(*sizes):
+        train(
+            run,
+            TrainState(model, optimizer, task.objective, loss_scale),
+            lambda step: training_batches(task.train, batches, step),
+            Evaluation(evaluate, best) if evaluates else None,
+        )
     if not evaluates:
         return {"step": steps, "best_step": steps}, {}
     last, best_step = _last_and_best_step(run, best)

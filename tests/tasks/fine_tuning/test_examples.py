@@ -5,6 +5,7 @@ from dataclasses import replace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_bert.tasks.examples as examples_module
 from keras_bert.checkpoints.hugging_face import open_model_directory
@@ -161,6 +162,15 @@ def test_buckets_end_at_the_longest_length():
     assert bucket_lengths(384)[14:].tolist() == [
         *(120, 128, 144, 160, 176, 192, 208, 224, 240, 256, 288, 320, 352, 384)
     ]
+
+
+@pytest.mark.parametrize("kind", ["GPU", "TPU"])
+def test_there_are_few_buckets_on_accelerators(monkeypatch, kind):
+    # XLA compiles the whole step for each length.
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda wanted: [kind] if wanted == kind else []
+    )
+    assert bucket_lengths(512).tolist() == [32, 64, 96, 128, 192, 256, 384, 512]
 
 
 def test_less_than_a_tenth_of_mrpc_batches_is_padding(shared_data):
