@@ -49,10 +49,10 @@ def example_batch(rows: int, length: int, predictions: int) -> dict[str, np.ndar
 
 def step_flops(config: dict, rows: int, length: int, predictions: int) -> float:
     """Counts the floating-point operations of a step's matrix products, forward and backward."""
-    hidden, wide = config["hidden_size"], config["intermediate_size"]
-    layer = 2 * rows * length * (4 * hidden * hidden + 2 * hidden * wide + 2 * length * hidden)
-    head = 2 * rows * predictions * (hidden * V + hidden * hidden)
-    return 3.0 * (config["num_hidden_layers"] * layer + head)
+    sys.path.insert(0, str(ROOT))
+    from keras_bert.config import BertConfig
+
+    return 3.0 * rows * BertConfig.from_dict(config).flops_per_row(length, predictions)
 
 
 def make_ours(

@@ -137,6 +137,18 @@ class BertConfig:
         pooler = h * h + h
         return tables + norm + self.num_hidden_layers * layer + pooler
 
+    def flops_per_row(self, length: Any, predictions: int = 0) -> Any:
+        """Counts the floating-point operations of a forward pass's matrix products for one row.
+
+        Args:
+            length: the number of tokens in the row, with padding; a number, or a float tensor.
+            predictions: the number of positions whose token the masked-LM head predicts.
+        """
+        h = self.hidden_size
+        token = 4 * h * h + 2 * h * self.intermediate_size + 2 * h * length
+        head = predictions * (h * self.vocab_size + h * h)
+        return 2.0 * (self.num_hidden_layers * token * length + head)
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
         """Creates a config from the content of Google's or Hugging Face's config file.

@@ -30,7 +30,8 @@ TRAINING_SETTINGS = (
 )
 _PRETRAINED = "was pre-trained on unlabeled text"
 # Keys in results.json that are not scores; those that end in _truncated are not scores either.
-_NOT_SCORES = {"step", "best_step"}
+_NOT_SCORES = {"step", "best_step", "peak_memory_gb"}
+_NOT_SCORES |= {"examples_per_second", "tokens_per_second", "mfu"}
 # Checksums in run.json that belong to the model, and not to the data.
 _NOT_DATA = {"weights_sha256", "vocab_sha256"}
 

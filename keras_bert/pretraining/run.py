@@ -389,7 +389,7 @@ def _train_and_evaluate(
         size, seed = training.train_batch_size, settings.random_seed
         return training_batches(source, size, seed, step, ramp)
 
-    metrics = None
+    metrics, performance = None, {}
     if settings.do_train:
         workers, length = num_workers(strategy), inputs.data.max_seq_length
         with (
@@ -398,7 +398,7 @@ def _train_and_evaluate(
         ):
             evaluates = settings.do_eval and settings.eval_file
             evaluation = Evaluation(evaluate) if evaluates else None
-            metrics = train(run, state, batches_from, evaluation)
+            metrics, performance = train(run, state, batches_from, evaluation)
     results = {"step": training.num_train_steps} if settings.do_train else {}
     if settings.do_eval:
         if not metrics:
@@ -423,7 +423,7 @@ def _train_and_evaluate(
         raise InputError(
             f"evaluation: got inf or NaN for {names}; expected finite numbers. No results are saved"
         )
-    return results
+    return results | performance
 
 
 # --- unigram baseline ---

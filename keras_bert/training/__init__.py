@@ -7,5 +7,6 @@ backend.py                  TensorFlow (step, evaluate, strategy), JAX (jax_*), 
 loop.py                     steps -> log line, evaluation, checkpoint; or Keras callbacks of `fit`
 run_folder.py               the directory of a run, locked and recorded
 log.py                      progress, TensorBoard, metrics.jsonl
+throughput.py               tokens per second, MFU, memory of the devices
 checkpoint.py               weights, optimizer state and step, written atomically
 """

@@ -37,6 +37,7 @@ from keras_bert.startup import start_tensorflow
 from keras_bert.training.jax_kernels import kernel_of
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import clip_scale, global_norm
+from keras_bert.training.throughput import training_flops
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -66,7 +67,7 @@ class JaxDevices:
     """
 
     def __init__(self, devices: Sequence[str], model_parallel: int = 1):
-        self.num_replicas_in_sync = len(devices) // model_parallel
+        self.num_devices, self.num_replicas_in_sync = len(devices), len(devices) // model_parallel
         self._distribution = None
         if model_parallel > 1:
             shape = (self.num_replicas_in_sync, model_parallel)
@@ -336,7 +337,8 @@ def make_train_steps(
                 lambda new, old: jnp.where(finite, new, old), *kept
             )
         denominators = jnp.stack([known[name] for name in names])
-        counts = jnp.sum(tokens), jnp.sum(examples)
+        flops = training_flops(model, batch, batch["input_mask"].shape[1])
+        counts = jnp.sum(tokens), jnp.sum(examples), jnp.sum(examples) * flops
         metrics = StepMetrics(sums, denominators, *counts, scale, norm, rate)
         return (new_weights, new_slots), metrics
 

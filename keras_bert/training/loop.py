@@ -45,6 +45,7 @@ from keras_bert.training.objective import (
     TrainState,
 )
 from keras_bert.training.strategy import distribute
+from keras_bert.training.throughput import peak_flops, peak_memory
 
 # {"step": ..., metric: value} of each evaluation, in the order of steps.
 Evaluations = Sequence[Mapping[str, float]]
@@ -142,7 +143,7 @@ def train(
     state: TrainState,
     batches_from: Callable[[int], tf.data.Dataset],
     evaluation: Evaluation | None = None,
-) -> Mapping[str, float] | None:
+) -> tuple[Mapping[str, float] | None, Mapping[str, float]]:
     """Trains a model to the last step, from its newest checkpoint or else from its current weights.
 
     Args:
@@ -155,7 +156,9 @@ def train(
             checkpoint) and after the last step; None to never evaluate.
 
     Returns:
-        {metric: value} of the evaluation after the last step; None if there is none.
+        {metric: value} of the evaluation after the last step, None if there is none; and
+        {metric: value} of the throughput and memory, for results.json. The latter is empty if the
+        peak rate of the devices is unknown, so that results do not differ between runs on CPUs.
 
     Raises:
         InputError: a loss, gradient or weight is not finite. With loss scaling, a gradient that is
@@ -165,14 +168,14 @@ def train(
     """
     loop = RunLoop(run, state, evaluation)
     if loop.is_complete and not loop.evaluation_is_due:
-        return loop.metrics
+        return loop.metrics, {}
     if loop.train(batches_from):
         part = f" of {run.output_dir.name}" if run.is_part else ""
         state = f"after step {loop.step}{part}; the checkpoint is saved"
         if loop.interrupted:
             raise KeyboardInterrupt(f"stopped {state}")
         raise EndedEarly(f"stopped by SIGTERM {state}")
-    return loop.metrics
+    return loop.metrics, loop.performance
 
 
 class Loop:
@@ -256,6 +259,7 @@ class RunLoop(Loop):
         elif (run.output_dir / BOARD).is_dir():
             logging.info("The interrupted run saved no checkpoint; training starts at step 0")
         self.metrics: Mapping[str, float] | None = None  # of the last evaluation
+        self.performance: Mapping[str, float] = {}
         if self._evaluations:
             self.metrics = {n: v for n, v in self._evaluations[-1].items() if n != "step"}
         self._is_chief = worker_index(run.strategy) == 0
@@ -287,7 +291,9 @@ class RunLoop(Loop):
         self._summaries = Summaries(self._output_dir, self.step, last, silent=not self._is_chief)
         self._writer = CheckpointWriter(self._checkpoints, self.training.keep_checkpoint_max)
         has_loss_scale = self.state.loss_scale is not None
-        self._window = StepWindow(self.state.objective, has_loss_scale)
+        devices = getattr(self.strategy, "num_devices", self.strategy.num_replicas_in_sync)
+        peak = peak_flops(self.training.peak_tflops, devices)
+        self._window = StepWindow(self.state.objective, has_loss_scale, peak)
         try:
             with self._stopping.on_signals():
                 self.take_steps(train_steps, batches_from)
@@ -296,7 +302,17 @@ class RunLoop(Loop):
         finally:
             self._writer.close()
             self._summaries.close()
+        self._report_performance(peak)
         return self._stop_requested or self._stopping.unanswered
+
+    def _report_performance(self, peak: float) -> None:
+        performance, memory = self._window.throughput.of_run(), peak_memory()
+        if memory:
+            performance["peak_memory_gb"] = memory / 1e9
+        if performance and self._is_chief:
+            values = " ".join(f"{name}={value:.4g}" for name, value in performance.items())
+            logging.info("Training without compilation: %s", values)
+        self.performance = performance if peak or memory else {}
 
     def begin(self) -> None:
         """Repeats an interrupted evaluation."""
@@ -348,7 +364,7 @@ class RunLoop(Loop):
             self._evaluate()
         if self._is_chief:
             self._writer.save(step, self.state.model, self.state.optimizer)
-        self._window.restart_clock()
+        self._window.throughput.restart_clock()
 
     def _evaluates_at(self, step: int) -> bool:
         if self._evaluation is None or not step:

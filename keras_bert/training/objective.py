@@ -1,7 +1,6 @@
 """Defines what a run is made of, on both backends: settings, losses, state, metrics of steps."""
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from keras_bert.errors import InputError
 from keras_bert.models.memory import check_batch_fits, gigabytes, kept_activations
 from keras_bert.training.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.settings import TrainingSettings
+from keras_bert.training.throughput import Throughput
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -214,6 +214,7 @@ class StepMetrics(NamedTuple):
         weights: [n, F], the denominators of these metrics.
         tokens: [n], the number of tokens in the batch, without padding.
         examples: [n], the number of rows in the batch that are (parts of) examples, not padding.
+        flops: [n], the floating-point operations of these rows (`training_flops`).
         loss_scale: [n], the factor by which the loss was multiplied; 1 without loss scaling.
         gradient_norm: [n], the global norm of the gradient before clipping.
         learning_rate: [n], the learning rate of the step.
@@ -223,6 +224,7 @@ class StepMetrics(NamedTuple):
     weights: Any
     tokens: Any
     examples: Any
+    flops: Any
     loss_scale: Any
     gradient_norm: Any
     learning_rate: Any
@@ -245,27 +247,16 @@ def concatenate(parts: Sequence[StepMetrics]) -> StepMetrics:
 class StepWindow:
     """Averages the metrics of the steps between two log lines, and measures their throughput."""
 
-    def __init__(self, objective: Objective, has_loss_scale: bool = False):
+    def __init__(self, objective: Objective, has_loss_scale: bool = False, peak: float = 0.0):
         self._objective = objective
         self._has_loss_scale = has_loss_scale
         self._parts: list[StepMetrics] = []
-        self._timed: list[StepMetrics] = []
-        self._seconds = 0.0
-        self._has_compiled = False
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Excludes the time since the last `add`, for example of an evaluation, from throughput."""
-        self._since = time.monotonic()
+        self.throughput = Throughput(objective.rows_per_example, peak)
 
     def add(self, metrics: StepMetrics) -> None:
-        """Adds the metrics of completed steps, and the time since the last `add` or restart."""
+        """Adds the metrics of completed steps, and their time."""
         self._parts.append(metrics)
-        if self._has_compiled:  # The first steps include the compilation.
-            self._timed.append(metrics)
-            self._seconds += time.monotonic() - self._since
-        self._has_compiled = True
-        self.restart_clock()
+        self.throughput.add(metrics)
 
     def close(self) -> dict[str, float]:
         """Returns {metric: value} of the steps since the last `close`, and starts a new window.
@@ -288,13 +279,5 @@ class StepWindow:
             metrics["gradient_norm"] = float(norms[-1])
         if self._has_loss_scale:
             metrics["loss_scale"] = float(steps.loss_scale[-1])
-        if self._timed:
-            timed = concatenate(self._timed)
-            rows = timed.examples.sum(dtype=np.float64)
-            examples = rows / self._objective.rows_per_example
-            metrics |= {
-                "examples_per_second": examples / self._seconds,
-                "tokens_per_second": timed.tokens.sum(dtype=np.float64) / self._seconds,
-            }
-        self._parts, self._timed, self._seconds = [], [], 0.0
-        return metrics
+        self._parts = []
+        return metrics | self.throughput.close()

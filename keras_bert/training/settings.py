@@ -78,6 +78,14 @@ class TrainingSettings:
         1000, "Number of steps between two checkpoints.", min=1, may_change=True
     )
     evaluate_steps: int = 0
+    peak_tflops: float = option(
+        0.0,
+        "Peak rate of a device in TFLOP/s, of which MFU is a share; 0: known for common GPUs and "
+        "TPUs.",
+        min=0,
+        may_change=True,
+        in_recipe=False,
+    )
     keep_checkpoint_max: int = option(
         3, "Number of latest checkpoints to keep.", min=1, may_change=True
     )

@@ -25,6 +25,7 @@ from keras_bert.models.encoder import vector_size
 from keras_bert.models.layers import compile_chains_with, recompute_with
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import Direction, clip_scale
+from keras_bert.training.throughput import training_flops
 
 Totals = Mapping[str, tf.Tensor]  # {metric: denominator}
 
@@ -121,7 +122,9 @@ def make_train_steps(
         weights = objective.weights(batch)
         examples = batch["example_weights"]
         tokens = tf.cast(batch["input_mask"], tf.float32) * examples[:, tf.newaxis]
-        counts = [tf.reduce_sum(tokens), tf.reduce_sum(examples)]
+        length = tf.cast(tf.shape(batch["input_mask"])[1], tf.float32)
+        flops = tf.reduce_sum(examples) * training_flops(model, batch, length)
+        counts = [tf.reduce_sum(tokens), tf.reduce_sum(examples), flops]
         known = tf.stack([weights[name] for name in names] + counts)
         known = replica.all_reduce(SUM, known)
         totals = {name: known[i] for i, name in enumerate(names)}
@@ -145,9 +148,9 @@ def make_train_steps(
             metrics = strategy.run(replica_step, args=(next(iterator),))
             return i + 1, steps.write(i, strategy.experimental_local_results(metrics)[0])
 
-        # One vector per step, which depends on all collectives of the step. With seven independent
+        # One vector per step, which depends on all collectives of the step. With eight independent
         # arrays, the next step's all-reduce could start first, and the devices would deadlock.
-        sizes = [len(names), len(names), 1, 1, 1, 1, 1]
+        sizes = [len(names), len(names), 1, 1, 1, 1, 1, 1]
         steps = tf.TensorArray(tf.float32, size=count, element_shape=[sum(sizes)])
         _, steps = tf.while_loop(lambda i, _: i < count, take_step, (tf.constant(0), steps))
         sums, weights, *scalars = tf.split(steps.stack(), sizes, axis=1)

@@ -51,7 +51,7 @@ def make_train_steps(
             examples = batch["example_weights"]
             tokens = keras.ops.cast(batch["input_mask"], "float32") * examples[:, None]
             rows = ([part[name] for name in names] for part in (sums, weights))
-            metrics = (*rows, tokens.sum(), examples.sum(), scale, norm, rate)
+            metrics = (*rows, tokens.sum(), examples.sum(), 0.0, scale, norm, rate)
         return [np.array(keras.tree.map_structure(_number, part), np.float32) for part in metrics]
 
     def train_steps(iterator: Iterator[Batch], count: int) -> StepMetrics:

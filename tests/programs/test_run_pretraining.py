@@ -252,6 +252,22 @@ def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(folder, cal
     assert not (output_dir / "results.json").exists()
 
 
+def test_utilization_of_a_known_peak_rate_is_logged_and_in_the_results(folder, tmp_path, call):
+    done = call(folder, tmp_path / "out", num_train_steps=4, log_steps=2, peak_tflops=2e-3)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in lines(tmp_path / "out" / "metrics.jsonl")]
+    last = next(row for row in rows if row["step"] == 4)
+    # 16 tokens and 3 predictions a row; three times the forward pass.
+    products = 2 * 16 * (4 * 32 * 32 + 2 * 32 * 64 + 2 * 16 * 32), 3 * (32 * 50 + 32 * 32)
+    flops = 3 * 2 * (products[0] + products[1])
+    assert last["mfu"] == pytest.approx(last["examples_per_second"] * flops / 2e9, rel=1e-5)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    figures = {name: results[name] for name in ("tokens_per_second", "mfu")}
+    assert min(figures.values()) > 0
+    line = next(line for line in done.stderr.splitlines() if "without compilation: " in line)
+    assert all(f"{name}={value:.4g}" in line for name, value in figures.items())
+
+
 class JaxRuntimeError(Exception):
     """Stands for the exception of JAX."""
 

@@ -303,7 +303,7 @@ def model():
 def metrics(losses, norms):
     ones = np.ones(len(losses))
     sums, weights = np.array([losses]).T, ones[:, np.newaxis]
-    return StepMetrics(sums, weights, 8 * ones, 8 * ones, ones, np.array(norms), 1e-4 * ones)
+    return StepMetrics(sums, weights, 8 * ones, 8 * ones, ones, ones, np.array(norms), 1e-4 * ones)
 
 
 def test_error_waits_for_the_pending_checkpoint_and_names_it(tmp_path, monkeypatch, model):

@@ -150,11 +150,11 @@ def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
 
 def _train(
     run: FineTuningRun, task: FineTuningTask, task_object: Task, predict: Callable[..., Any]
-) -> tuple[dict[str, int], OutputCache]:
+) -> tuple[dict[str, float], OutputCache]:
     """Trains, and loads the best weights into the model.
 
-    Returns "step" and "best_step" for results.json, and the outputs of the best weights that the
-    last evaluation computed, if it evaluated these weights.
+    Returns "step", "best_step" and the performance for results.json, and the outputs of the best
+    weights that the last evaluation computed, if it evaluated these weights.
     """
     settings, training, strategy = run.settings, run.training, run.strategy
     best_dir, model, steps = run.output_dir / "best", task_object.model, training.num_train_steps
@@ -182,18 +182,19 @@ def _train(
         settings.early_stopping_patience,
     )
     with explain_exhausted_memory(*sizes):
-        train(
+        _, performance = train(
             run,
             TrainState(model, optimizer, task.objective, loss_scale),
             lambda step: training_batches(task.train, batches, step),
             Evaluation(evaluate, best) if evaluates else None,
         )
     if not evaluates:
-        return {"step": steps, "best_step": steps}, {}
+        return {"step": steps, "best_step": steps, **performance}, {}
     last, best_step = _last_and_best_step(run, best)
     with strategy.scope():
         open_model_directory(best_dir).load_into(model)
-    return {"step": last, "best_step": best_step}, outputs if best_step == last else {}
+    results = {"step": last, "best_step": best_step, **performance}
+    return results, outputs if best_step == last else {}
 
 
 def _last_and_best_step(run: FineTuningRun, best: BestWeights) -> tuple[int, int]:
