@@ -3,10 +3,10 @@
     without dropout   cuDNN's kernel
     with dropout      the Pallas kernels of this file: cuDNN cannot apply this library's masks
 
-Both are flash attention (Dao et al. 2022; Dao 2023, FlashAttention-2): the scores, [B, N, S, S], are
-never in memory. The kernels with dropout read the keys as S/2 pairs of an even and an odd position,
-because each 32-bit word of random_bits.py decides about two neighbouring elements. One tile of words
-then serves two tiles of scores, of the even and of the odd keys.
+Both are flash attention (Dao et al. 2022; Dao 2023, FlashAttention-2): the scores, [B, N, S, S],
+are never in memory. The kernels with dropout read the keys as S/2 pairs of an even and an odd
+position, because each 32-bit word of random_bits.py decides about two neighbouring elements. One
+tile of words then serves two tiles of scores, of the even and of the odd keys.
 
 Shapes: B rows, S tokens, N heads, D values per head.
 """
