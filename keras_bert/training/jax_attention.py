@@ -54,9 +54,9 @@ class Dropout(NamedTuple):
     scale: float
     causal: bool
     rate: float
-    forward: Blocks = Blocks(128, 32, 4)
-    backward_keys: Blocks = Blocks(64, 64, 8)
-    backward_queries: Blocks = Blocks(64, 32, 4)
+    forward: Blocks = Blocks(128, 32, 8)
+    backward_keys: Blocks = Blocks(32, 64, 4)
+    backward_queries: Blocks = Blocks(128, 32, 8)
     stored_positions: bool = False
     interpret: bool = False
 
@@ -356,22 +356,20 @@ def _forward_kernel(how: Dropout, blocks: Blocks, inputs: _Tiles, result: Any, l
             words = inputs.positions[:, some]
         else:
             words = position_words(first_words[:, None] + pairs[None, :])
-        kept = _kept(how, words, drop_key)
+        bits = _bits(words, drop_key)
         scores = []
         for parity in (0, 1):
             mask = inputs.key_mask[some, parity][None, :]
             keys = 2 * pairs[None, :] + parity
             x = _product(q, inputs.k[some, parity, :].T)
-            scores.append(
-                x * (how.scale * _LOG2_E) + _bias(how, mask, own_ids, queries[:, None], keys)
-            )
+            scores.append(_scores(how, x, mask, own_ids, queries[:, None], keys))
         new_largest = jnp.maximum(largest, jnp.max(jnp.maximum(*scores), axis=1))
-        even, odd = (jnp.exp2(x - new_largest[:, None]) for x in scores)
-        shrink = jnp.exp2(largest - new_largest)
+        even, odd = (_exp2(how, x - new_largest[:, None]) for x in scores)
+        shrink = _exp2(how, largest - new_largest)
         normalizer = normalizer * shrink + jnp.sum(even + odd, axis=1)
         total = total * shrink[:, None]
         for parity, x in enumerate((even, odd)):
-            x = jnp.where(kept[parity], x, 0.0).astype(q.dtype)
+            x = _drop(how, x, bits[parity]).astype(q.dtype)
             total += _product(x, inputs.v[some, parity, :])
         return total, new_largest, normalizer
 
@@ -402,15 +400,15 @@ def _queries_kernel(how: Dropout, blocks: Blocks, inputs: _Tiles, dq: Any):
             words = inputs.positions[:, some]
         else:
             words = position_words(first_words[:, None] + pairs[None, :])
-        kept = _kept(how, words, drop_key)
+        bits = _bits(words, drop_key)
         for parity in (0, 1):
             k = inputs.k[some, parity, :]
             mask = inputs.key_mask[some, parity][None, :]
             keys = 2 * pairs[None, :] + parity
-            x = _product(q, k.T) * (how.scale * _LOG2_E)
-            x = jnp.exp2(x + _bias(how, mask, own_ids, queries[:, None], keys) - log_sum)
+            x = _scores(how, _product(q, k.T), mask, own_ids, queries[:, None], keys)
+            x = _exp2(how, x - log_sum)
             gradient = _product(upstream, inputs.v[some, parity, :].T)
-            gradient = x * (jnp.where(kept[parity], gradient, 0.0) - delta)
+            gradient = x * (_drop(how, gradient, bits[parity]) - delta)
             total += _product(gradient.astype(k.dtype), k)
         return total
 
@@ -439,16 +437,17 @@ def _keys_kernel(how: Dropout, blocks: Blocks, inputs: _Tiles, dk: Any, dv: Any)
             words = position_words(
                 ((head * length + queries) * (length // 2))[None, :] + pairs[:, None]
             )
-        kept = _kept(how, words, drop_key)
+        bits = _bits(words, drop_key)
         totals = []
         for parity, (of_keys, of_values) in zip(both, carry, strict=True):
             keys = 2 * pairs[:, None] + parity
-            x = _product(k[parity], q.T) * (how.scale * _LOG2_E)
-            x = jnp.exp2(x + _bias(how, masks[parity], own_ids, queries[None, :], keys) - log_sum)
-            dropped = jnp.where(kept[parity], x, 0.0).astype(q.dtype)
+            x = _product(k[parity], q.T)
+            x = _scores(how, x, masks[parity], own_ids, queries[None, :], keys)
+            x = _exp2(how, x - log_sum)
+            dropped = _drop(how, x, bits[parity]).astype(q.dtype)
             of_values += _product(dropped, upstream)
             gradient = _product(v[parity], upstream.T)
-            gradient = x * (jnp.where(kept[parity], gradient, 0.0) - delta)
+            gradient = x * (_drop(how, gradient, bits[parity]) - delta)
             of_keys += _product(gradient.astype(q.dtype), q)
             totals.append((of_keys, of_values))
         return totals
@@ -465,31 +464,63 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.dot(a, b, preferred_element_type=jnp.float32)
 
 
-def _bias(how: Dropout, key_mask: Any, own_ids: Any, queries: Any, keys: Any) -> jax.Array:
-    """Returns what masks add to a tile of scores; `own_ids` are the queries' example ids."""
+def _scores(how: Dropout, x: Any, key_mask: Any, own_ids: Any, queries: Any, keys: Any) -> Any:
+    """Returns a tile of (scale · x + mask) · log2(e); `own_ids` are the queries' example ids."""
     bias = key_mask
     if own_ids is not None:
         bias = jnp.where(key_mask == own_ids, 0.0, MASKED_SCORE * _LOG2_E)
     if how.causal:
         bias = bias + jnp.where(keys > queries, MASKED_SCORE * _LOG2_E, 0.0)
-    return bias
+    factor = how.scale * _LOG2_E
+    if how.interpret:
+        return x * factor + bias
+    inputs = [x, jnp.full_like(x, factor), jnp.broadcast_to(bias, x.shape)]
+    return _instruction("fma.rn.f32 $0, $1, $2, $3;", inputs, "f,f,f")
 
 
-def _kept(how: Dropout, words: Any, drop_key: Any) -> tuple[jax.Array, jax.Array]:
-    """Returns which elements of a tile dropout keeps, for even and for odd keys.
+def _exp2(how: Dropout, x: jax.Array) -> jax.Array:
+    """Returns 2 ** x; results below 2 ** -126 are 0, which saves three instructions."""
+    return jnp.exp2(x) if how.interpret else _instruction("ex2.approx.ftz.f32 $0, $1;", [x], "f")
 
-    This is `drop` with `random_bits` for the probabilities [N, S, S] of a row. `words` is the tile
-    of `_positions`.
+
+def _instruction(assembly: str, inputs: list[jax.Array], registers: str) -> jax.Array:
+    """Returns the float32 result of PTX instructions for each element of the inputs.
+
+    `registers` has the kinds of registers of the inputs: f for float32, r for int32.
+    """
+    shape = jax.ShapeDtypeStruct(inputs[0].shape, jnp.float32)
+    return triton.elementwise_inline_asm(
+        assembly, args=inputs, constraints=f"=f,{registers}", pack=1, result_shape_dtypes=[shape]
+    )[0]
+
+
+def _bits(words: jax.Array, drop_key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the bits of the even and of the odd keys of a tile, in the upper half of an int32.
+
+    They are the `random_bits` of the probabilities [N, S, S] of a row. `words` is the tile of
+    `_positions`.
     """
     words = keyed_words(drop_key, words)
-    least = (_dropped(how.rate) - 2**15) << 16
-    # The even key has the lower 16 bits. The lower bits of the odd one do not change a comparison.
-    return words << 16 >= least, words >= least
+    return words << 16, words
+
+
+def _drop(how: Dropout, x: jax.Array, bits: jax.Array) -> jax.Array:
+    """Sets the elements of a tile to zero that `drop` does, and does not scale the others."""
+    least = (_dropped(how.rate) - 2**15) << 16  # The lower bits change no comparison with it.
+    if how.interpret:
+        return jnp.where(bits >= least, x, 0.0)
+    # LLVM would move a selection after the conversion to 16 bits, where it takes more instructions.
+    return _instruction(
+        f"{{ .reg .pred p; setp.ge.s32 p, $2, {least}; selp.f32 $0, $1, 0f00000000, p; }}",
+        [x, bits],
+        "f,r",
+    )
 
 
 def _positions(length: int, count: int) -> jax.Array:
-    """Returns the words of all positions, [N, S, S/2]; they are the same for each row."""
-    return position_words(jnp.arange(count * length * length // 2)).reshape(count, length, length // 2)
+    """Returns the `position_words` of the probabilities of a row, [N, S, S/2]."""
+    shape = count, length, length // 2
+    return position_words(jnp.arange(math.prod(shape), dtype=jnp.int32)).reshape(shape)
 
 
 def _dropped(rate: float) -> int:
