@@ -44,7 +44,7 @@ class Blocks(NamedTuple):
         return self._replace(queries=queries, pairs=pairs)
 
 
-class Dropout(NamedTuple):
+class KernelSettings(NamedTuple):
     """The settings of the kernels with dropout; `rate` is the dropout rate.
 
     With `stored_positions`, the kernels read the part of the random bits that does not depend on
@@ -201,14 +201,14 @@ def attend_with_dropout(
         drop_key: [B] int32 from `Dropout.key`.
         rate: the dropout rate, in (0, 1).
         mesh: the devices among whose axis "batch" the rows are divided; None for one device.
-        settings: other fields of `Dropout`.
+        settings: other fields of `KernelSettings`.
     """
     if example_ids is None:
         key_mask = (1.0 - input_mask.astype(jnp.float32)) * (MASKED_SCORE * _LOG2_E)
     else:
         key_mask = example_ids
     masks = _in_pairs(key_mask), example_ids
-    function = functools.partial(_attention, Dropout(scale, causal, rate, **settings))
+    function = functools.partial(_attention, KernelSettings(scale, causal, rate, **settings))
     if mesh is not None:  # XLA does not divide the work of a Pallas kernel.
         rows = PartitionSpec("batch")
         function = jax.shard_map(
@@ -218,12 +218,12 @@ def attend_with_dropout(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attention(how: Dropout, heads: tuple, masks: tuple, drop_key: jax.Array) -> jax.Array:
+def _attention(how: KernelSettings, heads: tuple, masks: tuple, drop_key: jax.Array) -> jax.Array:
     return _forward(how, heads, masks, drop_key)[0]
 
 
 def _forward(
-    how: Dropout, heads: tuple, masks: tuple, drop_key: jax.Array
+    how: KernelSettings, heads: tuple, masks: tuple, drop_key: jax.Array
 ) -> tuple[jax.Array, tuple]:
     """Returns the result [B, S, N, D], and what the backward pass needs."""
     q, k, v = heads
@@ -243,7 +243,7 @@ def _forward(
     return outputs.q, (inputs, outputs.q)
 
 
-def _backward(how: Dropout, saved: tuple, upstream: jax.Array) -> tuple:
+def _backward(how: KernelSettings, saved: tuple, upstream: jax.Array) -> tuple:
     """Returns the gradients of the heads."""
     inputs, result = saved
     delta = jnp.sum(result.astype(jnp.float32) * upstream.astype(jnp.float32), axis=-1)
@@ -281,7 +281,7 @@ class _Tiles(NamedTuple):
 
 def _run(
     kernel: Any,
-    how: Dropout,
+    how: KernelSettings,
     blocks: Blocks,
     inputs: _Tiles,
     outputs: _Tiles,
@@ -340,7 +340,7 @@ def _run(
     return _Tiles(**dict(zip(present, results, strict=True)))
 
 
-def _forward_kernel(how: Dropout, blocks: Blocks, inputs: _Tiles, result: Any, log_sum: Any):
+def _forward_kernel(how: KernelSettings, blocks: Blocks, inputs: _Tiles, result: Any, log_sum: Any):
     """Computes the result and `log_sum` of a block of queries."""
     queries = pl.program_id(0) * blocks.queries + jnp.arange(blocks.queries)
     length, drop_key = 2 * inputs.k.shape[0], inputs.drop_key[0]
@@ -384,7 +384,7 @@ def _forward_kernel(how: Dropout, blocks: Blocks, inputs: _Tiles, result: Any, l
     log_sum[...] = largest + jnp.log(normalizer) * _LOG2_E
 
 
-def _queries_kernel(how: Dropout, blocks: Blocks, inputs: _Tiles, dq: Any):
+def _queries_kernel(how: KernelSettings, blocks: Blocks, inputs: _Tiles, dq: Any):
     """Computes the gradients of a block of queries."""
     queries = pl.program_id(0) * blocks.queries + jnp.arange(blocks.queries)
     length, drop_key = 2 * inputs.k.shape[0], inputs.drop_key[0]
@@ -417,7 +417,7 @@ def _queries_kernel(how: Dropout, blocks: Blocks, inputs: _Tiles, dq: Any):
     dq[...] = (total * (how.scale * _factor(how.rate))).astype(dq.dtype)
 
 
-def _keys_kernel(how: Dropout, blocks: Blocks, inputs: _Tiles, dk: Any, dv: Any):
+def _keys_kernel(how: KernelSettings, blocks: Blocks, inputs: _Tiles, dk: Any, dv: Any):
     """Computes the gradients of a block of keys and values. Scores are keys by queries here."""
     pairs = pl.program_id(0) * blocks.pairs + jnp.arange(blocks.pairs)
     length, drop_key, head = inputs.q.shape[0], inputs.drop_key[0], pl.program_id(1)
@@ -464,7 +464,9 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.dot(a, b, preferred_element_type=jnp.float32)
 
 
-def _scores(how: Dropout, x: Any, key_mask: Any, own_ids: Any, queries: Any, keys: Any) -> Any:
+def _scores(
+    how: KernelSettings, x: Any, key_mask: Any, own_ids: Any, queries: Any, keys: Any
+) -> Any:
     """Returns a tile of (scale · x + mask) · log2(e); `own_ids` are the queries' example ids."""
     bias = key_mask
     if own_ids is not None:
@@ -478,7 +480,7 @@ def _scores(how: Dropout, x: Any, key_mask: Any, own_ids: Any, queries: Any, key
     return _instruction("fma.rn.f32 $0, $1, $2, $3;", inputs, "f,f,f")
 
 
-def _exp2(how: Dropout, x: jax.Array) -> jax.Array:
+def _exp2(how: KernelSettings, x: jax.Array) -> jax.Array:
     """Returns 2 ** x; results below 2 ** -126 are 0, which saves three instructions."""
     return jnp.exp2(x) if how.interpret else _instruction("ex2.approx.ftz.f32 $0, $1;", [x], "f")
 
@@ -504,7 +506,7 @@ def _bits(words: jax.Array, drop_key: jax.Array) -> tuple[jax.Array, jax.Array]:
     return words << 16, words
 
 
-def _drop(how: Dropout, x: jax.Array, bits: jax.Array) -> jax.Array:
+def _drop(how: KernelSettings, x: jax.Array, bits: jax.Array) -> jax.Array:
     """Sets the elements of a tile to zero that `drop` does, and does not scale the others."""
     least = (_dropped(how.rate) - 2**15) << 16  # The lower bits change no comparison with it.
     if how.interpret:
