@@ -74,7 +74,7 @@ def fused_attention(
     """Returns a context in which attention is fused if the GPU supports it for the model and batch.
 
     cuDNN's kernel supports 16-bit dtypes and some head sizes on recent NVIDIA GPUs. The kernels
-    with dropout also need a head size that is a power of two, and lengths divisible by 32. Where a
+    with dropout also need a head size of 16, 32 or 64, and lengths divisible by 32. Where a
     kernel is not supported, models/attention.py computes attention, and the reason is logged once.
 
     `sharding` is that of a variable. On several devices, each one computes dropout for its rows.
@@ -132,8 +132,8 @@ def _unsupported(model: keras.Model, batch: Mapping[str, jax.Array]) -> str | No
 
 def _unsupported_with_dropout(length: int, head_size: int) -> str | None:
     """Returns why the kernels with dropout cannot compute attention, else None."""
-    if head_size not in (16, 32, 64, 128):
-        return f"the head size is {head_size}; expected 16, 32, 64 or 128"
+    if head_size not in (16, 32, 64):
+        return f"the head size is {head_size}; expected 16, 32 or 64"
     if length % _SMALLEST_LENGTH:
         return f"rows have {length} tokens; expected a multiple of {_SMALLEST_LENGTH}"
     return None
@@ -192,7 +192,7 @@ def attend_with_dropout(
 
     Args:
         heads: query, key and value, each [B, S, N, D], which is also the shape of the result. S
-            must be divisible by 32; D must be 16, 32, 64 or 128.
+            must be divisible by 32; D must be 16, 32 or 64.
         input_mask: [B, S] int32, 1 for tokens, 0 for padding.
         example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding; None if each row
             is one example.
