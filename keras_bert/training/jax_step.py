@@ -25,6 +25,7 @@ import jax
 import jaxlib
 import keras
 import numpy as np
+from absl import logging
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
