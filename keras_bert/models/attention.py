@@ -24,7 +24,7 @@ from keras_bert.models.layers import (
 )
 
 # The value that Google's released code adds to the scores of padding.
-_MASKED_SCORE = -10000.0
+MASKED_SCORE = -10000.0
 
 
 _attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
@@ -36,10 +36,11 @@ _attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.Context
 def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
     """Makes `SelfAttention` compute attention with `attend` during the block, as a fused operation.
 
-    Calls with dropout, or that return attention probabilities, do not use it. `attend(heads,
-    input_mask, example_ids, scale, causal)` returns softmax(scale · QKᵀ + mask)V, [B, S, N, D].
-    `heads` are query, key and value, each [B, S, N, D]; `input_mask` and `example_ids` are those of
-    an `AttendingLayer`; `scale` is a float; `causal` is whether later tokens are masked.
+    Calls that return attention probabilities do not use it. `attend(heads, input_mask, example_ids,
+    scale, causal, drop_key=, rate=)` returns dropout(softmax(scale · QKᵀ + mask))V, [B, S, N, D],
+    or None to have it computed as without `attend`. `heads` are query, key and value, each [B, S,
+    N, D]; `input_mask` and `example_ids` are those of an `AttendingLayer`; `scale` is a float;
+    `causal` is whether later tokens are masked; `drop_key` and `rate` are those of `drop`.
     """
     token = _attend.set(attend)
     try:
@@ -55,7 +56,7 @@ def key_mask(input_mask: Any) -> Any:
     """
     # LiteRT, in which a model can be exported, has no built-in operator for x[:, None].
     padding = ops.expand_dims(1.0 - ops.cast(input_mask, "float32"), (1, 2))
-    return padding * _MASKED_SCORE
+    return padding * MASKED_SCORE
 
 
 def example_mask(example_ids: Any) -> Any:
@@ -65,13 +66,13 @@ def example_mask(example_ids: Any) -> Any:
     to padding.
     """
     same = example_ids[:, :, None] == example_ids[:, None, :]
-    return (1.0 - ops.cast(same, "float32"))[:, None] * _MASKED_SCORE
+    return (1.0 - ops.cast(same, "float32"))[:, None] * MASKED_SCORE
 
 
 def causal_mask(length: Any) -> Any:
     """Returns a mask [S, S], queries by keys: -10000 for keys after the query, else 0."""
     place = ops.arange(length)
-    return ops.cast(place[None, :] > place[:, None], "float32") * _MASKED_SCORE
+    return ops.cast(place[None, :] > place[:, None], "float32") * MASKED_SCORE
 
 
 @chain
@@ -208,9 +209,12 @@ class SelfAttention(AttendingLayer):
         scale = 1.0 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
         drop_key, causal = self.dropout.key(dropout_seed), self.config.is_decoder
         attend = None if return_attention_probabilities else _attend.get()
-        if attend and (drop_key is None or self.dropout.rate == 0.0):
-            context = attend(self._side_by_side(hidden), input_mask, example_ids, scale, causal)
-            return ops.reshape(context, ops.shape(hidden))
+        if attend:
+            dropout = {"drop_key": drop_key, "rate": self.dropout.rate}
+            heads = self._side_by_side(hidden)
+            context = attend(heads, input_mask, example_ids, scale, causal, **dropout)
+            if context is not None:
+                return ops.reshape(context, ops.shape(hidden))
         query = self._heads(self.query, hidden, scale=scale)
         key = self._heads(self.key, hidden, transposed=True)  # [B, N, D, S]
         value = self._heads(self.value, hidden)

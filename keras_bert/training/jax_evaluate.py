@@ -10,7 +10,8 @@ import numpy as np
 from jax import numpy as jnp
 
 from keras_bert.models.encoder import select_inputs
-from keras_bert.training.jax_step import JaxDevices, fused_attention
+from keras_bert.training.jax_attention import fused_attention
+from keras_bert.training.jax_step import JaxDevices
 from keras_bert.training.objective import AfterBatch, Batch, Objective
 from keras_bert.training.strategy import distribute, without_autotuning
 

@@ -10,8 +10,7 @@ bias) and their optimizer moments. XLA inserts the communication between devices
 program, the new weights and optimizer state, reuse the memory of the old ones (donation).
 
 This module does not need TensorFlow.
-Shapes: B rows, S tokens, N heads, D values per head, T tokens of a batch, V rows of a table, H
-hidden size.
+Shapes: B rows, S tokens, T tokens of a batch, V rows of a table, H hidden size.
 """
 
 import contextlib
@@ -31,9 +30,9 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec
 
 from keras_bert.errors import InputError
-from keras_bert.models.attention import attend_with
 from keras_bert.models.layers import compile_chains_with, recompute_with, take_rows_with
 from keras_bert.startup import start_tensorflow
+from keras_bert.training.jax_attention import compute_capability, fused_attention
 from keras_bert.training.jax_kernels import kernel_of
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import clip_scale, global_norm
@@ -226,16 +225,8 @@ use_fast_atomics()
 
 def _multiplies_bfloat16(device: jax.Device) -> bool:
     """Returns whether a device is a GPU with instructions for products of bfloat16 values."""
-    capability = _compute_capability(device) if device.platform == "gpu" else None
+    capability = compute_capability(device) if device.platform == "gpu" else None
     return capability is not None and capability >= (8, 0)  # As in strategy.py.
-
-
-def _compute_capability(device: jax.Device) -> tuple[int, ...] | None:
-    """Returns the compute capability of an NVIDIA GPU, such as (8, 0); None for others."""
-    try:
-        return tuple(map(int, device.compute_capability.split(".")))
-    except (AttributeError, ValueError):  # AMD's GPUs have a name, such as "gfx90a".
-        return None
 
 
 def free(variables: Iterable[keras.Variable]) -> None:
@@ -272,7 +263,7 @@ def make_train_steps(
         recompute = recompute_with(_recomputed) if training.gradient_checkpointing else None
         with (
             keras.StatelessScope(mapping),
-            fused_attention(model, batch),
+            fused_attention(model, batch, sharding),
             fused_chains(sharding),
             sorted_gradients(sharding),
             recompute or contextlib.nullcontext(),
@@ -405,7 +396,7 @@ def fused_chains(sharding: Any) -> contextlib.AbstractContextManager:
 
 def _runs_kernels(device: jax.Device) -> bool:
     """Returns whether the kernels of jax_kernels.py run on the device."""
-    capability = _compute_capability(device) if device.platform == "gpu" else None
+    capability = compute_capability(device) if device.platform == "gpu" else None
     return capability is not None and capability >= (8, 0)
 
 
@@ -421,79 +412,6 @@ def _recomputed_chain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _values_in(scope: keras.StatelessScope, variables: list[keras.Variable]) -> list[jax.Array]:
     return [scope.get_current_value(variable) for variable in variables]
-
-
-# --- attention ---
-
-
-def fused_attention(
-    model: keras.Model, batch: Mapping[str, jax.Array]
-) -> contextlib.AbstractContextManager:
-    """Returns a context in which attention is fused if cuDNN supports it for the model and batch.
-
-    cuDNN's kernel (flash attention, Dao et al. 2022) does not keep the scores, [B, N, S, S], in
-    memory. It supports 16-bit dtypes and some head sizes on recent NVIDIA GPUs. It cannot apply
-    this library's dropout masks. With attention dropout, and where the kernel is not supported,
-    layers/attention.py computes attention.
-
-    On a GPU for which it is not supported, the reason is logged once.
-    """
-    if jax.devices()[0].platform != "gpu":
-        return contextlib.nullcontext()
-    if reason := _unsupported(model, batch):
-        logging.log_first_n(
-            logging.INFO, "Attention is computed without cuDNN's fused kernel: %s", 1, reason
-        )
-        return contextlib.nullcontext()
-    return attend_with(attend)
-
-
-def _unsupported(model: keras.Model, batch: Mapping[str, jax.Array]) -> str | None:
-    """Returns why cuDNN cannot compute attention, else None."""
-    capability = _compute_capability(jax.devices()[0])
-    if capability is None:
-        return "the GPU is not of NVIDIA"
-    if capability < (8, 0):
-        return "the GPU has compute capability {}.{}; expected at least 8.0".format(*capability)
-    if model.compute_dtype not in ("bfloat16", "float16"):
-        return f"the compute dtype is {model.compute_dtype}; expected bfloat16 or float16"
-    size = model.config.hidden_size // model.config.num_attention_heads
-    largest = 256 if capability == (9, 0) else 128
-    if size % 8 or size > largest:
-        return f"the head size is {size}; expected a multiple of 8, at most {largest}"
-    length = batch["input_mask"].shape[1]
-    if "example_ids" in batch and length % 2:  # cuDNN gets the mask between examples as a bias.
-        return f"packed rows have {length} tokens; expected an even number"
-    return None
-
-
-def attend(
-    heads: Sequence[jax.Array],
-    input_mask: jax.Array,
-    example_ids: jax.Array | None,
-    scale: float,
-    causal: bool = False,
-    *,
-    implementation: str = "cudnn",
-) -> jax.Array:
-    """Computes softmax(scale · QKᵀ + mask)V for each head with `jax.nn.dot_product_attention`.
-
-    Args:
-        heads: query, key and value, each [B, S, N, D], which is also the shape of the result.
-        input_mask: [B, S] int32, 1 for tokens, 0 for padding, which must be at the end of a row.
-        example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding; None if each row
-            is one example.
-        scale: factor of the scores.
-        causal: whether tokens attend only to themselves and earlier tokens.
-        implementation: `cudnn`, or `xla` for any device.
-    """
-    how: dict[str, Any] = {"scale": scale, "is_causal": causal, "implementation": implementation}
-    if example_ids is not None:
-        mask = (example_ids[:, :, None] == example_ids[:, None, :])[:, None]
-        return jax.nn.dot_product_attention(*heads, mask=mask, **how)
-    # At least one key, because a row of only padding would give NaN, even with weight 0.
-    lengths = jnp.maximum(jnp.sum(input_mask, axis=-1, dtype=jnp.int32), 1)
-    return jax.nn.dot_product_attention(*heads, key_value_seq_lengths=lengths, **how)
 
 
 # --- embedding gradients ---

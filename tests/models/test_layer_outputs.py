@@ -83,7 +83,7 @@ def test_last_hidden_state_is_the_sequence_output(encoder):
 def test_fused_attention_is_used_only_without_probabilities(encoder):
     calls = []
 
-    def attend(heads, *_):
+    def attend(heads, *_, **__):
         calls.append(len(heads))
         return heads[2]
 

@@ -39,8 +39,9 @@ from keras_bert.models.layers import BiasAndNorm, gelu_erf
 from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.training import jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
+from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_kernels import kernel_of
-from keras_bert.training.jax_step import JaxDevices, attend, make_train_steps
+from keras_bert.training.jax_step import JaxDevices, make_train_steps
 from keras_bert.training.objective import TrainingSettings, TrainState, concatenate
 from keras_bert.training.optimizers import AdamWeightDecay
 from keras_bert.training.schedules import LinearWarmupDecay

@@ -17,7 +17,7 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.models import BertPretrainer, attention
+from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import RecordSource, training_batches
 from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.pretraining.records import find_records
@@ -239,53 +239,6 @@ def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, devices, precisi
     monkeypatch.setattr(jax, "devices", lambda: found)
     monkeypatch.setattr(jax_step, "_may_have_gpu", lambda: True)
     assert jax_step.fastest_precision() == precision
-
-
-@pytest.mark.parametrize(
-    ("capability", "dtype", "head_size", "length", "reason"),
-    [
-        ("8.0", "bfloat16", 64, 128, None),
-        ("9.0", "float16", 256, 128, None),
-        ("8.0", "bfloat16", 60, 128, "the head size is 60; expected a multiple of 8, at most 128"),
-        (
-            "8.0",
-            "bfloat16",
-            136,
-            128,
-            "the head size is 136; expected a multiple of 8, at most 128",
-        ),
-        (
-            "9.0",
-            "bfloat16",
-            264,
-            128,
-            "the head size is 264; expected a multiple of 8, at most 256",
-        ),
-        ("7.5", "float16", 64, 128, "the GPU has compute capability 7.5; expected at least 8.0"),
-        ("gfx90a", "bfloat16", 64, 128, "the GPU is not of NVIDIA"),
-        ("9.0", "float32", 64, 128, "the compute dtype is float32; expected bfloat16 or float16"),
-        ("9.0", "bfloat16", 64, 127, "packed rows have 127 tokens; expected an even number"),
-    ],
-)
-def test_attention_is_fused_only_where_cudnn_supports_it(
-    monkeypatch, caplog, capability, dtype, head_size, length, reason
-):
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training.jax_step import attend, fused_attention
-
-    gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
-    monkeypatch.setattr(jax, "devices", lambda: [gpu])
-    monkeypatch.setattr(
-        "absl.logging.log_first_n", lambda level, text, n, *values: logging.info(text, *values)
-    )
-    config = SimpleNamespace(hidden_size=2 * head_size, num_attention_heads=2)
-    model = SimpleNamespace(config=config, compute_dtype=dtype)
-    ids = np.ones([2, length], np.int32)
-    batch = {"input_mask": ids, "example_ids": ids}
-    with caplog.at_level("INFO", "absl"), fused_attention(model, batch):
-        assert attention._attend.get() is (None if reason else attend)
-    line = f"Attention is computed without cuDNN's fused kernel: {reason}"
-    assert caplog.messages == ([line] if reason else [])
 
 
 @pytest.mark.parametrize(

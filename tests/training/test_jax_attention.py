@@ -1,0 +1,129 @@
+"""Attention with dropout on GPUs equals plain attention; each GPU gets the kernels it supports."""
+
+import json
+import os
+import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from absl import logging
+
+from keras_bert.models import attention
+
+
+@pytest.fixture(scope="module")
+def facts(root, backend_python):
+    done = subprocess.run(
+        [backend_python("jax"), str(root / "tests" / "training" / "attention_on_jax.py")],
+        env=os.environ
+        | {
+            "KERAS_BACKEND": "jax",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
+            "--xla_backend_optimization_level=0",  # For fast compilation.
+            "PYTHONPATH": str(root),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("case", ["packed", "causal", "bfloat16", "two devices"])
+def test_kernels_with_dropout_equal_plain_attention_and_its_gradients(facts, case):
+    assert facts["differences"][case] < (1e-2 if case == "bfloat16" else 1e-6)
+
+
+def test_kernels_drop_the_same_elements_as_plain_attention(facts):
+    in_both, in_one = facts["dropped"]
+    assert in_both > 1000
+    assert in_one == 0
+
+
+def test_layer_computes_attention_where_kernels_decline(facts):
+    assert facts["layer"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("length", "head_size", "reason"),
+    [
+        (128, 64, None),
+        (96, 16, None),
+        (100, 64, "rows have 100 tokens; expected a multiple of 32"),
+        (128, 40, "the head size is 40; expected 16, 32 or 64"),
+    ],
+)
+def test_kernels_with_dropout_decline_shapes_that_they_do_not_support(
+    monkeypatch, caplog, length, head_size, reason
+):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training import jax_attention
+
+    gpu = SimpleNamespace(platform="gpu", compute_capability="9.0")
+    monkeypatch.setattr(jax, "devices", lambda: [gpu])
+    monkeypatch.setattr(
+        "absl.logging.log_first_n", lambda level, text, n, *values: logging.info(text, *values)
+    )
+    monkeypatch.setattr(jax_attention, "attend_with_dropout", lambda heads, *_, **__: heads[0])
+    config = SimpleNamespace(hidden_size=head_size, num_attention_heads=1)
+    model = SimpleNamespace(config=config, compute_dtype="bfloat16")
+    heads = [np.zeros([2, length, 1, head_size])] * 3
+    mask = np.ones([2, length], np.int32)
+    with (
+        caplog.at_level("INFO", "absl"),
+        jax_attention.fused_attention(model, {"input_mask": mask}),
+    ):
+        attend = attention._attend.get()
+        result = attend(heads, mask, None, 1.0, False, drop_key=mask[:, 0], rate=0.1)
+    assert (result is None) == bool(reason)
+    line = f"Attention with dropout is computed unfused: {reason}"
+    assert caplog.messages == ([line] if reason else [])
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "head_size", "length", "reason"),
+    [
+        ("8.0", "bfloat16", 64, 128, None),
+        ("9.0", "float16", 256, 128, None),
+        ("8.0", "bfloat16", 60, 128, "the head size is 60; expected a multiple of 8, at most 128"),
+        (
+            "8.0",
+            "bfloat16",
+            136,
+            128,
+            "the head size is 136; expected a multiple of 8, at most 128",
+        ),
+        (
+            "9.0",
+            "bfloat16",
+            264,
+            128,
+            "the head size is 264; expected a multiple of 8, at most 256",
+        ),
+        ("7.5", "float16", 64, 128, "the GPU has compute capability 7.5; expected at least 8.0"),
+        ("gfx90a", "bfloat16", 64, 128, "the GPU is not of NVIDIA"),
+        ("9.0", "float32", 64, 128, "the compute dtype is float32; expected bfloat16 or float16"),
+        ("9.0", "bfloat16", 64, 127, "packed rows have 127 tokens; expected an even number"),
+    ],
+)
+def test_attention_is_fused_only_where_cudnn_supports_it(
+    monkeypatch, caplog, capability, dtype, head_size, length, reason
+):
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training.jax_attention import fused_attention
+
+    gpu = SimpleNamespace(platform="gpu", compute_capability=capability)
+    monkeypatch.setattr(jax, "devices", lambda: [gpu])
+    monkeypatch.setattr(
+        "absl.logging.log_first_n", lambda level, text, n, *values: logging.info(text, *values)
+    )
+    config = SimpleNamespace(hidden_size=2 * head_size, num_attention_heads=2)
+    model = SimpleNamespace(config=config, compute_dtype=dtype)
+    ids = np.ones([2, length], np.int32)
+    batch = {"input_mask": ids, "example_ids": ids}
+    with caplog.at_level("INFO", "absl"), fused_attention(model, batch):
+        assert (attention._attend.get() is None) == bool(reason)
+    line = f"Attention is computed without cuDNN's fused kernel: {reason}"
+    assert caplog.messages == ([line] if reason else [])
