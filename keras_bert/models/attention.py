@@ -40,7 +40,8 @@ def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
     scale, causal, drop_key=, rate=)` returns dropout(softmax(scale · QKᵀ + mask))V, [B, S, N, D],
     or None to have it computed as without `attend`. `heads` are query, key and value, each [B, S,
     N, D]; `input_mask` and `example_ids` are those of an `AttendingLayer`; `scale` is a float;
-    `causal` is whether later tokens are masked; `drop_key` and `rate` are those of `drop`.
+    `causal` is whether later tokens are masked; `drop_key` and `rate` are those of `drop`, and
+    absent without dropout.
     """
     token = _attend.set(attend)
     try:
@@ -210,7 +211,9 @@ class SelfAttention(AttendingLayer):
         drop_key, causal = self.dropout.key(dropout_seed), self.config.is_decoder
         attend = None if return_attention_probabilities else _attend.get()
         if attend:
-            dropout = {"drop_key": drop_key, "rate": self.dropout.rate}
+            dropout = {}
+            if drop_key is not None and self.dropout.rate > 0.0:
+                dropout = {"drop_key": drop_key, "rate": self.dropout.rate}
             heads = self._side_by_side(hidden)
             context = attend(heads, input_mask, example_ids, scale, causal, **dropout)
             if context is not None:
