@@ -52,17 +52,7 @@ def random_words(key: Any, count: Any) -> Any:
 
     `key` is int32 from `site_key`, and `count` int32, the index of a word within a row.
     """
-    return keyed_words(key, position_words(count))
-
-
-def position_words(count: Any) -> Any:
-    """Computes the part of `random_words` that is the same for all keys."""
-    return mix(count + _int32(_GOLDEN))
-
-
-def keyed_words(key: Any, position: Any) -> Any:
-    """Computes `random_words` from the result of `position_words`."""
-    x = ops.bitwise_xor(position, key) * _MULTIPLIER_1
+    x = ops.bitwise_xor(mix(count + _int32(_GOLDEN)), key) * _MULTIPLIER_1
     return ops.bitwise_xor(x, ops.bitwise_right_shift(x, 15)) * _MULTIPLIER_2
 
 

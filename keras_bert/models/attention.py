@@ -214,7 +214,8 @@ class SelfAttention(AttendingLayer):
             dropout = {}
             if drop_key is not None and self.dropout.rate > 0.0:
                 dropout = {"drop_key": drop_key, "rate": self.dropout.rate}
-            heads = self._side_by_side(hidden)
+            projections = (self.query, self.key, self.value)
+            heads = [self._side_by_side(projection, hidden) for projection in projections]
             context = attend(heads, input_mask, example_ids, scale, causal, **dropout)
             if context is not None:
                 return ops.reshape(context, ops.shape(hidden))
@@ -232,21 +233,12 @@ class SelfAttention(AttendingLayer):
         context = merge_heads(ops.matmul(probabilities, value))
         return (context, probabilities) if return_attention_probabilities else context
 
-    def _side_by_side(self, hidden: Any) -> list[Any]:
-        """Projects [B, S, H] to the query, key and value heads, [B, S, N, D] each."""
-        batch, length, width = ops.shape(hidden)
-        projections = (self.query, self.key, self.value)
-        if any(projection.quantization_mode for projection in projections):
-            pairs = [projection.product_and_bias(hidden) for projection in projections]
-        else:  # GPUs compute one wide product faster than three.
-            kernel = ops.concatenate([projection.kernel for projection in projections], axis=1)
-            product = ops.matmul(ops.reshape(hidden, (-1, width)), kernel)
-            products = ops.split(ops.reshape(product, (batch, length, 3 * width)), 3, axis=-1)
-            pairs = zip(products, [projection.bias for projection in projections], strict=True)
+    def _side_by_side(self, projection: SplitDense, hidden: Any) -> Any:
+        """Projects [B, S, H] to [B, S, N, D]."""
+        x = biased(*projection.product_and_bias(hidden))
+        batch, length, width = ops.shape(x)
         heads = self.config.num_attention_heads
-        return [
-            ops.reshape(biased(*pair), (batch, length, heads, width // heads)) for pair in pairs
-        ]
+        return ops.reshape(x, (batch, length, heads, width // heads))
 
     def _heads(self, projection: SplitDense, hidden: Any, **settings: Any) -> Any:
         """Projects [B, S, H] to [B, N, S, D]."""

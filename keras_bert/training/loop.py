@@ -53,6 +53,8 @@ Evaluations = Sequence[Mapping[str, float]]
 # The time between two agreements of the workers; long enough that the cost of returning to Python
 # is negligible.
 SECONDS_PER_CALL = 2.0
+# JAX waits for the device once 32 steps have been started, and two calls are running at a time.
+_JAX_STEPS_PER_CALL = 16
 
 
 # --- evaluation ---
@@ -321,7 +323,9 @@ class RunLoop(Loop):
 
     def steps_of_call(self) -> int:
         """Returns the number of steps up to the next log line, evaluation or checkpoint at most."""
-        return min(self._stopping.steps_per_call, _steps_to_next_event(self.started, self.training))
+        count = _steps_to_next_event(self.started, self.training)
+        count = min(count, _JAX_STEPS_PER_CALL) if BACKEND == "jax" else count
+        return min(count, self._stopping.steps_per_call)
 
     def starts_next_call(self) -> bool:
         """Returns whether no checkpoint or evaluation needs the weights as they are now.

@@ -30,7 +30,7 @@ RATE, ROWS, HEADS = 0.1, 2, 2
 # Length, head size, dtype, and other settings.
 CASES = {
     "packed": (96, 32, "float32", {"packed": True}),
-    "causal": (64, 16, "float32", {"causal": True, "stored_positions": True}),
+    "causal": (64, 16, "float32", {"causal": True}),
     "bfloat16": (32, 64, "bfloat16", {}),
 }
 SMALL = dict.fromkeys(
