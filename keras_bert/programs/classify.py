@@ -55,5 +55,4 @@ PROGRAM = Program(
     main,
     resumable=True,
     defaults=fine_tuning.defaults("classification"),
-    omit=fine_tuning.OMIT,
 )

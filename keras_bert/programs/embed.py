@@ -75,5 +75,5 @@ PROGRAM = Program(
     main,
     resumable=True,
     defaults=fine_tuning.defaults("embedding"),
-    omit=(*fine_tuning.OMIT, "label_names"),
+    omit=("label_names",),
 )

@@ -38,9 +38,8 @@ class FineTuningOptions(runs.RunOptions):
     )
 
 
-# The options of all fine-tuning programs. Batches do not grow in so short runs.
+# The options of all fine-tuning programs.
 SETTINGS = (FineTuningOptions, FineTuningSettings, TrainingSettings, Devices)
-OMIT = ("batch_ramp_steps",)
 
 
 def defaults(task: str) -> dict[str, Any]:

@@ -73,5 +73,4 @@ PROGRAM = Program(
     main,
     resumable=True,
     defaults=fine_tuning.defaults("ner"),
-    omit=fine_tuning.OMIT,
 )

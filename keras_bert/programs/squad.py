@@ -62,5 +62,5 @@ PROGRAM = Program(
     main,
     resumable=True,
     defaults=fine_tuning.defaults("question_answering"),
-    omit=(*fine_tuning.OMIT, "label_names"),
+    omit=("label_names",),
 )
