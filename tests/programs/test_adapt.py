@@ -378,7 +378,6 @@ def test_too_few_documents_are_rejected(place, bad, name, message, capfd):
         ({"gradient_accumulation_steps": 3}, "--train_batch_size=8 is not divisible by"),
         ({"train_batch_size": 2**20, "max_seq_length": 32}, "--train_batch_size=1048576: "),
         ({"input_file": ""}, "--input_file is required"),
-        ({"eval_share": 0.9}, "--eval_share=0.9"),
         ({"input_format": "html", "text_field": "body"}, "--text_field=body with --input_format="),
     ],
 )

@@ -206,8 +206,8 @@ def test_long_texts_have_the_same_answers_everywhere(run_program, make_checkpoin
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     flags = {"task_name": "custom", "train_file": "rows.csv", "eval_file": "rows.csv"}
     flags |= {"init_checkpoint": "bert", "output_dir": "out", "export": True}
-    flags |= {"max_seq_length": 6, "long_text": "windows", "window_stride": 3}
-    flags |= {"window_pooling": "max", "mixed_precision": "float32", "num_train_steps": 3}
+    flags |= {"max_seq_length": 6, "long_text": "windows"}
+    flags |= {"mixed_precision": "float32", "num_train_steps": 3}
     done = run_program("run_classifier.py", "--nojit_compile", cwd=tmp_path, **flags)
     assert done.returncode == 0, done.stderr
 
@@ -228,7 +228,7 @@ def test_long_texts_have_the_same_answers_everywhere(run_program, make_checkpoin
         done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)
         assert done.returncode == 0, done.stderr
         np.testing.assert_allclose(answers(f"again-{start}"), expected, atol=2e-6)
-    # Another strategy does not get the stride of the run.
+    # The command line has priority over the run.
     names = {"init_checkpoint": "out", "output_dir": "head_tail", "long_text": "head_tail"}
     done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)
     assert done.returncode == 0, done.stderr
@@ -238,7 +238,7 @@ def test_long_texts_have_the_same_answers_everywhere(run_program, make_checkpoin
 def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_path):
     of_the_task = {"max_seq_length": 256, "task_name": "custom"}
     of_the_files = {"text_column": "a", "text_pair_column": "b", "label_column": "c"}
-    of_the_files |= {"label_separator": ";", "problem_type": "multi_label"}
+    of_the_files |= {"problem_type": "multi_label"}
     settings = of_the_task | of_the_files | {"class_weights": "balanced"}
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
 

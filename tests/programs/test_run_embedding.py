@@ -114,7 +114,7 @@ def test_windows_give_the_same_vectors_in_the_program_the_api_and_the_export(run
     file = place / "long.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = COMMON | {"train_file": file.name, "eval_file": file.name, "loss": "cosent"}
-    flags |= {"max_seq_length": 10, "long_text": "windows", "window_stride": 3, "export": True}
+    flags |= {"max_seq_length": 10, "long_text": "windows", "export": True}
     done = run(run_program, place, **flags, output_dir="long")
     assert done.returncode == 0, done.stderr
     assert "8 of 8 texts (train) are truncated to max_seq_length=10 tokens" in done.stderr
@@ -123,7 +123,7 @@ def test_windows_give_the_same_vectors_in_the_program_the_api_and_the_export(run
     texts = ([row["text_a"] for row in rows], [row["text_b"] for row in rows])
     for path in ("model", "export/1"):
         embedder = load(place / "long" / path)
-        assert embedder.settings.long_text == LongText("windows", 3)
+        assert embedder.settings.long_text == LongText("windows")
         found = embedder.evaluate(texts, [row["score"] for row in rows])
         assert found["pearson"] == pytest.approx(results["pearson"], abs=1e-4)
     done = run(
@@ -169,18 +169,11 @@ def test_micro_batches_give_the_weights_of_whole_batches(run_program, place):
             "--matryoshka_sizes=17: expected different whole numbers from 1 to 16",
         ),
         ({"train_file": "pairs.tsv", "train_batch_size": 1}, "batch size 1: the loss mnrl"),
-        ({"train_file": "pairs.tsv", "negative_column": "no"}, "has no column 'no'; its header"),
+        ({"train_file": "pairs.tsv", "columns": "negative=no"}, "has no column 'no'; its header"),
+        ({"train_file": "pairs.tsv", "columns": "a=b"}, "--columns=a=b: expected ROLE=NAME, "),
         ({"train_file": "pairs.tsv", "score_range": "1"}, "--score_range=['1']: expected"),
         ({"train_file": "pairs.tsv", "scale": 0}, "scale=0.0: expected a finite number above 0"),
         ({"eval_file": "pairs.tsv"}, "--train_file is missing"),
-        (
-            {"train_file": "pairs.tsv", "window_stride": 3},
-            "window_stride=3: has no effect with long_text='truncate'",
-        ),
-        (
-            {"train_file": "pairs.tsv", "long_text": "windows", "window_stride": 15},
-            "window_stride=15: expected 0, or from 1 to the 14 tokens of a window",
-        ),
     ],
 )
 def test_invalid_input_is_one_line_and_writes_nothing(flags, message, run_program, place):
@@ -220,7 +213,7 @@ def test_length_prompts_and_dense_modules_of_the_checkpoint_are_used(run_program
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"model_max_length": 9}))
     flags = {name: value for name, value in COMMON.items() if name != "max_seq_length"}
-    flags |= {"train_file": "pairs.tsv", "eval_file": "sts.jsonl", "eval_kind": "scored"}
+    flags |= {"train_file": "pairs.tsv", "eval_file": "sts.jsonl"}
     flags |= {"score_range": "0,5", "init_checkpoint": "st", "export": True}
     for steps in (1, 2):
         out = place / f"dense{steps}"

@@ -69,11 +69,11 @@ def test_data_flags_without_matching_data_are_rejected(run_program, place, flags
 
 
 def test_prediction_takes_columns_and_context_from_the_run(run_program, tmp_path):
-    settings = {"token_column": 1, "tag_column": 3, "document_context": True, "tag_scheme": "iob1"}
+    settings = {"columns": ["token=1", "tag=3"], "document_context": True, "tag_scheme": "iob1"}
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
     flags = {"init_checkpoint": ".", "output_dir": "model"}  # The folder is rejected later.
     done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path, **flags)
-    taken = "--document_context=True --token_column=1 --tag_column=3"
+    taken = "--document_context=True --columns=token=1,tag=3"
     assert f"Using the settings of .: {taken}\n" in done.stderr
     assert "--output_dir=model: overlaps with --init_checkpoint" in done.stderr
 

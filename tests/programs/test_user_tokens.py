@@ -28,7 +28,7 @@ def folder(tmp_path_factory, run_program):
     (folder / "config.json").write_text(json.dumps(sizes))
     files = {"input_file": "text.txt", "vocab_file": "vocab.txt", "user_tokens": "own.txt"}
     commands = [
-        ("build_vocab.py", {**files, "vocab_size": 64, "pad_to_multiple_of": 64}),
+        ("build_vocab.py", {**files, "vocab_size": 64}),
         (
             "create_pretraining_data.py",
             {
@@ -57,6 +57,10 @@ def folder(tmp_path_factory, run_program):
     for program, flags in commands:
         done = run_program(program, cwd=folder, **flags)
         assert done.returncode == 0, done.stderr
+        if program == "build_vocab.py":  # As in published vocabularies.
+            pad, *tokens = load_vocab(folder / "vocab.txt")
+            unused = [f"[unused{number}]" for number in range(63 - len(tokens))]
+            (folder / "vocab.txt").write_text("\n".join([pad, *unused, *tokens]) + "\n")
     return folder
 
 

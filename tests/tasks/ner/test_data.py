@@ -252,9 +252,7 @@ def test_dev_sentences_are_predicted_without_a_test_file(tmp_path):
     assert (splits.train, splits.dev, len(splits.test.sentences)) == (None, None, 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("train_file", "a"), ("tag_column", 2), ("comment_prefix", "#")]
-)
+@pytest.mark.parametrize(("name", "value"), [("train_file", "a"), ("columns", ["tag=2"])])
 def test_file_settings_are_rejected_with_tfds(name, value):
     with pytest.raises(
         InputError, match=f"--{name} cannot be combined with --tfds; expected --task_n"
@@ -327,16 +325,12 @@ def test_words_between_tabs_may_contain_spaces_or_be_a_no_break_space(file):
     assert read_conll(path)[0].words == ("New York", "\u00a0", "\u2028")
 
 
-def test_comments_are_skipped_if_their_prefix_is_given(file):
-    path = file("#\thttp://a.b [2011]\n1\tEU\tB-ORG\n2\t#\tO\n\n# id 2\n1\tPeter\tB-PER\n")
-    sentences = read_conll(path, 1, 2, comment_prefix="#")
-    assert [s.words for s in sentences] == [("EU", "#"), ("Peter",)]
-    assert [s.line for s in sentences] == [2, 6]
+def test_lines_with_a_number_sign_are_words(file):
+    assert read_conll(file("a O\n#b O\n"))[0].words == ("a", "#b")
+    path = file("#\thttp://a.b [2011]\n1\tEU\tB-ORG\n")
     for columns in ((0, -1), (1, 2)):
-        with pytest.raises(InputError, match=r"line [12]: .*--comment_prefix='#'"):
+        with pytest.raises(InputError, match=r"line [12]: .*comments are not supported: remove"):
             read_conll(path, *columns)
-    within = file("a O\n#b O\n")
-    assert read_conll(within, comment_prefix="#")[0].words == ("a", "#b")
 
 
 def test_docstart_lines_start_documents_and_are_not_words(file):
@@ -375,7 +369,7 @@ def test_invalid_line_is_rejected_with_file_and_line_number(file, text, message)
 
 
 def test_missing_column_is_rejected(file):
-    with pytest.raises(InputError, match=r"line 1: --tag_column=4, but the line has 2 columns"):
+    with pytest.raises(InputError, match=r"line 1: --columns=tag=4, but the line has 2 columns"):
         read_conll(file("a O\n"), tag_column=4)
 
 
