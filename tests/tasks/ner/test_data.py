@@ -403,7 +403,9 @@ def test_wnut_17_is_read_completely(shared_data):
 def test_column_of_word_numbers_is_rejected(tmp_path, first):
     path = tmp_path / "a.tsv"
     path.write_text(f"{first}\tIn\tO\n{first + 1}\tOslo\tB-LOC\n\n{first}\tHere\tO\n")
-    with pytest.raises(InputError, match=r"column 0 has the number of each word; .*_column=1"):
+    with pytest.raises(
+        InputError, match=r"column 0 has the number of each word; .*--columns=token=1"
+    ):
         read_conll(path)
     assert [sentence.words for sentence in read_conll(path, 1)] == [("In", "Oslo"), ("Here",)]
 
