@@ -1,10 +1,7 @@
-"""Runs run_classifier.py as a user does: GLUE, TFDS, Parquet, long texts, flags of the run."""
+"""Runs run_classifier.py as a user does: GLUE, two devices, Parquet, long texts, nodo_train."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from keras_bert.tasks.load import load
+from tests.programs.conftest import FLAGS
 
 
 @pytest.mark.slow
@@ -29,73 +27,18 @@ def test_run_of_a_glue_task_writes_the_documented_files(run_program, place, tmp_
     assert info["max_seq_length"] == 16
 
 
-@pytest.fixture(scope="module")
-def prepared_runs(root, place, tmp_path_factory):
-    """Runs SST-2 from TFDS twice: in TFDS_DATA_DIR, and in --data_dir on two devices."""
-    tfds = pytest.importorskip("tensorflow_datasets")
-    import tensorflow as tf
-
-    folder = tmp_path_factory.mktemp("prepared")
-    rows = {
-        "sentence": [f"{'very ' * (i % 4)}{('bad', 'good')[i % 2]} film ." for i in range(24)],
-        "label": np.arange(24) % 2,
-        "idx": np.arange(24, dtype=np.int32),
-    }
-    label = tfds.features.ClassLabel(names=["negative", "positive"])
-    tfds.dataset_builders.store_as_tfds_dataset(
-        name="glue",
-        config="sst2",
-        version="2.0.0",
-        data_dir=folder / "tfds",
-        features=tfds.features.FeaturesDict(
-            {"sentence": tfds.features.Text(), "label": label, "idx": np.int32}
-        ),
-        split_datasets={
-            split: tf.data.Dataset.from_tensor_slices(rows)
-            for split in ("train", "validation", "test")
-        },
-        disable_shuffling=True,
-    )
-    common = ["--tfds", "--task_name=SST-2", f"--init_checkpoint={place / 'bert'}"]
-    common += ["--nojit_compile", "--max_seq_length=16", "--train_batch_size=8"]
-    common += ["--num_train_epochs=1", "--mixed_precision=float32"]
-    requested = [f"--data_dir={folder / 'tfds'}", "--output_dir=requested"]
-    requested += ["--distribution_strategy=mirrored", "--num_devices=2"]
-    requested += ["--gradient_accumulation_steps=2"]
-    runs = {}
-    for own, tfds_dir, name in (
-        (["--output_dir=out/SST-2"], "tfds", "out/SST-2"),
-        (requested, "nothing", "requested"),
-    ):
-        runs[folder / name] = subprocess.Popen(
-            [sys.executable, root / "run_classifier.py", *common, *own],
-            cwd=folder,
-            env=os.environ | {"TFDS_DATA_DIR": str(folder / tfds_dir)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    errors = [process.communicate()[1] for process in runs.values()]
-    for process, error in zip(runs.values(), errors, strict=True):
-        assert process.returncode == 0, error
-    return [*runs]
-
-
 @pytest.mark.slow
-def test_tfds_data_is_found_in_the_default_folder_and_in_data_dir(prepared_runs):
-    folders = prepared_runs
-    found, requested = (json.loads((folder / "run.json").read_text()) for folder in folders)
-    for name in ("labels", "train_sha256", "dev_sha256", "SST-2_sha256"):
-        assert found["settings"][name] == requested["settings"][name]
-    for folder in folders:
-        assert len((folder / "SST-2.tsv").read_text().splitlines()) == 25
-
-
-@pytest.mark.slow
-def test_two_devices_with_two_micro_batches_match_one_batch(prepared_runs):
-    found, requested = (json.loads((path / "results.json").read_text()) for path in prepared_runs)
-    assert "loss" in found
-    assert requested == pytest.approx(found, abs=1e-6)
+def test_two_devices_with_two_micro_batches_match_one_batch(run_program, place, tmp_path):
+    devices = {"distribution_strategy": "mirrored", "num_devices": 2}
+    results = []
+    for changes in ({}, devices | {"gradient_accumulation_steps": 2}):
+        flags = FLAGS["run_classifier.py"] | {"num_train_steps": 3, "jit_compile": False} | changes
+        done = run_program("run_classifier.py", cwd=place, output_dir=tmp_path / "out", **flags)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads((tmp_path / "out" / "results.json").read_text()))
+        shutil.rmtree(tmp_path / "out")
+    assert "loss" in results[0]
+    assert results[1] == pytest.approx(results[0], abs=1e-6)
 
 
 @pytest.mark.slow
