@@ -345,7 +345,7 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
     build_vocab(str(text), str(vocab), VocabSettings(60))
     assert "already contains this vocabulary; the file is unchanged" in caplog.text
     with pytest.raises(InputError, match=r"vocab\.txt: holds another vocabulary"):
-        build_vocab(str(text), str(vocab), VocabSettings(50))
+        build_vocab(str(text), str(vocab), VocabSettings(20))
     assert vocab.read_bytes() == before
     assert os.listdir(vocab.parent) == ["vocab.txt"]
 

@@ -143,11 +143,6 @@ def test_invalid_sequences_are_counted_and_read_like_conlleval(read, caplog):
     assert "1 tags violate the scheme iob2" in caplog.text
 
 
-def test_strict_rejects_invalid_sequences(read):
-    with pytest.raises(InputError, match=r"train\.conll, line 3: iob2 does not allow 'I-LOC'"):
-        read("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2", strict=True)
-
-
 def test_labels_are_o_and_both_tags_of_every_type(read):
     labels = make_labels(read("a B-PER\nb B-LOC\nc O\n"), None)
     assert labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
