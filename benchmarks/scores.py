@@ -92,9 +92,7 @@ TASKS = {
         {
             "train_file": DATA / "glue/STS-B/train.tsv",
             "eval_file": DATA / "glue/STS-B/dev.tsv",
-            "text_a_column": "sentence1",
-            "text_b_column": "sentence2",
-            "score_column": "score",
+            "columns": "text_a=sentence1,text_b=sentence2",
             "loss": "cosent",
             "score_range": "0,5",
             "max_seq_length": 128,

@@ -1,4 +1,4 @@
-"""Counts lines, files, single-use files, dataclasses and import circles of the product.
+"""Counts lines, files, flags, single-use files, dataclasses and import circles of the product.
 
     .venv/bin/python benchmarks/size.py
 
@@ -12,7 +12,11 @@ import argparse
 import ast
 import subprocess
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
+
+from keras_bert.programs.command import PROGRAMS
+from keras_bert.programs.options import declared
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("keras_bert", "data_tools")
@@ -32,6 +36,7 @@ def main() -> None:
     print(f"Markdown: {sum(map(num_lines, markdown)):,} lines in {len(markdown)} files")
     print(f"dataclasses: {count_classes(trees.values(), is_dataclass)}")
     print(f"Protocols: {count_classes(trees.values(), is_protocol)}")
+    print(f"flags over all programs, with aliases: {num_flags()}")
     imports = {path: imported_files(path, tree) for path, tree in trees.items()}
     users = defaultdict(set)
     for path, files in imports.items():
@@ -57,6 +62,15 @@ def tracked_files(pattern: str) -> list[Path]:
 def num_lines(path: Path) -> int:
     """Returns the number of lines of a file."""
     return path.read_bytes().count(b"\n")
+
+
+def num_flags() -> int:
+    """Returns the number of different flags of all programs, without those of absl."""
+    names = set()
+    for module, _ in PROGRAMS.values():
+        options = declared(import_module(module).PROGRAM.flags())
+        names |= {*options, *(option.alias for option in options.values())}
+    return len(names - {""})
 
 
 def count_classes(trees, is_kind) -> int:

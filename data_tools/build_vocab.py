@@ -36,8 +36,6 @@ from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, first_difference
 
-_LEARNING_FLAGS = ("vocab_size", "num_unused", "pad_to_multiple_of")
-
 
 @dataclasses.dataclass(frozen=True)
 class VocabSettings:
@@ -51,12 +49,6 @@ class VocabSettings:
     min_frequency: int = option(
         2,
         "Minimum number of occurrences of a token pair to be merged, or of a new word to be added.",
-        min=1,
-    )
-    num_unused: int = option(0, "Number of [unusedN] tokens to reserve.", min=0)
-    pad_to_multiple_of: int = option(
-        1,
-        "Add [unusedN] tokens until the size is a multiple of this, for example 8.",
         min=1,
     )
     strip_accents: bool | None = same_as(TokenizerSettings, "strip_accents")
@@ -100,14 +92,14 @@ def build_vocab(
     if settings.extend_vocab is not None:
         existing = load_extensible(settings.extend_vocab, tokenizer.do_lower_case, num_added)
     else:
-        check_vocab_size(vocab_size, settings.num_unused + len(user_tokens))
+        check_vocab_size(vocab_size, len(SPECIAL_TOKENS) + len(user_tokens))
     input_files = find_input_files(input_file, reading.input_format)
     _check_writable(vocab_file)
 
     def may_be_result(tokens: list[str]) -> bool:
         size = len(existing)
         if not existing:
-            return len(tokens) < vocab_size + settings.pad_to_multiple_of
+            return len(tokens) <= vocab_size
         is_extended = first_difference(tokens[:size], existing, may_extend=True) is None
         return size <= len(tokens) <= size + num_added and is_extended
 
@@ -128,18 +120,11 @@ def build_vocab(
             f", from {new_words[0]!r} (most frequent) to {new_words[-1]!r}" if new_words else "",
         )
         return vocab
-    vocab = learn_vocab(
-        words,
-        vocab_size,
-        settings.min_frequency,
-        settings.num_unused,
-        settings.pad_to_multiple_of,
-        user_tokens,
-    )
+    vocab = learn_vocab(words, vocab_size, settings.min_frequency, user_tokens)
     _write(vocab_file, vocab)
     odd.log()
     if len(vocab) < vocab_size:
-        limit = alphabet_limit(vocab_size, settings.num_unused + len(user_tokens))
+        limit = alphabet_limit(vocab_size, len(SPECIAL_TOKENS) + len(user_tokens))
         alphabet = alphabet_tokens(words, sys.maxsize, settings.min_frequency)
         cause = ""
         if len(alphabet) > limit:
@@ -220,12 +205,10 @@ class BuildOptions:
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Learns or extends a vocabulary as the flags request."""
     reject_arguments(arguments)
-    extends = flags.extend_vocab is not None
-    for name in _LEARNING_FLAGS:
-        if extends and flags[name].present:
-            raise InputError(
-                f"--{name}: has no effect with --extend_vocab; expected only one of these flags"
-            )
+    if flags.extend_vocab is not None and flags["vocab_size"].present:
+        raise InputError(
+            "--vocab_size: has no effect with --extend_vocab; expected only one of these flags"
+        )
     settings, reading = (settings_of(kind, flags) for kind in (VocabSettings, Reading))
     build_vocab(flags.input_file, flags.vocab_file, settings, reading)
 

@@ -75,9 +75,9 @@ def _difference(path: str, entry: dict[str, Any] | None) -> str:
 
 
 def read_batches(
-    data: "PretrainingData", vocab_size: int, max_rows: int
+    data: "PretrainingData", vocab_size: int
 ) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
-    """Yields (path of a file, index of a row, n rows from there), at most `max_rows` in total.
+    """Yields (path of a file, index of a row, n rows from there).
 
     The rows are {feature: array [n, width]}. The features of masks and of packed rows are added if
     the records lack them: no predictions, one example in each row. There is also original_ids, the
@@ -93,7 +93,7 @@ def read_batches(
     with explain_record_errors(data, vocab_size):
         for path in data.files:
             first_row = 0
-            for serialized in tf.data.TFRecordDataset(path).take(max_rows).batch(1024):
+            for serialized in tf.data.TFRecordDataset(path).batch(1024):
                 parsed = parse_records(serialized, data, vocab_size)
                 batch = {name: values.numpy() for name, values in parsed.items()}
                 batch["original_ids"] = batch["input_ids"].copy()
@@ -109,26 +109,24 @@ def read_batches(
                     batch["next_sentence_weights"] = np.ones((len(batch["input_ids"]), 1))
                 yield path, first_row, batch
                 first_row += len(batch["input_ids"])
-                max_rows -= len(batch["input_ids"])
 
 
 # --- statistics ---
 
 
 def inspect(
-    data: "PretrainingData", vocab: Sequence[str], num_examples: int = 0, max_examples: int = 0
+    data: "PretrainingData", vocab: Sequence[str], num_examples: int = 0
 ) -> tuple[dict[str, Any], list[str]]:
     """Reads a dataset; returns its statistics, and its first `num_examples` rows as lines of text.
 
     Statistics are {name: value}, with shares from 0 to 1, or None if their total is 0. Without the
-    tokens of the vocabulary, there are no statistics of [MASK] and [UNK], and no lines. At most
-    `max_examples` rows are read; 0 reads all.
+    tokens of the vocabulary, there are no statistics of [MASK] and [UNK], and no lines.
     """
     sums: Counter[str] = Counter()
     hashes = bytearray()  # 8 bytes for each example
     lines: list[str] = []
     with Progress("reading", None, "rows") as progress:
-        batches = read_batches(data, len(vocab) or 2**31 - 1, max_examples or sys.maxsize)
+        batches = read_batches(data, len(vocab) or 2**31 - 1)
         for path, first_row, batch in batches:
             num_rows = len(batch["input_ids"])
             if vocab:
@@ -322,7 +320,6 @@ class InspectOptions:
     )
     vocab_file: str | None = option(None, "Vocabulary file. Default: the one next to the manifest.")
     num_examples: int = option(3, "Number of records to show.", min=0)
-    max_examples: int = option(0, "Number of records to read; 0 reads all.", min=0)
     json: bool = option(False, "Print the statistics as JSON, without examples.")
 
 
@@ -338,7 +335,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     vocab_file = flags.vocab_file or data.vocab_file
     vocab = load_vocab(vocab_file) if vocab_file else []
     num_examples = 0 if flags.json else flags.num_examples
-    statistics, lines = inspect(data, vocab, num_examples, flags.max_examples)
+    statistics, lines = inspect(data, vocab, num_examples)
     statistics = manifest_statistics(data.manifests) | statistics
     if flags.json:
         print(json.dumps(statistics, indent=2, ensure_ascii=False))

@@ -7,8 +7,8 @@ docstrings of the standard library (one document per module, parsed and not impo
 train.txt and eval.txt in the format of Google's BERT. About one document in twenty, selected by a
 hash of its name, is in eval.txt.
 
-With --labelled_packages, the sentences of these packages are also written with the name of their
-package as the label, for a classifier: labelled_train.csv, and one in five in labelled_eval.csv.
+The sentences of five packages are also written with the name of their package as the label, for a
+classifier: labelled_train.csv, and one in five in labelled_eval.csv.
 """
 
 import ast
@@ -170,6 +170,7 @@ def reads_as_english(sentence: str) -> bool:
 
 HELD_OUT_EVERY = 20
 HELD_OUT_LABELLED_EVERY = 5
+PACKAGES = ("asyncio", "email", "importlib", "unittest", "xml")  # those with labelled sentences
 
 _SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled"}
 
@@ -260,40 +261,34 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
     return {name: len(documents) for name, documents in files.items()}
 
 
-def write_labelled_sentences(output_dir: str, packages: Sequence[str]) -> dict[str, int]:
+def write_labelled_sentences(output_dir: str) -> dict[str, int]:
     """Writes labelled_train.csv and labelled_eval.csv; returns the number of sentences in each.
 
     The files have the columns `text` and `label`, the package. Sentences that occur in several of
     the packages are skipped.
 
-    Raises an `InputError` if the directory cannot be written, or a package has no sentences.
+    Raises an `InputError` if the directory cannot be written.
     """
     _make_folder(output_dir)
     library = sysconfig.get_paths()["stdlib"]
     labels: dict[str, set[str]] = {}  # {sentence: the packages that contain it}
-    for package in packages:
-        documents = docstring_documents(library, package) if package.isidentifier() else ()
-        found = [s for _, sentences in documents for s in sentences]
-        if not found:
-            raise InputError(
-                f"--labelled_packages: the package {package!r} of the standard library has no "
-                "docstrings; expected names such as asyncio,email"
-            )
-        for sentence in found:
-            labels.setdefault(sentence, set()).add(package)
+    for package in PACKAGES:
+        for _, sentences in docstring_documents(library, package):
+            for sentence in sentences:
+                labels.setdefault(sentence, set()).add(package)
     files: dict[str, list[tuple[str, str]]] = {"labelled_train.csv": [], "labelled_eval.csv": []}
-    for sentence, (label, *others) in ((s, sorted(found)) for s, found in labels.items()):
-        if not others:
+    for sentence, packages in labels.items():
+        if len(packages) == 1:
             held_out = is_held_out(sentence, HELD_OUT_LABELLED_EVERY)
             files["labelled_eval.csv" if held_out else "labelled_train.csv"].append(
-                (sentence, label)
+                (sentence, *packages)
             )
     for name, rows in files.items():
         table = io.StringIO()
         csv.writer(table).writerows([("text", "label"), *rows])
         path = os.path.join(output_dir, name)
         write_bytes(path, table.getvalue().encode())
-        logging.info("%s: %d sentences of %d packages", path, len(rows), len(packages))
+        logging.info("%s: %d sentences of %d packages", path, len(rows), len(PACKAGES))
     return {name: len(rows) for name, rows in files.items()}
 
 
@@ -309,19 +304,13 @@ class CorpusOptions:
     """The options of the program."""
 
     output_dir: str = option("", "Output folder of train.txt and eval.txt.", required=True)
-    labelled_packages: Sequence[str] = option(
-        (),
-        "Packages of the standard library whose sentences are also written with their package as "
-        "the label, to labelled_train.csv and labelled_eval.csv.",
-    )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Writes the corpus to --output_dir."""
     reject_arguments(arguments)
     write_python_corpus(flags.output_dir)
-    if flags.labelled_packages:
-        write_labelled_sentences(flags.output_dir, flags.labelled_packages)
+    write_labelled_sentences(flags.output_dir)
 
 
 PROGRAM = Program("python-corpus", __doc__, (CorpusOptions,), main)

@@ -97,8 +97,6 @@ def learn_vocab(
     words: Counter[str],
     vocab_size: int,
     min_frequency: int = 2,
-    num_unused: int = 0,
-    pad_to_multiple_of: int = 1,
     user_tokens: Sequence[str] = (),
 ) -> list[str]:
     """Learns a WordPiece vocabulary from word counts; returns the tokens in id order.
@@ -112,9 +110,9 @@ def learn_vocab(
     Raises:
         InputError: if vocab_size is too small for the special tokens and the alphabet.
     """
-    check_vocab_size(vocab_size, num_unused + len(user_tokens))
-    num_special = len(SPECIAL_TOKENS) + num_unused + len(user_tokens)
-    limit = alphabet_limit(vocab_size, num_unused + len(user_tokens))
+    num_special = len(SPECIAL_TOKENS) + len(user_tokens)
+    check_vocab_size(vocab_size, num_special)
+    limit = alphabet_limit(vocab_size, num_special)
     alphabet = alphabet_tokens(words, limit, min_frequency)
     if not alphabet:
         raise InputError(
@@ -126,29 +124,24 @@ def learn_vocab(
     learned = _learn_tokens(words, alphabet, vocab_size - num_special, min_frequency)
     # A user token that is also learned needs one place only.
     appended = [token for token in user_tokens if token not in {*learned}]
-    size = len(SPECIAL_TOKENS) + num_unused + len(learned) + len(appended)
-    num_unused += -size % pad_to_multiple_of
-    pad, *others = SPECIAL_TOKENS
-    unused = (f"[unused{number}]" for number in range(num_unused))
-    return [pad, *unused, *others, *learned, *appended]
+    return [*SPECIAL_TOKENS, *learned, *appended]
 
 
-def check_vocab_size(vocab_size: int, num_unused: int) -> None:
+def check_vocab_size(vocab_size: int, num_special: int) -> None:
     """Raises an InputError if a vocabulary size leaves no room for a single-character token."""
-    num_special = len(SPECIAL_TOKENS) + num_unused
-    if alphabet_limit(vocab_size, num_unused) < 1:
+    if alphabet_limit(vocab_size, num_special) < 1:
         raise InputError(
             f"--vocab_size={vocab_size}: no room for tokens in addition to {num_special} special "
             f"tokens; expected at least {num_special + 2}"
         )
 
 
-def alphabet_limit(vocab_size: int, num_unused: int) -> int:
+def alphabet_limit(vocab_size: int, num_special: int) -> int:
     """Returns the maximum number of single-character tokens: half of all learned tokens.
 
     Without this limit, the thousands of characters of Chinese text could fill the vocabulary.
     """
-    return (vocab_size - len(SPECIAL_TOKENS) - num_unused) // 2
+    return (vocab_size - num_special) // 2
 
 
 def alphabet_tokens(words: Counter[str], max_tokens: int, min_frequency: int) -> list[str]:

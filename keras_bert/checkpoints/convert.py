@@ -44,7 +44,6 @@ def convert(
     change_vocab: VocabChange | None = None,
     layers: Sequence[int] = (),
     positions: int = 0,
-    positions_by: str = "interpolate",
 ) -> LoadReport:
     """Converts a checkpoint to a Hugging Face directory, which is written atomically.
 
@@ -59,8 +58,7 @@ def convert(
         change_vocab: makes the new vocabulary; None keeps the vocabulary.
         layers: the indices of the layers to keep, from 0 (the layer after the embeddings), in
             increasing order; empty for all.
-        positions: the new number of positions; 0 to keep it.
-        positions_by: how the table of positions is extended, as in `new_positions`.
+        positions: the new number of positions, whose table is interpolated; 0 to keep it.
 
     Returns:
         The report of loading the source.
@@ -85,7 +83,7 @@ def convert(
     if layers:
         description = _with_layers(description, layers)
     if positions:
-        description = _with_positions(description, positions, positions_by)
+        description = _with_positions(description, positions)
     if not heads:
         description = replace(description, problem_type=None)
     vocab = None
@@ -102,7 +100,7 @@ def convert(
         weights = _select_layers(weights, layers)
     if positions:
         table = weights[_POSITIONS]
-        weights[_POSITIONS] = new_positions(table, positions, positions_by)
+        weights[_POSITIONS] = new_positions(table, positions)
     settings = description.hugging_face_settings(
         _architecture(model, weights.keys()), getattr(model, "num_labels", None)
     )
@@ -126,13 +124,13 @@ def _with_layers(description: ModelDescription, layers: Sequence[int]) -> ModelD
     return replace(description, config=config)
 
 
-def _with_positions(description: ModelDescription, count: int, method: str) -> ModelDescription:
+def _with_positions(description: ModelDescription, count: int) -> ModelDescription:
     old = description.config.max_position_embeddings
     if count <= old:
         raise InputError(
             f"--max_position_embeddings={count}: the model has {old} positions; expected more"
         )
-    untrained = f"the table of positions was extended from {old} to {count} ({method})"
+    untrained = f"the table of positions was extended from {old} to {count}"
     logging.warning("%s; train the model with texts of that length", untrained)
     return replace(
         description,
@@ -212,19 +210,13 @@ def _select_layers(
     return selected
 
 
-def new_positions(table: np.ndarray, count: int, method: str) -> np.ndarray:
-    """Returns a table of position embeddings with more rows, [count, H].
+def new_positions(table: np.ndarray, count: int) -> np.ndarray:
+    """Interpolates a table of position embeddings, [positions, H], to `count` rows.
 
-    Args:
-        table: the table of the model, [positions, H].
-        count: the number of rows of the new table.
-        method: `interpolate` stretches the table, so that its first and last row stay the first and
-            the last (linear, as Chen et al. 2023 do for rotary positions); `tile` repeats it, so
-            that the first rows stay the same (Beltagy et al. 2020, section 5).
+    Its first and last row stay the first and the last (linear, as Chen et al. 2023 do for rotary
+    positions).
     """
     old = len(table)
-    if method == "tile":
-        return table[np.arange(count) % old]
     positions = np.linspace(0.0, old - 1.0, count)
     lower = np.minimum(positions.astype(np.int64), old - 1)
     upper = np.minimum(lower + 1, old - 1)

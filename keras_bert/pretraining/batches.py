@@ -13,9 +13,7 @@ Packed rows contain several examples. Their batches also have position_ids and e
 example), [B, P] each, like next_sentence_labels.
 
 Records without masks are masked on the host (data/masking.py), so that accelerators run the same
-program for all records. Left-to-right prediction has next tokens instead of masks. During a batch
-ramp, a batch keeps its size B, and padding replaces the micro-batches that a step does not have
-yet.
+program for all records. Left-to-right prediction has next tokens instead of masks.
 """
 
 from collections.abc import Callable
@@ -32,45 +30,6 @@ SHUFFLE_BUFFER = 65_536
 READ_CYCLE = 8
 _EVALUATION_SEED = 0
 _MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
-
-
-# --- batch ramp ---
-
-
-@dataclass(frozen=True)
-class BatchRamp:
-    """A schedule for the number of micro-batches in a step, which increases at the start of a run.
-
-    Early in training, small batches suffice for a good gradient, and they allow more steps in a
-    fixed budget (Geiping & Goldstein 2023, section 4.3). Micro-batches keep their size, so nothing
-    is recompiled.
-
-    Step n has 1 + floor(n · (G - 1) / N) micro-batches for n < N, and G from step N on.
-
-    Attributes:
-        micro_batches: G, the number of micro-batches of a full batch, at least 1.
-        steps: N, the number of steps until the batch is full; 0 for full batches from the start.
-    """
-
-    micro_batches: int = 1
-    steps: int = 0
-
-    def counts(self) -> np.ndarray:
-        """Returns the number of micro-batches of each step of the ramp, [N] int64."""
-        return 1 + np.arange(self.steps, dtype=np.int64) * (self.micro_batches - 1) // (
-            self.steps or 1
-        )
-
-    def before(self, step: int) -> int:
-        """Returns the total number of micro-batches in steps 0 to `step` - 1."""
-        full = max(0, step - self.steps)
-        return int(self.counts()[:step].sum()) + full * self.micro_batches
-
-
-NO_RAMP = BatchRamp()
-
-
-# --- batches ---
 
 
 @dataclass(frozen=True)
@@ -95,22 +54,19 @@ def training_batches(
     batch_size: int,
     seed: int,
     first_step: int = 0,
-    ramp: BatchRamp = NO_RAMP,
 ) -> tf.data.Dataset:
     """Creates the endless dataset of training batches, starting at `first_step`.
 
     Each worker reads its own files, and creates its own rows of each batch, [B / W, ...] for W
     workers; if there are fewer files than workers, InputError is raised. Batches continue across
-    epochs, so all have `batch_size` records over all devices. During a `ramp`, only the records
-    that a step uses are read, and the other rows are padding. `seed` determines the order of the
+    epochs, so all have `batch_size` records over all devices. `seed` determines the order of the
     records, the dropout masks, and the masked tokens of records without masks.
     """
     index, workers = source.share
     data = source.data.share(index, workers)
     worker_rows = batch_size // workers
     files = tf.constant(data.files)
-    micro_batch = worker_rows // ramp.micro_batches
-    epoch, rest = divmod(ramp.before(first_step) * micro_batch, data.num_examples)
+    epoch, rest = divmod(first_step * worker_rows, data.num_examples)
 
     def one_epoch(index: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
@@ -128,10 +84,7 @@ def training_batches(
         return records.shuffle(buffer, seed=shuffle_seeds[0], reshuffle_each_iteration=False)
 
     records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(one_epoch).skip(rest)
-    if ramp.steps:
-        batches = _growing(records.batch(micro_batch, drop_remainder=True), ramp, first_step)
-    else:
-        batches = records.batch(worker_rows, drop_remainder=True)
+    batches = records.batch(worker_rows, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
     prepare = _preparer(data, source.left_to_right)
 
@@ -144,52 +97,13 @@ def training_batches(
             [workers * count], [tf.cast(seed, tf.int64), step], None, None, tf.int32
         )
         seeds = seeds[index * count : (index + 1) * count]
-        batch |= {"example_weights": tf.ones([count]), "dropout_seed": seeds}
-        return {name: _spread(value, micro_batch, ramp) for name, value in batch.items()}
+        return batch | {"example_weights": tf.ones([count]), "dropout_seed": seeds}
 
     return (
         tf.data.Dataset.zip(steps, batches)
         .map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         .prefetch(tf.data.AUTOTUNE)
     )
-
-
-def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.data.Dataset:
-    """Concatenates the k micro-batches of each step: serialized records, [b] each -> [k * b]."""
-    counts = ramp.counts()
-    ends, last = np.cumsum(counts), int(counts.sum())
-
-    def step_of(index: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
-        on_ramp = tf.searchsorted(ends, index[tf.newaxis], side="right", out_type=tf.int64)[0]
-        return tf.where(index < last, on_ramp, ramp.steps + (index - last) // ramp.micro_batches)
-
-    def join(step: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
-        joined = window.batch(ramp.micro_batches)
-        return joined.map(lambda index, unit: tf.reshape(unit, [-1]))
-
-    def count(step: tf.Tensor) -> tf.Tensor:
-        return tf.where(
-            step < ramp.steps,
-            tf.gather(counts, tf.minimum(step, ramp.steps - 1)),
-            ramp.micro_batches,
-        )
-
-    numbered = units.enumerate(ramp.before(first_step))
-    return numbered.group_by_window(step_of, join, window_size_func=count)
-
-
-def _spread(value: tf.Tensor, micro_batch: int, ramp: BatchRamp) -> tf.Tensor:
-    """Pads a batch of k micro-batches to G: [k * b, ...] -> [G * b, ...].
-
-    Row r of the result belongs to micro-batch r mod G, as in step.py.
-    """
-    if not ramp.steps:
-        return value
-    full, shape = ramp.micro_batches, value.shape[1:]
-    rows = tf.reshape(value, [micro_batch, -1, *shape])
-    missing = full - tf.shape(rows)[1]
-    rows = tf.pad(rows, [[0, 0], [0, missing]] + [[0, 0]] * shape.rank)
-    return tf.reshape(rows, [micro_batch * full, *shape])
 
 
 def evaluation_batches(

@@ -7,7 +7,6 @@ import tensorflow as tf
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.pretraining.batches import BatchRamp
 from keras_bert.pretraining.inputs import PretrainingInputs
 from keras_bert.pretraining.run import Phase, check_phases
 from keras_bert.training.objective import check_batch_sizes
@@ -76,8 +75,7 @@ def estimate(phase: Phase, inputs: PretrainingInputs | None, devices: int) -> di
     states = len(OPTIMIZERS[settings.optimizer].state_names)
     parts = training.gradient_accumulation_steps
     rows = training.train_batch_size // (devices * parts)  # of a micro-batch on each device
-    ramp = BatchRamp(parts, training.batch_ramp_steps)
-    sequences = ramp.before(training.num_train_steps) * rows * devices
+    sequences = training.num_train_steps * training.train_batch_size
     h, wide, vocab_size = config.hidden_size, config.intermediate_size, config.vocab_size
     layers, heads = config.num_hidden_layers, config.num_attention_heads
     predictions = length if settings.objective == "ltr" else predictions

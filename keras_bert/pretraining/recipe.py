@@ -22,7 +22,7 @@ from keras_bert.options import Option
 
 _BUNDLED = Path(keras_bert.__file__).parent / "recipes"
 # The flags that --recipe_scale multiplies.
-_STEPS = ("num_train_steps", "num_warmup_steps", "batch_ramp_steps")
+_STEPS = ("num_train_steps", "num_warmup_steps")
 # Settings in `data` that are also flags of run_pretraining.py, which checks the records with them.
 _SHAPE = ("max_seq_length", "max_predictions_per_seq")
 # The flags that must not change between phases that share an optimizer and its schedule.

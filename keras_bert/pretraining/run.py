@@ -35,7 +35,6 @@ from keras_bert.files import atomic_path, read_json, write_json
 from keras_bert.models import BertPretrainer
 from keras_bert.models.memory import check_batch_fits
 from keras_bert.pretraining.batches import (
-    BatchRamp,
     RecordSource,
     evaluation_batches,
     training_batches,
@@ -383,11 +382,9 @@ def _train_and_evaluate(
 
             return score(batches, after_each)
 
-    ramp = BatchRamp(training.gradient_accumulation_steps, training.batch_ramp_steps)
-
     def batches_from(step: int) -> tf.data.Dataset:
         size, seed = training.train_batch_size, settings.random_seed
-        return training_batches(source, size, seed, step, ramp)
+        return training_batches(source, size, seed, step)
 
     metrics, performance = None, {}
     if settings.do_train:

@@ -67,13 +67,6 @@ class AdaptOptions:
     output_dir: str = option(
         "", "Folder for all files of the adaptation.", required=True, may_change=True
     )
-    eval_share: float = option(
-        0.05,
-        "Fraction of the documents that are held out, at most 500. Default: 5%, because the other "
-        "documents are needed for training.",
-        min=0,
-        max=0.5,
-    )
     num_new_words: int = option(
         1000,
         "Maximum number of new words in the vocabulary; 0: none. Default: 1000, about the number "

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _RESULTS = "results.json"
+# The other documents are needed for training.
+_EVAL_SHARE = 0.05
 # More held-out documents would not make the comparison of one corpus noticeably more precise, but
 # each evaluation slower.
 _MAX_EVAL_DOCUMENTS = 500
@@ -126,7 +128,7 @@ def _run_stages(
 
     # --- text ---
     if not text.exists():
-        held_out = HeldOut(flags.eval_share, _MAX_EVAL_DOCUMENTS)
+        held_out = HeldOut(_EVAL_SHARE, _MAX_EVAL_DOCUMENTS)
         split_documents(input_files, reading, text, held_out)
 
     # --- vocabulary ---

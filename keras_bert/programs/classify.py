@@ -25,7 +25,6 @@ _FLAGS_OF_THE_RUN = (
     "text_column",
     "text_pair_column",
     "label_column",
-    "label_separator",
     "problem_type",
 )
 
@@ -33,7 +32,7 @@ _FLAGS_OF_THE_RUN = (
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes a classifier and prints the final metrics."""
     reject_arguments(arguments)
-    fine_tuning.use_flags_of_run(flags, "task_name", *fine_tuning.long_text_flags(flags))
+    fine_tuning.use_flags_of_run(flags, "task_name", "long_text")
     if flags.task_name.lower() == "custom":
         fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     if not flags.task_name:
@@ -41,7 +40,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
             "--task_name is missing; expected a GLUE task, such as MRPC, or custom for your own "
             "files"
         )
-    run = fine_tuning.read(flags)  # Rejects invalid flags before TensorFlow is imported.
+    run = fine_tuning.read(
+        flags, "classification"
+    )  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.classification.task import fine_tune_classifier
 
     settings = from_values(ClassificationSettings, values_of(flags))
@@ -55,5 +56,4 @@ PROGRAM = Program(
     main,
     resumable=True,
     defaults=fine_tuning.defaults("classification"),
-    omit=fine_tuning.OMIT,
 )

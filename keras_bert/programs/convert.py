@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from keras_bert.checkpoints.vocabulary_change import VocabChange
 
 _TOKENIZER = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
-_CHANGES = ("add_tokens", "user_tokens", "vocab_file", "keep_tokens", "keep_corpus")
+_CHANGES = ("add_tokens", "user_tokens", "vocab_file", "keep_corpus")
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,10 @@ class ConvertOptions:
     )
     max_position_embeddings: int = option(
         0,
-        "Number of positions of the result, more than SRC has, for longer texts; the new table "
-        "needs training. 0: as in SRC.",
+        "Number of positions of the result, more than SRC has, for longer texts; the table is "
+        "interpolated, and needs training. 0: as in SRC.",
         min=0,
         max=MAX_SEQ_LENGTH,
-    )
-    positions_by: str = option(
-        "interpolate",
-        "How --max_position_embeddings extends the table: stretched by linear interpolation, or "
-        "repeated, which keeps the first positions.",
-        choices=("interpolate", "tile"),
-        needs="max_position_embeddings",
     )
     add_tokens: str | None = option(
         None,
@@ -87,11 +80,6 @@ class ConvertOptions:
         None,
         "Vocabulary that build_vocab --extend_vocab made from the vocabulary of SRC; its new "
         "tokens start as with --add_tokens.",
-    )
-    keep_tokens: str | None = option(
-        None,
-        "File with the tokens, one per line, that the vocabulary keeps in addition to the special "
-        "tokens; all others are removed.",
     )
     keep_corpus: str | None = option(
         None,
@@ -124,7 +112,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         change_vocab=change,
         layers=layers,
         positions=flags.max_position_embeddings,
-        positions_by=flags.positions_by,
     )
     print(report)
     print(f"{target}: written")
@@ -156,7 +143,6 @@ def vocab_change(flags: FlagValues) -> "VocabChange | None":
         "add_tokens": changes.add_tokens,
         "user_tokens": changes.add_user_tokens,
         "vocab_file": changes.follow_extension,
-        "keep_tokens": changes.keep_tokens,
         "keep_corpus": changes.keep_tokens_of,
     }[name]
 

@@ -46,7 +46,6 @@ SENTENCES = (
     "For more [MASK] on context managers, see Context Manager Types.",
     "The precision is not [MASK] for integer presentation types.",
 )
-PACKAGES = ("asyncio", "email", "importlib", "unittest", "xml")
 QUESTIONS = (
     "Schedules a coroutine on the event loop.",
     "Returns the headers of the message.",
@@ -62,7 +61,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     out = Path(flags.output_dir)
     corpus, vocab, records = out / "corpus", out / "vocab.txt", out / "records"
     if not (corpus / "labelled_eval.csv").exists():  # The last file that python-corpus writes.
-        _run("python-corpus", output_dir=corpus, labelled_packages=",".join(PACKAGES))
+        _run("python-corpus", output_dir=corpus)
     if not vocab.exists():
         _run(
             "build-vocab",

@@ -6,9 +6,10 @@ r"""Trains BERT to embed texts, on pairs, triplets or scored pairs of texts.
     keras-bert embed --train_file=sts.jsonl --eval_file=dev.jsonl --loss=cosent \
         --score_range=0,5 --init_checkpoint=bert --output_dir=out
 
-Pairs have the columns anchor and positive; triplets also have --negative_column. Scored pairs, for
---loss=cosent and --loss=cosine, have the columns text_a, text_b and score. Files are TSV or CSV
-with a header, JSONL, Parquet or Arrow. To resume an interrupted run, run the same command again.
+Pairs have the columns anchor and positive, and triplets another one with --columns=negative=NAME.
+Scored pairs, for --loss=cosent and --loss=cosine, have the columns text_a, text_b and score. Files
+are TSV or CSV with a header, JSONL, Parquet or Arrow. To resume an interrupted run, run the same
+command again.
 """
 
 from collections.abc import Sequence
@@ -28,28 +29,24 @@ from keras_bert.tasks.settings import EmbeddingSettings
 _FLAGS_OF_THE_RUN = (
     "loss",
     "pooling",
-    "eval_kind",
-    "anchor_column",
-    "positive_column",
-    "text_a_column",
-    "text_b_column",
-    "negative_column",
-    "score_column",
+    "columns",
     "score_range",
     "scale",
     "matryoshka_sizes",
+    "long_text",
 )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Trains an embedding model and prints the final metrics."""
     reject_arguments(arguments)
-    long_text = fine_tuning.long_text_flags(flags)
-    fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN, *long_text)
+    fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.
         set_flag(flags, "max_seq_length", _saved_length(Path(flags.init_checkpoint)))
-    run = fine_tuning.read(flags)  # Rejects invalid flags before TensorFlow is imported.
+    run = fine_tuning.read(
+        flags, "embedding"
+    )  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.embedding.task import fine_tune_embedder
 
     settings = from_values(EmbeddingSettings, values_of(flags))
@@ -75,5 +72,5 @@ PROGRAM = Program(
     main,
     resumable=True,
     defaults=fine_tuning.defaults("embedding"),
-    omit=(*fine_tuning.OMIT, "label_names"),
+    omit=("label_names",),
 )

@@ -38,9 +38,8 @@ class FineTuningOptions(runs.RunOptions):
     )
 
 
-# The options of all fine-tuning programs. Batches do not grow in so short runs.
+# The options of all fine-tuning programs.
 SETTINGS = (FineTuningOptions, FineTuningSettings, TrainingSettings, Devices)
-OMIT = ("batch_ramp_steps",)
 
 
 def defaults(task: str) -> dict[str, Any]:
@@ -97,15 +96,6 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
     return run
 
 
-def long_text_flags(flags: FlagValues) -> tuple[str, ...]:
-    """Returns the flags about long texts whose values may come from an earlier run.
-
-    The others depend on --long_text, so there are none if it is on the command line.
-    """
-    names = [name for name in ("long_text", "window_stride", "window_pooling") if name in flags]
-    return () if flags["long_text"].present else tuple(names)
-
-
 def use_data_dir(flags: FlagValues, names: Mapping[str, Sequence[str]]) -> None:
     """Sets the file flags that the command line does not set to the files in --data_dir, if given.
 
@@ -137,8 +127,8 @@ def use_data_dir(flags: FlagValues, names: Mapping[str, Sequence[str]]) -> None:
     flags.data_dir = ""
 
 
-def read(flags: FlagValues) -> "FineTuningRun":
-    """Imports TensorFlow, and creates a run from the flags.
+def read(flags: FlagValues, task: str) -> "FineTuningRun":
+    """Imports TensorFlow, and creates a run of a task of `DEFAULTS` from the flags.
 
     Raises:
         InputError: flags are missing or contradict each other.
@@ -159,7 +149,9 @@ def read(flags: FlagValues) -> "FineTuningRun":
     values = values_of(flags)
     teacher = values.get("teacher", "")
     return FineTuningRun(
-        settings=from_values(FineTuningSettings, values),
+        settings=from_values(
+            FineTuningSettings, {**values, "length_pool": DEFAULTS[task].length_pool}
+        ),
         training=from_values(TrainingSettings, values),
         strategy=runs.make_strategy(flags),
         output_dir=Path(flags.output_dir),

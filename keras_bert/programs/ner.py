@@ -22,7 +22,7 @@ from keras_bert.tasks.settings import Distillation, NerSettings
 
 # --nodo_train reads these flags from the run of --init_checkpoint; not the tag scheme, which is
 # detected for each file.
-_FLAGS_OF_THE_RUN = ("token_column", "tag_column", "comment_prefix")
+_FLAGS_OF_THE_RUN = ("columns",)
 
 # The names of the files in --data_dir.
 _FILES = {
@@ -59,7 +59,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         )
     if not flags.tfds:
         fine_tuning.use_data_dir(flags, _FILES)
-    run = fine_tuning.read(flags)  # Rejects invalid flags before TensorFlow is imported.
+    run = fine_tuning.read(flags, "ner")  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.ner.task import fine_tune_tagger
 
     settings = from_values(NerSettings, values_of(flags))
@@ -73,5 +73,4 @@ PROGRAM = Program(
     main,
     resumable=True,
     defaults=fine_tuning.defaults("ner"),
-    omit=fine_tuning.OMIT,
 )

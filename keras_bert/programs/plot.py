@@ -4,9 +4,9 @@
 
 The arguments are folders of runs, finished or not. There is a panel for each loss, each score and
 the throughput. Thin lines are the training, lines with dots evaluations, and dotted lines the
-unigram baselines of finished runs. With --average_seeds, runs whose folder names differ only in the
-number after "seed", such as out/mlm-seed-0 and out/mlm-seed-1, are drawn as their mean with the
-sample standard deviation, at the steps that all of them have.
+unigram baselines of finished runs. Runs whose folder names differ only in the number after "seed",
+such as out/mlm-seed-0 and out/mlm-seed-1, are drawn as their mean with the sample standard
+deviation, at the steps that all of them have.
 """
 
 import importlib.util
@@ -51,11 +51,6 @@ class PlotOptions:
     """The options of the program."""
 
     output_file: str = option("curves.png", "PNG file to write.")
-    average_seeds: bool = option(
-        False,
-        "Draw runs whose folder names differ only in the number after 'seed' as one curve, the "
-        "mean with the standard deviation.",
-    )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -71,8 +66,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         )
     groups: dict[str, list[Run]] = {}
     for folder in dict.fromkeys(arguments):
-        name = _SEED.sub("-seeds", folder) if flags.average_seeds else folder
-        groups.setdefault(name, []).append(read_run(Path(folder)))
+        groups.setdefault(_SEED.sub("-seeds", folder), []).append(read_run(Path(folder)))
     if not any(run.metrics for runs in groups.values() for run in runs):
         names = ", ".join(arguments)
         raise InputError(f"{names}: no metrics yet; expected a run that logged a step")

@@ -91,7 +91,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         logging.info("The server has shut down")
         logging.flush()
         # Exit at once: asyncio.run and Python would wait for threads that still run a batch or load
-        # a version after --drain_timeout_s.
+        # a version after the time for open requests.
         os._exit(0)
 
     asyncio.run(serve_and_end())

@@ -81,7 +81,7 @@ async def serve(
         raise InputError(f"cannot listen on the port: {error.strerror}") from None
     stop_requested = asyncio.Event()
     background = [
-        loop.create_task(_poll_versions(versions, settings.file_system_poll_wait_seconds)),
+        loop.create_task(_poll_versions(versions, settings.poll_interval_s)),
         loop.create_task(metrics.observe_loop_lag()),
     ]
     ready(stop_requested.set)
@@ -93,7 +93,7 @@ async def serve(
     await asyncio.sleep(_SETTLE)
     if app.busy:
         logging.info(
-            "Shutting down; waiting up to %g seconds (--drain_timeout_s) for %d requests in flight",
+            "Shutting down; waiting up to %g seconds for %d requests in flight",
             settings.drain_timeout_s,
             len(app.busy),
         )

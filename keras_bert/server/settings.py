@@ -11,12 +11,15 @@ class Settings:
     """The settings of the server; those with a description are options of `keras-bert serve`.
 
     Attributes:
+        max_request_rows: maximum number of rows in a request.
         max_response_values: maximum number of values in a response to several rows, with padding.
         max_connections: maximum number of open connections; above it, idle ones are closed.
         max_waiting: maximum number of requests that wait for a batch.
         max_waiting_bytes: maximum total size in bytes of the bodies of all unanswered requests, and
             also of all answers that are not yet sent. A single larger answer is sent if it is the
             only one.
+        drain_timeout_s: seconds to answer open requests after SIGTERM, before the server exits.
+        poll_interval_s: seconds between two checks for new versions in --export_dir.
     """
 
     model_name: str = option("model", "Name of the model in the URLs, /v1/models/NAME.")
@@ -28,7 +31,7 @@ class Settings:
     max_batch_size: int = option(
         64, "Maximum number of rows in a batch. Requests are joined or split to fit.", min=1
     )
-    max_request_rows: int = option(4096, "Maximum number of rows in a request.", min=1)
+    max_request_rows: int = 4096
     max_response_values: int = 16 << 20
     batch_timeout_ms: float = option(
         0.0, "Milliseconds that a request may wait for others to join its batch.", min=0
@@ -46,9 +49,5 @@ class Settings:
         "and to sending it.",
         min=0.001,
     )
-    drain_timeout_s: float = option(
-        30.0, "Seconds to answer open requests after SIGTERM, before the server exits.", min=0
-    )
-    file_system_poll_wait_seconds: float = option(
-        1.0, "Seconds between two checks for new versions in --export_dir.", min=0.001
-    )
+    drain_timeout_s: float = 30.0
+    poll_interval_s: float = 1.0

@@ -31,7 +31,7 @@ _USED_SETTINGS = {
     ),
     "ner": ("max_seq_length",),
     "fill_mask": ("max_seq_length", "top_k"),
-    "embedding": ("max_seq_length", "normalize"),
+    "embedding": ("max_seq_length",),
 }
 TASKS = tuple(_USED_SETTINGS)
 _ALWAYS_USED = ("model_dir", "export_dir", "task", "format")

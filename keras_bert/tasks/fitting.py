@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.options import check, same_as
+from keras_bert.options import check, option, same_as
 from keras_bert.tasks.defaults import DEFAULTS, TrainingDefaults
 from keras_bert.tasks.examples import (
     BatchSettings,
@@ -88,7 +88,9 @@ class FitSettings:
     warmup_proportion: float = same_as(FineTuningSettings, "warmup_proportion")
     weight_decay: float = same_as(FineTuningSettings, "weight_decay")
     seed: int = same_as(FineTuningSettings, "random_seed")
-    length_pool: int = same_as(FineTuningSettings, "length_pool")
+    length_pool: int = option(
+        TrainingDefaults.length_pool, "Batches sorted by length together.", min=1
+    )
     verbose: str | int = "auto"
     jit_compile: bool | None = None
     distillation_weight: float = same_as(Distillation, "distillation_weight")

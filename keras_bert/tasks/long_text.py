@@ -23,7 +23,6 @@ from keras_bert.text.windows import TextWindows, head_and_tail, make_text_window
 
 TRUNCATE, WINDOWS = "truncate", "windows"
 LONG_TEXT = (TRUNCATE, "head_tail", WINDOWS)
-WINDOW_POOLINGS = ("mean", "max")
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class LongText:
         strategy: `truncate` removes tokens at the end, `head_tail` in the middle; `windows` splits
             the text into overlapping windows.
         window_stride: number of tokens between the starts of two windows; 0 for half of a window.
-        window_pooling: how the values of the windows are pooled, `mean` or `max`.
 
     Raises:
         InputError: a value is invalid.
@@ -42,56 +40,36 @@ class LongText:
 
     strategy: str = TRUNCATE
     window_stride: int = 0
-    window_pooling: str = "mean"
 
     def __post_init__(self):
-        given = {
-            "long_text": (self.strategy, LONG_TEXT),
-            "window_pooling": (self.window_pooling, WINDOW_POOLINGS),
-        }
-        for name, (value, known) in given.items():
-            if value not in known:
-                raise InputError(f"{name}={value!r}: expected one of {', '.join(known)}")
-        if self.strategy == WINDOWS:
-            return
-        for name, default in (("window_stride", 0), ("window_pooling", "mean")):
-            value = getattr(self, name)
-            if value != default:
-                raise InputError(
-                    f"{name}={value!r}: has no effect with long_text={self.strategy!r}; expected "
-                    f"long_text={WINDOWS!r}"
-                )
+        if self.strategy not in LONG_TEXT:
+            raise InputError(f"long_text={self.strategy!r}: expected one of {', '.join(LONG_TEXT)}")
+        if self.window_stride and self.strategy != WINDOWS:
+            raise InputError(
+                f"window_stride={self.window_stride!r}: has no effect with "
+                f"long_text={self.strategy!r}; expected long_text={WINDOWS!r}"
+            )
 
     @classmethod
-    def saved(cls, checkpoint: Checkpoint) -> "LongText":
-        """Reads the settings of a saved model."""
-        strategy = checkpoint.setting("long_text", str, None, TRUNCATE)
-        if strategy != WINDOWS:
+    def saved(cls, checkpoint: Checkpoint, strategy: str | None = None) -> "LongText":
+        """Reads the settings of a saved model; another `strategy` has its defaults."""
+        saved_strategy = checkpoint.setting("long_text", str, None, TRUNCATE)
+        if strategy not in (None, saved_strategy):
             return cls(strategy)
-        return cls(
-            strategy,
-            checkpoint.setting("window_stride", int, None, 0),
-            checkpoint.setting("window_pooling", str, None, "mean"),
-        )
+        strategy = saved_strategy
+        stride = checkpoint.setting("window_stride", int, None, 0) if strategy == WINDOWS else 0
+        return cls(strategy, stride)
 
     @classmethod
     def of_export(cls, info: Mapping[str, Any]) -> "LongText":
         """Reads the settings in the content of an export's export.json."""
-        return cls(
-            info.get("long_text", TRUNCATE),
-            info.get("window_stride", 0),
-            info.get("window_pooling", "mean"),
-        )
+        return cls(info.get("long_text", TRUNCATE), info.get("window_stride", 0))
 
     def to_dict(self) -> dict[str, object]:
         """Returns the settings that are saved with a model and in exports."""
         if self.strategy != WINDOWS:
             return {"long_text": self.strategy}
-        return {
-            "long_text": self.strategy,
-            "window_stride": self.window_stride,
-            "window_pooling": self.window_pooling,
-        }
+        return {"long_text": self.strategy, "window_stride": self.window_stride}
 
     def check_stride(self, max_seq_length: int) -> None:
         """Raises InputError if the stride is not a whole number of tokens within a window."""
@@ -138,14 +116,13 @@ class LongTextProcessor(TextProcessor):
         return combine_segments(shortened, **special)._replace(truncated=truncated)
 
     def pooled(self, values: tf.Tensor, inputs: Segments | TextWindows) -> tf.Tensor:
-        """Pools the values of windows, [n, ...], into one row per text, [B, ...].
+        """Returns the mean over the windows of each text: [n, ...] -> [B, ...].
 
         Returns the values as they are if `inputs` are not windows.
         """
         if not isinstance(inputs, TextWindows):
             return values
-        by_mean = self.settings.long_text.window_pooling == "mean"
-        return (tf.math.segment_mean if by_mean else tf.math.segment_max)(values, inputs.text)
+        return tf.math.segment_mean(values, inputs.text)
 
 
 class LongTextTask(Task):
@@ -153,9 +130,7 @@ class LongTextTask(Task):
 
     processor: LongTextProcessor
 
-    def set_long_text(
-        self, strategy: str, window_stride: int = 0, window_pooling: str = "mean"
-    ) -> None:
+    def set_long_text(self, strategy: str, window_stride: int = 0) -> None:
         """Sets what happens to single texts with more than `max_seq_length` tokens.
 
         The setting applies to training, prediction and exports, and is saved with the model.
@@ -163,17 +138,16 @@ class LongTextTask(Task):
         Args:
             strategy: `truncate` removes tokens at the end (the default of a new model); `head_tail`
                 removes them in the middle, so that a quarter of the rest is the beginning of the
-                text; `windows` splits the text into overlapping windows, whose logits or vectors
-                are pooled.
+                text; `windows` splits the text into overlapping windows, over whose logits or
+                vectors the mean is taken.
             window_stride: number of tokens between the starts of two windows; 0 for half of a
                 window.
-            window_pooling: `mean`, or for classifiers also `max`.
 
         Raises:
             InputError: an argument is invalid, or the object was loaded from an export.
         """
         _ = self.model  # Raises an error for an export, whose settings are in its graph.
-        self._replace_settings(long_text=LongText(strategy, window_stride, window_pooling))
+        self._replace_settings(long_text=LongText(strategy, window_stride))
 
     def text_settings(self) -> dict[str, Any]:
         """Returns the entries of export.json that describe preprocessing and decoding."""

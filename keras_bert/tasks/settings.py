@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keras_bert.errors import InputError
 from keras_bert.options import (
     MAX_BATCH_SIZE,
     MAX_REPEATS,
@@ -23,14 +24,16 @@ from keras_bert.training.settings import Precision
 
 if TYPE_CHECKING:
     from keras_bert.tasks.embedding.losses import EmbeddingLoss
-    from keras_bert.tasks.long_text import LongText
 
 # --- training ---
 
 
 @dataclass(frozen=True)
 class FineTuningSettings:
-    """The settings of a fine-tuning run, apart from those of its steps and of its data."""
+    """The settings of a fine-tuning run, apart from those of its steps and of its data.
+
+    `length_pool` is the number of batches whose examples are sorted by length together.
+    """
 
     init_checkpoint: str = option(
         "",
@@ -79,24 +82,13 @@ class FineTuningSettings:
     weight_decay: float = option(
         TrainingDefaults.weight_decay, "Weight decay of AdamW.", min=0, argument="weight_decay"
     )
-    num_frozen_layers: int = option(
-        0,
-        "Number of layers that are not trained, from the bottom; 1: only the embeddings.",
-        min=0,
-    )
     early_stopping_patience: int = option(
         0,
         "Number of epochs without a better score after which training stops; 0: train all epochs.",
         min=0,
         needs="do_eval",
     )
-    length_pool: int = option(
-        TrainingDefaults.length_pool,
-        "Number of batches whose examples are sorted by length together, which reduces padding; 1: "
-        "no sorting.",
-        min=1,
-        argument="length_pool",
-    )
+    length_pool: int = TrainingDefaults.length_pool
     random_seed: int = option(
         TrainingDefaults.seed,
         "Seed for new weights, data order and dropout.",
@@ -155,6 +147,20 @@ class Distillation:
 # --- data ---
 
 
+def _columns(entries: Sequence[str], roles: Sequence[str]) -> dict[str, str]:
+    """Returns {role: name} of the entries of --columns, ROLE=NAME."""
+    names = {}
+    for entry in entries:
+        role, _, name = entry.partition("=")
+        if role not in roles or not name:
+            raise InputError(
+                f"--columns={','.join(entries)}: expected ROLE=NAME, separated by commas, with the "
+                f"roles {', '.join(roles)}"
+            )
+        names[role] = name
+    return names
+
+
 @dataclass(frozen=True)
 class ClassificationSettings:
     """The settings for the data of a classifier.
@@ -178,9 +184,6 @@ class ClassificationSettings:
     text_column: str = option("text", "custom: name of the column with the text.")
     text_pair_column: str = option("", "custom: name of the column with the second text of a pair.")
     label_column: str = option("label", "custom: name of the column with the label.")
-    label_separator: str = option(
-        ",", "custom, multi_label: separator between the labels of one example."
-    )
     problem_type: str = option(
         "single_label",
         "custom: the kind of label: one class, any number of classes, or a number.",
@@ -193,24 +196,9 @@ class ClassificationSettings:
     long_text: str = option(
         "truncate",
         "For single texts with more than --max_seq_length tokens: remove the end or the middle, or "
-        "split the text into overlapping windows whose logits or vectors are pooled.",
+        "split the text into overlapping windows, with the mean of their logits or vectors.",
         choices=("truncate", "head_tail", "windows"),
     )
-    window_stride: int = option(
-        0,
-        "windows: number of tokens between the starts of two windows; 0: half of a window.",
-        min=0,
-    )
-    window_pooling: str = option(
-        "mean", "windows: how the logits of a text are pooled.", choices=("mean", "max")
-    )
-
-    @property
-    def long_text_settings(self) -> "LongText":
-        """The settings of long texts; raises InputError for an invalid setting."""
-        from keras_bert.tasks.long_text import LongText  # It imports TensorFlow.
-
-        return LongText(self.long_text, self.window_stride, self.window_pooling)
 
 
 @dataclass(frozen=True)
@@ -235,23 +223,31 @@ class NerSettings:
         "Folder of train.conll, dev.conll and test.conll, or of .jsonl files; with --tfds, TFDS's "
         "data_dir.",
     )
-    token_column: int = option(0, "Index of the column with the words, from 0; -1 is the last.")
-    tag_column: int = option(-1, "Index of the column with the tags, from 0; -1 is the last.")
-    comment_prefix: str = option(
-        "", "Prefix of comment lines before a sentence, such as #. Default: no comments."
+    columns: Sequence[str] = option(
+        (),
+        "Indices of the columns with the words and tags, from 0; -1 is the last. Default: "
+        "token=0,tag=-1.",
     )
     tag_scheme: str = option(
         "",
         "Scheme of the tags. Default: detected for each file.",
         choices=("", "iob1", "iob2", "bioes", "bilou", "bmes", "bmewo", "io"),
     )
-    strict: bool = option(False, "Reject tag sequences that their scheme does not allow.")
     document_context: bool = option(
         False, "Add the neighboring sentences of the document to the input of each sentence."
     )
-    label_all_tokens: bool = option(
-        False, "Train on the labels of all tokens of a word, instead of only the first token."
-    )
+
+    @property
+    def column_indices(self) -> dict[str, int]:
+        """The indices of the columns "token" and "tag"."""
+        names = _columns(self.columns, ("token", "tag"))
+        try:
+            return {"token": 0, "tag": -1} | {role: int(name) for role, name in names.items()}
+        except ValueError:
+            raise InputError(
+                f"--columns={','.join(self.columns)}: expected whole numbers, such as "
+                "token=0,tag=-1"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -261,7 +257,9 @@ class EmbeddingSettings:
     train_file: str = option(
         "", "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
     )
-    eval_file: str = option("", "File of development examples, to evaluate on.")
+    eval_file: str = option(
+        "", "File of development examples of any kind, to evaluate on, as its columns show."
+    )
     loss: str = option(
         "mnrl",
         "mnrl, for pairs and triplets: each positive must rank above all other positives and "
@@ -279,27 +277,25 @@ class EmbeddingSettings:
     matryoshka_sizes: Sequence[str] = option(
         (), "Comma-separated sizes; the loss is the mean over vectors truncated to these sizes."
     )
-    eval_kind: str | None = option(
-        None,
-        "The examples of --eval_file, which need not be of the kind of the training examples. "
-        "Default: that of --loss.",
-        choices=("pairs", "scored"),
+    columns: Sequence[str] = option(
+        (),
+        "Names of the columns that differ from the default, such as anchor=question,"
+        "positive=answer. Pairs have the columns anchor and positive, triplets also "
+        "negative=NAME, and scored pairs text_a, text_b and score.",
     )
-    anchor_column: str = option("anchor", "Pairs: name of the column with the anchors.")
-    positive_column: str = option("positive", "Pairs: name of the column with the positives.")
-    negative_column: str = option(
-        "", "Triplets: name of the column with the negatives. Default: pairs."
-    )
-    text_a_column: str = option("text_a", "Scored pairs: name of the first text's column.")
-    text_b_column: str = option("text_b", "Scored pairs: name of the second text's column.")
-    score_column: str = option("score", "Scored pairs: name of the column with the scores.")
     score_range: Sequence[str] = option(
         ("-1", "1"),
         "Lowest and highest score. For --loss=cosine, scores are divided by the larger of their "
         "absolute values.",
     )
     long_text: str = same_as(ClassificationSettings, "long_text")
-    window_stride: int = same_as(ClassificationSettings, "window_stride")
+
+    @property
+    def column_names(self) -> dict[str, str]:
+        """{role: name} of the columns; only triplets have the role negative."""
+        roles = ("anchor", "positive", "negative", "text_a", "text_b", "score")
+        defaults = {role: role for role in roles if role != "negative"}
+        return defaults | _columns(self.columns, roles)
 
     # These methods import TensorFlow.
 
@@ -308,7 +304,7 @@ class EmbeddingSettings:
         from keras_bert.tasks.embedding.data import matryoshka_sizes
         from keras_bert.tasks.embedding.losses import EmbeddingLoss
 
-        columns = 3 if self.loss == "mnrl" and self.negative_column else 2
+        columns = 3 if self.loss == "mnrl" and "negative" in self.column_names else 2
         where = "--matryoshka_sizes=" + ",".join(map(str, self.matryoshka_sizes))
         sizes = matryoshka_sizes(where, self.matryoshka_sizes, hidden_size)
         return EmbeddingLoss(self.loss, self.scale, columns, sizes)
@@ -319,13 +315,6 @@ class EmbeddingSettings:
         from keras_bert.tasks.embedding.data import check_range
 
         return check_range("--score_range", self.score_range)
-
-    @property
-    def long_text_settings(self) -> "LongText":
-        """The settings of long texts; raises InputError for an invalid setting."""
-        from keras_bert.tasks.long_text import LongText
-
-        return LongText(self.long_text, self.window_stride)
 
 
 # --- export ---
@@ -379,10 +368,6 @@ class ExportOptions:
         None,
         "classification: whether the input is a pair of texts, `text` and `text_pair`. Default: "
         "as in the run.",
-    )
-    normalize: bool | None = option(
-        None,
-        "embedding: whether to normalize vectors to length 1. Default: as in modules.json.",
     )
     top_k: int | None = option(
         None, "fill_mask: number of tokens returned for each [MASK]. Default: 5."

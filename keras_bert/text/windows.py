@@ -171,14 +171,12 @@ class WordWindows(NamedTuple):
         segment_ids: ragged int32 [n, (S)], all 0.
         first_tokens: int64 [N], the index in `input_ids.values` of each word's first token, in the
             window that labels the word.
-        word_lengths: int64 [N], the number of tokens of each word in the windows.
         row_splits: int64 [B + 1], the index of the first word of each sentence, followed by N.
     """
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
     first_tokens: tf.Tensor
-    word_lengths: tf.Tensor
     row_splits: tf.Tensor
 
 
@@ -217,7 +215,6 @@ def word_windows(
         segments.input_ids,
         segments.segment_ids,
         first_tokens=boundaries.starts[:-1] + tf.gather(shift, window_of),
-        word_lengths=tokens.row_lengths(),
         row_splits=sentences,
     )
 

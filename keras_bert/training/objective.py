@@ -100,14 +100,8 @@ def check_batch_sizes(
 
     Raises:
         InputError: the training batch size is not a multiple of (number of devices) x (number of
-            micro-batches), the evaluation batch size is not a multiple of the number of devices, or
-            there is a batch ramp with only one micro-batch.
+            micro-batches), or the evaluation batch size is not a multiple of the number of devices.
     """
-    if settings.batch_ramp_steps and settings.gradient_accumulation_steps == 1:
-        raise InputError(
-            f"--batch_ramp_steps={settings.batch_ramp_steps} needs --gradient_accumulation_steps "
-            "above 1: the batch grows by micro-batches"
-        )
     devices = strategy.num_replicas_in_sync
     parts = devices * settings.gradient_accumulation_steps
     if settings.train_batch_size % parts:

@@ -60,12 +60,6 @@ class TrainingSettings:
     gradient_accumulation_steps: int = option(
         1, "Number of micro-batches per training step.", min=1
     )
-    batch_ramp_steps: int = option(
-        0,
-        "Number of steps over which the micro-batches per step grow from one to "
-        "--gradient_accumulation_steps; 0: no growth.",
-        min=0,
-    )
     max_grad_norm: float = 1.0
     jit_compile: bool = option(True, "Compile with XLA.", argument="jit_compile")
     gradient_checkpointing: bool = option(

@@ -94,8 +94,7 @@ COMMANDS = {
         (
             "--train_file=train.csv",
             "--eval_file=train.csv",
-            "--anchor_column=text",
-            "--positive_column=label",
+            "--columns=anchor=text,positive=label",
             *_TUNE,
         ),
     ),
@@ -136,10 +135,6 @@ COMMANDS = {
     "convert add": ("keras_bert.programs.convert", ("bert", "out", "--add_tokens=words.txt")),
     "convert own": ("keras_bert.programs.convert", ("bert", "out", "--user_tokens=own.txt")),
     "convert keep": ("keras_bert.programs.convert", ("bert", "out", "--keep_corpus=corpus.txt")),
-    "convert keep tokens": (
-        "keras_bert.programs.convert",
-        ("bert", "out", "--keep_tokens=kept.txt"),
-    ),
     "plot": ("keras_bert.programs.plot", ("run", "--output_file=out.png")),
 }
 

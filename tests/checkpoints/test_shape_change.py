@@ -57,19 +57,16 @@ def test_the_first_layers_alone_compute_the_hidden_states_of_the_whole_model(sou
 
 def test_interpolated_positions_keep_the_ends_and_lie_between_their_neighbors():
     table = np.array([[0.0, 5.0], [2.0, 3.0], [4.0, 9.0]], np.float32)
-    extended = new_positions(table, 5, "interpolate")
+    extended = new_positions(table, 5)
     assert extended.dtype == np.float32
     assert extended.tolist() == [[0, 5], [1, 4], [2, 3], [3, 6], [4, 9]]
 
 
-def test_tiled_positions_give_the_same_outputs_for_short_texts(source, tmp_path):
-    convert(source, tmp_path / "long", positions=25, positions_by="tile")
+def test_extended_model_takes_longer_texts(source, tmp_path):
+    convert(source, tmp_path / "long", positions=25)
     old, new = weights(source), weights(tmp_path / "long")
-    assert np.array_equal(new[TABLE], np.concatenate([old[TABLE]] * 3)[:25])
     assert all(np.array_equal(new[name], old[name]) for name in old if name != TABLE)
     short, long = (BertEncoder.from_pretrained(p) for p in (source, tmp_path / "long"))
-    outputs = [model(inputs_of(10))["sequence_output"] for model in (short, long)]
-    assert np.array_equal(*outputs)
     assert long(inputs_of(25))["sequence_output"].shape == (1, 25, 8)
     with pytest.raises(InputError, match="25"):
         short(inputs_of(25))
@@ -79,7 +76,7 @@ def test_extended_positions_are_marked_until_the_model_is_trained(source, tmp_pa
     with caplog.at_level("WARNING", "absl"):
         convert(source, tmp_path / "long", positions=25)
         TextEmbedder.from_pretrained(tmp_path / "long", 25)
-    extended = "the table of positions was extended from 10 to 25 (interpolate)"
+    extended = "the table of positions was extended from 10 to 25"
     warnings = [message for message in caplog.messages if extended in message]
     assert warnings == [
         f"{extended}; train the model with texts of that length",
@@ -125,8 +122,6 @@ def test_the_program_checks_its_flags(source, tmp_path, run_program):
     assert "--keep_layers=0,x: expected integers, separated by commas" in done.stderr
     done = run_program(program, str(source), str(tmp_path / "new"), keep_layers="")
     assert "--keep_layers=: expected integers, separated by commas" in done.stderr
-    done = run_program(program, str(source), str(tmp_path / "new"), positions_by="tile")
-    assert "--positions_by: has no effect without --max_position_embeddings" in done.stderr
     done = run_program(
         program, str(source), str(tmp_path / "new"), keep_layers="3", max_position_embeddings=11
     )

@@ -226,19 +226,6 @@ def test_model_follows_an_extended_vocabulary_and_trains_on_its_records(
     assert remedy in done.stderr.splitlines()[-1]
 
 
-def test_kept_tokens_keep_their_rows(source, tmp_path, run_program):
-    (tmp_path / "kept.txt").write_text("play\n##s\n[MASK]\njack\n.\n")
-    done = change(run_program, source, tmp_path / "small", keep_tokens=tmp_path / "kept.txt")
-    assert done.returncode == 0, done.stderr
-    kept = [*SPECIAL_TOKENS, "play", "jack", "##s", "."]
-    assert load_vocab(tmp_path / "small" / "vocab.txt") == kept
-    ids = [VOCAB.index(token) for token in kept]
-    old, new = (load_file(p / "model.safetensors") for p in (source, tmp_path / "small"))
-    for name, value in old.items():
-        assert np.array_equal(new[name], value[ids] if name in (TABLE, BIAS) else value), name
-    check_same_outputs(source, tmp_path / "small", ["Play jacks . plays?", "."])
-
-
 def test_ids_in_other_settings_follow_their_tokens(tmp_path):
     vocab = ["work", *VOCAB[:6], *VOCAB[7:]]
     extra = {"sep_token_id": 4, "bos_token_id": 0, "eos_token_id": None}
@@ -337,9 +324,6 @@ def test_texts_have_the_same_tokens_with_the_tokens_that_they_use(seed):
         ("add_tokens", "a" * 201 + "\n", ", line 1: a token of 201 characters in 201 bytes, over"),
         ("add_tokens", "a\0b\n", ", line 1: has a NUL character; expected text in UTF-8"),
         ("add_tokens", b"\xff\xfe\n", ", line 1: expected UTF-8, got the bytes b'\\xff\\xfe"),
-        ("keep_tokens", "", ": is empty; expected one token per line"),
-        ("keep_tokens", "work\nworks\n", ": 'works' is not in the vocabulary; expected only its"),
-        ("keep_tokens", "work\nwork\n", ": the token 'work' is on lines 1 and 2"),
         ("keep_corpus", "\n \n", ": contains no words; expected text"),
         ("vocab_file", "", ": expected one token per line, got an empty file"),
         (
@@ -373,8 +357,7 @@ def test_bad_files_give_one_line_and_no_output(
 def test_bad_flags_give_one_line_and_no_output(source, tmp_path, run_program):
     (tmp_path / "a.txt").write_text("jacks\n")
     for arguments, expected in (
-        ({"add_tokens": "a.txt", "keep_tokens": "a.txt"}, "--add_tokens and --keep_tokens: expec"),
-        ({"keep_tokens": "a.txt", "keep_corpus": "a.txt"}, "--keep_tokens and --keep_corpus: exp"),
+        ({"add_tokens": "a.txt", "keep_corpus": "a.txt"}, "--add_tokens and --keep_corpus: expec"),
         ({"add_tokens": "b.txt"}, "b.txt: cannot be read: No such file or directory"),
         ({"add_tokens": "."}, ".: cannot be read: Is a directory"),
         ({"keep_corpus": "b*.txt"}, "--keep_corpus: no file matches 'b*.txt'; expected a file"),

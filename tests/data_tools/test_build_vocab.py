@@ -57,7 +57,7 @@ def not_reached(vocab, do_lower_case):
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_every_token_is_reachable(texts, do_lower_case):
-    vocab = learn_vocab(counted(texts, do_lower_case), 12000, num_unused=3)
+    vocab = learn_vocab(counted(texts, do_lower_case), 12000)
     assert len(vocab) == len(set(vocab)) == 12000
     assert sum(token.startswith("##") for token in vocab) > 1000
     assert not_reached(vocab, do_lower_case) == []
@@ -104,24 +104,10 @@ def test_two_processes_write_the_same_bytes(texts, root):
 
 
 def test_special_tokens_come_first_in_googles_order():
-    vocab = learn_vocab(Counter({"abc": 5, "abd": 4}), 40, num_unused=3)
-    unused = ["[unused0]", "[unused1]", "[unused2]"]
-    assert vocab[:8] == ["[PAD]", *unused, "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocab = learn_vocab(Counter({"abc": 5, "abd": 4}), 40)
+    assert vocab[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert {"a", "##b", "##c", "##d", "ab", "abc", "abd"} <= set(vocab)
-    assert not any(token.startswith("[") for token in vocab[8:])
-
-
-def test_size_is_padded_with_unused_tokens():
-    words = Counter({"abc": 5, "abd": 4})
-    plain = learn_vocab(words, 40, num_unused=2)
-    padded = learn_vocab(words, 40, num_unused=2, pad_to_multiple_of=8)
-    assert len(plain) % 8 != 0
-    assert len(padded) % 8 == 0
-    added = len(padded) - len(plain)
-    assert 0 < added < 8
-    assert padded[1 : 3 + added] == [f"[unused{number}]" for number in range(2 + added)]
-    assert padded[3 + added :] == plain[3:]
-    assert len(learn_vocab(Counter({"abcdef" * 9: 9, "fedcba": 9}), 30, pad_to_multiple_of=8)) == 32
+    assert not any(token.startswith("[") for token in vocab[5:])
 
 
 def test_characters_become_tokens_in_order_of_frequency():
@@ -326,14 +312,14 @@ def test_program_extends_or_learns_a_vocabulary(small, run_program):
     extends = f"--extend_vocab={small / 'vocab.txt'}"
     done = [
         build("b.txt", extends, "--min_frequency=2"),
-        build("c.txt", "--vocab_size=60", "--pad_to_multiple_of=8", "--input_format=prose"),
+        build("c.txt", "--vocab_size=60", "--input_format=prose"),
         build("d.txt", extends, "--vocab_size=9"),
         build("d.txt", "--num_new_words=9"),
     ]
     errors = [each.stderr for each in done]
     assert [each.returncode for each in done] == [0, 0, 1, 1], errors
     assert "blade" in load_vocab(small / "b.txt")
-    assert len(load_vocab(small / "c.txt")) % 8 == 0
+    assert len(load_vocab(small / "c.txt")) <= 60
     assert "--vocab_size: has no effect with --extend_vocab; expected only one" in errors[2]
     assert len(errors[2].splitlines()) == len(errors[3].splitlines()) == 1
     assert not (small / "d.txt").exists()
@@ -359,7 +345,7 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
     build_vocab(str(text), str(vocab), VocabSettings(60))
     assert "already contains this vocabulary; the file is unchanged" in caplog.text
     with pytest.raises(InputError, match=r"vocab\.txt: holds another vocabulary"):
-        build_vocab(str(text), str(vocab), VocabSettings(60, num_unused=2))
+        build_vocab(str(text), str(vocab), VocabSettings(20))
     assert vocab.read_bytes() == before
     assert os.listdir(vocab.parent) == ["vocab.txt"]
 
@@ -373,11 +359,6 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
         ),
         ({"vocab_size": 5}, "--vocab_size=5: no room"),
         ({"min_frequency": 0}, "--min_frequency=0: expected a whole number of at least 1"),
-        ({"num_unused": -1}, "--num_unused=-1: expected a whole number of at least 0"),
-        (
-            {"pad_to_multiple_of": 0},
-            "--pad_to_multiple_of=0: expected a whole number of at least 1",
-        ),
         (
             {"vocab_file": "{}/a.txt/vocab.txt"},
             r"--vocab_file=.*a\.txt/vocab\.txt: cannot be written",

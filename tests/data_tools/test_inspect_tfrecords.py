@@ -97,13 +97,13 @@ def dataset(folder, rows=ROWS, odd=None, **settings):
     return folder
 
 
-def inspected(path, vocab_file=None, num_examples=9, max_examples=0):
+def inspected(path, vocab_file=None, num_examples=9):
     """Returns the statistics and the printed lines of the examples."""
     verify(record_files.find_record_files(str(path), include_unlisted=True))
     data = find_records(str(path))
     vocab_file = vocab_file or data.vocab_file
     vocab = load_vocab(vocab_file) if vocab_file else []
-    statistics, lines = inspect(data, vocab, num_examples, max_examples)
+    statistics, lines = inspect(data, vocab, num_examples)
     return manifest_statistics(data.manifests) | statistics, [line for line in lines if line]
 
 
@@ -228,11 +228,6 @@ def test_rows_of_padding_are_counted(tmp_path, pack):
     statistics, _ = inspected(dataset(tmp_path, [nothing], pack=pack))
     assert (statistics["rows"], statistics["tokens"], statistics["padding_share"]) == (2, 0, 1)
     assert "padding            100.00% of all positions" in list(report(statistics))
-
-
-def test_max_examples_limits_the_rows_that_are_read(tmp_path):
-    assert inspected(dataset(tmp_path), max_examples=3)[0]["rows"] == 3
-    assert inspected(tmp_path, max_examples=1)[0]["rows"] == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from keras_bert.programs.demo import PACKAGES, QUESTIONS
+from data_tools.python_corpus import PACKAGES
+from keras_bert.programs.demo import QUESTIONS
 
 
 @pytest.mark.slow

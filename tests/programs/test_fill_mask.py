@@ -53,10 +53,3 @@ def test_encoder_without_masked_lm_head_is_rejected(make_checkpoint, fill, tmp_p
     code, lines, error = fill(["[MASK]"], model_dir=path)
     assert (code, lines) == (1, [])
     assert f"--model_dir={path} has no masked-LM head; expected a pre-trained model" in error
-
-
-def test_left_to_right_model_is_rejected(make_checkpoint, fill, tmp_path):
-    path = make_checkpoint(tmp_path / "bert", ["a", "b"], is_decoder=True)
-    code, lines, error = fill(["[MASK]"], model_dir=path)
-    assert (code, lines) == (1, [])
-    assert "is a left-to-right model (is_decoder); MaskFiller expects a" in error

@@ -62,22 +62,3 @@ def test_fit_has_the_defaults_of_the_program_of_its_task(program, long_checkpoin
     found = {name: used[name] for name in used if FLAG_NAMES.get(name, name) in defaults}
     assert found == {name: defaults[FLAG_NAMES.get(name, name)] for name in found}
     assert len(found) >= (5 if program == "adapt" else 8), found
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--warmup_proportion=1"], "1: expected a finite number of at least 0 and below 1"),
-        (["--num_train_epochs=inf"], "inf: expected a finite number above 0 and at most 1000000"),
-        (["--layer_decay=nan"], "nan: expected a finite number above 0 and at most 1"),
-        (["--nodo_eval", "--early_stopping_patience=1"], "no effect without --do_eval"),
-        (["--nodo_train", "--nodo_eval", "--nodo_predict"], "expected --do_train, --do_eval or"),
-    ],
-)
-def test_flags_out_of_range_or_without_effect_are_rejected(flags, message, tmp_path, run_program):
-    (tmp_path / "train.conll").write_text("good O\n")
-    paths = [f"--data_dir={tmp_path}", "--init_checkpoint=bert", f"--output_dir={tmp_path}/out"]
-    done = run_program("run_ner.py", *paths, *flags)
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("run_ner.py: error: ")

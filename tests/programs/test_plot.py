@@ -79,7 +79,7 @@ def test_seeds_are_averaged(tmp_path, monkeypatch, capsys):
     write_run(tmp_path / "linseed-7", results={"loss": 3})
     names = ("mlm-seed-0", "mlm-seed-1", "linseed-7")
     monkeypatch.chdir(tmp_path)
-    assert plot(*names, "--average_seeds") == 0
+    assert plot(*names) == 0
     assert capsys.readouterr().out == (
         "mlm-seeds (mean ± standard deviation of 2 runs)\n"
         f"  loss = 0.5 ± {np.std([0, 1], ddof=1):.3g}\n"

@@ -1,5 +1,6 @@
 """Programs: their own flags, one-line errors, exit codes, and no changes to the process."""
 
+import importlib
 import logging as std_logging
 import re
 import signal
@@ -13,6 +14,8 @@ from absl import flags, logging
 
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.options import option, options_of
+from keras_bert.programs.command import PROGRAMS
+from keras_bert.programs.options import declared
 from keras_bert.programs.program import Program, call, reject_arguments
 from keras_bert.programs.runs import check_not_input_folder, check_output_dir
 from keras_bert.training.settings import Devices, TrainingSettings
@@ -67,18 +70,15 @@ def test_program_gets_its_flags_and_the_other_arguments(ends):
     assert ends("--count=3", "a", "b") == (0, "3 a b\n", "")
 
 
-def test_flag_values_are_not_kept_after_the_call(ends):
-    assert ends("--count=3")[1] == "3\n"
-    assert ends()[1] == "1\n"
-    assert "count" not in flags.FLAGS
-
-
 @dataclass(frozen=True)
 class Other:
     count: str = option("none", "Text.")
 
 
-def test_two_programs_can_define_a_flag_with_the_same_name(ends):
+def test_programs_of_one_process_have_their_own_flags(ends):
+    assert ends("--count=3")[1] == "3\n"
+    assert ends()[1] == "1\n"
+    assert "count" not in flags.FLAGS
     other = Program(
         "other",
         "",
@@ -136,12 +136,6 @@ def test_help_shows_the_programs_own_flags(ends, flag):
     assert "--[no]jit_compile: Compile with XLA." in out
     assert ("absl.logging:" in out) == (flag == "--helpfull")
     assert ("-v,--verbosity" in out) == (flag == "--helpfull")
-
-
-def test_help_as_xml(ends):
-    code, out, _ = ends("--helpxml")
-    assert code == 0
-    assert "<name>count</name>" in out
 
 
 def test_flags_can_be_checked_without_running(ends):
@@ -355,7 +349,6 @@ def test_profile_is_printed_or_written_to_a_file(ends, tmp_path):
 
 
 def test_unexpected_positional_arguments_are_rejected():
-    reject_arguments([])
     with pytest.raises(InputError, match="expected flags only, got 'a b'"):
         reject_arguments(["a", "b"])
 
@@ -415,23 +408,22 @@ def test_output_dir_that_overlaps_the_checkpoint_is_rejected(tmp_path):
     check_output_dir(".", "")
 
 
-@pytest.mark.parametrize(
-    ("program", "flags"),
-    [
-        ("run_classifier.py", {"task_name": "MRPC", "data_dir": "glue"}),
-        ("run_squad.py", {"train_file": "train.json"}),
-        ("run_ner.py", {"train_file": "train.conll"}),
-        ("run_pretraining.py", {"input_file": "records"}),
-    ],
-)
-def test_programs_reject_the_checkpoint_folder_as_output_dir(run_program, tmp_path, program, flags):
-    (tmp_path / "bert").mkdir()
-    done = run_program(program, cwd=tmp_path, init_checkpoint="bert", output_dir="bert/.", **flags)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1].startswith(
-        f"{program}: error: --output_dir=bert/.: overlaps with --init_checkpoint=bert; expected"
-    )
-    assert [*(tmp_path / "bert").iterdir()] == []
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_program_accepts_its_defaults_and_rejects_values_out_of_range(name):
+    options = declared(importlib.import_module(PROGRAMS[name][0]).PROGRAM.flags())
+    for declaration in options.values():
+        declaration.check(declaration.default)
+        wrong = {int: ["x", "1.5"], float: ["x", "nan", "1e999"], bool: ["2"]}.get(
+            declaration.kind, []
+        )
+        wrong += ["no such choice"] if declaration.choices else []
+        bounds = {"min": -1, "max": 1, "above": 0, "below": 0}  # and the distance of a wrong value
+        given = {n: getattr(declaration, n) for n in bounds if getattr(declaration, n) is not None}
+        wrong += [str(declaration.kind(value + bounds[n])) for n, value in given.items()]
+        for text in wrong:
+            with pytest.raises(ValueError, match=r"^expected "):
+                declaration.parse(text)
+    assert options
 
 
 def test_number_of_hundreds_of_digits_is_not_a_finite_float():

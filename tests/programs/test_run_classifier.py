@@ -1,12 +1,7 @@
-"""Runs run_classifier.py as a user does: no flags, resume after SIGKILL, invalid input."""
+"""Runs run_classifier.py as a user does: GLUE, two devices, Parquet, long texts, nodo_train."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -14,171 +9,36 @@ import pytest
 from pyarrow import parquet
 
 from keras_bert.tasks.load import load
-
-STEPS = 48
-
-
-@pytest.fixture(scope="module")
-def place(make_checkpoint, tmp_path_factory):
-    """Creates a working folder with SST-2 and a model under data/."""
-    folder = tmp_path_factory.mktemp("place")
-    make_checkpoint(folder / "data" / "bert", ["good", "bad", "film", "very", "."])
-    glue = folder / "data" / "glue" / "SST-2"
-    glue.mkdir(parents=True)
-    texts = [f"{'very ' * (i % 4)}{('bad', 'good')[i % 2]} film .\t{i % 2}\n" for i in range(64)]
-    for name, some in (("train", texts), ("dev", texts[:20])):
-        (glue / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(some))
-    (glue / "test.tsv").write_text("index\tsentence\n0\tgood film .\n1\tbad .\n")
-    return folder
+from tests.programs.conftest import FLAGS
 
 
 @pytest.mark.slow
-def test_run_of_a_glue_task_writes_the_documented_files(run_program, place):
-    flags = {"max_seq_length": 16, "num_train_epochs": 1, "export": True}
-    flags |= {"task_name": "SST-2", "data_dir": "data/glue", "init_checkpoint": "data/bert"}
-    flags |= {"output_dir": "out/SST-2"}
+def test_run_of_a_glue_task_writes_the_documented_files(run_program, place, tmp_path):
+    flags = {"max_seq_length": 16, "num_train_epochs": 1, "export": True, "output_dir": tmp_path}
+    flags |= {"task_name": "SST-2", "data_dir": "glue", "init_checkpoint": "bert"}
     done = run_program("run_classifier.py", "--nojit_compile", cwd=place, **flags)
     assert done.returncode == 0, done.stderr
-    results = json.loads((place / "out" / "SST-2" / "results.json").read_text())
+    results = json.loads((tmp_path / "results.json").read_text())
     assert results.keys() >= {"accuracy", "score", "loss"}
     assert "accuracy = " in done.stdout
-    names = {path.name for path in (place / "out" / "SST-2").iterdir()}
+    names = {path.name for path in tmp_path.iterdir()}
     assert names >= {"model", "best", "SST-2.tsv", "SST-2.jsonl", "results.json"}
-    info = place / "out" / "SST-2" / "export" / "1" / "export.json"
-    assert json.loads(info.read_text())["max_seq_length"] == 16
-
-
-def metrics(folder):
-    """Returns the rows of metrics.jsonl without the rates."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [{k: v for k, v in row.items() if not k.endswith("_per_second")} for row in rows]
+    info = json.loads((tmp_path / "export" / "1" / "export.json").read_text())
+    assert info["max_seq_length"] == 16
 
 
 @pytest.mark.slow
-def test_run_killed_at_a_random_step_resumes_to_identical_files(root, place, random_moment):
-    flags = {
-        "task_name": "SST-2",
-        "data_dir": "data/glue",
-        "init_checkpoint": "data/bert",
-        "max_seq_length": 16,
-        "train_batch_size": 4,
-        "num_train_epochs": 3,  # 16 steps, one evaluation and one best checkpoint each
-        "save_checkpoints_steps": 7,
-        "log_steps": 1,
-    }
-
-    def start(output_dir):
-        command = [sys.executable, root / "run_classifier.py", "--nojit_compile"]
-        command += [f"--{name}={value}" for name, value in flags.items()]
-        return subprocess.Popen(
-            [*command, f"--output_dir={output_dir}"],
-            cwd=place,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    # At least one checkpoint exists by then, and enough steps remain that the run cannot end before
-    # the kill.
-    step = random_moment.randrange(8, STEPS - 16)
-    uninterrupted, killed = place / "uninterrupted", place / "killed"
-    checkpoints = killed / "checkpoints"
-    other_process, process = start(uninterrupted), start(killed)  # In parallel: startup is slow.
-    deadline = time.monotonic() + 120
-    while (
-        not any(checkpoints.glob("step-*"))
-        or max((row["step"] for row in metrics(killed)), default=0) < step
-    ):
-        assert process.poll() is None, f"ended before step {step}: {process.stderr.read()}"
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert not (killed / "results.json").exists()
-    again = start(killed)
-    for each in (other_process, again):
-        _, error = each.communicate()
-        assert each.returncode == 0, error
-    assert "Training resumed at step" in error
-    for name in ("model/model.safetensors", "results.json", "SST-2.tsv", "SST-2.jsonl"):
-        same = (uninterrupted / name).read_bytes() == (killed / name).read_bytes()
-        assert same, f"{name} differs; killed at step {step}"
-    assert [row["step"] for row in metrics(uninterrupted) if "loss" in row] == [
-        *range(1, STEPS + 1)
-    ]
-    assert metrics(uninterrupted) == metrics(killed), f"killed at step {step}"
-
-
-@pytest.fixture(scope="module")
-def prepared_runs(root, place, tmp_path_factory):
-    """Runs SST-2 from TFDS twice: in TFDS_DATA_DIR, and in --data_dir on two devices."""
-    tfds = pytest.importorskip("tensorflow_datasets")
-    import numpy as np
-    import tensorflow as tf
-
-    folder = tmp_path_factory.mktemp("prepared")
-    rows = {
-        "sentence": [f"{'very ' * (i % 4)}{('bad', 'good')[i % 2]} film ." for i in range(24)],
-        "label": np.arange(24) % 2,
-        "idx": np.arange(24, dtype=np.int32),
-    }
-    label = tfds.features.ClassLabel(names=["negative", "positive"])
-    tfds.dataset_builders.store_as_tfds_dataset(
-        name="glue",
-        config="sst2",
-        version="2.0.0",
-        data_dir=folder / "tfds",
-        features=tfds.features.FeaturesDict(
-            {"sentence": tfds.features.Text(), "label": label, "idx": np.int32}
-        ),
-        split_datasets={
-            split: tf.data.Dataset.from_tensor_slices(rows)
-            for split in ("train", "validation", "test")
-        },
-        disable_shuffling=True,
-    )
-    common = ["--tfds", "--task_name=SST-2", f"--init_checkpoint={place / 'data' / 'bert'}"]
-    common += ["--nojit_compile", "--max_seq_length=16", "--train_batch_size=8"]
-    common += ["--num_train_epochs=1", "--mixed_precision=float32"]
-    requested = [f"--data_dir={folder / 'tfds'}", "--output_dir=requested"]
-    requested += ["--distribution_strategy=mirrored", "--num_devices=2"]
-    requested += ["--gradient_accumulation_steps=2"]
-    runs = {}
-    for own, tfds_dir, name in (
-        (["--output_dir=out/SST-2"], "tfds", "out/SST-2"),
-        (requested, "nothing", "requested"),
-    ):
-        runs[folder / name] = subprocess.Popen(
-            [sys.executable, root / "run_classifier.py", *common, *own],
-            cwd=folder,
-            env=os.environ | {"TFDS_DATA_DIR": str(folder / tfds_dir)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    errors = [process.communicate()[1] for process in runs.values()]
-    for process, error in zip(runs.values(), errors, strict=True):
-        assert process.returncode == 0, error
-    return [*runs]
-
-
-@pytest.mark.slow
-def test_tfds_data_is_found_in_the_default_folder_and_in_data_dir(prepared_runs):
-    folders = prepared_runs
-    found, requested = (json.loads((folder / "run.json").read_text()) for folder in folders)
-    for name in ("labels", "train_sha256", "dev_sha256", "SST-2_sha256"):
-        assert found["settings"][name] == requested["settings"][name]
-    for folder in folders:
-        assert len((folder / "SST-2.tsv").read_text().splitlines()) == 25
-
-
-@pytest.mark.slow
-def test_two_devices_with_two_micro_batches_match_one_batch(prepared_runs):
-    found, requested = (json.loads((path / "results.json").read_text()) for path in prepared_runs)
-    assert "loss" in found
-    assert requested == pytest.approx(found, abs=1e-6)
+def test_two_devices_with_two_micro_batches_match_one_batch(run_program, place, tmp_path):
+    devices = {"distribution_strategy": "mirrored", "num_devices": 2}
+    results = []
+    for changes in ({}, devices | {"gradient_accumulation_steps": 2}):
+        flags = FLAGS["run_classifier.py"] | {"num_train_steps": 3, "jit_compile": False} | changes
+        done = run_program("run_classifier.py", cwd=place, output_dir=tmp_path / "out", **flags)
+        assert done.returncode == 0, done.stderr
+        results.append(json.loads((tmp_path / "out" / "results.json").read_text()))
+        shutil.rmtree(tmp_path / "out")
+    assert "loss" in results[0]
+    assert results[1] == pytest.approx(results[0], abs=1e-6)
 
 
 @pytest.mark.slow
@@ -187,7 +47,7 @@ def test_parquet_trains_to_the_same_bits_as_tsv(run_program, place, tmp_path):
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet", row_group_size=10)
     lines = ["text\tlabel", *(f"{row['text']}\t{row['label']}" for row in rows)]
     (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
-    flags = {"task_name": "custom", "init_checkpoint": place / "data" / "bert"}
+    flags = {"task_name": "custom", "init_checkpoint": place / "bert"}
     flags |= {"max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1}
     weights = set()
     for name in ("train.parquet", "train.tsv"):
@@ -199,15 +59,14 @@ def test_parquet_trains_to_the_same_bits_as_tsv(run_program, place, tmp_path):
 
 
 @pytest.mark.slow
-def test_long_texts_have_the_same_answers_everywhere(run_program, make_checkpoint, tmp_path):
+def test_long_texts_have_the_same_answers_everywhere(run_program, place, tmp_path):
     """The program, the API, the export, and the program on the run or on a copied model."""
-    make_checkpoint(tmp_path / "bert", ["good", "bad", "film", "."], initializer_range=0.5)
     rows = [f"{'film . ' * (i % 7)}{('bad ', 'good ')[i % 2] * 3},{i % 2}" for i in range(16)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     flags = {"task_name": "custom", "train_file": "rows.csv", "eval_file": "rows.csv"}
-    flags |= {"init_checkpoint": "bert", "output_dir": "out", "export": True}
-    flags |= {"max_seq_length": 6, "long_text": "windows", "window_stride": 3}
-    flags |= {"window_pooling": "max", "mixed_precision": "float32", "num_train_steps": 3}
+    flags |= {"init_checkpoint": place / "bert", "output_dir": "out", "export": True}
+    flags |= {"max_seq_length": 6, "long_text": "windows"}
+    flags |= {"mixed_precision": "float32", "num_train_steps": 3}
     done = run_program("run_classifier.py", "--nojit_compile", cwd=tmp_path, **flags)
     assert done.returncode == 0, done.stderr
 
@@ -228,7 +87,7 @@ def test_long_texts_have_the_same_answers_everywhere(run_program, make_checkpoin
         done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)
         assert done.returncode == 0, done.stderr
         np.testing.assert_allclose(answers(f"again-{start}"), expected, atol=2e-6)
-    # Another strategy does not get the stride of the run.
+    # The command line has priority over the run.
     names = {"init_checkpoint": "out", "output_dir": "head_tail", "long_text": "head_tail"}
     done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)
     assert done.returncode == 0, done.stderr
@@ -238,7 +97,7 @@ def test_long_texts_have_the_same_answers_everywhere(run_program, make_checkpoin
 def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_path):
     of_the_task = {"max_seq_length": 256, "task_name": "custom"}
     of_the_files = {"text_column": "a", "text_pair_column": "b", "label_column": "c"}
-    of_the_files |= {"label_separator": ";", "problem_type": "multi_label"}
+    of_the_files |= {"problem_type": "multi_label"}
     settings = of_the_task | of_the_files | {"class_weights": "balanced"}
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
 
@@ -253,26 +112,3 @@ def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_
     done = predict("--task_name=RTE", "--data_dir=glue")  # Its columns are GLUE's.
     assert "--max_seq_length=256\n" in done.stderr
     assert "--text_column" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"task_name": "SNLI"}, "--task_name=SNLI: expected CoLA"),
-        ({"task_name": ""}, "--task_name is missing; expected a GLUE task"),
-        ({"data_dir": ""}, "--data_dir is missing; expected the folder of SST-2"),
-        ({"init_checkpoint": ""}, "--init_checkpoint is required; expec"),
-        ({"output_dir": ""}, "--output_dir is required; expected: Folder"),
-        ({"problem_type": "ranking"}, "--problem_type=ranking"),
-        ({"init_checkpoint": "nowhere"}, "nowhere: no such checkpoint"),
-        ({"export": True, "do_train": False}, "--export: has no effect without --do_train"),
-    ],
-)
-def test_invalid_input_exits_with_code_1_and_one_line(run_program, place, changes, message):
-    values = {"task_name": "SST-2", "data_dir": "data/glue", "init_checkpoint": "data/bert"}
-    values |= {"output_dir": "bad", "max_seq_length": 16} | changes
-    done = run_program("run_classifier.py", cwd=place, **values)
-    assert done.returncode == 1
-    assert message in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert not (place / "bad").exists()

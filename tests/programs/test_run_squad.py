@@ -1,11 +1,9 @@
-"""Runs run_squad.py as a user does: a tiny model memorizes questions; invalid input."""
+"""Runs run_squad.py as a user does: a tiny model memorizes questions."""
 
 import json
 import shutil
 
 import pytest
-import tensorflow as tf
-import tensorflow_text  # noqa: F401  Registers ops that the export uses.
 
 WORDS = "rollo charles denmark france king swore fealty to of the who ?".split()  # noqa: SIM905
 
@@ -60,15 +58,11 @@ def finished(run_program, folder):
 
 
 @pytest.mark.slow
-def test_tiny_model_memorizes_eight_questions(finished):
-    results = json.loads((finished[0] / "results.json").read_text())
+def test_run_memorizes_and_writes_the_documented_output_files(finished):
+    output_dir, done = finished
+    results = json.loads((output_dir / "results.json").read_text())
     assert results["exact"] == results["f1"] == 100.0
-    assert "exact = 100" in finished[1].stdout
-
-
-@pytest.mark.slow
-def test_run_writes_the_documented_output_files(finished):
-    output_dir, _ = finished
+    assert "exact = 100" in done.stdout
     expected = {"model", "best", "checkpoints", "tensorboard", "export", "metrics.jsonl"}
     predictions = {"predictions.json", "nbest_predictions.json"}
     assert {path.name for path in output_dir.iterdir()} == expected | predictions | {
@@ -118,21 +112,6 @@ def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folde
 
 
 @pytest.mark.slow
-def test_export_gives_the_same_answers_as_the_program(folder, finished):
-    answers = json.loads((finished[0] / "predictions.json").read_text())
-    data = json.loads((folder / "train.json").read_text())["data"]
-    questions = {
-        qa["id"]: (qa["question"], paragraph["context"])
-        for paragraph in data[0]["paragraphs"]
-        for qa in paragraph["qas"]
-    }
-    question, context = map(tf.constant, zip(*questions.values(), strict=True))
-    serve = tf.saved_model.load(finished[0] / "export" / "1").signatures["serving_default"]
-    found = serve(question=question, context=context)["answer"].numpy()
-    assert dict(zip(questions, (answer.decode() for answer in found), strict=True)) == answers
-
-
-@pytest.mark.slow
 def test_files_of_a_data_folder_are_used(run_program, folder, tmp_path):
     (tmp_path / "squad").mkdir()
     for name in ("train-v1.1.json", "dev-v1.1.json"):
@@ -156,38 +135,3 @@ def test_files_of_a_data_folder_are_used(run_program, folder, tmp_path):
     again = run_program("run_squad.py", cwd=tmp_path, **files, **flags)
     assert again.returncode == 0, again.stderr
     assert "is finished; nothing to do" in again.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"train_file": ""}, "--train_file is missing; expected a SQuAD file, --tfds or --nodo_"),
-        ({"strict": True, "train_file": "misplaced"}, "1 of 1 training answers are not in"),
-        (
-            {"data_dir": "nowhere"},
-            "--data_dir=nowhere: contains none of the expected files train-v1.1.json, ",
-        ),
-        ({"doc_stride": 0}, "--doc_stride=0: expected a whole number of at least 1"),
-        ({"doc_stride": 21}, "doc_stride=21: is larger than the part of the context in a window"),
-        ({"train_batch_size": 10**12}, "expected a whole number from 1 to 1048576"),
-        ({"num_train_epochs": "1e300"}, "expected a finite number above 0 and at most 1000000"),
-        ({"output_dir": "."}, "--output_dir=.: is the folder of the input "),
-        ({"n_best_size": 0}, "--n_best_size=0: expected a whole number of at least 1"),
-        ({"max_query_length": 0}, "--max_query_length=0: expected a whole number of at least 1"),
-        ({"max_answer_length": 0}, "--max_answer_length=0: expected a whole number of at least 1"),
-    ],
-)
-def test_invalid_input_fails_with_one_line_and_leaves_no_files(run_program, folder, flags, message):
-    paragraph = {"context": "Rollo swore", "qas": [entry("a", "Charles", "", start=2)]}
-    flags = dict(flags)
-    if flags.get("train_file"):
-        flags["train_file"] = write(folder / "misplaced.json", [paragraph])
-    flags = flags_of(folder, **{"output_dir": folder / "bad"} | flags)
-    before = sorted(folder.iterdir())
-    done = run_program("run_squad.py", cwd=folder, **flags)
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("run_squad.py: error: ")
-    assert message in last
-    assert "Traceback" not in done.stderr
-    assert sorted(folder.iterdir()) == before

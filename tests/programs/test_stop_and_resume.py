@@ -1,12 +1,14 @@
-"""Ctrl-C and SIGTERM save a checkpoint, and the same command resumes to the same bits."""
+"""A run that is stopped or killed at any time resumes with the same command to the same bits."""
 
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from unittest import mock
 
 import pytest
@@ -15,54 +17,121 @@ from keras_bert.tasks.fine_tuning import run as fine_tuning_run
 from keras_bert.training import loop
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import Stopping
-from tests.programs.test_adapt import write_documents
-from tests.programs.test_run_pretraining import CONFIG
+from tests.programs.conftest import FLAGS
 
 pytestmark = pytest.mark.slow
 STEPS = 16
 AGAIN = "run the same command again to resume"
 
 
-@pytest.fixture(scope="module")
-def place(pretrained, make_checkpoint, write_records, tmp_path_factory):
-    """Creates a model and training files of each program."""
-    folder = tmp_path_factory.mktemp("place")
-    (folder / "bert").symlink_to(pretrained)
-    words = ["who", "swore", "##?", "rollo", "film", "good", "bad", "very", "x", "b", "i", "o"]
-    make_checkpoint(folder / "words", words)
-    rows = [f"{'very ' * (i % 4)}{('bad', 'good')[i % 2]} film\t{i % 2}" for i in range(64)]
-    (folder / "texts.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    (folder / "words.conll").write_text("good B-X\nfilm O\n\nbad O\nfilm O\n\n" * 32)
-    pairs = [f"good {'very ' * i}\tfilm {'bad ' * i}" for i in range(32)]
-    (folder / "pairs.tsv").write_text("\n".join(["anchor\tpositive", *pairs]) + "\n")
-    answers = [{"text": "Rollo", "answer_start": 0}]
-    questions = [{"id": str(i), "question": "Who swore?", "answers": answers} for i in range(64)]
-    paragraphs = [{"context": "Rollo swore.", "qas": questions}]
-    data = {"version": "1.1", "data": [{"title": "", "paragraphs": paragraphs}]}
-    (folder / "squad.json").write_text(json.dumps(data))
-    write_records(folder / "records" / "train.tfrecord", 50)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
-    write_documents(folder / "documents")
-    return folder
+def arguments(program, output_dir, **changes):
+    flags = {"num_train_steps": STEPS, "output_dir": output_dir} | FLAGS[program] | changes
+    given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    return ["--nojit_compile", *given]
 
 
-FINE_TUNING = {"init_checkpoint": "words", "max_seq_length": 16, "num_train_steps": STEPS}
-FINE_TUNING |= {"train_batch_size": 8}
-CLASSIFY = {"task_name": "custom", "train_file": "texts.tsv", "eval_file": "texts.tsv"}
-PRETRAIN = {"bert_config": "config.json", "input_file": "records", "train_batch_size": 4}
-PRETRAIN |= {"num_train_steps": STEPS, "num_warmup_steps": 4}
-# {program: its flags}
-PROGRAMS = {
-    "run_classifier.py": FINE_TUNING | CLASSIFY,
-    "run_ner.py": FINE_TUNING | {"train_file": "words.conll"},
-    "run_squad.py": FINE_TUNING | {"train_file": "squad.json", "max_query_length": 8},
-    "run_embedding.py": FINE_TUNING | {"train_file": "pairs.tsv"},
-    "run_pretraining.py": PRETRAIN,
-    "adapt.py": {
-        **{"input_file": "documents", "init_checkpoint": "bert", "num_train_steps": STEPS},
-        **{"max_seq_length": 16, "min_frequency": 1000, "input_format": "mixed"},
-    },
+def start(root, place, program, output_dir, backend="tensorflow", **changes):
+    """Starts a program in a process of its own."""
+    name = ["-m", "keras_bert", "adapt"] if program == "adapt.py" else [str(root / program)]
+    return subprocess.Popen(
+        [sys.executable, *name, *arguments(program, output_dir, **changes)],
+        cwd=place,
+        env=os.environ | {"KERAS_BACKEND": backend},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts background jobs with SIGINT ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def assert_same_files(one, two, names):
+    for name in names:
+        assert (one / name).read_bytes() == (two / name).read_bytes(), name
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+# --- SIGKILL ---
+
+
+def metrics(folder):
+    """Returns the complete rows of metrics.jsonl without the rates."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [{k: v for k, v in row.items() if "per_second" not in k and k != "mfu"} for row in rows]
+
+
+EACH_STEP = {"log_steps": 1, "save_checkpoints_steps": 7}
+MODEL = ("model/model.safetensors", "results.json")
+RECIPE = {"recipe": "recipe.toml", "input_file": "records/{max_seq_length}.tfrecord"}
+RECIPE |= EACH_STEP | {"save_checkpoints_steps": 3, "do_eval": False, "eval_batch_size": 4}
+RECIPE |= {"num_warmup_steps": None, "num_train_steps": None, "train_batch_size": None}
+# name: (program, flags, folders in which the run is killed, steps of the kills, files to compare)
+KILLED = {
+    "pretraining": (
+        "run_pretraining.py",
+        EACH_STEP | {"num_train_steps": 40, "eval_file": "eval.tfrecord"},
+        ("",),
+        (8, 28),
+        MODEL,
+    ),
+    "recipe": (
+        "run_pretraining.py",
+        RECIPE,
+        ("phase-1", "phase-2"),
+        (4, 35),
+        ("phase-1/model/model.safetensors", *MODEL),
+    ),
+    "classifier": (
+        "run_classifier.py",
+        EACH_STEP | {"num_train_steps": 48},
+        ("",),
+        (8, 32),
+        (*MODEL, "predictions.tsv", "predictions.jsonl"),
+    ),
+    "adapt": ("adapt.py", {"num_train_steps": 60}, ("train",), (1, 2), MODEL),
 }
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_run_killed_at_a_random_step_ends_with_the_same_bits(
+    root, place, tmp_path, random_moment, name
+):
+    program, flags, parts, moments, files = KILLED[name]
+    flags = dict(flags)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    undisturbed = start(root, place, program, whole, **flags)  # In parallel: startup is slow.
+    for part in parts:
+        process = start(root, place, program, killed, **flags)
+        step, folder, deadline = random_moment.randrange(*moments), killed / part, time.time() + 600
+        # At least one checkpoint exists by then, and enough steps remain.
+        while not any((folder / "checkpoints").glob("step-*")) or step > max(
+            (row["step"] for row in metrics(folder)), default=0
+        ):
+            assert process.poll() is None, f"ended before step {step}: {process.stderr.read()}"
+            assert time.time() < deadline
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert not (folder / "results.json").exists()
+    if "recipe" in flags:  # The name of the recipe may change.
+        flags["recipe"] = shutil.copy(place / flags["recipe"], tmp_path / "renamed.toml")
+    resumed = start(root, place, program, killed, **flags)
+    for process in (undisturbed, resumed):
+        error = process.communicate()[1]
+        assert process.returncode == 0, error
+    assert "Training resumed at step" in error
+    assert ("phase-1 is finished" in error) == (name == "recipe")
+    assert_same_files(whole, killed, files)
+    for part in parts:
+        assert metrics(whole / part) == metrics(killed / part), f"killed at step {step}"
+
+
+# --- Ctrl-C and SIGTERM ---
 
 
 @pytest.fixture
@@ -70,9 +139,7 @@ def go(run_program, place):
     """Returns a function: (program, output folder) -> exit code, last line of stderr."""
 
     def run(program, output_dir):
-        flags = PROGRAMS[program] | {"output_dir": output_dir, "mixed_precision": "float32"}
-        arguments = [f"--{name}={value}" for name, value in flags.items()]
-        done = run_program(program, "--nojit_compile", *arguments, cwd=place)
+        done = run_program(program, *arguments(program, output_dir), cwd=place)
         return done.returncode, done.stderr.splitlines()[-1]
 
     return run
@@ -96,10 +163,6 @@ def at_first_step(number):
     return mock.patch.object(
         loop, "make_train_steps", lambda *arguments: sends(number, make(*arguments))
     )
-
-
-def checkpoints(folder):
-    return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
 def test_classifier_that_is_stopped_at_any_time_ends_with_the_same_bits(go, tmp_path):
@@ -134,11 +197,10 @@ def test_classifier_that_is_stopped_at_any_time_ends_with_the_same_bits(go, tmp_
     saved = f"the checkpoint of step 16 is saved in {out / 'checkpoints'}"
     assert (code, line) == (130, f"{program}: interrupted: {saved}: {AGAIN}")
     assert go(program, out)[0] == 0
-    for name in ("model/model.safetensors", "results.json", "predictions.jsonl"):
-        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert_same_files(out, tmp_path / "whole", (*MODEL, "predictions.jsonl"))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", FLAGS)
 def test_ctrl_c_in_the_first_step_saves_a_checkpoint(go, tmp_path, program):
     with at_first_step(signal.SIGINT):
         code, line = go(program, tmp_path)
@@ -148,20 +210,6 @@ def test_ctrl_c_in_the_first_step_saves_a_checkpoint(go, tmp_path, program):
     saved = f"stopped after step 1{part}; the checkpoint is saved"
     assert (code, line) == (130, f"{program}: interrupted: {saved}: {AGAIN}")
     assert checkpoints(folder) == ["step-00000001"]
-
-
-def start(root, place, output_dir, backend):
-    flags = PRETRAIN | {"output_dir": output_dir, "mixed_precision": "float32"}
-    return subprocess.Popen(
-        [sys.executable, root / "run_pretraining.py", *(f"--{k}={v}" for k, v in flags.items())],
-        cwd=place,
-        env=os.environ | {"KERAS_BACKEND": backend},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts background jobs with SIGINT ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
 
 
 def interrupt_at(process, text):
@@ -177,21 +225,20 @@ def test_pretraining_that_is_stopped_while_it_compiles_ends_with_the_same_bits(
     root, place, tmp_path, backend_python, backend
 ):
     backend_python(backend)
-    whole = start(root, place, tmp_path / "whole", backend)
-    stopped = start(root, place, tmp_path / "stopped", backend)
+    program = "run_pretraining.py"
+    whole = start(root, place, program, tmp_path / "whole", backend)
+    stopped = start(root, place, program, tmp_path / "stopped", backend)
     interrupt_at(stopped, "Compiling the training step")
     *_, line = stopped.communicate()[1].splitlines()
     assert stopped.returncode == 130
     (step,) = re.findall(r"interrupted: stopped after step (\d+); the checkpoint is saved", line)
     assert checkpoints(tmp_path / "stopped") == [f"step-{int(step):08d}"]
-    resumed = start(root, place, tmp_path / "stopped", backend)
+    resumed = start(root, place, program, tmp_path / "stopped", backend)
     for process in (whole, resumed):
         error = process.communicate()[1]
         assert process.returncode == 0, error
     assert f"Training resumed at step {step} " in error
-    for name in ("model/model.safetensors", "results.json"):
-        first, second = ((tmp_path / run / name).read_bytes() for run in ("whole", "stopped"))
-        assert first == second
+    assert_same_files(tmp_path / "whole", tmp_path / "stopped", MODEL)
 
 
 def test_second_ctrl_c_ends_the_compilation_at_once(place, tmp_path):
@@ -206,9 +253,8 @@ def test_second_ctrl_c_ends_the_compilation_at_once(place, tmp_path):
         loop.make_train_steps = lambda *_: lambda *_: wait()
         start("keras_bert.programs.pretrain", ["run_pretraining.py", *sys.argv[1:]])
     """
-    flags = PRETRAIN | {"output_dir": tmp_path / "out"}
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *(f"--{name}={value}" for name, value in flags.items())],
+        [sys.executable, "-c", code, *arguments("run_pretraining.py", tmp_path / "out")],
         cwd=place,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""Runs the programs with --teacher: train a teacher, then a smaller student; invalid flags."""
+"""Runs the programs with --teacher: train a teacher, then a smaller student."""
 
 import json
 
@@ -65,22 +65,6 @@ def test_a_student_is_trained_with_a_teacher(run_program, place, program):
 
 
 @pytest.mark.slow
-def test_a_student_of_long_texts_is_trained_with_a_teacher(run_program, place):
-    rows = [f"{'film is . ' * 3}{('bad', 'good')[i % 2]},{i % 2}\n" for i in range(16)]
-    (place / "long.csv").write_text("text,label\n" + "".join(rows))
-    flags = FLAGS | {"task_name": "custom", "train_file": "long.csv", "eval_file": "long.csv"}
-    flags |= {"max_seq_length": 6, "long_text": "windows"}
-    start = {"init_checkpoint": "bert", "output_dir": "long-teacher"}
-    done = run_program("run_classifier.py", cwd=place, **start, **flags)
-    assert done.returncode == 0, done.stderr
-    flags |= {"teacher": "long-teacher", "init_checkpoint": "small", "output_dir": "long"}
-    done = run_program("run_classifier.py", cwd=place, **flags)
-    assert done.returncode == 0, done.stderr
-    # 10 tokens with 4 in a window and a stride of 2: 4 windows for each of the 16 texts.
-    assert "The teacher labels 64 training examples" in done.stderr
-
-
-@pytest.mark.slow
 def test_a_tagger_is_trained_with_a_teacher_on_jax(run_program, backend_python, place):
     backend_python("jax")
     environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
@@ -99,28 +83,3 @@ def test_a_tagger_is_trained_with_a_teacher_on_jax(run_program, backend_python, 
         for row in rows:
             assert row["loss"] == pytest.approx(row["label_loss"] + row["soft_loss"])
             assert row["soft_loss"] > 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"temperature": 3.0}, "--temperature: has no effect without --teacher; expected both"),
-        ({"teacher": "bert", "do_train": False}, "--teacher: has no effect without --do_train"),
-        ({"teacher": "no"}, "no: no such checkpoint"),
-        ({"teacher": "bert", "temperature": 0.0}, "--temperature"),
-        ({"teacher": "bert", "distillation_weight": 1.5}, "--distillation_weight"),
-        (
-            {"teacher": "bert"},
-            "has no weights classifier/kernel, classifier/bias; expected a model",
-        ),
-    ],
-)
-def test_invalid_flags_give_one_line_and_no_folder(run_program, place, flags, message):
-    flags = FLAGS | PROGRAMS["run_classifier.py"] | flags
-    done = run_program(
-        "run_classifier.py", cwd=place, init_checkpoint="small", output_dir="bad", **flags
-    )
-    assert done.returncode == 1, done.stderr
-    assert message in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert not (place / "bad").exists()

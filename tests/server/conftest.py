@@ -135,7 +135,7 @@ def start_process(root):
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "keras_bert", "serve", f"--export_dir={folder}"),
-                *("--port=0", "--file_system_poll_wait_seconds=0.1"),
+                "--port=0",
                 *flags,
             ],
             cwd=root,

@@ -301,6 +301,6 @@ def test_looking_for_versions_continues_after_an_error(
 
     monkeypatch.setattr(Versions, "refresh", fail_once)
     shutil.copytree(export_dir / "1", tmp_path / "1")
-    server = serve_here(tmp_path, file_system_poll_wait_seconds=0.05)
+    server = serve_here(tmp_path, poll_interval_s=0.05)
     shutil.copytree(export_dir / "1", tmp_path / "2")
     wait_for(lambda: server.metric("model_version") == 2)

@@ -28,7 +28,6 @@ SETTINGS = {
     "warmup_proportion": ("warmup_proportion", 0.3),
     "weight_decay": ("weight_decay", 0.1),
     "seed": ("random_seed", 7),
-    "length_pool": ("length_pool", 2),
 }
 
 

@@ -17,7 +17,7 @@ from keras_bert.tasks.export import TASKS, ExportSettings
         ("question_answering", "saved_model", {"doc_stride": 9, "null_score_diff_threshold": 0.0}),
         ("ner", "saved_model", {"max_seq_length": 9}),
         ("fill_mask", "saved_model", {"top_k": 9}),
-        ("embedding", "saved_model", {"normalize": False}),
+        ("embedding", "saved_model", {"max_seq_length": 9}),
         ("embedding", "onnx", {"int8": True}),
         ("ner", "onnx", {}),
     ],
@@ -30,11 +30,10 @@ def test_used_settings_are_accepted(task: str, kind: str, given: dict):
     ("task", "kind", "name", "value", "expected"),
     [
         ("ner", "saved_model", "pair", False, "--compute_type, --max_seq_length"),
-        ("classification", "saved_model", "normalize", True, "--compute_type, --max_seq_length"),
-        ("embedding", "saved_model", "top_k", 5, "--compute_type, --max_seq_length, --normalize"),
+        ("embedding", "saved_model", "top_k", 5, "--compute_type, --max_seq_length"),
         ("fill_mask", "saved_model", "doc_stride", 9, "--compute_type, --max_seq_length, --top_k"),
         ("classification", "onnx", "compute_type", "bfloat16", "--int8"),
-        ("embedding", "onnx", "normalize", True, "--int8"),
+        ("embedding", "onnx", "top_k", 5, "--int8"),
         ("question_answering", "onnx", "max_seq_length", 9, "--int8"),
     ],
 )

@@ -47,7 +47,6 @@ _CUSTOM_SETTINGS = (
     "text_column",
     "text_pair_column",
     "label_column",
-    "label_separator",
     "problem_type",
 )
 
@@ -60,7 +59,6 @@ class Problem:
         problem_type: single_label, multi_label or regression.
         labels: the C classes in the order of the logits; empty for regression.
         metrics: the names of the metrics to report.
-        label_separator: the separator between the labels of an example (multi_label).
         score_range: the (lowest, highest) value to which regression values are clipped in
             prediction files; None for no clipping.
     """
@@ -68,7 +66,6 @@ class Problem:
     problem_type: str
     labels: tuple[str, ...]
     metrics: tuple[str, ...]
-    label_separator: str = ","
     score_range: tuple[float, float] | None = None
 
 
@@ -163,8 +160,6 @@ def _custom(
             "--task_name=custom cannot be combined with --tfds or --data_dir; expected "
             "--train_file, --eval_file and --test_file"
         )
-    if settings.problem_type == "multi_label" and not settings.label_separator:
-        raise InputError("--label_separator is empty; expected a separator, such as a comma")
     if wanted["train"] and not settings.train_file:
         raise InputError(
             "--train_file is missing; --task_name=custom needs it unless --do_train=false"
@@ -186,9 +181,9 @@ def _custom(
         {} if dev is None else {"": dev},
         {} if test is None else {"predictions": test},
     )
-    problem_type, separator = settings.problem_type, settings.label_separator
+    problem_type = settings.problem_type
     if splits.train is not None:
-        labels = find_labels(splits.train, problem_type, separator)
+        labels = find_labels(splits.train, problem_type)
         labels = tuple(in_order_of(known_labels, labels) or labels)
     elif known_labels or problem_type == "regression":
         labels = () if problem_type == "regression" else tuple(known_labels)
@@ -196,7 +191,7 @@ def _custom(
         raise InputError(
             "--do_train=false: the checkpoint has no label names; expected --label_names"
         )
-    return Problem(problem_type, labels, DEFAULT_METRICS[problem_type], separator), splits
+    return Problem(problem_type, labels, DEFAULT_METRICS[problem_type]), splits
 
 
 # --- labels ---

@@ -90,9 +90,7 @@ def write_predictions(
             for row, probabilities in zip(decided, answers["probabilities"], strict=True)
         ]
         names = [record["prediction"] for record in records]
-        cells = [
-            name if isinstance(name, str) else problem.label_separator.join(name) for name in names
-        ]
+        cells = [name if isinstance(name, str) else ",".join(name) for name in names]
     rows = ["index\tprediction", *map("\t".join, zip(indices, cells, strict=True))]
     lines = [
         json.dumps({"index": index} | record, ensure_ascii=False)

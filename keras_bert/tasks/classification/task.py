@@ -407,7 +407,7 @@ class ClassifierFineTuning(FineTuningTask):
             problem.problem_type,
             max_seq_length,
             first.second is not None,
-            classification.long_text_settings,
+            LongText.saved(start, classification.long_text),
         )
         self.processor = ClassificationProcessor(start.tokenizer(), settings)
         prepared: dict[str, Prepared] = {}
@@ -492,7 +492,7 @@ class ClassifierFineTuning(FineTuningTask):
 
     def _labeled(self, texts: Texts) -> _Split:
         problem = self.problem
-        labels = label_array(texts, problem.problem_type, problem.labels, problem.label_separator)
+        labels = label_array(texts, problem.problem_type, problem.labels)
         return _Split(texts, self.processor, self._prepared(texts), labels)
 
 

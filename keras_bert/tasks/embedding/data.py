@@ -19,11 +19,9 @@ from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.settings import EmbeddingSettings
-from keras_bert.tasks.tables import read_texts
+from keras_bert.tasks.tables import read_rows, read_texts
 
 # --- settings ---
-
-PAIRS, SCORED = "pairs", "scored"
 
 
 def matryoshka_sizes(where: str, values: Sequence[object], hidden_size: int) -> tuple[int, ...]:
@@ -183,6 +181,8 @@ def _check_different_scores(rows: TextRows, consequence: str) -> None:
 
 # --- files ---
 
+PAIR, TEXTS = ("anchor", "positive"), ("text_a", "text_b")  # roles of columns
+
 
 def read_training_rows(settings: EmbeddingSettings) -> TextRows:
     """Reads the training examples.
@@ -194,24 +194,33 @@ def read_training_rows(settings: EmbeddingSettings) -> TextRows:
         raise InputError("--train_file is missing; expected a file of examples, or --nodo_train")
     if settings.loss != "mnrl":
         return _read_scored(settings, settings.train_file)
-    columns = [settings.anchor_column, settings.positive_column]
-    columns += [settings.negative_column] if settings.negative_column else []
-    return _read(settings.train_file, columns)
+    names = settings.column_names
+    roles = (*PAIR, "negative")
+    return _read(settings.train_file, [names[role] for role in roles if role in names])
 
 
 def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | None:
     """Reads the development examples; None without a file. Raises as `read_training_rows`."""
     if not settings.eval_file:
         return None
-    kind = settings.eval_kind or (PAIRS if settings.loss == "mnrl" else SCORED)
-    if kind == SCORED:
-        return _read_scored(settings, settings.eval_file)
-    return _read(settings.eval_file, [settings.anchor_column, settings.positive_column])
+    names = settings.column_names
+    pair, scored = ([names[r] for r in roles] for roles in (PAIR, (*TEXTS, "score")))
+    columns = list(dict.fromkeys([*pair, *scored]))
+    row = next(read_rows(Path(settings.eval_file), (), columns), None)
+    cells = dict(zip(columns, row.cells, strict=True)) if row else {}
+    has_pairs, has_scores = (
+        all(cells.get(name) is not None for name in kind) for kind in (pair, scored)
+    )
+    # A file with the columns of both kinds has the kind of the training examples.
+    is_scored = has_scores if has_pairs != has_scores else settings.loss != "mnrl"
+    return (
+        _read_scored(settings, settings.eval_file) if is_scored else _read(settings.eval_file, pair)
+    )
 
 
 def _read_scored(settings: EmbeddingSettings, file: str) -> TextRows:
-    columns = [settings.text_a_column, settings.text_b_column]
-    rows = _read(file, columns, settings.score_column)
+    names = settings.column_names
+    rows = _read(file, [names[role] for role in TEXTS], names["score"])
     check_scores(rows, settings.numeric_range, ", or another --score_range")
     return rows
 

@@ -66,10 +66,6 @@ class EmbedderSettings:
 
     def __post_init__(self):
         self.long_text.check_stride(self.max_seq_length)
-        if self.long_text.window_pooling != "mean":
-            raise InputError(
-                f"window_pooling={self.long_text.window_pooling!r}: expected 'mean' for embeddings"
-            )
 
     @property
     def names(self) -> tuple[str, ...]:

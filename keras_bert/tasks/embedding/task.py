@@ -55,7 +55,7 @@ from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.fitting import FitOptions
-from keras_bert.tasks.long_text import LongTextTask, pooled_rows
+from keras_bert.tasks.long_text import LongText, LongTextTask, pooled_rows
 from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
 from keras_bert.tasks.text_tasks import ServedTexts
 from keras_bert.tasks.truncation import report_splits, report_truncation
@@ -446,7 +446,7 @@ def _embedder_settings(
         saved,
         max_seq_length=max_seq_length,
         pooling=pooling,
-        long_text=embedding.long_text_settings,
+        long_text=LongText.saved(start, embedding.long_text),
     )
 
 

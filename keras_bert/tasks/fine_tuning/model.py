@@ -26,7 +26,7 @@ def make_task_object(
     """Creates the task object and loads the checkpoint's weights into its model.
 
     Error messages about a teacher do not advise flags that apply only to the run's own model.
-    Frozen layers, and a pooler that the loss does not depend on, have `trainable=False`.
+    Layers that the loss does not depend on, such as a pooler, have `trainable=False`.
 
     Raises:
         InputError: the weights do not match the model, or the checkpoint's head does not match the
@@ -46,7 +46,7 @@ def make_task_object(
             if variable.path in report.new
         }
         reinitialize(model, new_weights, settings.random_seed)  # As in `fit`.
-    encoder, frozen = task_object.prediction_model.encoder, [*task_object.layers_without_loss]
+    encoder, frozen = task_object.prediction_model.encoder, task_object.layers_without_loss
     if encoder.pooler in frozen:
         # The outputs do not depend on the pooler, and public models for such tasks have none.
         new = [path for path in report.new if not path.startswith("encoder/pooler/")]
@@ -63,7 +63,6 @@ def make_task_object(
             "use the first token, which attends only to itself",
             start.path,
         )
-    frozen += [encoder.embeddings, *encoder.blocks][: settings.num_frozen_layers]
     for layer in frozen:
         layer.trainable = False
     return task_object

@@ -27,12 +27,6 @@ def open_pretrained(settings: FineTuningSettings) -> Checkpoint:
             f"--max_seq_length={settings.max_seq_length}: {settings.init_checkpoint} has "
             f"{config.max_position_embeddings} positions; expected at most as many"
         )
-    if settings.num_frozen_layers > config.num_hidden_layers + 1:
-        raise InputError(
-            f"--num_frozen_layers={settings.num_frozen_layers}: {settings.init_checkpoint} has an "
-            f"embedding layer and {config.num_hidden_layers} blocks; expected at most "
-            f"{config.num_hidden_layers + 1}"
-        )
     checkpoint.require_vocab("pass a vocabulary for BERT's tokenizer as --vocab_file")
     return checkpoint
 

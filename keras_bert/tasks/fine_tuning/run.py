@@ -313,7 +313,6 @@ def _teacher_settings(run: FineTuningRun) -> FineTuningSettings:
         vocab_file="",
         do_lower_case=None,
         label_names=None,
-        num_frozen_layers=0,
         do_train=False,
         do_predict=True,
     )

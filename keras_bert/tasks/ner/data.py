@@ -5,7 +5,6 @@ has the labels O and, for each entity type, B-TYPE and I-TYPE.
 
 A CoNLL column file has a word and its tag on each line:
 
-    # id 7                    a comment, if `comment_prefix` is #
     EU      NNP  B-ORG        columns separated by tabs or white space: one for the words and one
     rejects VBZ  O            for the tags
                               an empty line, or one of white space, ends the sentence
@@ -69,9 +68,7 @@ _FILE_SETTINGS = (
     "train_file",
     "eval_file",
     "test_file",
-    "token_column",
-    "tag_column",
-    "comment_prefix",
+    "columns",
 )
 
 
@@ -162,7 +159,7 @@ def _read_file(
     tags_needed: bool = True,
 ) -> TaggedSentences:
     if not path.lower().endswith((*JSON_ENDINGS, *FORMS)):
-        sentences = read_conll(path, ner.token_column, ner.tag_column, ner.comment_prefix)
+        sentences = read_conll(path, ner.column_indices["token"], ner.column_indices["tag"])
         return tagged(path, sentences, ner, tags_needed)
     rows = list(read_rows(Path(path), (), _COLUMNS))
     if not rows:
@@ -186,8 +183,7 @@ def tagged(
     `source` names the file or dataset in messages. `counts` are those of the result.
 
     Raises:
-        InputError: a tag is unknown or, with `strict`, violates the scheme; or there are no tags,
-            but `tags_needed` is true.
+        InputError: a tag is unknown, or there are no tags, but `tags_needed` is true.
     """
     if ner.document_context and sentences[-1].document == 0:
         logging.warning("%s: no document boundaries found; all sentences form one document", source)
@@ -197,7 +193,7 @@ def tagged(
             raise InputError(f"{source}: has words without tags; expected words and their tags")
         logging.info("%s: %s; there are no tags, so no scores are computed", source, size)
         return TaggedSentences(source, sentences, None)
-    rows, scheme, num_disallowed = check_tags(sentences, source, ner.tag_scheme, ner.strict)
+    rows, scheme, num_disallowed = check_tags(sentences, source, ner.tag_scheme)
     tags = [to_iob2(row) for row in rows]
     num_entities = sum(tag.startswith("B") for row in tags for tag in row)
     logging.info("%s: %s, %d entities, scheme %s", source, size, num_entities, scheme)
@@ -255,13 +251,10 @@ def read_conll(
     path: str | os.PathLike,
     token_column: int = 0,
     tag_column: int = -1,
-    comment_prefix: str = "",
 ) -> list[Sentence]:
     """Reads the sentences of a column file.
 
-    Columns are counted from 0, or from the end if negative. A line that starts with
-    `comment_prefix` is skipped before the first word of a sentence; within a sentence it is a word,
-    such as #1.
+    Columns are counted from 0, or from the end if negative.
 
     Raises:
         InputError: the file cannot be read or has no sentence; or a line has a NUL character, a
@@ -283,8 +276,6 @@ def read_conll(
         if not line.strip(" \t"):
             end_sentence()
             continue
-        if comment_prefix and not words and line.startswith(comment_prefix):
-            continue
         # `split()` would also split at a no-break space, which may be a word.
         columns = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if columns[0] == DOCUMENT_START:
@@ -295,7 +286,7 @@ def read_conll(
         started = True
         if width is None:
             width = (len(columns), number)
-            hint = "; for comments, set --comment_prefix='#'" * line.startswith("#")
+            hint = "; comments are not supported: remove these lines" * line.startswith("#")
         where = f"{path}, line {number}"
         if len(columns) != width[0]:
             raise InputError(
@@ -304,16 +295,16 @@ def read_conll(
             )
         if not words:
             first_line = number
-        words.append(_column(columns, token_column, "--token_column", where, hint))
+        words.append(_column(columns, token_column, "token", where, hint))
         if len(columns) > 1:
-            tags.append(_column(columns, tag_column, "--tag_column", where, hint))
+            tags.append(_column(columns, tag_column, "tag", where, hint))
     end_sentence()
     if not sentences:
         raise InputError(f"{path}: contains no sentences; expected a word and its tag on each line")
     if width[0] > 2 and _are_numbered(sentences):
         raise InputError(
             f"{path}: column {token_column} has the number of each word; expected words, probably "
-            f"--token_column={token_column + 1}"
+            f"--columns=token={token_column + 1}"
         )
     return sentences
 
@@ -343,9 +334,11 @@ def _are_numbered(sentences: Sequence[Sentence]) -> bool:
     return all(sentence.words == numbers[: len(sentence.words)] for sentence in sentences)
 
 
-def _column(columns: Sequence[str], index: int, flag: str, where: str, hint: str) -> str:
+def _column(columns: Sequence[str], index: int, role: str, where: str, hint: str) -> str:
     if not -len(columns) <= index < len(columns):
-        raise InputError(f"{where}: {flag}={index}, but the line has {len(columns)} columns{hint}")
+        raise InputError(
+            f"{where}: --columns={role}={index}, but the line has {len(columns)} columns{hint}"
+        )
     value = columns[index].strip(" ")
     if not value:
         raise InputError(f"{where}: column {index} is empty; expected a word and its tag")

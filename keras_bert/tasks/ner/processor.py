@@ -156,15 +156,12 @@ def _after(values: tf.Tensor) -> tf.Tensor:
 # --- labels of tokens ---
 
 
-def token_labels(windows: WordWindows, labels: tf.Tensor, all_tokens: bool = False) -> tf.Tensor:
-    """Assigns the labels of words, int32 [N], to their first tokens or to all their tokens.
+def token_labels(windows: WordWindows, labels: tf.Tensor) -> tf.Tensor:
+    """Assigns the labels of words, int32 [N], to their first tokens.
 
     Returns int32, one value for each of `windows.input_ids.values`; -1 for tokens without a label.
     """
     tokens = windows.first_tokens
-    if all_tokens:
-        tokens = tf.ragged.range(tokens, tokens + windows.word_lengths).values
-        labels = tf.repeat(labels, windows.word_lengths)
     unlabeled = tf.fill(tf.shape(windows.input_ids.values), -1)
     return tf.tensor_scatter_nd_update(unlabeled, tokens[:, tf.newaxis], labels)
 
@@ -298,20 +295,17 @@ def prepare_texts(
     return replace(prepared, chunks=chunks), words
 
 
-def tagged_examples(
-    prepared: Prepared, tag_ids: np.ndarray, label_all_tokens: bool = False
-) -> Examples:
+def tagged_examples(prepared: Prepared, tag_ids: np.ndarray) -> Examples:
     """Creates training examples from windows, with a label "tags" for each token.
 
     `tag_ids`, int32 [N], are the labels of the words of all sentences. The label of a word is
-    assigned to its first token, or to all of its tokens with `label_all_tokens`. Tokens without a
-    label have -1.
+    assigned to its first token. The other tokens have -1.
     """
     labels, start = [np.zeros([0], np.int32)], 0
     for chunk in prepared.chunks:
         windows = chunk.inputs
         end = start + len(windows.first_tokens)
-        labels.append(token_labels(windows, tag_ids[start:end], label_all_tokens).numpy())
+        labels.append(token_labels(windows, tag_ids[start:end]).numpy())
         start = end
     return replace(prepared.examples, token_labels={"tags": np.concatenate(labels)})
 

@@ -192,7 +192,7 @@ _NO_TYPE = re.compile(r"\w?[-_.:/].*|.*[-_.:/][BIELSUMWO]?|[o0]")
 
 
 def check_tags(
-    sentences: Sequence[Sentence], path: object, scheme: str = "", strict: bool = False
+    sentences: Sequence[Sentence], path: object, scheme: str = ""
 ) -> tuple[list[list[str]], str, int]:
     """Detects the tag scheme of a file, and counts the tags that violate it.
 
@@ -203,15 +203,14 @@ def check_tags(
         path: the file; error messages start with it.
         scheme: one of `SCHEMES`; if empty, of the schemes that have the prefixes of all tags, the
             first one that the fewest tags violate.
-        strict: whether a tag that violates the scheme is an error.
 
     Returns:
         The tags of each sentence, O, - or with the prefixes of BIOES; the scheme; and the number of
         tags that violate the scheme.
 
     Raises:
-        InputError: a tag has an unknown prefix or no type after its dash, `strict` is set and a tag
-            violates the scheme, or the file has the tag -, but not O.
+        InputError: a tag has an unknown prefix or no type after its dash, or the file has the tag
+            -, but not O.
     """
     names = {tag for sentence in sentences for tag in sentence.tags}
     types = names - {OUTSIDE, UNKNOWN}
@@ -233,17 +232,6 @@ def check_tags(
     pairs = [[split_tag(tag) for tag in row] for row in rows]
     counts = {name: sum(len(_disallowed(row, name)) for row in pairs) for name in schemes}
     scheme = min(schemes, key=counts.get)
-    if strict and counts[scheme]:
-        sentence, index = next(
-            (sentence, violations[0])
-            for sentence, row in zip(sentences, pairs, strict=True)
-            if (violations := _disallowed(row, scheme))
-        )
-        tags = ("the sentence's start", *sentence.tags, "its end")
-        raise InputError(
-            f"{path}, {sentence.where(index)}: {scheme} does not allow "
-            f"{tags[index + 1]!r} between {tags[index]} and {tags[index + 2]}"
-        )
     return rows, scheme, counts[scheme]
 
 

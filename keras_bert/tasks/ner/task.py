@@ -484,7 +484,7 @@ class TaggerFineTuning(FineTuningTask):
         if splits.train:
             ids = tag_ids(splits.train.tags, labels)
             prepared = self._prepared(splits.train)
-            self.train = tagged_examples(prepared, ids, ner.label_all_tokens)
+            self.train = tagged_examples(prepared, ids)
         sentences_of = {"dev": splits.dev, "test": splits.test}
         self.data = {name: split.sentences for name, split in sentences_of.items() if split}
         self.counts = _span_counts(splits)

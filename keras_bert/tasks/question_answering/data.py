@@ -132,9 +132,6 @@ class SquadSettings:
     )
     tfds: bool = option(False, "Read SQuAD from TensorFlow Datasets, which must have prepared it.")
     data_dir: str = option("", "Folder of the SQuAD files; with --tfds, TFDS's data_dir.")
-    strict: bool = option(
-        False, "Fail if a training answer is not found in its context, instead of skipping it."
-    )
 
     @property
     def version_2(self) -> bool:
@@ -227,7 +224,7 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
     those without an answer.
 
     Raises:
-        InputError: no question is left; or, with `strict`, an answer is not found in its context.
+        InputError: no question is left.
     """
     questions = scorable(questions, squad, "training")
     matches = aligned(questions)
@@ -239,8 +236,6 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
             f"given position, such as {first.answers[0].text[:60]!r} at {first.answers[0].start} "
             f"for the question {first.id!r}"
         )
-        if squad.strict:
-            raise InputError(f"{message}; expected none with --strict")
         logging.warning("%s; these questions are skipped", message)
     if len(absent) == len(questions):
         raise InputError(

@@ -61,10 +61,10 @@ def test_small_values_of_a_custom_regression_keep_their_digits(tmp_path):
 
 
 def test_multiple_labels_or_none(tmp_path):
-    problem = Problem("multi_label", ("a", "b"), (), label_separator="|")
+    problem = Problem("multi_label", ("a", "b"), ())
     # In the order of the labels, not of their probabilities.
     tsv, rows = write(tmp_path, "x", problem, [[1.0, 2.0], [-1.0, -2.0]])
-    assert tsv == "index\tprediction\n0\ta|b\n1\t\n"
+    assert tsv == "index\tprediction\n0\ta,b\n1\t\n"
     assert [row["prediction"] for row in rows] == [["a", "b"], []]
 
 

@@ -283,11 +283,6 @@ def test_other_problem_types(tiny_model, tmp_path, problem_type, rows, metrics):
         ({"label_column": "stars"}, "a\tgood", r"train.tsv, line 1: has no column 'stars'"),
         ({"problem_type": "regression"}, "a\tgood", r"train.tsv, line 2: expected a number"),
         ({"class_weights": "1"}, "a\tgood", r"--class_weights=1: expected .* 2 numbers"),
-        (
-            {"problem_type": "multi_label", "label_separator": ""},
-            "a\tgood",
-            r"--label_separator is empty",
-        ),
         ({"train_file": ""}, "a\tgood", r"--train_file is missing; --task_name=custom needs it"),
         (
             {"data_dir": "glue"},
@@ -314,13 +309,6 @@ def test_invalid_input_is_rejected_before_the_folder_is_touched(
     settings = {**reviews, "eval_file": str(dev)} | changes
     with pytest.raises(InputError, match=message):
         classify(tmp_path / "out", tiny_model, settings)
-    assert not (tmp_path / "out").exists()
-
-
-def test_too_many_frozen_layers_are_rejected_before_data_are_read(tiny_model, tmp_path):
-    settings = {"task_name": "custom", "train_file": str(tmp_path / "nowhere.tsv")}
-    with pytest.raises(InputError, match=r"--num_frozen_layers=9: .* expected at most 2"):
-        classify(tmp_path / "out", tiny_model, settings, num_frozen_layers=9)
     assert not (tmp_path / "out").exists()
 
 

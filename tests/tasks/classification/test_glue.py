@@ -159,8 +159,12 @@ def test_examples_are_in_index_order_with_the_labels_of_the_files(prepared):
     assert {type(label) for label in splits.train.labels} == {float}  # Otherwise run.json differs.
 
 
-def test_unprepared_data_is_rejected_with_the_command_to_prepare_it(prepared, tmp_path):
+def test_unprepared_data_is_rejected_with_the_command_to_prepare_it(
+    prepared, tmp_path, monkeypatch
+):
     assert find_prepared("glue/rte", prepared) is None
+    monkeypatch.setenv("TFDS_DATA_DIR", prepared)
+    assert find_prepared("glue/mrpc") is not None
     message = (
         r"no prepared dataset glue/rte was found, and nothing is downloaded.*tfds build glue/rte"
     )

@@ -16,7 +16,7 @@ from keras_bert.text import windows
 SHORT = ["good film .", "", "bad"]
 LONG = ["it is a very good film . " * 4, "bad book . " * 9 + "good"]
 TEXTS = [SHORT[0], LONG[0], *SHORT[1:], LONG[1]]
-WAYS = [("head_tail", 0, "mean"), ("windows", 0, "mean"), ("windows", 3, "max")]
+WAYS = [("head_tail", 0), ("windows", 0), ("windows", 3)]
 
 
 @pytest.fixture
@@ -38,18 +38,17 @@ def test_texts_that_fit_have_unchanged_answers(classifier, way):
     assert np.array_equal(probabilities(classifier, SHORT), before)
 
 
-@pytest.mark.parametrize(("stride", "pooling"), [(3, "mean"), (3, "max"), (8, "mean")])
-def test_logits_of_windows_are_pooled(classifier, stride, pooling):
+@pytest.mark.parametrize("stride", [3, 8])
+def test_logits_of_windows_are_averaged(classifier, stride):
     words = LONG[1].split()
     starts = [0]
     while starts[-1] + 8 < len(words):
         starts.append(starts[-1] + stride)
     parts = [" ".join(words[start : start + 8]) for start in starts]
     each = classifier.predict(parts)["logits"]
-    classifier.set_long_text("windows", stride, pooling)
+    classifier.set_long_text("windows", stride)
     found = classifier.predict(TEXTS)
-    expected = each.mean(axis=0) if pooling == "mean" else each.max(axis=0)
-    np.testing.assert_allclose(found["logits"][-1], expected, atol=1e-5)
+    np.testing.assert_allclose(found["logits"][-1], each.mean(axis=0), atol=1e-5)
     assert not found["truncated"].any()
 
 
@@ -84,7 +83,7 @@ def test_saved_and_exported_models_give_the_same_answers(classifier, tmp_path, w
 
 def test_models_have_the_settings_that_they_were_saved_with(classifier, tmp_path):
     """Those of the run that trained the model do not count, since they may have changed."""
-    run = {"long_text": "windows", "window_stride": 3, "window_pooling": "max"}
+    run = {"long_text": "windows", "window_stride": 3}
     (tmp_path / "run.json").write_text(json.dumps({"settings": run}))
     for way in (("truncate",), ("head_tail",), ("windows",)):
         classifier.set_long_text(*way)
@@ -96,17 +95,17 @@ def test_models_have_the_settings_that_they_were_saved_with(classifier, tmp_path
     config["keras_bert"] = {"max_seq_length": 10, "problem_type": "single_label", "pair": False}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     opened = TextClassifier.from_pretrained(tmp_path / "model")
-    assert opened.settings.long_text == LongText("windows", 3, "max")
+    assert opened.settings.long_text == LongText("windows", 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format_", ["saved_model", "onnx"])
 def test_exports_record_the_setting(classifier, tmp_path, format_):
-    classifier.set_long_text("windows", 3, "max")
+    classifier.set_long_text("windows", 3)
     classifier.export(tmp_path / "1", format=format_)
     info = json.loads((tmp_path / "1" / "export.json").read_text())
-    recorded = {name: info[name] for name in ("long_text", "window_stride", "window_pooling")}
-    assert recorded == LongText("windows", 3, "max").to_dict()
+    recorded = {name: info[name] for name in ("long_text", "window_stride")}
+    assert recorded == LongText("windows", 3).to_dict()
     card = (tmp_path / "1" / "README.md").read_text()
     assert "Inputs are truncated" not in card
     assert ("split into windows of at most 10 tokens" in card) == (format_ == "saved_model")
@@ -146,8 +145,6 @@ def test_fit_learns_from_the_end_of_long_texts(pretrained):
         (("windows", -1), "window_stride=-1: "),
         (("windows", 2.5), "window_stride=2.5: "),
         (("head_tail", 2), "window_stride=2: has no effect with long_text='head_tail'"),
-        (("truncate", 0, "max"), "window_pooling='max': has no effect with long_text='truncate'"),
-        (("windows", 0, "sum"), "window_pooling='sum': expected one of mean, max"),
     ],
 )
 def test_invalid_settings_are_rejected(classifier, settings, message):

@@ -37,14 +37,12 @@ def test_columns_are_found_by_their_names(tmp_path):
     settings = EmbeddingSettings(
         train_file=file,
         eval_file=file,
-        anchor_column="question",
-        positive_column="answer",
-        negative_column="hard",
+        columns=("anchor=question", "positive=answer", "negative=hard"),
     )
     assert read_training_rows(settings).columns == (["a", "b"], ["p", "q"], ["n", "m"])
     assert settings.make_loss(8).columns == 3
     assert read_evaluation_rows(settings).columns == (["a", "b"], ["p", "q"])
-    assert read_training_rows(replace(settings, negative_column="")).columns == (
+    assert read_training_rows(replace(settings, columns=settings.columns[:2])).columns == (
         ["a", "b"],
         ["p", "q"],
     )
@@ -65,7 +63,7 @@ def test_scored_pairs_of_all_formats(tmp_path):
 
 def test_evaluation_may_be_of_the_other_kind(tmp_path):
     file = write(tmp_path / "a.tsv", ("text_a", "text_b", "score"), ("a", "b", "1"))
-    settings = EmbeddingSettings(eval_file=file, eval_kind="scored")
+    settings = EmbeddingSettings(eval_file=file)
     assert read_evaluation_rows(settings).scores.tolist() == [1.0]
     assert read_evaluation_rows(EmbeddingSettings()) is None
 

@@ -116,7 +116,6 @@ def test_text_of_ten_megabytes_is_truncated(embedder):
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        (("windows", 0, "max"), "window_pooling='max': expected 'mean' for embeddings"),
         (("windows", 9), "window_stride=9: expected 0, or from 1 to the 8 tokens of a window"),
         (("tail",), "long_text='tail': expected one of truncate, head_tail, windows"),
     ],

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -412,16 +411,6 @@ def test_non_finite_logits_give_no_scores_and_no_predictions(
         assert not (tmp_path / name).exists()
 
 
-@pytest.mark.slow
-def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
-    task = make_task(score=None)
-    go(replace(settings, num_frozen_layers=1, warmup_proportion=0), tmp_path, task, ONE_STEP)
-    before = load_file(Path(settings.init_checkpoint) / "model.safetensors")
-    after = load_file(tmp_path / "model" / "model.safetensors")
-    for name, value in before.items():
-        assert np.array_equal(value, after[name]) == ("embeddings" in name), name
-
-
 @pytest.mark.parametrize(
     ("changes", "training", "message"),
     [
@@ -484,8 +473,6 @@ def test_changed_training_examples_and_labels_are_rejected(settings, make_task, 
 def test_settings_that_exceed_the_checkpoint_are_rejected(settings):
     with pytest.raises(InputError, match=r"--max_seq_length=65: .* has 64 positions; expected"):
         open_pretrained(replace(settings, max_seq_length=65))
-    with pytest.raises(InputError, match=r"--num_frozen_layers=3: .* expected at most 2"):
-        open_pretrained(replace(settings, num_frozen_layers=3))
 
 
 @pytest.mark.slow

@@ -171,13 +171,11 @@ def labeled(windows):
     ]
 
 
-def test_the_first_token_or_all_tokens_of_a_word_have_its_label(tokenizer):
+def test_the_first_token_of_a_word_has_its_label(tokenizer):
     windows = windows_of(["axx b", "c"], tokenizer, 16)
     assert shown(windows) == ["[CLS] a ##x ##x b [SEP]", "[CLS] c [SEP]"]
     labels = token_labels(windows, [3, 0, 2]).numpy().tolist()
     assert labels == [-1, 3, -1, -1, 0, -1, -1, 2, -1]
-    labels = token_labels(windows, [3, 0, 2], all_tokens=True).numpy().tolist()
-    assert labels == [-1, 3, 3, 3, 0, -1, -1, 2, -1]
     assert windows.first_tokens.numpy().tolist() == [1, 4, 7]
 
 

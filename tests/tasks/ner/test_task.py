@@ -500,7 +500,7 @@ def test_wrong_predictions_are_written_to_tensorboard(ner_files, tmp_path):
 
 
 @pytest.mark.slow
-def test_training_works_with_context_and_tags_on_all_tokens(ner_files, tmp_path):
+def test_training_works_with_context(ner_files, tmp_path):
     lines = (ner_files / "train.conll").read_text()
     (tmp_path / "train.conll").write_text(f"-DOCSTART- O\n\n{lines}-DOCSTART- O\n\n{lines}")
     results = run(
@@ -508,7 +508,6 @@ def test_training_works_with_context_and_tags_on_all_tokens(ner_files, tmp_path)
         tmp_path / "out",
         train_file=str(tmp_path / "train.conll"),
         document_context=True,
-        label_all_tokens=True,
         num_train_epochs=1.0,
         do_predict=False,
     )
