@@ -9,9 +9,8 @@ transformers. These packages may be in one environment or in two (`--torch_pytho
 Both contenders do the same work (training_contenders.py), in bfloat16 with float32 weights and
 dropout 0.1 on embeddings and sublayers. keras_bert's training step always takes the attention mask.
 torch's step is compiled, with scaled_dot_product_attention and fused AdamW; it gets no mask,
-because no row is padded. With `--attention_dropout=0`, keras_bert uses cuDNN's fused attention.
-With 0.1, keras_bert uses plain attention with its own dropout masks, which cuDNN cannot generate;
-torch's attention stays fused.
+because no row is padded. With `--attention_dropout=0`, keras_bert uses cuDNN's fused attention;
+with 0.1, kernels that generate its own dropout masks.
 
 Utilization (column "used") compares the operations per second in the step's matrix products (3
 times those of the forward pass) with the rate of one large bfloat16 product with JAX or torch,

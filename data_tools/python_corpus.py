@@ -303,7 +303,11 @@ def _make_folder(path: str) -> None:
 class CorpusOptions:
     """The options of the program."""
 
-    output_dir: str = option("", "Output folder of train.txt and eval.txt.", required=True)
+    output_dir: str = option(
+        "",
+        "Output folder of train.txt, eval.txt, labelled_train.csv and labelled_eval.csv.",
+        required=True,
+    )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:

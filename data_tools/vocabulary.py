@@ -2,7 +2,7 @@
 
     corpus -> words and their counts (`count_words`) -> vocabulary (`learn_vocab`, `extend_vocab`)
 
-A vocabulary has the order of Google's: [PAD], [unused0] ..., [UNK], [CLS], [SEP], [MASK], the
+A vocabulary has the order of Google's: [PAD], [UNK], [CLS], [SEP], [MASK], the
 characters by frequency, then the other tokens in the order in which they were learned, then the
 user's own tokens. The tokenizer, which matches the longest token first, can produce each of them.
 """

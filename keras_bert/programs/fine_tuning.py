@@ -88,8 +88,13 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
             value = declaration.check(value)
         except ValueError as error:
             raise InputError(f"{file}: {name} is {value!r}; {error}") from None
-        flag.value = [*map(str, value)] if declaration.kind is list else value
-        shown = ",".join(flag.value) if declaration.kind is list else value
+        shown = value
+        if declaration.kind is list:
+            value = [*map(str, value)]
+            shown = ",".join(value)
+            if value == [*map(str, flag.value)]:
+                continue
+        flag.value = value
         used.append(f"--{name}={shown}")
     if used:
         logging.info("Using the settings of %s: %s", model, " ".join(used))

@@ -64,9 +64,13 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(
             "matplotlib is not installed; plots need it: pip install 'keras-bert-pipeline[plot]'"
         )
-    groups: dict[str, list[Run]] = {}
+    folders: dict[str, list[str]] = {}
     for folder in dict.fromkeys(arguments):
-        groups.setdefault(_SEED.sub("-seeds", folder), []).append(read_run(Path(folder)))
+        folders.setdefault(_SEED.sub("-seeds", folder), []).append(folder)
+    groups = {
+        name if len(names) > 1 else names[0]: [read_run(Path(folder)) for folder in names]
+        for name, names in folders.items()
+    }
     if not any(run.metrics for runs in groups.values() for run in runs):
         names = ", ".join(arguments)
         raise InputError(f"{names}: no metrics yet; expected a run that logged a step")

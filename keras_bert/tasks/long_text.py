@@ -51,13 +51,19 @@ class LongText:
             )
 
     @classmethod
-    def saved(cls, checkpoint: Checkpoint, strategy: str | None = None) -> "LongText":
-        """Reads the settings of a saved model; another `strategy` has its defaults."""
+    def saved(
+        cls, checkpoint: Checkpoint, strategy: str | None = None, max_seq_length: int | None = None
+    ) -> "LongText":
+        """Reads the settings of a saved model; another `strategy` has its defaults.
+
+        A saved stride that does not fit into windows of `max_seq_length` is ignored.
+        """
         saved_strategy = checkpoint.setting("long_text", str, None, TRUNCATE)
         if strategy not in (None, saved_strategy):
             return cls(strategy)
         strategy = saved_strategy
         stride = checkpoint.setting("window_stride", int, None, 0) if strategy == WINDOWS else 0
+        stride = 0 if max_seq_length and stride > max_seq_length - 2 else stride
         return cls(strategy, stride)
 
     @classmethod

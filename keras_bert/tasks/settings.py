@@ -152,10 +152,10 @@ def _columns(entries: Sequence[str], roles: Sequence[str]) -> dict[str, str]:
     names = {}
     for entry in entries:
         role, _, name = entry.partition("=")
-        if role not in roles or not name:
+        if role not in roles or not name or role in names:
             raise InputError(
                 f"--columns={','.join(entries)}: expected ROLE=NAME, separated by commas, with the "
-                f"roles {', '.join(roles)}"
+                f"roles {', '.join(roles)}, each at most once"
             )
         names[role] = name
     return names

@@ -304,6 +304,7 @@ def _run(
 
         def add_tile(index: Any, sums: list[Tiles]) -> list[Tiles]:
             place = pl.ds(index * _TOKENS, _TOKENS)
+            # Chains with dropout have all columns in one program.
             first = (token + index * _TOKENS) * size
             kept = [
                 _factors(key, first + start, size, vectors[0][0].shape[1], rate) for start in starts

@@ -179,7 +179,7 @@ def make_strategy(
 def fastest_precision() -> str:
     """Returns the default compute dtype: bfloat16 if all GPUs multiply it, else float32.
 
-    On CPUs, the matrix products of JAX are no faster in bfloat16. GPUs and TPUs were not measured.
+    On CPUs, the matrix products of JAX are no faster in bfloat16. TPUs were not measured.
     """
     # Without a GPU, JAX must not start here: the CPU cannot be split into devices afterwards.
     if not _may_have_gpu():
@@ -379,7 +379,7 @@ def fused_chains(sharding: Any) -> contextlib.AbstractContextManager:
     """
     if not recomputes_chains():
         return contextlib.nullcontext()
-    has_kernels = _runs_kernels(jax.devices()[0])
+    has_kernels = _multiplies_bfloat16(jax.devices()[0])
     mesh = getattr(sharding, "mesh", None)
 
     def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -392,12 +392,6 @@ def fused_chains(sharding: Any) -> contextlib.AbstractContextManager:
         return call
 
     return compile_chains_with(compile_chain)
-
-
-def _runs_kernels(device: jax.Device) -> bool:
-    """Returns whether the kernels of jax_kernels.py run on the device."""
-    capability = compute_capability(device) if device.platform == "gpu" else None
-    return capability is not None and capability >= (8, 0)
 
 
 def _recomputed_chain(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -313,7 +313,7 @@ class RunLoop(Loop):
             performance["peak_memory_gb"] = memory / 1e9
         if performance and self._is_chief:
             values = " ".join(f"{name}={value:.4g}" for name, value in performance.items())
-            logging.info("Training without compilation: %s", values)
+            logging.info("Training throughput: %s", values)
         self.performance = performance if peak or memory else {}
 
     def begin(self) -> None:

@@ -72,7 +72,10 @@ def training_flops(model: keras.Model, batch: "Batch", length: Any) -> Any:
     if not hasattr(model, "config"):
         return 0.0
     positions = batch.get("masked_lm_positions")
-    predictions = 0 if positions is None else positions.shape[1]
+    if getattr(model.config, "is_decoder", False):  # The head scores the tokens at all positions.
+        predictions = length
+    else:
+        predictions = 0 if positions is None else positions.shape[1]
     return 3.0 * model.config.flops_per_row(length, predictions)
 
 

@@ -77,13 +77,15 @@ def test_seeds_are_averaged(tmp_path, monkeypatch, capsys):
     for seed, steps in ((0, 6), (1, 4)):
         write_run(tmp_path / f"mlm-seed-{seed}", steps=steps, results={"loss": seed})
     write_run(tmp_path / "linseed-7", results={"loss": 3})
-    names = ("mlm-seed-0", "mlm-seed-1", "linseed-7")
+    write_run(tmp_path / "one-seed-2", results={"loss": 4})
+    names = ("mlm-seed-0", "mlm-seed-1", "linseed-7", "one-seed-2")
     monkeypatch.chdir(tmp_path)
     assert plot(*names) == 0
     assert capsys.readouterr().out == (
         "mlm-seeds (mean ± standard deviation of 2 runs)\n"
         f"  loss = 0.5 ± {np.std([0, 1], ddof=1):.3g}\n"
         "linseed-7\n  loss = 3\n"
+        "one-seed-2\n  loss = 4\n"
     )
     size_of((tmp_path / "curves.png").read_bytes())
 

@@ -188,6 +188,22 @@ def test_dry_run_prints_the_cost_of_each_phase_and_writes_no_files(call, tmp_pat
 # --- GPUs ---
 
 
+def test_utilization_of_a_known_peak_rate_is_logged_and_in_the_results(call, tmp_path):
+    done = call(tmp_path / "out", num_train_steps=4, log_steps=2, peak_tflops=2e-3)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(tmp_path / "out")
+    last = next(row for row in rows if row["step"] == 4 and "mfu" in row)
+    # 16 tokens and 3 predictions a row; three times the forward pass.
+    products = 16 * (4 * 16 * 16 + 2 * 16 * 32 + 2 * 16 * 16), 3 * (16 * 50 + 16 * 16)
+    flops = 3 * 2 * sum(products)
+    assert last["mfu"] == pytest.approx(last["examples_per_second"] * flops / 2e9, rel=1e-5)
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    figures = {name: results[name] for name in ("tokens_per_second", "mfu")}
+    assert min(figures.values()) > 0
+    line = next(line for line in done.stderr.splitlines() if "Training throughput: " in line)
+    assert all(f"{name}={value:.4g}" in line for name, value in figures.items())
+
+
 class JaxRuntimeError(Exception):
     """Stands for the exception of JAX."""
 

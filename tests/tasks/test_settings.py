@@ -8,6 +8,7 @@ import pytest
 from keras_bert.errors import InputError
 from keras_bert.export.task_export import FORMATS
 from keras_bert.tasks.export import TASKS, ExportSettings
+from keras_bert.tasks.settings import NerSettings
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,10 @@ def test_program_has_only_these_tasks_formats_and_flags(run_program):
     assert f"(one of {', '.join(FORMATS)})" in offered
     names = re.findall(r"^  --(?:\[no\])?(\w+):", offered, re.MULTILINE)
     assert sorted(names) == sorted(field.name for field in fields(ExportSettings))
+
+
+def test_columns_have_one_name_for_each_role():
+    assert NerSettings(columns=["tag=1"]).column_indices == {"token": 0, "tag": 1}
+    for columns in (["token=1", "token=2"], ["word=1"], ["token"]):
+        with pytest.raises(InputError, match=r"expected ROLE=NAME.*token, tag, each at most once"):
+            _ = NerSettings(columns=columns).column_indices

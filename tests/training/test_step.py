@@ -34,7 +34,9 @@ def data(tmp_path_factory, write_records):
     return find_records(str(path))
 
 
-def train(data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, **kwargs):
+def train(
+    data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, change=dict, **kwargs
+):
     """Trains STEPS steps of 8 examples; returns the weights by path and the steps' metrics."""
     strategy, loss_scale = strategy or make_strategy(), None
     keras.utils.set_random_seed(3)
@@ -47,7 +49,7 @@ def train(data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, **
     state = TrainState(model, optimizer, pretraining_objective(), loss_scale)
     settings = TrainingSettings(STEPS, 8, max_grad_norm=clip, **kwargs)
     steps = make_train_steps(strategy, state, settings)
-    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
+    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0).map(change)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
     metrics = steps(iterator, tf.constant(STEPS)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
@@ -99,6 +101,23 @@ def test_two_devices_equal_one_with_dropout(data, reference, mirrored):
 @pytest.mark.slow
 def test_four_micro_batches_equal_the_full_batch_with_dropout(data, reference):
     weights, metrics = train(data, gradient_accumulation_steps=4)
+    assert largest_difference(weights, reference[0]) < 1e-6
+    assert_close(metrics, reference[1], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_micro_batches_of_only_padding_change_nothing(data, reference):
+    def with_padding(batch):
+        """Inserts padding as every third row, which are the rows of the last micro-batch."""
+
+        def pad(value):
+            pairs = tf.reshape(value, [4, 2, *value.shape[1:]])
+            rows = tf.pad(pairs, [[0, 0], [0, 1]] + [[0, 0]] * (len(value.shape) - 1))
+            return tf.reshape(rows, [12, *value.shape[1:]])
+
+        return {name: pad(value) for name, value in batch.items()}
+
+    weights, metrics = train(data, change=with_padding, gradient_accumulation_steps=3)
     assert largest_difference(weights, reference[0]) < 1e-6
     assert_close(metrics, reference[1], rtol=1e-5)
 

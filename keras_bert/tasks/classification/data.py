@@ -213,7 +213,7 @@ _CLOSING = {"[": "]", "(": ")", "{": "}"}
 _ITEM = re.compile(r"""(?:np\.\w+\()?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"()]+)\)?\s*,?""")
 
 
-def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
+def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
     """Returns the classes in the training examples; () for regression.
 
     The number of a class is its index in the result. The classes are sorted by value if all are
@@ -229,7 +229,7 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
     classes: dict[str, int] = {}  # The index of the first example of each class.
     num_labels = 0
     for index in range(len(texts)):
-        names = _label_names(texts, index, problem_type, separator)
+        names = _label_names(texts, index, problem_type)
         num_labels += len(names)
         for name in names:
             classes.setdefault(name, index)
@@ -268,9 +268,7 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
     return tuple(sorted(classes))
 
 
-def label_array(
-    texts: Texts, problem_type: str, labels: Sequence[str], separator: str = ","
-) -> np.ndarray:
+def label_array(texts: Texts, problem_type: str, labels: Sequence[str]) -> np.ndarray:
     """Converts the labels of examples to numbers, in the format at the top of this file.
 
     `labels` are the C classes in the order of their numbers. `separator` separates several labels
@@ -284,7 +282,7 @@ def label_array(
     number = {label: index for index, label in enumerate(labels)}
     array = np.zeros([len(texts), len(labels)], np.float32)
     for index in range(len(texts)):
-        for name in _label_names(texts, index, problem_type, separator):
+        for name in _label_names(texts, index, problem_type):
             name = name if name in number else name.removesuffix(".0")
             if name not in number:
                 raise InputError(
@@ -399,7 +397,7 @@ def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
     return np.array(weights, np.float32)
 
 
-def _label_names(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
+def _label_names(texts: Texts, index: int, problem_type: str) -> list[str]:
     """Returns an example's labels; raises InputError if there is none, except for multi_label."""
     label, where = texts.labels[index], texts.where(index)
     items = _listed(label)
@@ -415,12 +413,12 @@ def _label_names(texts: Texts, index: int, problem_type: str, separator: str) ->
         is_list = _CLOSING.get(text[:1]) == text[-1:] and text[0] not in text[1:]
         is_list |= text.startswith("[[")
         is_list |= bool(re.fullmatch(r"\w+\([^()]*\)", text))  # array(['a', 'b'], dtype=object)
-        if is_list and any(x in text for x in ("'", '"', separator)):
+        if is_list and any(x in text for x in ("'", '"', ",")):
             raise InputError(
-                f"{where}: expected labels separated by {separator!r}, or a list such as "
+                f"{where}: expected labels separated by ',', or a list such as "
                 f'["a", "b"], got {text!r:.80}'
             )
-        items = text.split(separator)
+        items = text.split(",")
     names = [name for item in items if (name := _label_name(item, where))]
     if {*names} <= _BITS and len({*names}) < len(names):
         raise InputError(

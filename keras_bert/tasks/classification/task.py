@@ -407,7 +407,7 @@ class ClassifierFineTuning(FineTuningTask):
             problem.problem_type,
             max_seq_length,
             first.second is not None,
-            LongText.saved(start, classification.long_text),
+            LongText.saved(start, classification.long_text, max_seq_length),
         )
         self.processor = ClassificationProcessor(start.tokenizer(), settings)
         prepared: dict[str, Prepared] = {}

@@ -446,7 +446,7 @@ def _embedder_settings(
         saved,
         max_seq_length=max_seq_length,
         pooling=pooling,
-        long_text=LongText.saved(start, embedding.long_text),
+        long_text=LongText.saved(start, embedding.long_text, max_seq_length),
     )
 
 

@@ -158,8 +158,9 @@ def _read_file(
     new_tokenizer: Callable[[], BertTokenizer],
     tags_needed: bool = True,
 ) -> TaggedSentences:
+    columns = ner.column_indices
     if not path.lower().endswith((*JSON_ENDINGS, *FORMS)):
-        sentences = read_conll(path, ner.column_indices["token"], ner.column_indices["tag"])
+        sentences = read_conll(path, columns["token"], columns["tag"])
         return tagged(path, sentences, ner, tags_needed)
     rows = list(read_rows(Path(path), (), _COLUMNS))
     if not rows:

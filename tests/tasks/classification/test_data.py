@@ -61,8 +61,6 @@ def test_multiple_labels_are_separated_by_a_sign_or_listed_or_absent():
     assert find_labels(falsy, "multi_label") == ("0", "false")
     array = label_array(falsy, "multi_label", ("0", "false"))
     assert array.tolist() == [[1, 1], [1, 0], [0, 1], [0, 0]]
-    array = label_array(texts("a|c"), "multi_label", ("a", "b", "c"), separator="|")
-    assert array.tolist() == [[1, 0, 1]]
 
 
 def test_regression_labels_are_numbers():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
+from keras_bert.tasks.classification.data import read_data
 from keras_bert.tasks.classification.glue import (
     TASKS,
     find_glue_folder,
@@ -12,6 +13,7 @@ from keras_bert.tasks.classification.glue import (
     read_tfds,
 )
 from keras_bert.tasks.prepared_tfds import find_prepared
+from keras_bert.tasks.settings import ClassificationSettings
 
 # FACTS.md, "Fine-tuning": text columns / label column of the official files, counted from 0.
 COLUMNS = {
@@ -157,6 +159,13 @@ def test_examples_are_in_index_order_with_the_labels_of_the_files(prepared):
     splits = read_tfds(find_task("stsb"), prepared, train=True, dev=False, test=False)
     assert list(splits.train.rows()) == [("a", "x", 0.0), ("b", "y", 1.0)]
     assert {type(label) for label in splits.train.labels} == {float}  # Otherwise run.json differs.
+
+
+def test_task_is_read_from_tensorflow_datasets(prepared):
+    settings = ClassificationSettings(task_name="MRPC", tfds=True, data_dir=prepared)
+    do = {"do_train": True, "do_eval": True, "do_predict": True}
+    _, splits = read_data(settings, None, **do)
+    assert splits.train.first == ["a", "b"]
 
 
 def test_unprepared_data_is_rejected_with_the_command_to_prepare_it(
