@@ -137,12 +137,14 @@ class BertConfig:
         pooler = h * h + h
         return tables + norm + self.num_hidden_layers * layer + pooler
 
-    def flops_per_row(self, length: Any, predictions: int = 0) -> Any:
+    def flops_per_row(self, length: Any, predictions: Any = 0) -> Any:
         """Counts the floating-point operations of a forward pass's matrix products for one row.
 
         Args:
-            length: the number of tokens in the row, with padding; a number, or a float tensor.
+            length: the number of tokens in the row, with padding.
             predictions: the number of positions whose token the masked-LM head predicts.
+
+        Both are numbers or float tensors.
         """
         h = self.hidden_size
         token = 4 * h * h + 2 * h * self.intermediate_size + 2 * h * length

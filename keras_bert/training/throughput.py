@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from keras import ops
 
 if TYPE_CHECKING:
     from keras_bert.training.objective import Batch, StepMetrics
@@ -75,7 +76,7 @@ def training_flops(model: keras.Model, batch: "Batch", length: Any) -> Any:
     if getattr(model.config, "is_decoder", False):  # The head scores the tokens at all positions.
         predictions = length
     else:
-        predictions = 0 if positions is None else positions.shape[1]
+        predictions = 0 if positions is None else ops.cast(ops.shape(positions)[1], "float32")
     return 3.0 * model.config.flops_per_row(length, predictions)
 
 
