@@ -29,8 +29,12 @@ CONFIG = {
 }
 
 
-def succeed(command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+def succeed(command, cwd=None):
+    # PYTHONPATH has the checkout.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -66,12 +70,11 @@ def installed(root, tmp_path_factory) -> Path:
 def run(installed, tmp_path_factory):
     """Returns a function: (program, flags) -> the output of `keras-bert`, outside the checkout."""
     place = tmp_path_factory.mktemp("place")
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def start(program, *arguments, **flags):
         given = [f"--{name}={value}" for name, value in flags.items()]
         command = [installed / "keras-bert", program, *given, *arguments]
-        return succeed(command, cwd=place, env=environment)
+        return succeed(command, cwd=place)
 
     start.place = place
     return start

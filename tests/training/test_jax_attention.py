@@ -21,7 +21,6 @@ def facts(root, backend_python):
             "KERAS_BACKEND": "jax",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
             "--xla_backend_optimization_level=0",  # For fast compilation.
-            "PYTHONPATH": str(root),
         },
         capture_output=True,
         text=True,
