@@ -40,9 +40,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
             "--task_name is missing; expected a GLUE task, such as MRPC, or custom for your own "
             "files"
         )
-    run = fine_tuning.read(
-        flags, "classification"
-    )  # Rejects invalid flags before TensorFlow is imported.
+    # Rejects invalid flags before TensorFlow is imported.
+    run = fine_tuning.read(flags, "classification")
     from keras_bert.tasks.classification.task import fine_tune_classifier
 
     settings = from_values(ClassificationSettings, values_of(flags))

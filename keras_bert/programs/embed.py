@@ -44,9 +44,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.
         set_flag(flags, "max_seq_length", _saved_length(Path(flags.init_checkpoint)))
-    run = fine_tuning.read(
-        flags, "embedding"
-    )  # Rejects invalid flags before TensorFlow is imported.
+    # Rejects invalid flags before TensorFlow is imported.
+    run = fine_tuning.read(flags, "embedding")
     from keras_bert.tasks.embedding.task import fine_tune_embedder
 
     settings = from_values(EmbeddingSettings, values_of(flags))

@@ -46,9 +46,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         set_flag(flags, "null_score_diff_threshold", earlier.threshold())
     if flags["doc_stride"].present:
         check_doc_stride(flags.doc_stride, flags.max_seq_length)
-    run = fine_tuning.read(
-        flags, "question_answering"
-    )  # Rejects invalid flags before TensorFlow is imported.
+    # Rejects invalid flags before TensorFlow is imported.
+    run = fine_tuning.read(flags, "question_answering")
     from keras_bert.tasks.question_answering.task import fine_tune_span_labeler
 
     values = values_of(flags)

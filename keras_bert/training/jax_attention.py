@@ -292,10 +292,10 @@ def _run(
     queries = length if by_pairs else blocks.queries
     pairs = blocks.pairs if by_pairs else length // 2
 
-    def part(shape: tuple, place: Any) -> pl.BlockSpec:
+    def part(shape: tuple, position: Any) -> pl.BlockSpec:
+        """`position` maps the row, the head, and the blocks of queries and of pairs to a block."""
         return pl.BlockSpec(
-            shape,
-            lambda i, n, b: place(b, n, *((0, i) if by_pairs else (i, 0))),
+            shape, lambda i, n, b: position(b, n, *((0, i) if by_pairs else (i, 0)))
         )
 
     of_queries = part((None, queries, None, size), lambda b, n, i, j: (b, i, n, 0))
@@ -320,9 +320,7 @@ def _run(
 
     results = pl.pallas_call(
         functools.partial(kernel, how, blocks),
-        grid=(length // blocks.queries, count, batch)
-        if not by_pairs
-        else (length // 2 // blocks.pairs, count, batch),
+        grid=(length // 2 // pairs if by_pairs else length // queries, count, batch),
         in_specs=[specs_of(inputs)],
         out_specs=[getattr(specs, name) for name in present],
         out_shape=[

@@ -9,7 +9,7 @@ biased_activation  act(product + bias); XLA computes the forward pass
 biased_logits      product + bias, and its prediction_sums; XLA computes both passes, but from the
                    16-bit product instead of float32 logits
 
-Shapes: B rows, S tokens, H values of a token (hidden or intermediate size), T = B · S tokens; a
+Shapes: B rows, S tokens, H values of a token (hidden or intermediate size), a
 tile is float32 [R, C], C of the values of R tokens.
 """
 
@@ -78,30 +78,34 @@ def _residual_norm(
     def mean(tiles: Tiles) -> jax.Array:
         return jnp.sum(sum(tiles), axis=1, keepdims=True) / size
 
-    def standardize(product: Tiles, x: Tiles, bias: Tiles, kept: Tiles) -> tuple[Tiles, jax.Array]:
+    def standardize(
+        product: Tiles, x: Tiles, bias: Tiles, factors: Tiles
+    ) -> tuple[Tiles, jax.Array]:
         """Returns (y - mean) / deviation of the residuals y, and 1 / deviation."""
-        y = [x + (p + b) * k for p, x, b, k in zip(product, x, bias, kept, strict=True)]
+        y = [x + (p + b) * k for p, x, b, k in zip(product, x, bias, factors, strict=True)]
         center = mean(y)
         y = [tile - center for tile in y]
         scale = jax.lax.rsqrt(mean([tile * tile for tile in y]) + epsilon)
         return [tile * scale for tile in y], scale
 
-    def compute(kept: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]) -> tuple[list, list]:
+    def compute(
+        factors: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
+    ) -> tuple[list, list]:
         bias, gamma, beta = weights
-        y, _ = standardize(*rows, bias, kept)
+        y, _ = standardize(*rows, bias, factors)
         return [[tile * g + b for tile, g, b in zip(y, gamma, beta, strict=True)]], []
 
     def differentiate(
-        kept: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
+        factors: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
     ) -> tuple[list, list]:
         *rows, upstream = rows
         bias, gamma, _ = weights
-        y, scale = standardize(*rows, bias, kept)
+        y, scale = standardize(*rows, bias, factors)
         inner = [tile * g for tile, g in zip(upstream, gamma, strict=True)]
         center = mean(inner)
         slope = mean([tile * each for tile, each in zip(inner, y, strict=True)])
         to_x = [(tile - center - each * slope) * scale for tile, each in zip(inner, y, strict=True)]
-        to_product = [tile * factor for tile, factor in zip(to_x, kept, strict=True)]
+        to_product = [tile * factor for tile, factor in zip(to_x, factors, strict=True)]
         to_gamma = [tile * each for tile, each in zip(upstream, y, strict=True)]
         return [to_product, to_x], [to_product, to_gamma, upstream]
 
@@ -303,16 +307,16 @@ def _run(
         starts = range(0, columns, vectors[0][0].shape[1])
 
         def add_tile(index: Any, sums: list[Tiles]) -> list[Tiles]:
-            place = pl.ds(index * _TOKENS, _TOKENS)
+            of_tile = pl.ds(index * _TOKENS, _TOKENS)
             # Chains with dropout have all columns in one program.
             first = (token + index * _TOKENS) * size
-            kept = [
+            factors = [
                 _factors(key, first + start, size, vectors[0][0].shape[1], rate) for start in starts
             ]
-            results, more = compute(kept, [_read(ref, place) for ref in row_refs], vectors)
+            results, terms = compute(factors, [_read(ref, of_tile) for ref in row_refs], vectors)
             for ref, tiles in zip(output_refs, results, strict=False):
-                _write(ref, place, tiles)
-            return jax.tree.map(jnp.add, sums, more)
+                _write(ref, of_tile, tiles)
+            return jax.tree.map(jnp.add, sums, terms)
 
         zeros = jnp.zeros((_TOKENS, vectors[0][0].shape[1]), "float32")
         sums = [[zeros] * len(starts) for _ in range(num_sums)]

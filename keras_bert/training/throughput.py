@@ -14,11 +14,28 @@ if TYPE_CHECKING:
 # Peak rates of dense bfloat16 products in TFLOP/s, from datasheets (float16 for V100 and T4). The
 # first name that is in the name of a device counts.
 _PEAK_TFLOPS = {
-    **{"B200": 2250, "H100 PCIe": 756, "H100 NVL": 835, "H200 NVL": 835},
-    **{"H100": 989, "H200": 989, "GH200": 989, "A100": 312, "A30": 165, "A10": 125},
-    **{"L40S": 362, "L40": 181, "L4": 121, "V100": 125, "T4": 65},
-    **{"TPU v4": 275, "TPU v5 lite": 197, "TPU v5e": 197, "TPU v5p": 459, "TPU v5": 459},
-    **{"TPU v6 lite": 918, "TPU v6e": 918},
+    "B200": 2250,
+    "H100 PCIe": 756,
+    "H100 NVL": 835,
+    "H200 NVL": 835,
+    "H100": 989,
+    "H200": 989,
+    "GH200": 989,
+    "A100": 312,
+    "A30": 165,
+    "A10": 125,
+    "L40S": 362,
+    "L40": 181,
+    "L4": 121,
+    "V100": 125,
+    "T4": 65,
+    "TPU v4": 275,
+    "TPU v5 lite": 197,
+    "TPU v5e": 197,
+    "TPU v5p": 459,
+    "TPU v5": 459,
+    "TPU v6 lite": 918,
+    "TPU v6e": 918,
 }
 
 
