@@ -146,7 +146,7 @@ class BertConfig:
 
         Both are numbers or float tensors.
         """
-        h = self.hidden_size
+        h = float(self.hidden_size)  # The sums do not fit in 32-bit integers.
         token = 4 * h * h + 2 * h * self.intermediate_size + 2 * h * length
         head = predictions * (h * self.vocab_size + h * h)
         return 2.0 * (self.num_hidden_layers * token * length + head)

@@ -5,7 +5,9 @@ through memory. These kernels read the inputs of a chain once, and write its res
 backward pass reads the inputs again, and computes everything else again, dropout included.
 
 residual_norm      LN(x + dropout(product + bias))
-biased_activation  act(product + bias); XLA computes the forward pass
+sum_norm           dropout(LN(x)); XLA adds the embeddings x
+biased_activation  act(product + bias)
+biased             product + bias in the dtype of the product, so that cuBLAS adds the bias
 biased_logits      product + bias, and its prediction_sums; XLA computes both passes, but from the
                    16-bit product instead of float32 logits
 
@@ -25,14 +27,15 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jax.sharding import PartitionSpec
 
-from keras_bert.models.attention import biased_activation, residual_norm
+from keras_bert.models.attention import biased, biased_activation, residual_norm
 from keras_bert.models.heads import biased_logits, prediction_sums
-from keras_bert.models.layers import BiasAndNorm, gelu_erf
+from keras_bert.models.layers import BiasAndNorm, NormWeights, Summands, gelu_erf, sum_norm
 from keras_bert.random_bits import random_words
 
 _TOKENS = 4  # R: one token for each warp of a program
 _WARPS = 4
 _NARROWEST, _WIDEST = 64, 1024  # C
+_MOST_SEGMENTS = 4  # rows of the table of segment embeddings
 _PROGRAMS = 512  # at least; about four for each of the 132 processors of an H100
 
 Tiles = Sequence[jax.Array]  # all the values of R tokens that a program computes
@@ -49,7 +52,9 @@ def kernel_of(
     """
     kernels = {
         residual_norm.__wrapped__: _residual_norm,
+        sum_norm.__wrapped__: _sum_norm,
         biased_activation.__wrapped__: _biased_activation,
+        biased.__wrapped__: _biased,
         biased_logits.__wrapped__: _biased_logits,
         prediction_sums.__wrapped__: _prediction_sums,
     }
@@ -71,22 +76,12 @@ def _residual_norm(
     mesh: Any,
     interpret: bool,
 ) -> jax.Array | None:
-    size = product.shape[-1]
     if weights.bias is None or not _has_tiles(product):
         return None
 
-    def mean(tiles: Tiles) -> jax.Array:
-        return jnp.sum(sum(tiles), axis=1, keepdims=True) / size
-
-    def standardize(
-        product: Tiles, x: Tiles, bias: Tiles, factors: Tiles
-    ) -> tuple[Tiles, jax.Array]:
-        """Returns (y - mean) / deviation of the residuals y, and 1 / deviation."""
-        y = [x + (p + b) * k for p, x, b, k in zip(product, x, bias, factors, strict=True)]
-        center = mean(y)
-        y = [tile - center for tile in y]
-        scale = jax.lax.rsqrt(mean([tile * tile for tile in y]) + epsilon)
-        return [tile * scale for tile in y], scale
+    def standardize(product: Tiles, x: Tiles, bias: Tiles, factors: Tiles) -> tuple[Tiles, Any]:
+        residuals = zip(product, x, bias, factors, strict=True)
+        return _standardize([x + (p + b) * k for p, x, b, k in residuals], epsilon)
 
     def compute(
         factors: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
@@ -101,32 +96,109 @@ def _residual_norm(
         *rows, upstream = rows
         bias, gamma, _ = weights
         y, scale = standardize(*rows, bias, factors)
-        inner = [tile * g for tile, g in zip(upstream, gamma, strict=True)]
-        center = mean(inner)
-        slope = mean([tile * each for tile, each in zip(inner, y, strict=True)])
-        to_x = [(tile - center - each * slope) * scale for tile, each in zip(inner, y, strict=True)]
+        to_x, to_gamma = _norm_gradients(upstream, y, scale, gamma)
         to_product = [tile * factor for tile, factor in zip(to_x, factors, strict=True)]
-        to_gamma = [tile * each for tile, each in zip(upstream, y, strict=True)]
         return [to_product, to_x], [to_product, to_gamma, upstream]
 
-    settings = {
-        "rate": 0.0 if drop_key is None else rate,
-        "columns": size,
-        "interpret": interpret,
-    }
-    keys = jnp.zeros(len(product), "int32") if drop_key is None else drop_key
+    rate = 0.0 if drop_key is None else rate
+    chain = _chain(compute, differentiate, [x.dtype], x.shape[-1], interpret, rate)
+    return _on_each_device(chain, mesh)((product, x), tuple(weights), _keys(drop_key, product))
+
+
+def _sum_norm(
+    summands: Summands,
+    weights: NormWeights,
+    drop_key: jax.Array | None,
+    *,
+    rate: float,
+    epsilon: float,
+    dtype: str,
+    mesh: Any,
+    interpret: bool,
+) -> jax.Array | None:
+    words, positions, *segments = map(keras.ops.convert_to_tensor, summands)
+    segment_table, segment_ids = segments
+    if len(segment_table) > _MOST_SEGMENTS or not _has_tiles(words):
+        return None
+    x = words + positions
+    for index, row in enumerate(segment_table):
+        x += jnp.where((segment_ids == index)[..., None], row, 0.0)
+
+    def compute(
+        factors: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
+    ) -> tuple[list, list]:
+        y, _ = _standardize(*rows, epsilon)
+        results = zip(y, *weights, factors, strict=True)
+        return [[(tile * g + b) * k for tile, g, b, k in results]], []
+
+    def differentiate(
+        factors: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
+    ) -> tuple[list, list]:
+        x, upstream = rows
+        y, scale = _standardize(x, epsilon)
+        upstream = [tile * factor for tile, factor in zip(upstream, factors, strict=True)]
+        to_x, to_gamma = _norm_gradients(upstream, y, scale, weights[0])
+        return [to_x], [to_gamma, upstream]
+
+    rate = 0.0 if drop_key is None else rate
+    chain = _chain(compute, differentiate, [dtype], x.shape[-1], interpret, rate)
+    return _on_each_device(chain, mesh)((x,), tuple(weights), _keys(drop_key, words))
+
+
+def _chain(
+    compute: Callable[..., Any],
+    differentiate: Callable[..., Any],
+    dtypes: Sequence[Any],
+    columns: int,
+    interpret: bool,
+    rate: float = 0.0,
+) -> Callable[..., jax.Array]:
+    """Makes a chain of the kernels of its result and of its gradients; see `_run`."""
+    settings = {"rate": rate, "columns": columns, "interpret": interpret}
 
     @jax.custom_vjp
     def chain(rows: tuple, weights: tuple, keys: jax.Array) -> jax.Array:
-        return _run(compute, rows, weights, keys, [x.dtype], 0, **settings)[0][0]
+        return _run(compute, rows, weights, keys, dtypes, 0, **settings)[0][0]
 
     def backward(inputs: tuple, upstream: jax.Array) -> tuple:
         rows, weights, keys = inputs
-        dtypes = [each.dtype for each in rows]
-        return *_run(differentiate, (*rows, upstream), weights, keys, dtypes, 3, **settings), None
+        dtypes, rows = [each.dtype for each in rows], (*rows, upstream)
+        return *_run(differentiate, rows, weights, keys, dtypes, len(weights), **settings), None
 
     chain.defvjp(lambda *inputs: (chain(*inputs), inputs), backward)
-    return _on_each_device(chain, mesh)((product, x), tuple(weights), keys)
+    return chain
+
+
+def _keys(drop_key: jax.Array | None, rows: jax.Array) -> jax.Array:
+    return jnp.zeros(len(rows), "int32") if drop_key is None else drop_key
+
+
+def _mean(tiles: Tiles) -> jax.Array:
+    """Returns the mean [R, 1] over the values of each token."""
+    size = sum(tile.shape[1] for tile in tiles)
+    return jnp.sum(sum(tiles), axis=1, keepdims=True) / size
+
+
+def _standardize(x: Tiles, epsilon: float) -> tuple[Tiles, jax.Array]:
+    """Returns (x - mean) / deviation, and 1 / deviation."""
+    center = _mean(x)
+    x = [tile - center for tile in x]
+    scale = jax.lax.rsqrt(_mean([tile * tile for tile in x]) + epsilon)
+    return [tile * scale for tile in x], scale
+
+
+def _norm_gradients(
+    upstream: Tiles, y: Tiles, scale: jax.Array, gamma: Tiles
+) -> tuple[Tiles, Tiles]:
+    """Returns the gradients of a LayerNorm for its inputs and gamma; y and scale are standardized.
+
+    Those of gamma are not yet summed over the tokens, as is `upstream`, those of beta.
+    """
+    inner = [tile * g for tile, g in zip(upstream, gamma, strict=True)]
+    center = _mean(inner)
+    slope = _mean([tile * each for tile, each in zip(inner, y, strict=True)])
+    to_x = [(tile - center - each * slope) * scale for tile, each in zip(inner, y, strict=True)]
+    return to_x, [tile * each for tile, each in zip(upstream, y, strict=True)]
 
 
 def _biased_activation(
@@ -139,33 +211,22 @@ def _biased_activation(
 ) -> jax.Array | None:
     if bias is None or not _has_tiles(product):
         return None
-    forward = functools.partial(biased_activation.__wrapped__, activation=activation)
     activation = _gelu if activation is gelu_erf else activation
+
+    def compute(_: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]) -> tuple[list, list]:
+        return [[activation(x + b) for x, b in zip(*rows, *weights, strict=True)]], []
 
     def differentiate(
         _: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]
     ) -> tuple[list, list]:
-        (product, upstream), (bias,) = rows, weights
         to_product = []
-        for tile, offset, gradient in zip(product, bias, upstream, strict=True):
-            _, pull = jax.vjp(activation, tile + offset)
-            to_product += pull(gradient)
+        for x, upstream, b in zip(*rows, *weights, strict=True):
+            _, pull = jax.vjp(activation, x + b)
+            to_product += pull(upstream)
         return [to_product], [to_product]
 
-    settings = {"rate": 0.0, "columns": min(_width(product), 512), "interpret": interpret}
-
-    @jax.custom_vjp
-    def chain(rows: tuple, weights: tuple, keys: jax.Array) -> jax.Array:
-        return forward(*rows, *weights)
-
-    def backward(inputs: tuple, upstream: jax.Array) -> tuple:
-        (product,), weights, keys = inputs
-        rows = (product, upstream)
-        return *_run(differentiate, rows, weights, keys, [product.dtype], 1, **settings), None
-
-    chain.defvjp(lambda *inputs: (chain(*inputs), inputs), backward)
-    keys = jnp.zeros(len(product), "int32")
-    return _on_each_device(chain, mesh)((product,), (bias,), keys)
+    chain = _chain(compute, differentiate, [product.dtype], min(_width(product), 512), interpret)
+    return _on_each_device(chain, mesh)((product,), (bias,), _keys(None, product))
 
 
 @jax.custom_jvp
@@ -182,15 +243,34 @@ def _gelu_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def _normal(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the normal distribution Φ(x), with an error below 1e-7, and its density φ(x)."""
-    exponential = jnp.exp(-0.5 * x * x)
-    # Abramowitz and Stegun 1964, formula 7.1.26, for 1 - erf(|x| / √2).
-    t = 1.0 / (1.0 + 0.3275911 * math.sqrt(0.5) * jnp.abs(x))
-    tail = jnp.zeros_like(x)
+    """Returns the normal distribution Φ(x), with an error below 1e-7, and its density φ(x).
+
+    On a GPU, exp2 and rsqrt are one instruction each; exp and a quotient are about ten.
+    """
+    density = jnp.exp2((-0.5 * math.log2(math.e)) * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
+    # Abramowitz and Stegun 1964, formula 7.1.26, for 1 - erf(|x| / √2) = 2 (1 - Φ(|x|)).
+    t = jax.lax.rsqrt(1.0 + 0.3275911 * math.sqrt(0.5) * jnp.abs(x))
+    t, tail = t * t, 0.0
     for coefficient in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        tail = (tail + coefficient) * t
-    tail *= 0.5 * exponential
-    return jnp.where(x < 0.0, tail, 1.0 - tail), exponential * (1.0 / math.sqrt(2.0 * math.pi))
+        tail = (tail + coefficient * math.sqrt(0.5 * math.pi)) * t
+    tail *= density
+    return jnp.where(x < 0.0, tail, 1.0 - tail), density
+
+
+def _biased(product: jax.Array, bias: jax.Array | None, **_: Any) -> jax.Array | None:
+    if bias is None:
+        return None
+
+    @jax.custom_vjp
+    def chain(product: jax.Array, bias: jax.Array) -> jax.Array:
+        return product + bias.astype(product.dtype)
+
+    def backward(_: None, upstream: jax.Array) -> tuple[jax.Array, jax.Array]:
+        rows = upstream.reshape(-1, upstream.shape[-1])
+        return upstream, jnp.sum(rows, axis=0, dtype="float32")
+
+    chain.defvjp(lambda *inputs: (chain(*inputs), None), backward)
+    return chain(keras.ops.convert_to_tensor(product), keras.ops.convert_to_tensor(bias))
 
 
 def _biased_logits(product: jax.Array, bias: jax.Array, **_: Any) -> jax.Array:

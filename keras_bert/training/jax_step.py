@@ -48,6 +48,8 @@ _SHARDED_BY_VOCABULARY = {
     r".*embeddings/word_embeddings": ("model", None),
     r".*output_bias": ("model",),
 }
+# XLA would join two of the products of query, key and value, and then add their biases separately.
+_COMPILER_OPTIONS = {"xla_gpu_dot_merger_threshold_mb": 0}
 _CHUNK = 128  # The rows of an embedding gradient that one product adds.
 
 
@@ -336,7 +338,10 @@ def make_train_steps(
     places = tuple([v.value.sharding for v in part] for part in (trained, slots))
     if training.jit_compile:
         # Each variable keeps its sharding, and the memory of the previous state is reused.
-        step = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
+        options = _COMPILER_OPTIONS if _multiplies_bfloat16(jax.devices()[0]) else None
+        step = jax.jit(
+            step, donate_argnums=0, out_shardings=(places, None), compiler_options=options
+        )
 
     def train_steps(iterator: Iterator[Batch], count: int) -> StepMetrics:
         values = tuple([v.value for v in part] for part in (trained, slots))

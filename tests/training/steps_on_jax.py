@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 if __name__ == "__main__":
@@ -32,10 +33,18 @@ from keras_bert.models import BertPretrainer
 from keras_bert.models.attention import (
     SelfAttention,
     attend_with,
+    biased,
     biased_activation,
     residual_norm,
 )
-from keras_bert.models.layers import BiasAndNorm, gelu_erf, gelu_tanh
+from keras_bert.models.layers import (
+    BiasAndNorm,
+    NormWeights,
+    Summands,
+    gelu_erf,
+    gelu_tanh,
+    sum_norm,
+)
 from keras_bert.pretraining.objective import pretraining_objective
 from keras_bert.training import jax_kernels, jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
@@ -179,15 +188,29 @@ def kernel_difference(chain: Callable, devices: JaxDevices, dtype: str) -> float
     placed = devices.place({name: value.astype(np.float32) for name, value in batch.items()})
     product, x, upstream = (value.astype(dtype) for value in placed.values())
     weights = BiasAndNorm(*random.normal(size=(3, 192)).astype(np.float32))
-    key = devices.place({"key": np.arange(4, dtype=np.int32)})["key"]
+    tables = [random.normal(size=(size, 192)).astype(np.float32) for size in (8, 2)]
+    integers = {"key": np.arange(4), "segment_ids": random.integers(2, size=(4, 8))}
+    integers = {name: value.astype(np.int32) for name, value in integers.items()}
+    key, segment_ids = devices.place(integers).values()
 
     def results(function: Callable) -> list[np.ndarray]:
+        dropout = {"drop_key": key, "rate": 0.1, "epsilon": 1e-12}
         if chain is residual_norm:
-            settings = {"drop_key": key, "rate": 0.1, "epsilon": 1e-12}
-            inputs = product, x, weights
-        else:
+            settings, inputs = dropout, (product, x, weights)
+        elif chain is sum_norm:
+            of_embeddings = function
+
+            def function(words: Any, positions: Any, table: Any, *weights: Any, **settings: Any):
+                summands = Summands(words, positions, table, segment_ids)
+                return of_embeddings(summands, NormWeights(*weights), **settings)
+
+            settings = dropout | {"dtype": dtype}
+            inputs = x.astype("float32"), *tables, *weights[1:]
+        elif chain is biased_activation:
             activation = gelu_erf if dtype == "float32" else gelu_tanh
             settings, inputs = {"activation": activation}, (product, weights.bias)
+        else:
+            settings, inputs = {}, (product, weights.bias)
         output, pull = jax.vjp(lambda *inputs: function(*inputs, **settings), *inputs)
         return [np.asarray(each, np.float32) for each in [output, *jax.tree.leaves(pull(upstream))]]
 
@@ -250,7 +273,7 @@ def main(folder: Path) -> None:
         f"{chain.__name__}, {dtype}, {len(names)} devices": kernel_difference(
             chain, JaxDevices(names), dtype
         )
-        for chain in (residual_norm, biased_activation)
+        for chain in (residual_norm, sum_norm, biased_activation, biased)
         for names, dtype in (
             (DEVICES[:1], "float32"),
             (DEVICES[:1], "bfloat16"),

@@ -195,9 +195,10 @@ def test_fused_attention_equals_plain_attention(facts, kind):
 
 
 def test_kernels_for_gpus_equal_the_chains(facts):
-    # In bfloat16, a rounding of the last bit may differ.
+    # In bfloat16, a rounding of the last bit may differ; `biased` rounds the bias too.
     for case, difference in facts["kernel_difference"].items():
-        assert difference < (1e-3 if "bfloat16" in case else 1e-6), case
+        limit = 4e-3 if case.startswith("biased,") else 1e-3
+        assert difference < (limit if "bfloat16" in case else 1e-6), case
 
 
 def test_vocabulary_size_that_is_not_divisible_is_rejected(facts):
