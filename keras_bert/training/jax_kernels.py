@@ -29,7 +29,14 @@ from jax.sharding import PartitionSpec
 
 from keras_bert.models.attention import biased, biased_activation, residual_norm
 from keras_bert.models.heads import biased_logits, prediction_sums
-from keras_bert.models.layers import BiasAndNorm, NormWeights, Summands, gelu_erf, sum_norm
+from keras_bert.models.layers import (
+    BiasAndNorm,
+    NormWeights,
+    Summands,
+    gelu_erf,
+    gelu_tanh,
+    sum_norm,
+)
 from keras_bert.random_bits import random_words
 
 _TOKENS = 4  # R: one token for each warp of a program
@@ -211,7 +218,7 @@ def _biased_activation(
 ) -> jax.Array | None:
     if bias is None or not _has_tiles(product):
         return None
-    activation = _gelu if activation is gelu_erf else activation
+    activation = _ACTIVATIONS.get(activation, activation)
 
     def compute(_: Tiles, rows: Sequence[Tiles], weights: Sequence[Tiles]) -> tuple[list, list]:
         return [[activation(x + b) for x, b in zip(*rows, *weights, strict=True)]], []
@@ -229,24 +236,27 @@ def _biased_activation(
     return _on_each_device(chain, mesh)((product,), (bias,), _keys(None, product))
 
 
-@jax.custom_jvp
-def _gelu(x: jax.Array) -> jax.Array:
-    """Computes GELU in a kernel; Triton has no erf."""
-    return x * _normal(x)[0]
+def _gelu_kernel(distribution: Callable[[jax.Array], tuple]) -> Callable[[jax.Array], jax.Array]:
+    """Makes x F(x) for a kernel, of a function that returns F(x) and its derivative.
 
+    On a GPU, exp2 and rsqrt are one instruction each; exp, tanh and a quotient are about ten.
+    """
 
-@_gelu.defjvp
-def _gelu_jvp(primals: tuple, tangents: tuple) -> tuple:
-    (x,), (tangent,) = primals, tangents
-    probability, density = _normal(x)
-    return x * probability, tangent * (probability + x * density)
+    @jax.custom_jvp
+    def gelu(x: jax.Array) -> jax.Array:
+        return x * distribution(x)[0]
+
+    @gelu.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple:
+        (x,), (tangent,) = primals, tangents
+        probability, density = distribution(x)
+        return x * probability, tangent * (probability + x * density)
+
+    return gelu
 
 
 def _normal(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the normal distribution Φ(x), with an error below 1e-7, and its density φ(x).
-
-    On a GPU, exp2 and rsqrt are one instruction each; exp and a quotient are about ten.
-    """
+    """Returns the normal distribution Φ(x), with an error below 1e-7, and its density φ(x)."""
     density = jnp.exp2((-0.5 * math.log2(math.e)) * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
     # Abramowitz and Stegun 1964, formula 7.1.26, for 1 - erf(|x| / √2) = 2 (1 - Φ(|x|)).
     t = jax.lax.rsqrt(1.0 + 0.3275911 * math.sqrt(0.5) * jnp.abs(x))
@@ -255,6 +265,21 @@ def _normal(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         tail = (tail + coefficient * math.sqrt(0.5 * math.pi)) * t
     tail *= density
     return jnp.where(x < 0.0, tail, 1.0 - tail), density
+
+
+def _logistic(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns (1 + tanh(y)) / 2 = 1 / (1 + exp(-2 y)) of `gelu_tanh`, and its derivative."""
+    linear = 2.0 * math.sqrt(2.0 / math.pi)
+    cubic = 0.044715 * linear
+    square, base_2 = x * x, -math.log2(math.e)
+    root = jax.lax.rsqrt(1.0 + jnp.exp2(x * (linear * base_2 + (cubic * base_2) * square)))
+    probability = root * root
+    return probability, (probability - probability * probability) * (
+        linear + (3.0 * cubic) * square
+    )
+
+
+_ACTIVATIONS = {gelu_erf: _gelu_kernel(_normal), gelu_tanh: _gelu_kernel(_logistic)}
 
 
 def _biased(product: jax.Array, bias: jax.Array | None, **_: Any) -> jax.Array | None:
