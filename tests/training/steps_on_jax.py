@@ -25,6 +25,7 @@ if __name__ == "__main__":
 import jax
 import keras
 import numpy as np
+from jax import numpy as jnp
 
 from keras_bert.checkpoints.hugging_face import open_model_directory
 from keras_bert.config import BertConfig
@@ -287,6 +288,9 @@ def main(folder: Path) -> None:
         sizes[case], facts["scatters"][case] = traced(folder, batch)
     tokens = batches[0]["input_ids"].size
     facts["residual_bytes_per_token"] = (sizes["twice"] - sizes["once"]) / tokens
+    # Integers of this size overflow in JAX.
+    flops = BertConfig(30522, 768, 12, 12, 3072).flops_per_row
+    facts["flops"] = float(flops(512, jnp.float32(77.0))), flops(512, 77)
     facts["odd_vocabulary"] = error_for_an_odd_vocabulary(folder)
     (folder / "facts.json").write_text(json.dumps(facts))
 

@@ -201,6 +201,11 @@ def test_kernels_for_gpus_equal_the_chains(facts):
         assert difference < (limit if "bfloat16" in case else 1e-6), case
 
 
+def test_flops_of_a_large_model_are_counted(facts):
+    counted, expected = facts["flops"]
+    assert counted == pytest.approx(expected)
+
+
 def test_vocabulary_size_that_is_not_divisible_is_rejected(facts):
     expected = "--model_parallel=2: expected a divisor of the vocabulary size, which is 51"
     assert facts["odd_vocabulary"] == expected
