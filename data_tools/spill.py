@@ -16,11 +16,11 @@ import struct
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from data_tools.corpus import Reading, divide, read_texts
 from data_tools.lines import OddInput, Part, check_bad_share, is_archive
+from data_tools.settings import Settings
 from keras_bert.errors import InputError
 
 SPILLED = "documents-"
@@ -57,20 +57,9 @@ def text_bytes_of(path: str, stored_bytes: int) -> int:
     return stored_bytes * (4 if is_archive(path) else 1)  # text compresses to about a quarter
 
 
-# --- jobs ---
+# --- sources ---
 
 Source = tuple[str, Part]  # a path, and the whole file or a part of it
-
-
-@dataclass(frozen=True)
-class SpillJob:
-    """The files, or parts of them, that one process distributes over `num_buckets` files."""
-
-    sources: list[Source]
-    reading: Reading
-    random_seed: int
-    num_buckets: int
-    directory: str
 
 
 def share_out(input_files: Sequence[str], num_workers: int, reading: Reading) -> list[list[Source]]:
@@ -97,8 +86,10 @@ def share_out(input_files: Sequence[str], num_workers: int, reading: Reading) ->
 # --- writing ---
 
 
-def spill(job: SpillJob) -> tuple[dict[Source, dict[str, Any]], dict[str, int]]:
-    """Writes the documents of one job to temporary files in a new folder.
+def spill(
+    sources: list[Source], settings: Settings, num_buckets: int, directory: str
+) -> tuple[dict[Source, dict[str, Any]], dict[str, int]]:
+    """Distributes the documents of files, or parts of them, over files in a new folder.
 
     Returns:
         {source: counts}: the numbers of documents and sentences, text_bytes (the size of all
@@ -110,23 +101,23 @@ def spill(job: SpillJob) -> tuple[dict[Source, dict[str, Any]], dict[str, int]]:
         InputError: if a file cannot be read or written.
     """
     name = SPILLED + uuid.uuid4().hex
-    folder = os.path.join(job.directory, name)
+    folder = os.path.join(directory, name)
     buffers: dict[int, list[bytes]] = defaultdict(list)
-    max_buffered = min(_SPILL_BUFFER_BYTES, job.num_buckets * _SPILL_BYTES_PER_BUCKET)
+    max_buffered = min(_SPILL_BUFFER_BYTES, num_buckets * _SPILL_BYTES_PER_BUCKET)
     buffered = 0
     counts_of, sizes = {}, {}
     try:
         os.mkdir(folder)
-        for path, part in job.sources:
+        for path, part in sources:
             odd, counts, longest = OddInput(), dict.fromkeys(_COUNTS, 0), 0
-            for document in read_texts(path, job.reading, odd, part):
+            for document in read_texts(path, settings, odd, part):
                 text, num_sentences = document.encode(), document.count("\n") + 1
                 for key, count in zip(_COUNTS, (1, num_sentences, len(text)), strict=True):
                     counts[key] += count
                 longest = max(longest, num_sentences)
-                digest = document_digest(text, job.random_seed)
+                digest = document_digest(text, settings.random_seed)
                 entry = _HEAD.pack(digest, len(text)) + text
-                buffers[bucket_of(digest, job.num_buckets)].append(entry)
+                buffers[bucket_of(digest, num_buckets)].append(entry)
                 buffered += len(entry) + _OBJECT_BYTES
                 if buffered > max_buffered:
                     _flush(buffers, folder)
@@ -139,9 +130,7 @@ def spill(job: SpillJob) -> tuple[dict[Source, dict[str, Any]], dict[str, int]]:
                 os.fsync(file.fileno())  # The plan must not reach the disk before these files.
                 sizes[f"{name}/{bucket}"] = os.fstat(file.fileno()).st_size
     except OSError as error:  # A read error is an InputError already.
-        raise InputError(
-            f"{job.directory}: cannot be written ({error.strerror or error})"
-        ) from None
+        raise InputError(f"{directory}: cannot be written ({error.strerror or error})") from None
     return counts_of, sizes
 
 
