@@ -19,11 +19,10 @@ sizes of the temporary files. The manifest also has format, version, counts and 
 
 import contextlib
 import dataclasses
+import functools
 import os
-import resource
 import shutil
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -32,21 +31,19 @@ from absl import logging
 from data_tools import shards, spill, tfrecords
 from data_tools.corpus import FORMAT_PACKAGES
 from data_tools.jobs import Progress, run_jobs, version_differences, versions_of
-from data_tools.lines import KINDS, OddInput
+from data_tools.lines import OddInput
 from data_tools.settings import Settings
 from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.files import locked
 from keras_bert.pretraining import record_files
-from keras_bert.text.settings import TokenizerSettings, ids_of
+from keras_bert.text.settings import ids_of
 from keras_bert.text.unknown_words import is_many, log_unknown_words
 from keras_bert.text.vocabulary import load_vocab
 
 _BUILDING, _PLAN, _VOCAB = ".building", "plan.json", "vocab.txt"
 _LOCK = ".lock"  # .building.lock, next to .building
-_REQUEST_KEYS = {"made_with": dict, "settings": dict, "vocab": dict, "inputs": list}
-_PLAN_KEYS = _REQUEST_KEYS | {"num_buckets": int, "spilled": dict}
-_MANIFEST_KEYS = _REQUEST_KEYS | {"counts": dict, "shards": list}
+_REQUEST_KEYS = ("made_with", "settings", "vocab", "inputs")
 _COUNTS = (
     "documents",
     "sentences",
@@ -100,7 +97,9 @@ def build_dataset(
             for path in input_files
         ],
     }
-    workers = num_workers, executor
+    run = functools.partial(
+        run_jobs, made_with=request["made_with"], num_workers=num_workers, executor=executor
+    )
     manifest = _find_finished(output_dir, request)
     if manifest:
         _remove_leftovers(output_dir)
@@ -111,12 +110,14 @@ def build_dataset(
             if not manifest:
                 plan = _find_plan(output_dir, building, request)
                 if not plan or not _is_spilled(plan, building):
-                    plan = _read_corpus(building, plan, request, states, workers, log_odd_input)
+                    plan = _read_corpus(
+                        building, plan or request, states, run, num_workers, log_odd_input
+                    )
                 with open(vocab_file, "rb") as file:
                     files.write_bytes(os.path.join(building, _VOCAB), file.read())
-                notes = _make_shards(plan, building, output_dir, workers)
+                notes = _make_shards(plan, building, output_dir, run)
                 manifest = _finish(plan, notes, building, output_dir)
-    _report(output_dir, manifest, log_odd_input)
+    _log_size(output_dir, manifest)
     return manifest
 
 
@@ -133,22 +134,12 @@ def _find_finished(output_dir: str, request: Mapping[str, Any]) -> dict[str, Any
 
     Raises an `InputError` if the output folder holds another finished dataset.
     """
-    path = os.path.join(output_dir, record_files.MANIFEST)
-    if not os.path.exists(path):
-        return None
-    manifest = files.read_json(path)
-    if (
-        manifest.get("format") != record_files.FORMAT
-        or manifest.get("version") != record_files.VERSION
-    ):
-        raise InputError(
-            f"{path}: has format {manifest.get('format')!r} and version "
-            f"{manifest.get('version')!r}; expected a manifest of create-pretraining-data with "
-            f"version {record_files.VERSION}, or another --output_dir"
+    manifest = record_files.read_manifest(os.path.join(output_dir, record_files.MANIFEST))
+    if manifest:
+        _reject_other_settings(output_dir, "a finished dataset", manifest, request)
+        logging.info(
+            "%s is finished; nothing to do (use another folder for a new dataset)", output_dir
         )
-    _check_content(path, manifest, _MANIFEST_KEYS)
-    _reject_other_settings(output_dir, "a finished dataset", manifest, request)
-    logging.info("%s is finished; nothing to do (use another folder for a new dataset)", output_dir)
     return manifest
 
 
@@ -168,36 +159,16 @@ def _find_plan(output_dir: str, building: str, request: Mapping[str, Any]) -> di
             )
         return None
     plan = files.read_json(path)
-    _check_content(path, plan, _PLAN_KEYS)
     remedy = f"to start again, remove {building}"
     _reject_other_settings(output_dir, f"an unfinished dataset ({remedy})", plan, request)
-    if changes := version_differences(plan["made_with"], request["made_with"]):
+    if differences := version_differences(plan["made_with"], request["made_with"]):
         raise InputError(
             f"--output_dir={output_dir}: holds an unfinished dataset started with other package "
-            f"versions: {'; '.join(f'{name} {change}' for name, change in changes.items())}; "
-            "expected the same versions, because they determine the bytes of the dataset; " + remedy
+            f"versions: {differences}; expected the same versions, because they determine the "
+            f"bytes of the dataset; {remedy}"
         )
     logging.info("%s: resuming an unfinished build", output_dir)
     return plan
-
-
-def _check_content(path: str, content: Mapping[str, Any], keys: Mapping[str, type]) -> None:
-    """Raises an `InputError` if a plan or a manifest lacks a key or a count."""
-    invalid = [key for key, kind in keys.items() if not isinstance(content.get(key), kind)]
-    if "counts" in keys and not invalid:
-        counts = content["counts"]
-        invalid = [name for name in _COUNTS if not isinstance(counts.get(name), int)]
-    if not invalid:
-        invalid = [
-            "inputs"
-            for entry in content["inputs"]
-            if not (isinstance(entry, dict) and isinstance(entry.get("odd"), dict))
-        ]
-    if invalid:
-        raise InputError(
-            f"{path}: invalid content (no valid {invalid[0]}); expected a file written by this "
-            "program; use another or an empty --output_dir"
-        )
 
 
 def _reject_other_settings(
@@ -209,8 +180,7 @@ def _reject_other_settings(
     input files, only the names and the contents are compared, because the corpus may have been
     moved to another folder.
     """
-    defaults = TokenizerSettings().to_dict()
-    old, new = ({**defaults, **each["settings"]} for each in (existing, request))
+    old, new = existing["settings"], dict(request["settings"])
     if new["num_shards"] == 0:  # With 0, any existing number matches.
         new["num_shards"] = old.get("num_shards")
     differences = [
@@ -292,32 +262,30 @@ def _is_spilled(plan: Mapping[str, Any], building: str) -> bool:
 
 def _read_corpus(
     building: str,
-    plan: Mapping[str, Any] | None,
     request: Mapping[str, Any],
     states: Mapping[str, tuple[int, int]],
-    workers: tuple[int, Executor | None],
+    run: Callable[..., Iterator[Any]],
+    num_workers: int,
     log_odd_input: bool,
 ) -> dict[str, Any]:
     """Reads the corpus into temporary files; writes and returns the plan.
 
-    The number of shards of an existing `plan`, whose temporary files are damaged, stays. `states`
-    are those of the input files when their checksums were computed.
+    The `request` may be an existing plan whose temporary files are damaged: the number of shards
+    stays. `states` are those of the input files when their checksums were computed.
     """
     for name in os.listdir(building):  # left by a build that was killed while reading
         if name.startswith(spill.SPILLED):
             shutil.rmtree(os.path.join(building, name), ignore_errors=True)
-    settings = Settings(**(plan or request)["settings"])
+    settings = Settings(**request["settings"])
     paths = list(states)
     num_buckets = settings.num_shards or default_num_buckets(request["inputs"])
-    jobs = [
-        spill.SpillJob(sources, settings, settings.random_seed, num_buckets, building)
-        for sources in spill.share_out(paths, workers[0], settings)
-    ]
+    groups = spill.share_out(paths, num_workers, settings)
     counts_of, spilled = {}, {}
     num_bytes = sum(spill.text_bytes_of(path, size) for path, (size, _) in states.items())
     measure = lambda: sum(spill.spilled_files(building).values())  # noqa: E731
     with Progress("reading", num_bytes, "B", measure):
-        for counts, sizes in run_jobs(spill.spill, jobs, request["made_with"], *workers):
+        jobs = [(sources, settings, num_buckets, building) for sources in groups]
+        for counts, sizes in run(spill.spill, jobs):
             counts_of |= counts
             spilled |= sizes
     for path, state in states.items():
@@ -431,10 +399,7 @@ def default_num_shards(
 
 
 def _make_shards(
-    plan: Mapping[str, Any],
-    building: str,
-    output_dir: str,
-    workers: tuple[int, Executor | None],
+    plan: Mapping[str, Any], building: str, output_dir: str, run: Callable[..., Iterator[Any]]
 ) -> list[dict[str, Any]]:
     """Creates the shards of a plan that are missing; returns the notes of all its shards."""
     settings = Settings(**plan["settings"])
@@ -452,9 +417,9 @@ def _make_shards(
             notes.append(note)
         else:
             paths = [os.path.join(building, file) for file in documents[index]]
-            jobs.append(shards.ShardJob(index, paths, building, vocab_file, settings))
+            jobs.append((index, paths, building, vocab_file, settings))
     with Progress("writing", None, "examples") as progress:
-        for note in run_jobs(shards.make_shard, jobs, plan["made_with"], *workers):
+        for note in run(shards.make_shard, jobs):
             notes.append(note)
             progress.add(note["examples"], f"{len(notes)} of {num_shards} shards")
     return sorted(notes, key=lambda note: note["index"])
@@ -483,23 +448,8 @@ def _finish(
         raise InputError(
             f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
         ) from None
-    sizes = _sizes(output_dir)
-    for note in notes:
-        if sizes.get(note["file"]) != note["bytes"]:
-            raise InputError(
-                f"{os.path.join(output_dir, note['file'])}: found "
-                f"{sizes.get(note['file'], 'no file')}; expected {note['bytes']} bytes; run the "
-                "same command again to create the shard again"
-            )
     files.write_json(os.path.join(output_dir, record_files.MANIFEST), manifest)
     shutil.rmtree(building, ignore_errors=True)
-    # ru_maxrss is in kilobytes, but in bytes on macOS.
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    this, child = (
-        resource.getrusage(who).ru_maxrss // unit
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    logging.info("peak memory of the largest process: %d MiB", max(this, child))
     return manifest
 
 
@@ -539,21 +489,7 @@ def _make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[st
     }
 
 
-def _report(output_dir: str, manifest: dict[str, Any], log_odd_input: bool) -> None:
-    """Logs the size of the dataset, and how much input was empty, malformed or too long."""
-    odd = OddInput()
-    for entry in manifest["inputs"]:
-        odd.merge(entry["odd"])
-    totals = [
-        f"{entry['count']} {KINDS[kind][entry['count'] > 1]}"
-        for kind, entry in odd.to_dict().items()
-    ]
-    if totals and log_odd_input:
-        logging.warning(
-            'input that is empty, malformed, too long or probably of another format: %s; "odd" in '
-            "manifest.json lists the first places in each file",
-            ", ".join(totals),
-        )
+def _log_size(output_dir: str, manifest: dict[str, Any]) -> None:
     counts, num_shards = manifest["counts"], len(manifest["shards"])
     rows = f" in {counts['rows']} rows" if manifest["settings"]["pack"] else ""
     logging.info(

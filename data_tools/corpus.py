@@ -18,37 +18,27 @@ import glob
 import hashlib
 import heapq
 import itertools
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from absl import logging
 
 from data_tools import formats
 from data_tools.jobs import Progress
-from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, decompressed, is_archive
+from data_tools.lines import WHOLE, Lines, OddInput, Part, Units, is_archive
 from data_tools.sentences import check_language
+from keras_bert import files
 from keras_bert.columnar_files import ARROW, PARQUET
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path
 from keras_bert.options import check, option
 
-_LINES = {
-    "prose": formats.prose_texts,
-    "wiki": formats.wiki_texts,
-    "gutenberg": formats.gutenberg_texts,
-}
 _TABLES = {"parquet": PARQUET, "arrow": ARROW}
-_FILES = ("html", "markdown", "docx", "pdf")
 MIXED = "mixed"
-INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg", *_TABLES, *_FILES, MIXED)
+INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", *_TABLES, *formats.FILE_FORMATS, MIXED)
 # The formats whose files have several fields or columns.
 FIELD_FORMATS = ("jsonl", *_TABLES, MIXED)
-# The formats whose files can be divided between two documents.
-DIVISIBLE = ("sentences", "prose", "jsonl", "wiki")
 # The formats of the files of a mixed corpus; .gz, .bz2, .xz or .zst may follow.
 ENDINGS = {
     ".txt": "prose",
@@ -63,6 +53,7 @@ ENDINGS = {
     ".docx": "docx",
     ".pdf": "pdf",
 }
+_SEARCH_BYTES = 1 << 20  # in which the end of a document is searched
 # The packages that determine the text of a document, beyond those that all formats use.
 FORMAT_PACKAGES = {
     "parquet": ("pyarrow",),
@@ -128,7 +119,7 @@ def find_input_files(
 
     `**` in a glob matches nested folders. A directory stands for all files below it, except hidden
     ones (a name with a leading dot); with arrow or mixed, a dataset folder stands for its data
-    files (`select_data_files`). The files are sorted within a glob or a directory. Error messages
+    files (`_select_data_files`). The files are sorted within a glob or a directory. Error messages
     start with `flag`, the flag that provides the list.
 
     Raises:
@@ -140,21 +131,21 @@ def find_input_files(
     entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
     paths: dict[str, None] = {}
     for entry in filter(None, (entry.strip() for entry in entries)):
-        found = _expand(entry)
-        if not found:
+        matches = _expand(entry)
+        if not matches:
             raise InputError(
                 f"--{flag}: no file matches {entry!r}; expected a file, glob or folder"
             )
-        for path in itertools.filterfalse(os.path.isfile, found):
+        for path in itertools.filterfalse(os.path.isfile, matches):
             # A pipe or a device may never end, and the next build cannot read it again.
             problem = "is not a regular file" if os.path.exists(path) else "is a broken link"
             raise InputError(f"--{flag}: {path} {problem}; expected text files")
-        paths.update(dict.fromkeys(found))
+        paths.update(dict.fromkeys(matches))
     if not paths:
         raise InputError(f"--{flag}={patterns!r}: empty list; expected files, globs or folders")
     if input_format == Reading.input_format:
         _reject_other_formats(paths, flag)
-    return select_data_files(paths) if input_format in ("arrow", MIXED) else list(paths)
+    return _select_data_files(paths) if input_format in ("arrow", MIXED) else list(paths)
 
 
 def _reject_other_formats(paths: Iterable[str], flag: str) -> None:
@@ -203,33 +194,34 @@ def read_texts(path: str, reading: Reading, odd: OddInput, part: Part = WHOLE) -
     r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences.
 
     If `part` is not the whole file, a large share of bad lines is not an error, because the bad
-    lines of all parts are checked together; `odd.bad_lines` becomes their number.
+    lines of all parts are checked together, with `odd.bad_units`.
     """
     share, column, language = reading.max_bad_line_share, reading.text_field, reading.language
     input_format = format_of(path, reading)
+    if input_format is None:
+        unknown = OddInput()
+        unknown.add("unknown_files", {"file": path}, f"ending {_ending(path)!r}")
+        odd.merge(unknown)
+        return
     try:
-        with open(path, "rb", buffering=0) as raw:
-            if input_format is None:
-                unknown = OddInput()
-                unknown.add("unknown_files", {"file": path}, f"ending {_ending(path)!r}")
-                odd.merge(unknown)
-                return
-            if input_format in _FILES:
-                units = Units(path, share, "character")
-                file = decompressed(path, raw)
+        with open(path, "rb") as file:
+            if input_format in formats.FILE_FORMATS:
+                units = Units(path, "character", share)
                 texts = formats.file_texts(units, file, input_format, language)
             elif form := _TABLES.get(input_format):
-                units = Units(path, share, "row")
-                texts = formats.table_texts(units, raw, form, column, language)
+                units = Units(path, "row", share)
+                texts = formats.table_texts(units, file, form, column, language)
             else:
                 longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
-                units = Lines(path, share if part == WHOLE else 1, raw, longest, part)
+                units = Lines(path, share if part == WHOLE else 1, file, longest, part)
                 if input_format == "sentences":
                     texts = formats.sentence_texts(units)
                 elif input_format == "jsonl":
                     texts = formats.json_texts(units, column, language)
+                elif input_format == "wiki":
+                    texts = formats.wiki_texts(units, language)
                 else:
-                    texts = _LINES[input_format](units, language)
+                    texts = formats.prose_texts(units, language)
             is_empty = True
             for text in texts:
                 is_empty = False
@@ -237,12 +229,11 @@ def read_texts(path: str, reading: Reading, odd: OddInput, part: Part = WHOLE) -
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
     if part == WHOLE:
-        units.check_bad_units()
+        units.check_bad_share()
         if is_empty:
             units.add_odd("empty_files")
-    else:
-        odd.bad_lines = units.bad_units()
     odd.merge(units.odd)
+    odd.bad_units = units.bad_units()
 
 
 def format_of(path: str, reading: Reading) -> str | None:
@@ -250,9 +241,26 @@ def format_of(path: str, reading: Reading) -> str | None:
     return ENDINGS.get(_ending(path)) if reading.input_format == MIXED else reading.input_format
 
 
-def is_divisible(path: str, reading: Reading) -> bool:
-    """Returns whether several processes can read parts of a file (`formats.starts_document`)."""
-    return format_of(path, reading) in DIVISIBLE and not is_archive(path)
+def divide(path: str, num_parts: int, reading: Reading) -> list[Part]:
+    """Divides a file between documents into at most `num_parts` parts of about equal size."""
+    parts, start = [], 0
+    if num_parts == 1 or is_archive(path):
+        return [WHOLE]
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            end = formats.document_end(format_of(path, reading), file.read(_SEARCH_BYTES))
+            for index in range(1, num_parts if end else 1):
+                offset = max(size * index // num_parts, start)
+                file.seek(offset)
+                match = end.search(file.read(_SEARCH_BYTES))
+                if match and offset + match.end() < size:
+                    parts.append(Part(start, offset + match.end()))
+                    start = offset + match.end()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    return [*parts, Part(start)]
 
 
 def _ending(path: str) -> str:
@@ -260,13 +268,7 @@ def _ending(path: str) -> str:
     return os.path.splitext(stem)[1] if is_archive(path) else ending
 
 
-# --- folders of Dataset.save_to_disk ---
-
-_STATE, _SPLITS = "state.json", "dataset_dict.json"
-_INDICES = ("_indices_files", "_indices_data_files")
-
-
-def select_data_files(paths: Iterable[str]) -> list[str]:
+def _select_data_files(paths: Iterable[str]) -> list[str]:
     """Returns the paths of a corpus without other files of dataset folders than their data files.
 
     Folders without state.json are returned unchanged. A folder of `Dataset.save_to_disk` has:
@@ -277,58 +279,28 @@ def select_data_files(paths: Iterable[str]) -> list[str]:
         data-00000-of-00002.arrow   record batches as an Arrow stream
 
     Raises:
-        InputError: a folder lacks a data file or a split, or its description is invalid.
+        InputError: state.json is invalid, or a folder lacks a data file.
     """
-    paths = list(paths)
-    found = set(paths)
-    for path in paths:
-        if os.path.basename(path) == _SPLITS:
-            folder = os.path.dirname(path)
-            for split in _names(path, "splits"):
-                if os.path.join(folder, split, _STATE) not in found:
-                    raise InputError(
-                        f"{path}: lists the split {split!r}, but {os.path.join(folder, split)} "
-                        f"has no {_STATE}; expected the complete folder of Dataset.save_to_disk"
-                    )
-            found.discard(path)
-    for path in paths:
-        if os.path.basename(path) == _STATE:
-            folder = os.path.dirname(path)
-            listed = {os.path.join(folder, name) for name in _names(path, "_data_files")}
-            if missing := sorted(listed - found):
-                raise InputError(
-                    f"{path}: lists {len(listed)} data files, but {missing[0]} is missing; "
-                    "expected the complete folder of Dataset.save_to_disk"
-                )
-            found -= {each for each in found if os.path.dirname(each) == folder} - listed
-    return [path for path in paths if path in found]
-
-
-def _names(path: str, key: str) -> list[str]:
-    """Returns the names in a list of names, or of {"filename": name}, in a JSON file."""
-    expected = f"expected a file that Dataset.save_to_disk wrote, with a list {key!r}"
-    try:
-        with open(path, "rb") as file:
-            content = json.load(file)
-            names = [_name(entry) for entry in content[key]]
-            has_indices = any(content.get(name) for name in _INDICES)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: invalid content ({error!r:.80}); {expected}") from None
-    if has_indices:
-        raise InputError(
-            f"{path}: selects rows of its data files by indices, the format of an old version of "
-            "datasets; save the dataset again with a version from 2.0 on"
-        )
-    return names
-
-
-def _name(entry: Any) -> str:
-    name = entry["filename"] if isinstance(entry, dict) else entry
-    if not isinstance(name, str) or os.path.basename(name) != name:
-        raise ValueError(name)
-    return name
+    selected = {path: None for path in paths if os.path.basename(path) != "dataset_dict.json"}
+    for state in [path for path in selected if os.path.basename(path) == "state.json"]:
+        folder, content = os.path.dirname(state), files.read_json(state)
+        try:
+            names = [entry["filename"] for entry in content["_data_files"]]
+            data_files = {os.path.join(folder, name) for name in names}
+        except (KeyError, TypeError):
+            raise InputError(
+                f"{state}: has no valid list _data_files; expected a file that "
+                "Dataset.save_to_disk wrote, with a version of datasets from 2.0 on"
+            ) from None
+        if missing := sorted(data_files - selected.keys()):
+            raise InputError(
+                f"{state}: lists {len(data_files)} data files, but {missing[0]} is missing; "
+                "expected the complete folder of Dataset.save_to_disk"
+            )
+        for path in [path for path in selected if os.path.dirname(path) == folder]:
+            if path not in data_files:
+                del selected[path]
+    return list(selected)
 
 
 # --- held-out documents ---
@@ -336,33 +308,16 @@ def _name(entry: Any) -> str:
 TRAIN, EVAL = "train", "eval"
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """The number of held-out documents.
-
-    Attributes:
-        share: fraction of the documents.
-        max_documents: maximum number of documents.
-    """
-
-    share: float
-    max_documents: int
-
-    def count(self, num_documents: int) -> int:
-        """Returns the number of held-out documents: at least one, and not all documents."""
-        wanted = min(round(self.share * num_documents), self.max_documents)
-        return min(max(1, wanted), num_documents - 1)
-
-
 def split_documents(
-    input_files: Sequence[str], reading: Reading, folder: Path, held_out: HeldOut
+    input_files: Sequence[str], reading: Reading, folder: Path, share: float, max_documents: int
 ) -> None:
     """Writes the documents of a corpus to train.txt and eval.txt in a new folder.
 
-    A document is held out if the checksum of its text is among the smallest of the corpus. The
-    choice is therefore as good as random, but does not depend on the names and the order of the
-    files. Of several documents with the same text, only the first is written. An over-long document
-    is read in parts, each of which counts as a document.
+    The number of held-out documents is `share` of them, but at most `max_documents`, at least one,
+    and not all. A document is held out if the checksum of its text is among the smallest of the
+    corpus. The choice is therefore as good as random, but does not depend on the names and the
+    order of the files. Of several documents with the same text, only the first is written. An
+    over-long document is read in parts, each of which counts as a document.
 
     The folder appears when both files are complete. The files are read twice, so that only the
     checksums of the documents are in memory.
@@ -380,14 +335,15 @@ def split_documents(
                 progress.add(1)
     odd.log()
     if len(remaining) < 2:
-        found = "no documents" if not remaining else "a single document"
+        number = "no documents" if not remaining else "a single document"
         more = f" and {len(input_files) - 1} more files" if len(input_files) > 1 else ""
         raise InputError(
-            f"{input_files[0]}{more}: {found} with text, read as --input_format="
+            f"{input_files[0]}{more}: {number} with text, read as --input_format="
             f"{reading.input_format}; expected at least 2 different documents, because one is held "
             "out (in running text, two blank lines or a form feed separate documents)"
         )
-    evaluated = set(heapq.nsmallest(held_out.count(len(remaining)), remaining))
+    count = max(1, min(round(share * len(remaining)), max_documents, len(remaining) - 1))
+    evaluated = set(heapq.nsmallest(count, remaining))
     logging.info(
         "%d different documents: %d for training, %d held out",
         len(remaining),
@@ -395,7 +351,7 @@ def split_documents(
         len(evaluated),
     )
     with (
-        atomic_path(folder) as partial,
+        files.atomic_path(folder) as partial,
         Progress("writing documents", len(remaining), "documents") as progress,
     ):
         partial.mkdir()

@@ -12,10 +12,10 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, BinaryIO, NamedTuple
 
-from data_tools.lines import Archive, Line, Lines, Units, decode, is_archive, is_blank
+from data_tools.lines import Line, Lines, Units, decode, is_archive, read_blocks
 from data_tools.sentences import Document, is_over_long
 from keras_bert.columnar_files import is_string, read_batches
 from keras_bert.errors import InputError
@@ -24,7 +24,6 @@ from keras_bert.errors import InputError
 
 MAX_JSON_LINE_BYTES = 100 << 20
 
-_SURPLUS_BLANK_LINES = re.compile(r"\n\n\n+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 # Fewer lines are not judged by their lengths.
@@ -34,20 +33,24 @@ _SENTENCE_ENDS = tuple(".!?:;\"')]»”’…।؟。！？」")
 _DOC_TAG_STARTS = re.compile(r"<doc\b")
 _TITLE_STARTS = re.compile(r'\btitle="')
 
+# The formats whose files can be divided between two documents, with the end of a document.
+_DOCUMENT_ENDS = {
+    "sentences": rb"\n\r?\n",
+    "prose": rb"\n\r?\n\r?\n",
+    "jsonl": rb"\n",
+    "wiki": rb"\n(?=<doc\b[^\n]*>\r?\n)",
+    "wiki as JSON": rb"\n(?=\{)",
+}
 
-def starts_document(input_format: str, first: bytes) -> Callable[[bytes, bytes, bytes], bool]:
-    """Returns a function that detects where a file can be divided without changing its documents.
 
-    The function gets three consecutive lines and returns whether the last one starts a document,
-    whatever precedes the first one. `first` is the first line of the file that is not blank.
+def document_end(input_format: str, start: bytes) -> re.Pattern | None:
+    """Returns a pattern of places where a file can be divided without changing its documents.
+
+    `start` is the start of the file. Returns None if files of the format cannot be divided.
     """
-    if input_format == "sentences":
-        return lambda _, before, line: not before.strip() and not is_blank(line)
-    if input_format == "prose":
-        return lambda *lines: not any(map(bytes.strip, lines[:2])) and not is_blank(lines[2])
-    if input_format == "wiki" and not first.startswith(b"{"):
-        return lambda _, __, line: _title_of_tag(line.decode(errors="replace").strip()) is not None
-    return lambda _, __, line: input_format == "jsonl" or line.lstrip().startswith(b"{")
+    is_json = start.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
+    name = "wiki as JSON" if input_format == "wiki" and is_json else input_format
+    return re.compile(_DOCUMENT_ENDS[name]) if name in _DOCUMENT_ENDS else None
 
 
 def _is_hard_wrapped(text: str) -> bool:
@@ -57,13 +60,13 @@ def _is_hard_wrapped(text: str) -> bool:
     Gutenberg (the others are plays and verse), 95% of the lines are at most 1.25 times as long as
     the median; in files with one sentence per line, 1.3 to 3.5 times.
     """
-    found = [line for line in map(str.strip, text.split("\n")) if line]
-    lengths = sorted(map(len, found))
-    if len(found) < _MIN_LINES:
+    lines = [line for line in map(str.strip, text.split("\n")) if line]
+    lengths = sorted(map(len, lines))
+    if len(lines) < _MIN_LINES:
         return False
     median, long = lengths[len(lengths) // 2], lengths[int(0.95 * len(lengths))]
-    num_ends = sum(line.endswith(_SENTENCE_ENDS) for line in found)
-    return 30 <= median <= 160 and long <= 1.25 * median and num_ends < 0.5 * len(found)
+    num_ends = sum(line.endswith(_SENTENCE_ENDS) for line in lines)
+    return 30 <= median <= 160 and long <= 1.25 * median and num_ends < 0.5 * len(lines)
 
 
 def sentence_texts(lines: Lines) -> Iterator[str]:
@@ -76,21 +79,20 @@ def sentence_texts(lines: Lines) -> Iterator[str]:
         if block.number == 1 and _is_hard_wrapped(text):
             lines.odd.add("hard_wrapped_files", {"file": lines.path})
         text = "\n".join(map(str.strip, text.split("\n")))  # still ends in a line end
-        _count_empty_documents(lines, block, text)
         if text.startswith("\n"):
             yield from _not_empty(parts)
             parts, length, num_sentences, is_in_parts = [], 0, 0, False
-        first, *others = text.split("\n\n")
+        first, *rest = text.split("\n\n")
         parts.append(first)
         length += len(first)
         num_sentences += first.count("\n")
-        if others:
+        if rest:
             yield from _not_empty(parts)
-            for document in others[:-1]:
+            for document in rest[:-1]:
                 if document := document.strip("\n"):
                     yield document
-            parts, length, is_in_parts = [others[-1]], len(others[-1]), False
-            num_sentences = others[-1].count("\n")
+            parts, length, is_in_parts = [rest[-1]], len(rest[-1]), False
+            num_sentences = rest[-1].count("\n")
         if is_over_long(length, num_sentences):
             if not is_in_parts:
                 lines.add_odd("long_documents", block)
@@ -102,27 +104,6 @@ def sentence_texts(lines: Lines) -> Iterator[str]:
 def _not_empty(parts: list[str]) -> Iterator[str]:
     if document := "".join(parts).strip("\n"):
         yield document
-
-
-def _count_empty_documents(lines: Lines, block: Line, text: str) -> None:
-    """Counts the extra blank lines between documents within one block.
-
-    Those at the end of a part of the file are followed by the document of the next part.
-    """
-    if "\n\n\n" not in text:
-        return
-    first, times = 0, 0
-    ends_part = block.offset + len(block.content) == lines.part.end
-    for run in _SURPLUS_BLANK_LINES.finditer(text):
-        if run.start() > 0 and (run.end() < len(text) or ends_part):
-            first = first or run.start() + 2
-            times += len(run[0]) - 2
-    if times:
-        number = text.count("\n", 0, first)
-        after = block.content.split(b"\n", number)[-1]
-        offset = block.offset + len(block.content) - len(after)
-        place = Line(block.number + number, offset, b"", False)
-        lines.add_odd("empty_documents", place, times)
 
 
 def prose_texts(lines: Lines, language: str) -> Iterator[str]:
@@ -273,66 +254,39 @@ _SINGLE_BYTE_SETS = re.compile(
     r"(?:iso[- ]?8859-|windows(?: codepage)?[- ]?|cp-?)(\d+)", re.IGNORECASE
 )
 _CREDIT_PARAGRAPHS = 3  # credits precede the title page
-_MAX_HEADER_BYTES = 1 << 20
 
 
-def gutenberg_texts(lines: Lines, language: str) -> Iterator[str]:
-    """Yields the books of a Project Gutenberg file as documents.
+def _books(characters: Units, content: bytes) -> Iterator[list[str]]:
+    """Yields the paragraphs of each book in a file of Project Gutenberg.
 
     A book is the text between a start marker and an end marker; a file without markers is read as
-    one book. The lines before the start marker may name the character set. Credits ("Produced by
+    one book. The lines before a start marker may name the character set. Credits ("Produced by
     ...") at the start of a book and the underscores of _emphasis_ are removed.
     """
-    document = Document(lines, language, _tidy_book)
-    opened: Line | None = None  # first line of the current book
-    after_small_print = in_marker = False
-    header: list[Line] | None = []  # lines before the first marker
-    header_bytes = 0
-    encoding = "utf-8"
-    for line in lines.lines():
-        content = line.content.strip()
-        if in_marker:  # a long title continues on the next line
-            in_marker = bool(content) and not content.endswith(b"***")
-        elif _BOOK_STARTS.match(content):
-            if opened and not after_small_print:
-                yield from document.end_or_count_empty(opened)
-            document.drop()
-            opened, after_small_print, header = line, False, None
-            in_marker = not content.endswith(b"***")
-        elif opened is None and _SMALL_PRINT_ENDS.match(content):
-            opened, after_small_print, header = line, True, None
-        elif _BOOK_ENDS.match(content):
-            if header:
-                opened = header[0]
-                yield from _add_unmarked(document, lines, header, encoding)
-            if opened:
-                yield from document.end_or_count_empty(opened)
-            opened, header, encoding = None, None, "utf-8"
-        elif opened:
-            yield from document.add_line(lines.decode(line, encoding).strip(), line)
-        else:
-            if named := _CHARACTER_SET.match(content):
-                encoding = _encoding(named[1].decode("ascii", "replace"))
-            if header is not None and (header or content):
-                header.append(line)
-                header_bytes += len(content)
-                if header_bytes > _MAX_HEADER_BYTES:
-                    opened = header[0]
-                    yield from _add_unmarked(document, lines, header, encoding)
-                    header = None
-    if header:
-        opened = header[0]
-        yield from _add_unmarked(document, lines, header, encoding)
-    if opened:
-        yield from document.end_or_count_empty(opened)
-
-
-def _add_unmarked(
-    document: Document, lines: Lines, header: list[Line], encoding: str
-) -> Iterator[str]:
-    lines.add_odd("unmarked_files", header[0])
-    for line in header:
-        yield from document.add_line(lines.decode(line, encoding).strip(), line)
+    lines = [line.strip() for line in content.removeprefix(codecs.BOM_UTF8).split(b"\n")]
+    starts = [number for number, line in enumerate(lines) if _BOOK_STARTS.match(line)]
+    if not starts:
+        starts = [number for number, line in enumerate(lines) if _SMALL_PRINT_ENDS.match(line)][:1]
+    if not starts:
+        starts = [-1]
+        characters.add_odd("unmarked_files")
+    end = 0
+    for start, next_start in pairwise([*starts, len(lines)]):
+        names = filter(None, map(_CHARACTER_SET.match, lines[end : max(start, 0)]))
+        encoding = next((_encoding(name[1].decode("ascii", "replace")) for name in names), "utf-8")
+        if start >= 0 and not lines[start].endswith(b"***"):  # A long title continues.
+            while start + 1 < next_start and lines[start + 1]:
+                start += 1
+                if lines[start].endswith(b"***"):
+                    break
+        end = start + 1
+        while end < next_start and not _BOOK_ENDS.match(lines[end]):
+            end += 1
+        text, times = decode(b"\n".join(lines[start + 1 : end]), encoding)
+        _count_undecodable(characters, text, times)
+        text = " ".join(line.strip() or "\n" for line in text.split("\n"))
+        paragraphs = filter(None, map(str.strip, text.split("\n")))
+        yield [_tidy_book(*each) for each in enumerate(paragraphs)]
 
 
 def _encoding(name: str) -> str:
@@ -346,7 +300,7 @@ def _encoding(name: str) -> str:
     return "utf-8"
 
 
-def _tidy_book(paragraph: str, number: int) -> str:
+def _tidy_book(number: int, paragraph: str) -> str:
     if number < _CREDIT_PARAGRAPHS and _CREDITS.match(paragraph):
         return ""
     return _EMPHASIS.sub(r"\1", paragraph)
@@ -422,24 +376,23 @@ _BREAKS = frozenset(_BREAK_NAMES.split())
 _BREAK = "\u2029"  # the paragraph separator of Unicode
 
 
-def file_texts(
-    characters: Units, file: "BinaryIO | Archive", form: str, language: str
-) -> Iterator[str]:
-    """Yields the text of a file as a document (several if it is over-long).
+def file_texts(characters: Units, file: BinaryIO, form: str, language: str) -> Iterator[str]:
+    """Yields the text of a file as a document (several if it is over-long or of several books).
 
     Headings, list items and table cells are paragraphs. Scripts, styles, navigation, forms, code
-    blocks of Markdown and footnotes of Word are skipped. `form` is html, markdown, docx or pdf.
+    blocks of Markdown and footnotes of Word are skipped. `form` is one of FILE_FORMATS.
 
     Raises:
         InputError: the file is too large or damaged, or a package is not installed.
     """
-    content = b""
-    while block := file.read(1 << 20):
+    content = bytearray()
+    for block in read_blocks(characters.path, file):
         content += block
         _check_size(characters, len(content))
-    extract = {"html": _html, "markdown": _markdown, "docx": _docx, "pdf": _pdf}[form]
+    document = Document(characters, language)
     try:
-        paragraphs = extract(characters, content) if content.strip() else []
+        documents = FILE_FORMATS[form](characters, bytes(content)) if content.strip() else ()
+        documents = [*documents]
     except InputError:
         raise
     except ImportError as error:
@@ -453,11 +406,11 @@ def file_texts(
             f"{characters.path}: cannot be parsed: {reason:.200}; expected a file of the format "
             f"{form}, undamaged and without a password"
         ) from None
-    document = Document(characters, language)
-    for paragraph in paragraphs:
-        yield from document.add_line(" ".join(paragraph.split()), None)
-        document.end_paragraph()
-    yield from document.end()
+    for paragraphs in documents:
+        for paragraph in paragraphs:
+            yield from document.add_line(paragraph, None)
+            document.end_paragraph()
+        yield from document.end()
 
 
 def _check_size(characters: Units, num_bytes: int) -> None:
@@ -468,7 +421,7 @@ def _check_size(characters: Units, num_bytes: int) -> None:
         )
 
 
-def _html(characters: Units, content: bytes) -> list[str]:
+def _html(characters: Units, content: bytes) -> Iterator[list[str]]:
     mark = next(filter(content.startswith, _ENCODING_MARKS), None)
     name = _ENCODING_NAME.search(content[:_HEAD_BYTES])
     encoding = _ENCODING_MARKS[mark] if mark else name[1].decode().lower() if name else "utf-8"
@@ -478,49 +431,61 @@ def _html(characters: Units, content: bytes) -> list[str]:
         text = content.decode(encoding, "replace")
     except LookupError:
         text = content.decode(errors="replace")
-    return _paragraphs(_checked(characters, text))
+    yield _paragraphs(_without_nuls(characters, text))
 
 
-def _markdown(characters: Units, content: bytes) -> list[str]:
+def _markdown(characters: Units, content: bytes) -> Iterator[list[str]]:
     from markdown_it import MarkdownIt
 
-    text = _checked(characters, content.decode("utf-8-sig", "replace"))
+    text = _without_nuls(characters, content.decode("utf-8-sig", "replace"))
     if front_matter := _FRONT_MATTER.match(text):
         text = text[front_matter.end() :]
     parser = MarkdownIt("commonmark").enable("table")
     tokens = [token for token in parser.parse(text) if token.type not in ("fence", "code_block")]
-    return _paragraphs(parser.renderer.render(tokens, parser.options, {}))
+    yield _paragraphs(parser.renderer.render(tokens, parser.options, {}))
 
 
-def _docx(characters: Units, content: bytes) -> list[str]:
+def _docx(characters: Units, content: bytes) -> Iterator[list[str]]:
     import mammoth
 
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         _check_size(characters, sum(entry.file_size for entry in archive.infolist()))
     no_images = mammoth.images.img_element(lambda image: {})
-    return _paragraphs(
+    yield _paragraphs(
         mammoth.convert_to_html(io.BytesIO(content), convert_image=no_images).value,
         '//*[starts-with(@id, "footnote-") or starts-with(@id, "endnote-")]',
     )
 
 
-def _pdf(characters: Units, content: bytes) -> list[str]:
+def _pdf(characters: Units, content: bytes) -> Iterator[list[str]]:
     from pdfminer.high_level import extract_text
 
-    return [
-        _HYPHENATED.sub("", paragraph)
-        for page in extract_text(io.BytesIO(content)).split("\f")
-        for paragraph in page.split("\n\n")
-    ]
+    pages = extract_text(io.BytesIO(content)).split("\f")
+    paragraphs = [paragraph for page in pages for paragraph in page.split("\n\n")]
+    yield [" ".join(_HYPHENATED.sub("", paragraph).split()) for paragraph in paragraphs]
 
 
-def _checked(characters: Units, text: str) -> str:
+# The readers of files whose content is parsed as a whole.
+FILE_FORMATS: dict[str, Callable[[Units, bytes], Iterator[list[str]]]] = {
+    "gutenberg": _books,
+    "html": _html,
+    "markdown": _markdown,
+    "docx": _docx,
+    "pdf": _pdf,
+}
+
+
+def _without_nuls(characters: Units, text: str) -> str:
     """Counts the U+FFFD of undecodable bytes in a text, and replaces NULs, which end HTML."""
-    characters.num_units = len(text)
-    if times := text.count("\ufffd") + text.count("\0"):
+    _count_undecodable(characters, text, text.count("\ufffd") + text.count("\0"))
+    return text.replace("\0", "\ufffd")
+
+
+def _count_undecodable(characters: Units, text: str, times: int) -> None:
+    characters.num_units += len(text)
+    if times:
         characters.add_odd("undecodable_bytes", times=times)
         characters.add_bad(1, "not text in the declared encoding or UTF-8", times)
-    return text.replace("\0", "\ufffd")
 
 
 def _paragraphs(text: str, skipped_path: str = "") -> list[str]:
@@ -543,4 +508,4 @@ def _paragraphs(text: str, skipped_path: str = "") -> list[str]:
     for event, element in etree.iterwalk(root, events=("start", "end")):
         texts.append(_BREAK if element.tag in _BREAKS else "")
         texts.append((element.text if event == "start" else element.tail) or "")
-    return "".join(texts).split(_BREAK)
+    return [" ".join(paragraph.split()) for paragraph in "".join(texts).split(_BREAK)]

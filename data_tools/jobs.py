@@ -15,11 +15,10 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from absl import logging
 from tqdm import tqdm
@@ -29,9 +28,9 @@ from keras_bert.files import package_versions
 
 # --- progress ---
 
+_SECONDS_TO_REPORT = 2.0
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_POLLS = 1.0
-_SECONDS_TO_BAR = 2.0
 
 
 class Progress:
@@ -51,76 +50,60 @@ class Progress:
     def __init__(
         self, label: str, total: int | None, unit: str, measure: Callable[[], int] | None = None
     ):
-        self._label, self._total, self._unit, self._measure = label, total, unit, measure
-        self._done, self._note, self._line = 0, "", ""
-        self._started = self._printed = time.monotonic()
-        self._bar = None
-        if sys.stderr.isatty():
-            self._bar = tqdm(
-                desc=label,
-                total=total,
-                unit=f" {unit}",
-                unit_scale=True,
-                file=sys.stderr,
-                delay=_SECONDS_TO_BAR,
-            )
-
-    def __enter__(self) -> "Progress":
+        plain = {
+            "file": _Lines(),
+            "mininterval": _SECONDS_BETWEEN_LINES,
+            "bar_format": "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_fmt}{postfix}",
+        }
+        self._bar = tqdm(
+            desc=label,
+            total=total,
+            unit=f" {unit}",
+            unit_scale=True,
+            delay=_SECONDS_TO_REPORT,
+            **{} if sys.stderr.isatty() else plain,
+        )
+        self._measure = measure
         self._finished = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Progress":
         if self._measure:
             self._watcher.start()
         return self
 
-    def __exit__(self, error_type: type | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._measure:
             self._finished.set()
             self._watcher.join()
-        if self._bar is not None:
-            self._bar.close()
-        elif error_type is None and time.monotonic() - self._started >= _SECONDS_TO_BAR:
-            self._print()
+        self._bar.close()
 
     def add(self, amount: int, note: str = "") -> None:
         """Adds completed work to the count; `note` is shown after the rate until it is replaced."""
-        self._done += amount
-        self._note = note or self._note
-        if self._bar is not None:
-            if note:
-                self._bar.set_postfix_str(note, refresh=False)
-            self._bar.update(amount)
-        elif time.monotonic() - self._printed >= _SECONDS_BETWEEN_LINES:
-            self._print()
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(amount)
 
     def _watch(self) -> None:
-        while True:
+        is_finished = False
+        while not is_finished:
             is_finished = self._finished.wait(_SECONDS_BETWEEN_POLLS)
-            self.add(self._measure() - self._done)
-            if is_finished:
-                return
-
-    def _print(self) -> None:
-        now = time.monotonic()
-        self._printed = now
-        done, total = _short(self._done), "" if self._total is None else f"/{_short(self._total)}"
-        rate = _short(self._done / max(now - self._started, 1e-9))
-        note = f", {self._note}" if self._note else ""
-        line = f"{self._label}: {done}{total} {self._unit}"
-        if line != self._line:  # avoids printing the same line twice
-            print(f"{line}, {rate} {self._unit}/s{note}", file=sys.stderr, flush=True)
-        self._line = line
+            self.add(self._measure() - self._bar.n)
 
 
-def _short(number: float) -> str:
-    return tqdm.format_sizeof(number) if number >= 1000 else f"{number:.3g}"
+class _Lines:
+    """Writes each state of a progress bar as a line on stderr."""
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            print(text.strip(), file=sys.stderr, flush=True)
+
+    def flush(self) -> None:
+        """Does nothing, because each line is flushed."""
 
 
 # --- jobs ---
 
-if TYPE_CHECKING:
-    from distributed import Client
-
-Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 
@@ -134,18 +117,18 @@ def versions_of(packages: Iterable[str]) -> dict[str, str]:
     return {"python": platform.python_version()} | package_versions(packages)
 
 
-def version_differences(old: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
-    """Returns {name: "was VERSION, now VERSION"} of the packages whose versions differ."""
-    return {
-        name: f"was {old.get(name, 'unknown')}, now {new.get(name, 'unknown')}"
+def version_differences(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Returns "NAME was VERSION, now VERSION; ..." of the packages whose versions differ."""
+    return "; ".join(
+        f"{name} was {old.get(name, 'unknown')}, now {new.get(name, 'unknown')}"
         for name in sorted(old.keys() | new.keys())
         if old.get(name) != new.get(name)
-    }
+    )
 
 
 def run_jobs(
-    function: Callable[[Job], Result],
-    jobs: Iterable[Job],
+    function: Callable[..., Result],
+    jobs: Iterable[tuple],
     made_with: Mapping[str, str],
     num_workers: int,
     executor: Executor | None = None,
@@ -154,7 +137,7 @@ def run_jobs(
 
     Args:
         function: a module-level function, which is pickled by name.
-        jobs: arguments of the function, which are pickled.
+        jobs: the arguments of each call, which are pickled.
         made_with: the versions of packages that all workers must have (`versions_of`).
         num_workers: number of local processes; 1 runs the jobs in the current process.
         executor: runs the jobs instead of local processes.
@@ -167,14 +150,14 @@ def run_jobs(
     num_workers = min(num_workers, len(jobs))
     checked = functools.partial(_run_job, function, made_with)
     if executor is not None:
-        futures = [executor.submit(checked, job) for job in jobs]
+        futures = [executor.submit(checked, *job) for job in jobs]
         try:
             yield from _results(futures)
         finally:
             for future in futures:
                 future.cancel()
     elif num_workers <= 1:
-        yield from map(function, jobs)
+        yield from (function(*job) for job in jobs)
     else:
         # Not forked, because TensorFlow's threads do not survive a fork.
         context = multiprocessing.get_context("spawn")
@@ -182,22 +165,20 @@ def run_jobs(
             num_workers, mp_context=context, initializer=_start_worker
         ) as pool:
             try:
-                yield from _results([pool.submit(checked, job) for job in jobs])
+                yield from _results([pool.submit(checked, *job) for job in jobs])
             finally:
                 pool.shutdown(cancel_futures=True)
 
 
-def _run_job(function: Callable[[Job], Result], made_with: Mapping[str, str], job: Job) -> Result:
+def _run_job(function: Callable[..., Result], made_with: Mapping[str, str], *job: Any) -> Result:
     """Runs a job in a worker, which must have the package versions of the launching machine."""
     names = tuple(name for name in made_with if name not in ("python", "keras_bert"))
     if differences := version_differences(made_with, _versions_here(names)):
         raise InputError(
             f"worker on {socket.gethostname()}: has other versions than the launching machine, "
-            "which determine the bytes of the dataset: "
-            + "; ".join(f"{name} {change}" for name, change in differences.items())
-            + "; expected the same versions"
+            f"which determine the bytes of the dataset: {differences}; expected the same versions"
         )
-    return function(job)
+    return function(*job)
 
 
 @functools.lru_cache(maxsize=1)
@@ -282,8 +263,7 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
         num_threads = client.nthreads()
         logging.info("%s: number of workers: %d", flag, len(num_threads))
         try:
-            with _warned_without_workers(client):
-                yield client.get_executor(pure=False), sum(num_threads.values())
+            yield client.get_executor(pure=False), sum(num_threads.values())
         except CancelledError:
             raise InputError(
                 f"{flag}: the connection to the scheduler was lost; start the scheduler and the "
@@ -295,23 +275,3 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
             raise InputError(
                 f"Dask failed: {error}; run the same command again to resume"
             ) from None
-
-
-@contextlib.contextmanager
-def _warned_without_workers(client: "Client") -> Iterator[None]:
-    """Logs a warning every ten seconds during the block if the cluster has no workers."""
-    finished = threading.Event()
-
-    def watch() -> None:
-        while not finished.wait(_DASK_TIMEOUT_SECONDS):
-            with contextlib.suppress(Exception):  # A lost connection is reported elsewhere.
-                if not client.nthreads():
-                    logging.warning("Dask: no workers; waiting until some connect")
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        watcher.join(_DASK_TIMEOUT_SECONDS)

@@ -8,12 +8,13 @@ probably has another format than the one that it is read as.
 """
 
 import bz2
+import functools
 import lzma
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 import zstandard
@@ -68,11 +69,11 @@ KINDS = {
 class OddInput:
     """Counts of odd input by kind (`KINDS`), with the first places of each kind.
 
-    `bad_lines` is a `BadUnits` for a part of a file, which `corpus.read_texts` sets.
+    `bad_units` are those of the file, or the part of it, that was read last (`Units.bad_units`).
     """
 
     def __init__(self) -> None:
-        self.bad_lines: Any = None
+        self.bad_units = (0, 0, "")
         self._counts: Counter[str] = Counter()
         self._files: Counter[str] = Counter()
         self._first: dict[str, list[dict[str, Any]]] = {}
@@ -141,32 +142,21 @@ class OddInput:
 # --- bad lines and rows ---
 
 
-class BadUnits(NamedTuple):
-    """The number of bad units among those that were read, and a description of the first one."""
-
-    num_bad: int
-    num_units: int
-    first: str
-
-    def check(self, max_share: float, name: str) -> None:
-        """Raises an `InputError` if more than `max_share` of the units, a plural name, are bad."""
-        if self.num_bad > max_share * self.num_units:
-            share = f"more than --max_bad_line_share={max_share:g} allows"
-            if max_share:
-                share = f"{self.num_bad} of {self.num_units} {name} are bad, {share}"
-            raise InputError(f"{self.first}: {share}")
-
-
 class Units:
-    """The lines, rows or characters of one file.
+    """The lines, rows or characters of one file, or of a part of it.
 
-    `max_bad_line_share` is the maximum fraction of undecodable or malformed ones. The attribute
-    `odd` counts odd input. Readers set `num_units` to the number of units that they have read.
+    The attribute `odd` counts odd input. Readers set `num_units` to the number of units that they
+    have read.
+
+    Args:
+        path: the path of the file.
+        name: the singular name of a unit.
+        max_bad_share: the maximum fraction of undecodable or malformed units.
     """
 
-    def __init__(self, path: str, max_bad_line_share: float, name: str):
+    def __init__(self, path: str, name: str, max_bad_share: float):
         self.path, self.name, self.odd = path, name, OddInput()
-        self._max_bad_line_share = max_bad_line_share
+        self._max_bad_share = max_bad_share
         self.num_units = self._num_bad = self._last_bad = 0
         self._first_bad = ""
 
@@ -174,117 +164,132 @@ class Units:
         """Returns the place of a unit for `OddInput.add`; None is the file as a whole."""
         return {"file": self.path} | ({self.name: unit.number} if unit else {})
 
-    def add_malformed(self, unit: Any, problem: str) -> None:
-        """Counts a malformed unit; raises an `InputError` if `max_bad_line_share` is 0."""
-        self.odd.add("malformed_lines", self.place(unit), problem)
-        self.add_bad(unit.number, problem)
-
     def add_odd(self, kind: str, unit: Any = None, times: int = 1) -> None:
         """Counts odd input of a kind in `KINDS`, by default in the file as a whole."""
         self.odd.add(kind, self.place(unit), times=times)
-
-    def bad_units(self) -> BadUnits:
-        """Returns the number of bad units; must be called after the last unit was read."""
-        return BadUnits(self._num_bad, self.num_units, self._first_bad)
-
-    def check_bad_units(self) -> None:
-        """Raises an `InputError` if more than `max_bad_line_share` of all units were bad.
-
-        Must be called after the last unit was read. The message describes the first bad unit.
-        """
-        self.bad_units().check(self._max_bad_line_share, f"{self.name}s")
 
     def add_bad(self, number: int, problem: str, times: int = 1) -> None:
         """Counts a bad unit, once; or `times` units, from that number on."""
         self._first_bad = self._first_bad or f"{self.path} {self.name} {number}: {problem}"
         self._num_bad += times if number != self._last_bad else 0
         self._last_bad = number
-        if not self._max_bad_line_share:
-            self.check_bad_units()
+        if not self._max_bad_share:
+            self.check_bad_share()
+
+    def bad_units(self) -> tuple[int, int, str]:
+        """Returns the numbers of bad units and of all units, and a description of the first one."""
+        return self._num_bad, self.num_units, self._first_bad
+
+    def check_bad_share(self) -> None:
+        """Raises an `InputError` if too many units were bad; called after the last was read."""
+        check_bad_share([self.bad_units()], self._max_bad_share, self.name)
 
 
-# --- compressed files ---
+def check_bad_share(parts: Iterable[tuple[int, int, str]], max_bad_share: float, name: str) -> None:
+    """Raises an `InputError` if too many units of a file are bad.
+
+    `parts` are the `Units.bad_units` of all parts of the file, and `name` is that of a unit.
+    """
+    num_bad, num_units, descriptions = zip(*parts, strict=True)
+    if sum(num_bad) > max_bad_share * sum(num_units):
+        share = f"more than --max_bad_line_share={max_bad_share:g} allows"
+        if max_bad_share:
+            share = f"{sum(num_bad)} of {sum(num_units)} {name}s are bad, {share}"
+        raise InputError(f"{next(filter(None, descriptions))}: {share}")
+
+
+# --- stored and compressed bytes ---
+
+BLOCK_BYTES = 1 << 18  # Fits in a processor's cache.
+# Bounds memory: a kilobyte of a compressed text expands to at most 32 MiB.
+_STORED_BYTES = 1 << 10
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".gz": lambda: zlib.decompressobj(wbits=31),
+    ".bz2": bz2.BZ2Decompressor,
+    ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+    ".zst": lambda: zstandard.ZstdDecompressor().decompressobj(),
+}
+
+
+class Part(NamedTuple):
+    """A part of a text file between two line ends; the default is the whole file.
+
+    `start` is the offset of the first byte, and `end` the offset after the last one, or None.
+    """
+
+    start: int = 0
+    end: int | None = None
+
+
+WHOLE = Part()
 
 
 def is_archive(path: str) -> bool:
     """Returns whether the ending of a file name is that of a supported archive, such as .gz."""
-    return os.path.splitext(path)[1].lower() in _FORMATS
+    return os.path.splitext(path)[1].lower() in _DECOMPRESSORS
 
 
-def decompressed(path: str, raw: BinaryIO) -> "BinaryIO | Archive":
-    """Returns the stream `raw` of the file at `path`, decompressed if the file is an archive."""
-    return Archive(path, raw) if is_archive(path) else raw
+def read_blocks(path: str, file: BinaryIO, part: Part = WHOLE) -> Iterator[bytes]:
+    """Yields the decompressed content of a file in blocks that end at multiples of BLOCK_BYTES."""
+    position, content = part.start, bytearray()
+    if is_archive(path):
+        blocks = _decompressed(path, _stored_blocks(file, part, _STORED_BYTES))
+    else:
+        blocks = _stored_blocks(file, part, BLOCK_BYTES)
+    for block in blocks:
+        content += block
+        while len(content) >= (size := BLOCK_BYTES - position % BLOCK_BYTES):
+            yield bytes(content[:size])
+            del content[:size]
+            position += size
+    if content:
+        yield bytes(content)
 
 
-class Archive:
-    """Reads consecutive archives until the stream ends.
+def _stored_blocks(file: BinaryIO, part: Part, size: int) -> Iterator[bytes]:
+    position, end = part
+    file.seek(position)
+    while block := file.read(size if end is None else min(size, end - position)):
+        position += len(block)
+        yield block
+
+
+def _decompressed(path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Decompresses consecutive archives.
 
     The stream readers of the libraries are not strict enough: they ignore data after an archive
     (bz2, lzma), ignore NULs after it (gzip), or accept a truncated archive (zstandard).
     """
+    new_archive = _DECOMPRESSORS[os.path.splitext(path)[1].lower()]
+    archive, num_complete, num_bytes = None, 0, 0
 
-    def __init__(self, path: str, raw: BinaryIO):
-        self._path, self._raw = path, raw
-        self._new_archive, self._stored_bytes = _FORMATS[os.path.splitext(path)[1].lower()]
-        self._archive, self._num_complete, self._num_bytes = None, 0, 0
-        self._stored, self._content = b"", memoryview(b"")
+    def broken(problem: str) -> InputError:
+        return InputError(f"{path}: broken archive after {num_bytes} bytes of text: {problem}")
 
-    def read(self, size: int) -> bytes:
-        """Reads at most `size` bytes of decompressed content; returns b"" at the end."""
-        while not self._content:
-            # bz2 and lzma keep unused input, which bounds the size of their output.
-            if not self._stored and getattr(self._archive, "needs_input", True):
-                self._stored = self._raw.read(self._stored_bytes)
-                if not self._stored:
-                    if self._archive is not None:
-                        raise self._broken("truncated before its end marker")
-                    return b""
-            self._decompress(size)
-        content, self._content = self._content[:size], self._content[size:]
-        self._num_bytes += len(content)
-        return bytes(content)
-
-    def _decompress(self, size: int) -> None:
-        is_new = self._archive is None
-        if is_new:
-            self._archive = self._new_archive()
-        bound = (size,) if hasattr(self._archive, "needs_input") else ()
-        try:
-            content = self._archive.decompress(self._stored, *bound)
-        except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-            if is_new and self._num_complete:
-                raise self._broken(
-                    "found data after the end of the archive that is not another archive"
-                ) from None
-            raise self._broken(" ".join(str(error).split())) from None
-        self._content, self._stored = memoryview(content), b""
-        if self._archive.eof:
-            self._stored, self._archive = self._archive.unused_data, None
-            self._num_complete += 1
-
-    def _broken(self, problem: str) -> InputError:
-        return InputError(
-            f"{self._path}: broken archive after {self._num_bytes} bytes of text: {problem}"
-        )
-
-
-# The second value is the number of stored bytes that are decompressed at a time. It bounds memory
-# where the library does not: a byte of gzip expands to at most a thousand bytes of text, and a
-# kilobyte of zstandard to at most 32 MiB.
-_FORMATS: dict[str, tuple[Callable[[], Any], int]] = {
-    ".gz": (lambda: zlib.decompressobj(wbits=31), 1 << 14),
-    ".bz2": (bz2.BZ2Decompressor, 1 << 16),
-    ".xz": (lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), 1 << 16),
-    ".zst": (lambda: zstandard.ZstdDecompressor().decompressobj(), 1 << 10),
-}
+    for stored in blocks:
+        while stored:
+            is_new, archive = archive is None, archive or new_archive()
+            try:
+                content = archive.decompress(stored)
+            except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
+                if is_new and num_complete:
+                    raise broken(
+                        "found data after the end of the archive that is not another archive"
+                    ) from None
+                raise broken(" ".join(str(error).split())) from None
+            num_bytes += len(content)
+            yield content
+            stored = b""
+            if archive.eof:
+                stored, archive = archive.unused_data, None
+                num_complete += 1
+    if archive is not None:
+        raise broken("truncated before its end marker")
 
 
 # --- lines ---
 
-MAX_LINE_BYTES = 1 << 20
-
-# Fits in a processor's cache. Not more than MAX_LINE_BYTES, so an over-long line spans blocks.
-BLOCK_BYTES = 1 << 18
+MAX_LINE_BYTES = 1 << 20  # Not less than BLOCK_BYTES, so that an over-long line spans blocks.
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # The characters that errors="surrogateescape" produces for invalid bytes.
@@ -292,11 +297,11 @@ _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
 def decode(content: bytes, encoding: str = "utf-8") -> tuple[str, int]:
-    """Decodes text that has undecodable bytes; returns it with U+FFFD for each, and their number.
-
-    The number is at least 1.
-    """
-    text = content.decode(encoding, "surrogateescape")
+    """Decodes text; returns it with U+FFFD for each undecodable byte, and their number."""
+    try:
+        return content.decode(encoding), 0
+    except UnicodeDecodeError:
+        text = content.decode(encoding, "surrogateescape")
     text, times = _ESCAPED_BYTE.subn("\ufffd", text)
     return text, max(times, 1)
 
@@ -305,7 +310,7 @@ class Line(NamedTuple):
     """A line, or a part of an over-long line.
 
     Attributes:
-        number: line number, from 1.
+        number: line number in the part of the file that is read, from 1.
         offset: offset of the first byte in the (decompressed) file.
         content: the bytes without the line end.
         is_partial: whether this is a part of an over-long line.
@@ -315,23 +320,6 @@ class Line(NamedTuple):
     offset: int
     content: bytes
     is_partial: bool
-
-
-class Part(NamedTuple):
-    """A part of a text file between two line ends; the default is the whole file.
-
-    Attributes:
-        start: offset of the first byte.
-        end: offset after the last byte; None for the end of the file.
-        first_line: number of the first line, from 1.
-    """
-
-    start: int = 0
-    end: int | None = None
-    first_line: int = 1
-
-
-WHOLE = Part()
 
 
 class Lines(Units):
@@ -347,13 +335,13 @@ class Lines(Units):
     def __init__(
         self,
         path: str,
-        max_bad_line_share: float,
+        max_bad_share: float,
         raw: BinaryIO,
         max_line_bytes: int | None = None,
         part: Part = WHOLE,
     ):
-        super().__init__(path, max_bad_line_share, "line")
-        self._file, self.part = decompressed(path, raw), part
+        super().__init__(path, "line", max_bad_share)
+        self._file, self._part = raw, part
         self._max_line_bytes = max_line_bytes or MAX_LINE_BYTES
 
     def blocks(self) -> Iterator[tuple[Line, str]]:
@@ -370,35 +358,43 @@ class Lines(Units):
         for block in self._raw_blocks():
             yield from self._lines_of(block)
 
-    def decode(self, line: Line, encoding: str = "utf-8") -> str:
+    def decode(self, line: Line) -> str:
         """Decodes a line; undecodable bytes are counted and become U+FFFD.
 
-        Raises an `InputError` if the line cannot be decoded and `max_bad_line_share` is 0.
+        Raises an `InputError` if the line cannot be decoded and `max_bad_share` is 0.
         """
         try:
-            return line.content.decode(encoding)
+            return line.content.decode()
         except UnicodeDecodeError as error:
             at = error.start
-        text, times = decode(line.content, encoding)
-        byte = f"0x{line.content[at]:02x}"
-        place = {"file": self.path, "line": line.number, "offset": line.offset + at}
+        text, times = decode(line.content)
+        byte, place = f"0x{line.content[at]:02x}", self.place(line)
+        place["offset"] += at
         self.odd.add("undecodable_bytes", place, byte, times)
-        name = "UTF-8" if encoding == "utf-8" else encoding
-        self.add_bad(
-            line.number,
-            f"not {name} (byte {byte} at offset {at} of the line, {line.offset + at} of the file)",
-        )
+        where = f"offset {at} of the line, {place['offset']} of the file"
+        self.add_bad(place["line"], f"not UTF-8 (byte {byte} at {where})")
         return text
+
+    def add_malformed(self, line: Line, problem: str) -> None:
+        """Counts a malformed line; raises an `InputError` if `max_bad_share` is 0."""
+        place = self.place(line)
+        self.odd.add("malformed_lines", place, problem)
+        self.add_bad(place["line"], f"{problem} (byte offset {place['offset']} of the file)")
 
     def place(self, line: Any = None) -> dict[str, Any]:
         """Returns the place of a line for `OddInput.add`; None is the start of the file."""
-        number, offset = (line.number, line.offset) if line else (1, 0)
-        return {"file": self.path, "line": number, "offset": offset}
+        if line is None:
+            return {"file": self.path, "line": 1, "offset": 0}
+        number = line.number + self._num_lines_before
+        return {"file": self.path, "line": number, "offset": line.offset}
 
-    def add_malformed(self, line: Line, problem: str) -> None:
-        """Counts a malformed line; raises an `InputError` if `max_bad_line_share` is 0."""
-        self.odd.add("malformed_lines", self.place(line), problem)
-        self.add_bad(line.number, f"{problem} (byte offset {line.offset} of the file)")
+    @functools.cached_property
+    def _num_lines_before(self) -> int:
+        if not self._part.start:
+            return 0
+        with open(self.path, "rb") as file:
+            blocks = _stored_blocks(file, Part(0, self._part.start), BLOCK_BYTES)
+            return sum(block.count(b"\n") for block in blocks)
 
     @staticmethod
     def _lines_of(block: Line) -> Iterator[Line]:
@@ -413,10 +409,9 @@ class Lines(Units):
 
         The boundaries depend only on the text, not on how the file was read.
         """
-        first_line = number = self.part.first_line
-        offset = self.part.start
+        number, offset = 1, self._part.start
         tail, tail_is_partial = bytearray(), False
-        for chunk in self._chunks():
+        for chunk in read_blocks(self.path, self._file, self._part):
             if not offset and not tail:
                 self._check_mark(chunk)
                 if chunk.startswith(BYTE_ORDER_MARK):
@@ -446,9 +441,9 @@ class Lines(Units):
                 yield Line(number, offset, content, False)
             number, offset = number + content.count(b"\n"), offset + len(content)
             tail = bytearray(chunk[last_end:])
-            self.num_units = number - first_line
+            self.num_units = number - 1
         if tail:
-            self.num_units = number - first_line + 1
+            self.num_units = number
         if tail and not (tail_is_partial and is_blank(tail)):
             yield Line(number, offset, bytes(tail) + b"\n", tail_is_partial)
 
@@ -458,23 +453,6 @@ class Lines(Units):
                 f"{self.path}: starts with the byte order mark of UTF-16 (0x{start[:2].hex()}); "
                 "expected UTF-8; convert it first, for example with iconv -t utf-8"
             )
-
-    def _chunks(self) -> Iterator[bytes]:
-        """Yields the decompressed file in chunks that end at multiples of BLOCK_BYTES."""
-        position, end = self.part.start, self.part.end
-        if position:
-            self._file.seek(position)
-        while True:
-            size = BLOCK_BYTES - position % BLOCK_BYTES
-            size = size if end is None else min(size, end - position)
-            chunk = b""
-            # A read may return fewer bytes than requested before the end of the file.
-            while len(chunk) < size and (more := self._file.read(size - len(chunk))):
-                chunk += more
-            if not chunk:
-                return
-            position += len(chunk)
-            yield chunk
 
 
 def is_blank(part: bytes | bytearray) -> bool:

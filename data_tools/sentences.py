@@ -9,7 +9,7 @@ tensorflow-text's StateBasedSentenceBreaker was tested and rejected: it splits a
 "e.g." and inside "3.14", and moves a closing quote to the start of the next sentence.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import sentencex
@@ -51,10 +51,10 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     """
     text = text.replace("\n", " ")
     if len(text) <= _MAX_SEGMENT_LENGTH:
-        found = sentencex.segment(language, text)
+        sentences = sentencex.segment(language, text)
     else:
-        found = _split_long(text, language)
-    return [sentence for sentence in map(str.strip, found) if sentence]
+        sentences = _split_long(text, language)
+    return [sentence for sentence in map(str.strip, sentences) if sentence]
 
 
 def _split_long(text: str, language: str) -> list[str]:
@@ -90,20 +90,14 @@ class Document:
     """The document that is being read; its methods yield texts with one sentence per line.
 
     A document that exceeds MAX_DOCUMENT_LENGTH or MAX_DOCUMENT_SENTENCES is yielded in several
-    parts, which bounds memory. Odd input is counted with `units.add_odd`. `tidy(text, index)`
-    returns the cleaned text of the paragraph with this index in the document, before it is split
-    into sentences.
+    parts, which bounds memory. Odd input is counted with `units.add_odd`.
     """
 
-    def __init__(self, units: Units, language: str, tidy: Callable[[str, int], str] | None = None):
-        self._units, self._language, self._tidy = units, language, tidy
-        self.drop()
-
-    def drop(self) -> None:
-        """Discards the current document and starts a new one."""
+    def __init__(self, units: Units, language: str):
+        self._units, self._language = units, language
         self._paragraph: list[str] = []
         self._sentences: list[str] = []
-        self._paragraph_length = self._length = self._num_paragraphs = 0
+        self._paragraph_length = self._length = 0
         self._is_in_parts = False
 
     def add_line(self, text: str, line: Any) -> Iterator[str]:
@@ -130,18 +124,15 @@ class Document:
         if not self._paragraph:
             return
         paragraph = " ".join(self._paragraph)
-        if self._tidy:
-            paragraph = self._tidy(paragraph, self._num_paragraphs)
         self._sentences += split_sentences(paragraph, self._language)
         self._length += len(paragraph)
-        self._num_paragraphs += 1
         self._paragraph, self._paragraph_length = [], 0
 
     def end(self) -> Iterator[str]:
         """Ends the document; yields its remaining sentences, if any."""
         self.end_paragraph()
         yield from self._take_sentences()
-        self.drop()
+        self._is_in_parts = False
 
     def end_or_count_empty(self, opened: Any) -> Iterator[str]:
         """Ends the document; counts an empty one as odd input at the line or row where it began."""

@@ -92,16 +92,9 @@ class Settings(Reading):
         return TokenizerSettings.of(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns {name: value} of all settings.
-
-        The default of a tokenizer setting other than do_lower_case is omitted, as in the manifests
-        of earlier versions.
-        """
+        """Returns {name: value} of all settings; the values can be written as JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= self.tokenizer().to_dict()
-        omitted = {*TokenizerSettings().to_dict(), USER_TOKENS} - {"do_lower_case"}
-        omitted -= self.tokenizer().non_default().keys()
-        return {name: value for name, value in values.items() if name not in omitted}
+        return values | {USER_TOKENS: [token.to_dict() for token in self.user_tokens]}
 
 
 # --- flags ---

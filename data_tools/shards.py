@@ -14,7 +14,6 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,35 +47,19 @@ _ROWS_PER_BATCH = 1024
 _one_shard = threading.Lock()
 
 
-@dataclass(frozen=True)
-class ShardJob:
-    """The index, the input and the output folder of one shard.
+def make_shard(
+    index: int, documents: list[str], directory: str, vocab_file: str, settings: Settings
+) -> dict[str, Any]:
+    """Creates a shard in a folder, writes its note and returns the note.
 
     `documents` are the paths of the temporary files of `spill` that have documents of the shard.
-    """
-
-    index: int
-    documents: list[str]
-    directory: str
-    vocab_file: str
-    settings: Settings
-
-
-def make_shard(job: ShardJob) -> dict[str, Any]:
-    """Creates a shard from the temporary files of `spill`, writes its note and returns the note.
-
     The note is a JSON file next to the shard, with the content that `write_shard_of` returns.
     """
-    num_shards = job.settings.num_shards
-    path = os.path.join(job.directory, tfrecords.shard_name(job.index, num_shards))
+    num_shards = settings.num_shards
+    path = os.path.join(directory, tfrecords.shard_name(index, num_shards))
     with _one_shard:
-        note = write_shard_of(
-            spill.read_spilled(job.documents, job.index, num_shards),
-            job.index,
-            job.vocab_file,
-            job.settings,
-            path,
-        )
+        texts = spill.read_spilled(documents, index, num_shards)
+        note = write_shard_of(texts, index, vocab_file, settings, path)
     files.write_json(path + ".json", note)
     return note
 
@@ -152,11 +135,11 @@ def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> Docume
         lengths.append(tokens.row_lengths().numpy())
     sentence_lengths = np.concatenate([np.zeros(0, np.int64), *lengths])
     document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
-    kept = sentence_lengths > 0
-    document_lengths = np.bincount(document_of[kept], minlength=len(documents))
+    has_tokens = sentence_lengths > 0
+    document_lengths = np.bincount(document_of[has_tokens], minlength=len(documents))
     return Documents(
         ids=np.concatenate([np.zeros(0, np.int32), *ids]),
-        sentence_starts=_starts(sentence_lengths[kept]),
+        sentence_starts=_starts(sentence_lengths[has_tokens]),
         document_starts=_starts(document_lengths[document_lengths > 0]),
     )
 

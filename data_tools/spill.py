@@ -16,14 +16,11 @@ import struct
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
-from data_tools import lines
-from data_tools.corpus import Reading, format_of, is_divisible, read_texts
-from data_tools.formats import starts_document
-from data_tools.jobs import Progress
-from data_tools.lines import WHOLE, BadUnits, OddInput, Part, is_archive
+from data_tools.corpus import Reading, divide, read_texts
+from data_tools.lines import OddInput, Part, check_bad_share, is_archive
+from data_tools.settings import Settings
 from keras_bert.errors import InputError
 
 SPILLED = "documents-"
@@ -36,7 +33,6 @@ _OBJECT_BYTES = 48  # Python's memory overhead per entry
 # (sentences) in that time.
 _TEXT_BYTES_PER_WORKER = 32 << 20
 _MAX_JOBS = 100
-_BLOCK_BYTES = 1 << 20
 _COUNTS = ("documents", "sentences", "text_bytes")
 
 
@@ -61,20 +57,9 @@ def text_bytes_of(path: str, stored_bytes: int) -> int:
     return stored_bytes * (4 if is_archive(path) else 1)  # text compresses to about a quarter
 
 
-# --- jobs ---
+# --- sources ---
 
 Source = tuple[str, Part]  # a path, and the whole file or a part of it
-
-
-@dataclass(frozen=True)
-class SpillJob:
-    """The files, or parts of them, that one process distributes over `num_buckets` files."""
-
-    sources: list[Source]
-    reading: Reading
-    random_seed: int
-    num_buckets: int
-    directory: str
 
 
 def share_out(input_files: Sequence[str], num_workers: int, reading: Reading) -> list[list[Source]]:
@@ -85,14 +70,10 @@ def share_out(input_files: Sequence[str], num_workers: int, reading: Reading) ->
     sizes = {path: text_bytes_of(path, os.path.getsize(path)) for path in input_files}
     total = sum(sizes.values())
     count = min(max(num_workers, 1), total // _TEXT_BYTES_PER_WORKER + 1, _MAX_JOBS)
-    large = [p for p in sizes if sizes[p] * count > total and is_divisible(p, reading)]
-    sources = {(path, WHOLE): size for path, size in sizes.items()}
-    if count > 1 and large:
-        with Progress("dividing", sum(map(sizes.__getitem__, large)), "B") as progress:
-            for path in large:
-                size = sources.pop((path, WHOLE))
-                for part in _divide(path, reading, -(-size * count // total), progress):
-                    sources[path, part] = (part.end or size) - part.start
+    sources = {}
+    for path, size in sizes.items():
+        for part in divide(path, max(-(-size * count // max(total, 1)), 1), reading):
+            sources[path, part] = (part.end or size) - part.start
     groups: list[list[Source]] = [[] for _ in range(min(count, len(sources)))]
     loads = [0] * len(groups)
     for source in sorted(sources, key=sources.__getitem__, reverse=True):
@@ -102,98 +83,54 @@ def share_out(input_files: Sequence[str], num_workers: int, reading: Reading) ->
     return groups
 
 
-def _divide(path: str, reading: Reading, num_parts: int, progress: Progress) -> list[Part]:
-    """Divides a text file between documents into at most `num_parts` parts of about equal size."""
-    parts, line = [], 1
-    try:
-        with open(path, "rb") as file:
-            starts = _part_starts(file, os.path.getsize(path), num_parts, reading)
-            file.seek(0)
-            for start, end in zip(starts, [*starts[1:], None], strict=True):
-                parts.append(Part(start, end, line) if len(starts) > 1 else WHOLE)
-                while end is not None and (block := file.read(min(_BLOCK_BYTES, end - start))):
-                    line += block.count(b"\n")
-                    start += len(block)
-                    progress.add(len(block))
-            progress.add(os.path.getsize(path) - start)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    return parts
-
-
-def _part_starts(file: BinaryIO, size: int, num_parts: int, reading: Reading) -> list[int]:
-    """Returns the offsets at which the parts of a file start; the first one is 0."""
-    start = iter(
-        lambda: file.readline(lines.MAX_LINE_BYTES).removeprefix(lines.BYTE_ORDER_MARK), b""
-    )
-    first = next(filter(None, map(bytes.strip, start)), b"")
-    is_start = starts_document(format_of(file.name, reading), first)
-    starts = [0]
-    for index in range(1, num_parts):
-        offset, end = (size * i // num_parts for i in (index, index + 1))
-        file.seek(offset)
-        before = b"x", b"x"  # The offset may be inside of a line.
-        while offset < end and (line := file.readline(lines.MAX_LINE_BYTES)):
-            is_rest = not before[1].endswith(b"\n")
-            # The line must be in the same block as the one before, because blank lines are counted
-            # within a block.
-            blocks = {at // lines.BLOCK_BYTES for at in (offset - 1, offset + len(line) - 1)}
-            if not is_rest and len(blocks) == 1 and is_start(*before, line):
-                starts.append(offset)
-                break
-            before = before[1], (b"x" if is_rest else b"") + line
-            offset += len(line)
-    return starts
-
-
 # --- writing ---
 
 
-def spill(job: SpillJob) -> tuple[dict[Source, dict[str, Any]], dict[str, int]]:
-    """Writes the documents of one job to temporary files in a new folder.
+def spill(
+    sources: list[Source], settings: Settings, num_buckets: int, directory: str
+) -> tuple[dict[Source, dict[str, Any]], dict[str, int]]:
+    """Distributes the documents of files, or parts of them, over files in a new folder.
 
     Returns:
         {source: counts}: the numbers of documents and sentences, text_bytes (the size of all
         documents in UTF-8), longest_document (the largest number of sentences in a document), odd
-        (`OddInput.to_dict`), and bad_lines (`BadUnits`, or None for a whole file); and {name: size
-        in bytes} of the temporary files. A name has the form `documents-ID/BUCKET`.
+        (`OddInput.to_dict`), and bad_units (`Units.bad_units`); and {name: size in bytes} of the
+        temporary files. A name has the form `documents-ID/BUCKET`.
 
     Raises:
         InputError: if a file cannot be read or written.
     """
     name = SPILLED + uuid.uuid4().hex
-    folder = os.path.join(job.directory, name)
+    folder = os.path.join(directory, name)
     buffers: dict[int, list[bytes]] = defaultdict(list)
-    max_buffered = min(_SPILL_BUFFER_BYTES, job.num_buckets * _SPILL_BYTES_PER_BUCKET)
+    max_buffered = min(_SPILL_BUFFER_BYTES, num_buckets * _SPILL_BYTES_PER_BUCKET)
     buffered = 0
     counts_of, sizes = {}, {}
     try:
         os.mkdir(folder)
-        for path, part in job.sources:
+        for path, part in sources:
             odd, counts, longest = OddInput(), dict.fromkeys(_COUNTS, 0), 0
-            for document in read_texts(path, job.reading, odd, part):
+            for document in read_texts(path, settings, odd, part):
                 text, num_sentences = document.encode(), document.count("\n") + 1
                 for key, count in zip(_COUNTS, (1, num_sentences, len(text)), strict=True):
                     counts[key] += count
                 longest = max(longest, num_sentences)
-                digest = document_digest(text, job.random_seed)
+                digest = document_digest(text, settings.random_seed)
                 entry = _HEAD.pack(digest, len(text)) + text
-                buffers[bucket_of(digest, job.num_buckets)].append(entry)
+                buffers[bucket_of(digest, num_buckets)].append(entry)
                 buffered += len(entry) + _OBJECT_BYTES
                 if buffered > max_buffered:
                     _flush(buffers, folder)
                     buffered = 0
             counts |= {"longest_document": longest, "odd": odd.to_dict()}
-            counts_of[path, part] = counts | {"bad_lines": odd.bad_lines}
+            counts_of[path, part] = counts | {"bad_units": odd.bad_units}
         _flush(buffers, folder)
         for bucket in os.listdir(folder):
             with open(os.path.join(folder, bucket), "rb") as file:
                 os.fsync(file.fileno())  # The plan must not reach the disk before these files.
                 sizes[f"{name}/{bucket}"] = os.fstat(file.fileno()).st_size
     except OSError as error:  # A read error is an InputError already.
-        raise InputError(
-            f"{job.directory}: cannot be written ({error.strerror or error})"
-        ) from None
+        raise InputError(f"{directory}: cannot be written ({error.strerror or error})") from None
     return counts_of, sizes
 
 
@@ -213,13 +150,9 @@ def counts_of_file(
         InputError: too many lines are bad.
     """
     counts = [counts_of[source] for source in sorted(counts_of) if source[0] == path]
-    if (path, WHOLE) in counts_of:
+    if len(counts) == 1:
         return counts[0]
-    bad = [part["bad_lines"] for part in counts]
-    first = next((part.first for part in bad if part.first), "")
-    BadUnits(sum(b.num_bad for b in bad), sum(b.num_units for b in bad), first).check(
-        max_bad_line_share, "lines"
-    )
+    check_bad_share([part["bad_units"] for part in counts], max_bad_line_share, "line")
     odd = OddInput()
     for part in counts:
         odd.merge(part["odd"])

@@ -31,8 +31,8 @@ _SCHEMA = {
     },
     "vocab": {"file": str, "sha256": str},
     "shards": [{"file": str, "rows": int, "bytes": int, "sha256": str}],
-    "inputs": [dict],
-    "counts": dict,
+    "inputs": [{"odd": dict}],
+    "counts": {"documents": int, "sentences": int, "examples": int, "rows": int},
 }
 
 
@@ -77,7 +77,7 @@ def find_record_files(
             folder = match if os.path.isdir(match) else os.path.dirname(match)
             folder = folders.setdefault(os.path.realpath(folder), folder)
             if folder not in manifests:
-                manifests[folder] = _read_manifest(os.path.join(folder, MANIFEST))
+                manifests[folder] = read_manifest(os.path.join(folder, MANIFEST))
             if of_match := _names_in(match, manifests[folder], include_unlisted):
                 names.setdefault(folder, {}).update(dict.fromkeys(of_match))
                 num_files += len(of_match)
@@ -101,7 +101,12 @@ def _names_in(match: str, manifest: dict[str, Any] | None, include_unlisted: boo
     return list(dict.fromkeys(listed + present))
 
 
-def _read_manifest(path: str) -> dict[str, Any] | None:
+def read_manifest(path: str) -> dict[str, Any] | None:
+    """Reads a manifest; returns None if the file does not exist.
+
+    Raises:
+        InputError: the file is not a manifest of this version.
+    """
     if not os.path.exists(path):
         return None
     manifest = read_json(path)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools.corpus import EVAL, TRAIN, HeldOut, Reading, split_documents
+from data_tools.corpus import EVAL, TRAIN, Reading, split_documents
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.jobs import Progress
 from data_tools.lines import OddInput
@@ -128,8 +128,7 @@ def _run_stages(
 
     # --- text ---
     if not text.exists():
-        held_out = HeldOut(_EVAL_SHARE, _MAX_EVAL_DOCUMENTS)
-        split_documents(input_files, reading, text, held_out)
+        split_documents(input_files, reading, text, _EVAL_SHARE, _MAX_EVAL_DOCUMENTS)
 
     # --- vocabulary ---
     if not vocab_file.exists():

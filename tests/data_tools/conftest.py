@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.settings import Settings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
+
+
+def changes(settings: Settings) -> dict[str, object]:
+    """Returns the settings that are not the default, by name, which are flags of the program."""
+    default = Settings().to_dict()
+    return {name: value for name, value in settings.to_dict().items() if value != default[name]}
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 import json
 import os
-import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -22,6 +20,7 @@ from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.files import sha256
+from tests.data_tools.conftest import changes
 from tests.disk import unsafe_renames
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
@@ -48,7 +47,9 @@ def test_shards_do_not_depend_on_the_order_of_work(files, contents, monkeypatch,
     create_pretraining_data(**files, settings=settings, num_workers=1)
     one = contents(files["output_dir"])
     shutil.rmtree(files["output_dir"])
-    monkeypatch.setattr(build, "run_jobs", lambda function, jobs, *_: map(function, reversed(jobs)))
+    monkeypatch.setattr(
+        build, "run_jobs", lambda function, jobs, **_: (function(*job) for job in reversed(jobs))
+    )
     create_pretraining_data(**files, settings=settings, num_workers=1)
     assert contents(files["output_dir"]) == one
 
@@ -56,9 +57,9 @@ def test_shards_do_not_depend_on_the_order_of_work(files, contents, monkeypatch,
 class RepeatingExecutor(ThreadPoolExecutor):
     """Runs every job twice, as a cluster that has lost the connection to a worker does."""
 
-    def submit(self, function, job):
-        super().submit(function, job)
-        return super().submit(function, job)
+    def submit(self, function, *job):
+        super().submit(function, *job)
+        return super().submit(function, *job)
 
 
 def test_any_executor_writes_the_same_bytes(files, contents, monkeypatch, tmp_path):
@@ -124,8 +125,8 @@ def test_one_and_eight_workers_write_the_same_bytes(files, contents, corpus, tmp
 
 def start(root, files, settings, num_workers, **popen):
     """Starts the program in a new process."""
-    flags = [f"--{name}={value}" for name, value in (files | settings.to_dict()).items()]
-    command = [sys.executable, "-m", "keras_bert", "create-pretraining-data", *flags]
+    command = [sys.executable, "-m", "keras_bert", "create-pretraining-data"]
+    command += [f"--{name}={value}" for name, value in (files | changes(settings)).items()]
     command.append(f"--num_workers={num_workers}")
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root, **popen)
 
@@ -153,9 +154,9 @@ def finish(files, settings, monkeypatch) -> list[int]:
     made = []
     make_shard = shards.make_shard
 
-    def counted(job):
-        made.append(job.index)
-        return make_shard(job)
+    def counted(index, *job):
+        made.append(index)
+        return make_shard(index, *job)
 
     monkeypatch.setattr(shards, "make_shard", counted)
     create_pretraining_data(**files, settings=settings, num_workers=1)
@@ -196,68 +197,6 @@ def test_killed_build_resumes_with_the_missing_shards(
     assert contents(files["output_dir"]) == resumed
 
 
-@pytest.mark.slow
-def test_full_disk_prints_no_traceback_and_finished_shards_are_kept(
-    root, files, contents, monkeypatch
-):
-    """Sets a file size limit below the size of the largest shard, as a quota would."""
-    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
-    complete = contents(files["output_dir"])
-    shutil.rmtree(files["output_dir"])
-    sizes = [shard["bytes"] for shard in manifest["shards"]]
-    largest = sizes.index(max(sizes))
-    limit = max(sizes) - 1
-    assert sorted(sizes)[-2] < limit
-
-    process = start(
-        root,
-        files,
-        SMALL,
-        num_workers=1,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    _, stderr = process.communicate(timeout=120)
-    assert process.returncode == 1
-    error = stderr.strip().rsplit("\n", 1)[-1]
-    assert f"records-{largest:05d}-of-00004.tfrecord: cannot be written" in error
-    assert "Traceback" not in stderr
-    assert len(notes_of(files)) == largest
-
-    assert finish(files, SMALL, monkeypatch) == list(range(largest, 4))
-    assert contents(files["output_dir"]) == complete
-
-
-def test_long_lines_long_documents_and_nul_bytes_are_accepted(files, corpus):
-    rng = random.Random(0)
-    line = " ".join(rng.choice(["ba", "da", "fa"]) for _ in range(1 << 20))  # 3 MiB, bound 1 MiB
-    Path(files["input_file"]).write_text(corpus(3) + "\nba \0 da .\nfa\0ga .\n\n" + line)
-    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
-    assert manifest["inputs"][0]["odd"]["long_lines"]["count"] == 1
-    assert manifest["counts"]["documents"] == 5
-    assert manifest["counts"]["sentences"] == 60 + 2 + 4  # the line in parts of at most 1 MiB
-
-
-def test_kill_while_the_dataset_is_moved_is_repaired_by_the_next_run(files, monkeypatch, contents):
-    write_json = build.files.write_json
-
-    def killed(path, content):
-        if path.endswith("manifest.json"):
-            raise KeyboardInterrupt
-        write_json(path, content)
-
-    monkeypatch.setattr(build.files, "write_json", killed)
-    with pytest.raises(KeyboardInterrupt):
-        create_pretraining_data(**files, settings=SMALL, num_workers=1)
-    monkeypatch.undo()
-    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
-    again = str(files["output_dir"]) + "-again"
-    complete = create_pretraining_data(
-        **files | {"output_dir": again}, settings=SMALL, num_workers=1
-    )
-    assert manifest["shards"] == complete["shards"]
-    assert sorted(contents(files["output_dir"])) == sorted(contents(again))
-
-
 def test_interrupted_build_makes_only_the_missing_shards(files, monkeypatch, contents):
     settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
     create_pretraining_data(**files, settings=settings, num_workers=1)
@@ -266,11 +205,11 @@ def test_interrupted_build_makes_only_the_missing_shards(files, monkeypatch, con
 
     make_shard, made = shards.make_shard, []
 
-    def dies_at_the_third(job):
+    def dies_at_the_third(index, *job):
         if len(made) == 2:
             raise KeyboardInterrupt
-        made.append(job.index)
-        return make_shard(job)
+        made.append(index)
+        return make_shard(index, *job)
 
     monkeypatch.setattr(shards, "make_shard", dies_at_the_third)
     with pytest.raises(KeyboardInterrupt):
@@ -302,39 +241,17 @@ def test_build_started_with_other_versions_is_not_resumed(files, monkeypatch, co
 
 
 def test_file_that_changes_while_it_is_read_is_rejected(files, monkeypatch):
-    spill_job = build.spill.spill
+    spill = build.spill.spill
 
-    def append(job):
+    def append(*job):
         with open(files["input_file"], "a") as file:
             file.write("more\n")
-        return spill_job(job)
+        return spill(*job)
 
     monkeypatch.setattr(build.spill, "spill", append)
     with pytest.raises(InputError, match="the content changed while it was read"):
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
     assert not os.path.exists(files["output_dir"])
-
-
-def test_killed_build_of_parquet_resumes_unless_the_file_changed(
-    files, monkeypatch, contents, corpus, tmp_path
-):
-    def write(texts):
-        parquet.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
-
-    settings = replace(SMALL, input_format="parquet")
-    texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
-    write(texts)
-    files["input_file"] = str(tmp_path / "a.parquet")
-    kill_before(monkeypatch, files, "shard", settings)
-    write(texts[1:])
-    with pytest.raises(InputError, match=r"input file was a\.parquet"):
-        create_pretraining_data(**files, settings=settings, num_workers=1)
-    write(texts)
-    create_pretraining_data(**files, settings=settings, num_workers=1)
-    resumed = contents(files["output_dir"])
-    shutil.rmtree(files["output_dir"])
-    create_pretraining_data(**files, settings=settings, num_workers=1)
-    assert contents(files["output_dir"]) == resumed
 
 
 def test_next_build_into_the_same_folder_uses_the_new_vocabulary(files, contents):
@@ -396,10 +313,10 @@ def kill_before(monkeypatch, files, moment, settings=SMALL):
     """Ends a build, as a kill would, before its second shard or its manifest is written."""
     make_shard, write_json = shards.make_shard, build.files.write_json
 
-    def dies_at_the_second(job):
-        if job.index == 1:
+    def dies_at_the_second(index, *job):
+        if index == 1:
             raise KeyboardInterrupt
-        return make_shard(job)
+        return make_shard(index, *job)
 
     def dies_at_the_manifest(path, content):
         if str(path).endswith("manifest.json"):
@@ -454,21 +371,6 @@ def test_missing_or_truncated_shard_is_rebuilt_even_if_recorded_as_done(
     assert contents(files["output_dir"]) == complete
 
 
-def test_manifest_is_not_written_if_a_shard_was_lost_during_the_move(files, monkeypatch):
-    replace_file = os.replace
-
-    def loses(source, destination):
-        if str(destination) == os.path.join(files["output_dir"], "records-00002-of-00004.tfrecord"):
-            os.remove(source)
-        else:
-            replace_file(source, destination)
-
-    monkeypatch.setattr(os, "replace", loses)
-    with pytest.raises(InputError, match=r"records-00002-.*: found no file; expected \d+ bytes"):
-        create_pretraining_data(**files, settings=SMALL, num_workers=1)
-    assert not os.path.exists(os.path.join(files["output_dir"], "manifest.json"))
-
-
 @pytest.mark.slow
 def test_ctrl_c_prints_no_traceback_and_the_build_resumes(
     root, files, monkeypatch, contents, random_moment
@@ -500,23 +402,6 @@ files = json.loads({files!r})
 settings = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=2)
 create_pretraining_data(**files, settings=settings, num_workers=1)
 """
-
-
-@pytest.mark.parametrize("free", [0, 8192])
-def test_shard_on_a_full_disk_is_an_error_and_leaves_no_file(small_disk, files, corpus, free):
-    documents = [text.encode().split(b"\n") for text in corpus(30).strip().split("\n\n")]
-    path = small_disk.path / "records-00000-of-00004.tfrecord"
-
-    def write():
-        shards.write_shard_of(documents, 0, files["vocab_file"], LARGER, str(path))
-
-    small_disk.fill(free)
-    with pytest.raises(InputError, match=r"of-00004\.tfrecord: cannot be written \(.*[Nn]o space"):
-        write()
-    assert os.listdir(small_disk.path) == []
-    small_disk.release()
-    write()
-    assert path.stat().st_size > 8192
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from data_tools import build_vocab, corpus, create_pretraining_data, lines, sentences
-from data_tools.corpus import HeldOut, Reading, find_input_files, read_texts, split_documents
+from data_tools.corpus import Reading, find_input_files, read_texts, split_documents
 from data_tools.lines import OddInput
 from keras_bert.errors import InputError
 from keras_bert.programs import adapt
@@ -34,23 +34,14 @@ def write(tmp_path):
 
 
 def test_line_is_a_sentence_and_blank_line_ends_a_document(write):
-    path = write("One.\nTwo.\n\n\nThree.\n  \t\n\u3000\nFour.")
-    assert list(read_documents(path)) == [["One.", "Two."], ["Three."], ["Four."]]
-
-
-@pytest.mark.parametrize("name", ["a.txt", "a"])
-def test_crlf_line_ends_are_read_as_lf(write, name):
-    path = write("One.\r\nTwo.\r\n\r\nThree.\r\n", name)
-    assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
+    text = "\ufeffOne.\nTw\0o.\n\n\nThree.\n  \t\n\u3000\nFour."
+    for content in (text, text.replace("\n", "\r\n")):
+        assert [*read_documents(write(content))] == [["One.", "Tw\0o."], ["Three."], ["Four."]]
 
 
 def test_only_line_feeds_end_lines(write):
     path = write("a\u2028b\x0bc\x0cd\u0085e\nf\n")
     assert list(read_documents(path)) == [["a\u2028b\x0bc\x0cd\u0085e", "f"]]
-
-
-def test_byte_order_mark_is_dropped(write):
-    assert list(read_documents(write(b"\xef\xbb\xbfOne.\nTwo.\n"))) == [["One.", "Two."]]
 
 
 PACKERS = {
@@ -62,16 +53,12 @@ PACKERS = {
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
-def test_compressed_files(write, suffix):
-    path = write(PACKERS[suffix](b"One.\nTwo.\n\nThree.\n"), f"a.txt.{suffix}")
-    assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
-
-
-@pytest.mark.parametrize("suffix", PACKERS)
 def test_archives_of_several_parts(write, suffix):
     pack = PACKERS[suffix]
     path = write(pack(b"One.\nTw") + pack(b"o.\n\nThree.\n"), f"a.txt.{suffix.upper()}")
     assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
+    with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after 0 bytes"):
+        list(read_documents(write("One.\nTwo.\n" * 100, f"a.{suffix}")))
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
@@ -80,12 +67,6 @@ def test_truncated_archive_is_rejected(write, suffix):
     path = write(PACKERS[suffix](text)[:-20], f"a.{suffix}")
     with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after \d+ bytes of text"):
         list(read_documents(path))
-
-
-@pytest.mark.parametrize("suffix", PACKERS)
-def test_text_with_an_archive_suffix_is_rejected(write, suffix):
-    with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after 0 bytes"):
-        list(read_documents(write("One.\nTwo.\n" * 100, f"a.{suffix}")))
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
@@ -109,19 +90,17 @@ def test_damaged_archive_error_gives_the_length_of_text_read(write, suffix):
         list(read_documents(path))
 
 
-@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
 def test_large_archive_is_decompressed_in_small_parts(write, suffix):
-    # bz2 needs half a minute to compress repeated words, and no time for one repeated byte.
-    text = b"\n" * 63_000_000 if suffix == "bz2" else b"word .\n" * 9_000_000
+    text = b"word .\n" * 18_000_000
     path = write(PACKERS[suffix](text), f"a.{suffix}")
-    with open(path, "rb") as raw:
-        stream = lines.decompressed(path, raw)
+    with open(path, "rb") as file:
         tracemalloc.start()
-        total = sum(len(content) for content in iter(lambda: stream.read(1 << 18), b""))
+        total = sum(map(len, lines.read_blocks(path, file)))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert total == 63_000_000
-    assert peak < 40e6
+    assert total == 126_000_000
+    assert peak < 80e6
 
 
 def test_folder_and_missing_file_are_rejected(tmp_path):
@@ -173,19 +152,10 @@ def test_utf16_error_names_the_encoding(write):
             list(read_documents(write("\ufeffOne.\nTwo.\n".encode(encoding))))
 
 
-def test_nul_bytes_are_accepted(write):
-    assert list(read_documents(write(b"O\0ne.\n\0\nTwo.\n"))) == [["O\0ne.", "\0", "Two."]]
-
-
-def test_extra_blank_lines_and_files_without_text_are_counted(write):
+def test_files_without_text_are_counted(write):
     odd = OddInput()
-    list(read_documents(write(b"\n\nCaf\xc3\xa9.\r\n\r\n\r\n\t\n\nTwo.\n\n\n"), odd=odd))
-    list(read_documents(write("\n\n", "empty.txt"), odd=odd))
-    found = odd.to_dict()
-    assert found["empty_documents"]["count"] == 3
-    (place,) = found["empty_documents"]["first"]
-    assert (place["line"], place["offset"]) == (5, 12)
-    assert found["empty_files"]["count"] == 1
+    list(read_documents(write("\n\n"), odd=odd))
+    assert odd.to_dict()["empty_files"]["count"] == 1
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -201,6 +171,10 @@ def test_long_lines_are_split_at_white_space_and_counted_once(monkeypatch, end):
     assert parts[-1] == ("Three.", 3, False)
     odd.merge(source.odd)
     assert odd["long_lines"] == 1
+    source = lines.Lines("a.txt", 0, io.BytesIO(("é文😀" * 30).encode()), 20)
+    parts = [source.decode(line) for line in source.lines()]
+    assert "".join(parts) == "é文😀" * 30
+    assert all(15 < len(part.encode()) <= 20 for part in parts[:-1])
 
 
 @pytest.mark.parametrize("blank", [" ", "\u3000"])
@@ -231,24 +205,16 @@ def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
     assert len(list(read_documents(write("w17\n" * 900 + "\n" + "w17\n" * 900)))) == 2
 
 
-def test_line_without_white_space_is_split_between_characters(monkeypatch):
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
-    source = lines.Lines("a.txt", 0, io.BytesIO(("é文😀" * 30).encode()), 20)
-    parts = [source.decode(line) for line in source.lines()]
-    assert "".join(parts) == "é文😀" * 30
-    assert all(15 < len(part.encode()) <= 20 for part in parts[:-1])
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("input_format", ["sentences", "prose", "gutenberg", "wiki", "jsonl"])
+@pytest.mark.parametrize("input_format", ["sentences", "prose", "jsonl"])
 def test_file_without_line_ends_is_streamed(write, input_format):
     path = write(gzip.compress(b"words " * 8_000_000, 1), "a.gz")  # 48 MB
     tracemalloc.start()
     try:
-        if input_format in ("wiki", "jsonl"):
+        if input_format == "jsonl":
             with pytest.raises(InputError, match=r"line 1: .*: 1 of 1 lines are bad"):
                 list(read_documents(path, input_format))
-            # These formats need a whole line in memory, up to a limit.
+            # This format needs a whole line in memory, up to a limit.
             assert tracemalloc.get_traced_memory()[1] < 400e6
             return
         odd = OddInput()
@@ -277,17 +243,10 @@ def test_split_positions_do_not_depend_on_the_read_sizes():
     assert slow == expected
 
 
-def test_prose_paragraphs_are_joined_and_split_into_sentences(write):
-    path = write("It was a dark\nnight. The rain\r\nfell.\n\n  Then it\nstopped.\n")
-    assert list(read_documents(path, "prose")) == [
-        ["It was a dark night.", "The rain fell.", "Then it stopped."]
-    ]
-
-
 def test_prose_documents_end_at_two_blank_lines_and_at_form_feeds(write):
-    path = write("A one.\n\nA two.\n\n\nB one.\n\x0cC one.\nC two.\x0c\nD one.\n")
+    path = write("A\r\none.\n\n  A two. It\nis.\n\n\nB one.\n\x0cC one.\nC two.\x0c\nD one.\n")
     assert list(read_documents(path, "prose")) == [
-        ["A one.", "A two."],
+        ["A one.", "A two.", "It is."],
         ["B one."],
         ["C one.", "C two."],
         ["D one."],
@@ -350,15 +309,11 @@ def test_file_name_may_contain_a_comma_or_a_bracket(write, name):
     assert find_input_files(path) == [path]
 
 
-@pytest.mark.parametrize("patterns", ["nowhere.txt", "nowhere/*.txt", "", ","])
-def test_missing_corpus_is_rejected(patterns):
+@pytest.mark.parametrize("patterns", ["nowhere.txt", "nowhere/*.txt", "", ",", "."])
+def test_missing_corpus_is_rejected(patterns, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="--input_file"):
         find_input_files(patterns)
-
-
-def test_empty_folder_is_rejected(tmp_path):
-    with pytest.raises(InputError, match="no file matches"):
-        find_input_files(str(tmp_path))
 
 
 @pytest.mark.parametrize("patterns", ["folder", "folder/*", "folder/odd"])
@@ -460,7 +415,7 @@ def write_texts(folder, texts):
 
 def split(paths, target, share=0.1, most=100):
     """Splits a corpus; returns the documents for training and the held-out ones."""
-    split_documents(paths, PROSE, target, HeldOut(share, most))
+    split_documents(paths, PROSE, target, share, most)
     return [
         (target / name).read_text().removesuffix("\n\n").split("\n\n")
         for name in ("train.txt", "eval.txt")
@@ -468,16 +423,12 @@ def split(paths, target, share=0.1, most=100):
 
 
 @pytest.mark.parametrize(
-    ("share", "most", "total", "expected"),
-    [(0.05, 500, 1000, 50), (0.05, 20, 1000, 20), (0.05, 500, 2, 1), (0.0, 9, 50, 1), (1, 9, 2, 1)],
+    ("share", "most", "count"), [(0.1, 100, 4), (0.5, 3, 3), (0.0, 9, 1), (1, 99, 39)]
 )
-def test_number_of_held_out_documents_is_bounded(share, most, total, expected):
-    assert HeldOut(share, most).count(total) == expected
-
-
-def test_each_document_is_whole_and_in_one_file(tmp_path):
-    train, evaluated = split(write_texts(tmp_path / "in", documents(40)), tmp_path / "out")
-    assert (len(train), len(evaluated)) == (36, 4)
+def test_each_document_is_whole_and_in_one_file(tmp_path, share, most, count):
+    paths = write_texts(tmp_path / "in", documents(40))
+    train, evaluated = split(paths, tmp_path / "out", share, most)
+    assert (len(train), len(evaluated)) == (40 - count, count)
     assert sorted(train + evaluated) == sorted(text.replace(". ", ".\n") for text in documents(40))
 
 

@@ -41,37 +41,6 @@ def read_examples(folder, settings) -> dict[str, np.ndarray]:
     return {k: v.numpy() for k, v in tf.io.parse_example(messages, spec).items()}
 
 
-def test_every_example_is_well_formed(files, vocab):
-    create_pretraining_data(**files, settings=SMALL)
-    examples = read_examples(files["output_dir"], SMALL)
-    for row in range(len(examples["input_ids"])):
-        example = {name: values[row] for name, values in examples.items()}
-        real = int(example["input_mask"].sum())
-        assert example["input_mask"].tolist() == [1] * real + [0] * (32 - real)
-        assert not example["input_ids"][real:].any()
-        assert not example["segment_ids"][real:].any()
-
-        predicted = int(example["masked_lm_weights"].sum())
-        assert predicted == min(5, max(1, round(real * 0.15)))
-        assert example["masked_lm_weights"].tolist() == [1.0] * predicted + [0.0] * (5 - predicted)
-        positions = example["masked_lm_positions"]
-        assert (np.diff(positions[:predicted]) > 0).all()
-        assert not positions[predicted:].any()
-        assert not example["masked_lm_ids"][predicted:].any()
-
-        original = example["input_ids"].copy()
-        original[positions[:predicted]] = example["masked_lm_ids"][:predicted]
-        assert original[0] == vocab.index("[CLS]")
-        separators = np.flatnonzero(original == vocab.index("[SEP]"))
-        assert len(separators) == 2
-        assert separators[1] == real - 1
-        expected = (np.arange(32) > separators[0]) & (np.arange(32) < real)
-        assert example["segment_ids"].tolist() == expected.astype(int).tolist()
-        assert not set(positions[:predicted]) & {0, *separators}
-        assert separators[0] > 1  # neither half is empty
-        assert separators[1] > separators[0] + 1
-
-
 def test_manifest_describes_the_dataset(files, contents, vocab):
     settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
     manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
@@ -135,7 +104,7 @@ def test_settings_of_the_tokenizer(tmp_path, changes, tokens):
     vocab = [*SPECIAL_TOKENS, "hohe", "höhe", "Hohe", "Höhe", "北", "京", "北京"]
     (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in vocab), encoding="utf-8")
     (tmp_path / "a.txt").write_text("Höhe 北京\nHöhe 北京\n\n" * 9, encoding="utf-8")
-    settings = replace(SMALL, masked_lm_prob=0, num_shards=1, **changes)
+    settings = replace(SMALL, masked_lm_prob=0.0, num_shards=1, **changes)
     names = [str(tmp_path / name) for name in ("a.txt", "out", "vocab.txt")]
     manifest = create_pretraining_data(*names, settings, num_workers=1)
     ids = read_examples(names[1], settings)
@@ -151,46 +120,11 @@ def test_settings_of_the_tokenizer(tmp_path, changes, tokens):
         create_pretraining_data(*names, other, num_workers=1)
 
 
-def test_packed_examples_and_rows_are_counted_separately(files, caplog):
-    caplog.set_level("INFO", logger="absl")
-    settings = replace(SMALL, pack=True, short_seq_prob=0.9, num_shards=2)
-    manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
-    names = [os.path.join(files["output_dir"], shard["file"]) for shard in manifest["shards"]]
-    spec = {"next_sentence_weights": tf.io.FixedLenFeature([5], tf.float32)}
-    messages = [message.numpy() for message in tf.data.TFRecordDataset(names)]
-    examples = int(tf.io.parse_example(messages, spec)["next_sentence_weights"].numpy().sum())
-    counts = manifest["counts"]
-    assert (counts["examples"], counts["rows"]) == (examples, len(messages))
-    assert len(messages) < examples
-    assert sum(shard["examples"] for shard in manifest["shards"]) == examples
-    assert sum(shard["rows"] for shard in manifest["shards"]) == len(messages)
-    summary = f"{examples} examples in {len(messages)} rows from 30 documents, in 2 shards"
-    assert summary in caplog.text
-
-
 @pytest.mark.parametrize(("predictions", "warned"), [(4, True), (5, False)])
 def test_too_few_predictions_for_packing_log_a_warning(files, caplog, predictions, warned):
     settings = replace(SMALL, pack=True, max_predictions_per_seq=predictions)
     create_pretraining_data(**files, settings=settings, num_workers=1)
     assert ("use --max_predictions_per_seq=5 or more" in caplog.text) == warned
-
-
-def test_whole_words_are_masked_together(files, vocab):
-    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, do_whole_word_mask=True)
-    create_pretraining_data(**files, settings=settings)
-    examples = read_examples(files["output_dir"], settings)
-    predicted = examples["masked_lm_weights"] > 0
-    original = examples["input_ids"].copy()
-    chosen = np.zeros_like(original, bool)
-    rows = np.nonzero(predicted)[0]
-    original[rows, examples["masked_lm_positions"][predicted]] = examples["masked_lm_ids"][
-        predicted
-    ]
-    chosen[rows, examples["masked_lm_positions"][predicted]] = True
-    inner = np.array([token.startswith("##") for token in vocab])[original[:, 1:]]
-    inner &= original[:, :-1] >= len(SPECIAL_TOKENS)
-    assert inner.sum() > 100
-    np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
 
 
 def test_shards_do_not_depend_on_the_order_or_files_of_documents(files, tmp_path, corpus):
@@ -249,23 +183,14 @@ def test_documents_of_one_token_are_rejected_for_sentence_order(files):
     check_rejected(files, "every document is a single token", next_sentence="order")
 
 
-@pytest.mark.parametrize("name", ["manifest.json", ".building/plan.json"])
-def test_manifest_with_missing_parts_is_rejected(files, name):
-    path = Path(files["output_dir"], name)
+def test_manifest_with_missing_parts_is_rejected(files):
+    path = Path(files["output_dir"], "manifest.json")
     path.parent.mkdir(parents=True)
     content = {"format": "keras_bert.pretraining", "version": 2}
     for manifest in (content, content | {"settings": {}, "vocab": {}, "inputs": []}):
         path.write_text(json.dumps(manifest))
-        with pytest.raises(InputError, match=rf"{name}: invalid content \(no valid "):
+        with pytest.raises(InputError, match=r"manifest.json: not a manifest of create_pretrain"):
             create_pretraining_data(**files, settings=SMALL)
-
-
-def test_finished_manifest_without_counts_is_rejected(files):
-    create_pretraining_data(**files, settings=SMALL)
-    path = Path(files["output_dir"], "manifest.json")
-    path.write_text(json.dumps(read_json(path) | {"counts": {}}))
-    with pytest.raises(InputError, match=r"invalid content \(no valid documents\)"):
-        create_pretraining_data(**files, settings=SMALL)
 
 
 def test_changed_settings_are_rejected_with_the_difference(files, contents):
@@ -355,11 +280,6 @@ def check_rejected(files, match, **settings):
     assert not os.path.exists(files["output_dir"])
 
 
-def test_missing_corpus_is_rejected(files):
-    match = r"--input_file: no file matches 'nowhere/\*\.txt'"
-    check_rejected(files | {"input_file": "nowhere/*.txt"}, match)
-
-
 @pytest.mark.parametrize("text", ["", "\n\n \n"])
 def test_empty_corpus_is_rejected(files, text):
     Path(files["input_file"]).write_text(text)
@@ -377,28 +297,6 @@ def test_undecodable_bytes_are_counted_and_logged(files, corpus, caplog):
     odd = manifest["inputs"][0]["odd"]["undecodable_bytes"]
     assert (odd["count"], odd["first"][0]["offset"]) == (1, 3)
     assert "corpus.txt: 1 undecodable byte, the first at line 1, byte offset 3" in caplog.text
-    assert "probably of another format: 1 undecodable byte;" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("spoil", "match"),
-    [
-        (lambda tokens: [token for token in tokens if token != "[MASK]"], r"\[MASK\]"),
-        (lambda tokens: [token.lower() for token in tokens], r"\[unk\]|lower case"),
-        (lambda tokens: [], "got an empty file"),
-    ],
-    ids=["without [MASK]", "lower-case specials", "empty"],
-)
-def test_invalid_vocabulary_is_rejected(files, vocab, spoil, match):
-    Path(files["vocab_file"]).write_text("".join(token + "\n" for token in spoil(vocab)))
-    check_rejected(files, match)
-
-
-def test_vocabulary_with_crlf_line_ends_gives_the_same_shards(files, vocab):
-    first = create_pretraining_data(**files, settings=SMALL)
-    shutil.rmtree(files["output_dir"])
-    Path(files["vocab_file"]).write_bytes("\r\n".join(vocab).encode())
-    assert create_pretraining_data(**files, settings=SMALL)["shards"] == first["shards"]
 
 
 def test_folder_with_unknown_records_is_rejected(files):

@@ -15,6 +15,7 @@ import pytest
 
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
+from tests.data_tools.conftest import changes
 
 pytest.importorskip("distributed", reason="not installed: pip install 'keras-bert-pipeline[dask]'")
 
@@ -95,7 +96,7 @@ def start_build(root):
     started = []
 
     def start(files: dict, address: str, settings: Settings = SETTINGS) -> subprocess.Popen:
-        flags = files | settings.to_dict() | {"dask_scheduler": address}
+        flags = files | changes(settings) | {"dask_scheduler": address}
         process = subprocess.Popen(
             [
                 sys.executable,

@@ -13,34 +13,34 @@ from keras_bert.errors import InputError
 
 
 def test_one_worker_runs_in_this_process():
-    assert list(run_jobs(lambda job: (os.getpid(), job), [3, 4], {}, 1)) == [
+    assert list(run_jobs(lambda job: (os.getpid(), job), [(3,), (4,)], {}, 1)) == [
         (os.getpid(), 3),
         (os.getpid(), 4),
     ]
 
 
 def test_every_job_returns_its_result():
-    assert sorted(run_jobs(abs, range(-7, 0), versions_of([]), 2)) == list(range(1, 8))
+    assert sorted(run_jobs(abs, zip(range(-7, 0)), versions_of([]), 2)) == list(range(1, 8))
 
 
 def test_error_of_one_job_is_raised():
     with pytest.raises(ValueError, match="invalid literal"):
-        list(run_jobs(int, ["1", "x", "2"], versions_of([]), 2))
+        list(run_jobs(int, [("1",), ("x",), ("2",)], versions_of([]), 2))
 
 
 def test_death_of_a_worker_raises_an_error():
     with pytest.raises(InputError, match="a worker process died"):
-        list(run_jobs(os._exit, [9, 9], versions_of([]), 2))
+        list(run_jobs(os._exit, [(9,)] * 2, versions_of([]), 2))
 
 
 def test_worker_ended_by_ctrl_c_raises_keyboard_interrupt():
     with pytest.raises(KeyboardInterrupt):
-        list(run_jobs(signal.raise_signal, [signal.SIGINT] * 2, versions_of([]), 2))
+        list(run_jobs(signal.raise_signal, [(signal.SIGINT,)] * 2, versions_of([]), 2))
 
 
 def test_worker_with_other_versions_is_rejected():
     with pytest.raises(InputError, match=r"numpy was 1\.0, now [^;]*; expected the same versions"):
-        list(run_jobs(abs, [1, 2], versions_of(["numpy"]) | {"numpy": "1.0"}, 2))
+        list(run_jobs(abs, [(1,), (2,)], versions_of(["numpy"]) | {"numpy": "1.0"}, 2))
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_workers_end_when_their_parent_is_killed(root):
 import os, time
 from data_tools.jobs import run_jobs, versions_of
 if __name__ == "__main__":
-    for _ in run_jobs(time.sleep, [0, *[30] * 4], versions_of([]), 2):
+    for _ in run_jobs(time.sleep, [(0,), *[(30,)] * 4], versions_of([]), 2):
         children = open(f"/proc/self/task/{os.getpid()}/children").read()
         print(children, flush=True)
 """

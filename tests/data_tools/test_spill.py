@@ -3,14 +3,12 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 import tracemalloc
 
 import pytest
 
 from data_tools import lines, spill
-from data_tools.corpus import Reading
+from data_tools.settings import Settings
 from keras_bert.errors import InputError
 
 BUCKETS = 4
@@ -36,28 +34,20 @@ def read(directory, shard, num_shards):
     return spill.read_spilled([str(directory / name) for name in names], shard, num_shards)
 
 
-def spilled(paths, directory, num_workers=1, reading=Reading()):  # noqa: B008 (frozen)
+def spilled(paths, directory, num_workers=1, **settings):
     """Returns the counts of each file, and the documents of each bucket."""
     directory.mkdir()
-    jobs = [
-        spill.SpillJob(sources, reading, 7, BUCKETS, str(directory))
-        for sources in spill.share_out(paths, num_workers, reading)
-    ]
+    settings = Settings(**settings)
     counts_of, sizes = {}, {}
-    for counts, names in map(spill.spill, jobs):
+    for sources in spill.share_out(paths, num_workers, settings):
+        counts, names = spill.spill(sources, settings, BUCKETS, str(directory))
         counts_of |= counts
         sizes |= names
     assert sizes == spill.spilled_files(str(directory))
-    counts = [spill.counts_of_file(path, counts_of, reading.max_bad_line_share) for path in paths]
+    counts = [spill.counts_of_file(path, counts_of, settings.max_bad_line_share) for path in paths]
     for entry in counts:
-        entry.pop("bad_lines", None)
+        entry.pop("bad_units", None)
     return counts, [read(directory, bucket, BUCKETS) for bucket in range(BUCKETS)]
-
-
-def test_full_buffer_is_written_to_disk_without_loss(corpus, tmp_path, monkeypatch):
-    expected = spilled(corpus, tmp_path / "expected")
-    monkeypatch.setattr(spill, "_SPILL_BUFFER_BYTES", 1000)
-    assert spilled(corpus, tmp_path / "parts") == expected
 
 
 def test_files_are_divided_among_workers_by_size(tmp_path, monkeypatch):
@@ -66,12 +56,12 @@ def test_files_are_divided_among_workers_by_size(tmp_path, monkeypatch):
     for size in (10, 50, 20, 40):
         paths.append(str(tmp_path / str(size)))
         (tmp_path / str(size)).write_bytes(bytes(size))
-    groups = spill.share_out(paths, 2, Reading())
+    groups = spill.share_out(paths, 2, Settings())
     assert [[os.path.basename(path) for path, _ in group] for group in groups] == [
         ["50", "10"],
         ["40", "20"],
     ]
-    assert len(spill.share_out(paths, 9, Reading())) == 4  # no file has two documents
+    assert len(spill.share_out(paths, 9, Settings())) == 4  # no file has two documents
 
 
 def text_of(input_format, numbers):
@@ -102,15 +92,12 @@ def test_a_large_file_is_divided_among_workers(input_format, newline, tmp_path, 
     content = text_of(input_format, range(40)).replace(b"\n", newline)
     path = tmp_path / "corpus"
     path.write_bytes(content)
-    reading = Reading(input_format.split()[0])
+    settings = {"input_format": input_format.split()[0]}
     monkeypatch.setattr(lines, "BLOCK_BYTES", 256)
-    (entry,), documents = spilled([str(path)], tmp_path / "whole", 1, reading)
+    (entry,), documents = spilled([str(path)], tmp_path / "whole", 1, **settings)
     monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
     for num_workers in (2, 3, 8):
-        result = spilled([str(path)], tmp_path / str(num_workers), num_workers, reading)
-        if input_format == "sentences":  # Of several empty documents in a block, one has a place.
-            for each in (entry, result[0][0]):
-                each["odd"].get("empty_documents", {}).pop("first", None)
+        result = spilled([str(path)], tmp_path / str(num_workers), num_workers, **settings)
         assert result == ([entry], documents)
         assert len(list((tmp_path / str(num_workers)).glob("documents-*"))) == num_workers
 
@@ -121,33 +108,13 @@ def test_bad_lines_are_rejected_as_in_the_whole_file(share, tmp_path, monkeypatc
     path.write_text(
         '{"text": "A text."}\n' * 50 + "{\n" * 2 + '{"text": "A text."}\n' * 50 + "{\n" * 6
     )
-    reading = Reading("jsonl", max_bad_line_share=share)
+    settings = {"input_format": "jsonl", "max_bad_line_share": share}
     with pytest.raises(InputError) as whole:
-        spilled([str(path)], tmp_path / "whole", 1, reading)
+        spilled([str(path)], tmp_path / "whole", 1, **settings)
     monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
     with pytest.raises(InputError) as parts:
-        spilled([str(path)], tmp_path / "parts", 2, reading)
+        spilled([str(path)], tmp_path / "parts", 2, **settings)
     assert str(parts.value) == str(whole.value)
-
-
-def test_full_disk_is_reported_without_a_traceback(corpus, root, tmp_path):
-    """Runs in a new process, because it simulates a full disk by a file size limit."""
-    program = f"""
-import resource
-from pathlib import Path
-from tests.data_tools import test_spill
-from keras_bert.errors import InputError
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-try:
-    test_spill.spilled({corpus!r}, Path({str(tmp_path / "out")!r}))
-except InputError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{tmp_path / 'out'}: cannot be written (File too large)\n"
 
 
 @pytest.mark.slow
@@ -156,10 +123,10 @@ def test_memory_is_bounded_by_the_buffer(tmp_path):
     with open(path, "w") as file:  # 30 MB
         for number in range(30_000):
             file.write(f"document {number} .\n" + "a line of some words .\n" * 43 + "\n")
-    job = spill.SpillJob([(str(path), lines.WHOLE)], Reading(), 7, BUCKETS, str(tmp_path))
+    sources = [(str(path), lines.WHOLE)]
     tracemalloc.start()
     try:
-        (entry,) = spill.spill(job)[0].values()
+        (entry,) = spill.spill(sources, Settings(), BUCKETS, str(tmp_path))[0].values()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -178,7 +145,10 @@ def test_documents_reach_their_shard_for_any_number_of_shards(corpus, tmp_path):
         found = []
         for shard in range(num_shards):
             documents = read(tmp_path / "out", shard, num_shards)
-            digests = [spill.document_digest(b"\n".join(document), 7) for document in documents]
+            digests = [
+                spill.document_digest(b"\n".join(document), Settings.random_seed)
+                for document in documents
+            ]
             assert digests == sorted(digests)
             assert {spill.bucket_of(digest, num_shards) for digest in digests} <= {shard}
             found += documents
