@@ -282,7 +282,9 @@ def read_splits(
         dev: the source of the development examples.
         test: the source of the examples to predict; those of `dev` without one.
         expected: what the user should give without training examples, for the error message.
-        do_train: whether to read the training examples; likewise the other flags.
+        do_train: whether to read the training examples.
+        do_eval: whether to read the development examples.
+        do_predict: whether to read the examples to predict.
 
     Raises:
         InputError: the training examples are missing, or there is nothing to do.

@@ -1,6 +1,6 @@
 """Describes the GLUE tasks (Wang et al. 2019, https://gluebenchmark.com), and reads their data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,10 +197,10 @@ def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
     return None
 
 
-def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: bool) -> Splits:
+def read_glue(task: GlueTask, folder: Path, **do: bool) -> Splits:
     """Reads a GLUE task from the folder that contains its files.
 
-    `train`, `dev` and `test` select the splits to read.
+    `do` has do_train, do_eval and do_predict. Missing test files are not read.
 
     Raises:
         InputError: a file does not exist, or a row has an invalid format.
@@ -218,39 +218,51 @@ def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: boo
             empty_texts=task.damaged_rows,
         )
 
+    has_test = any(task.path(folder, name).is_file() for name in task.test_files.values())
+    return _splits(read, task.train, task.dev, task.test_files if has_test else {}, **do)
+
+
+def _splits(
+    read: Callable[[str, bool], Texts],
+    train: str,
+    dev: Mapping[str, str],
+    test: Mapping[str, str],
+    *,
+    do_train: bool,
+    do_eval: bool,
+    do_predict: bool,
+) -> Splits:
+    """Reads the training examples and {name: examples} of the other splits.
+
+    `read` takes the name of a file or split, and whether it has labels.
+    """
     return Splits(
-        read(task.train, True) if train else None,
-        {suffix: read(name, True) for suffix, name in task.dev.items()} if dev else {},
-        {name: read(file, False) for name, file in task.test_files.items()} if test else {},
+        read(train, True) if do_train else None,
+        {suffix: read(name, True) for suffix, name in dev.items()} if do_eval else {},
+        {name: read(file, False) for name, file in test.items()} if do_predict else {},
     )
 
 
 # --- TensorFlow Datasets ---
 
-_SPLITS = {"dev": "validation", "test": "test"}
 
-
-def read_tfds(task: GlueTask, data_dir: str, *, train: bool, dev: bool, test: bool) -> Splits:
+def read_tfds(task: GlueTask, data_dir: str, **do: bool) -> Splits:
     """Reads a GLUE task that TensorFlow Datasets has prepared.
 
-    `train`, `dev` and `test` select the splits to read. An empty `data_dir` means TFDS_DATA_DIR or
+    `do` has do_train, do_eval and do_predict. An empty `data_dir` means TFDS_DATA_DIR or
     ~/tensorflow_datasets. Raises the errors of `open_prepared`.
     """
     builder = open_prepared(f"glue/{task.tfds}", data_dir)
-
-    def read(split: str, labelled: bool) -> Texts:
-        return _read(task, builder, split, labelled)
-
-    return Splits(
-        read("train", True) if train else None,
-        {suffix: read(_SPLITS["dev"] + suffix, True) for suffix in task.dev} if dev else {},
+    return _splits(
+        lambda split, labelled: _read(task, builder, split, labelled),
+        "train",
+        {suffix: f"validation{suffix}" for suffix in task.dev},
+        # MNLI's two test splits are named after its two development splits.
         {
-            # MNLI's two test splits are named after its two development splits.
-            name: read(_SPLITS["test"] + suffix, False)
+            name: f"test{suffix}"
             for name, suffix in zip(task.test_files, task.dev or [""], strict=True)
-        }
-        if test
-        else {},
+        },
+        **do,
     )
 
 

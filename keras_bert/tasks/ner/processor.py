@@ -24,7 +24,7 @@ B texts or sentences, W words of one text, N words of all texts, P tokens of a w
 texts or windows, n windows, S tokens of one window, C labels, E entities of one text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -38,11 +38,18 @@ from keras_bert.tasks.ner.decoding import Spans, decode_entities, decode_tags
 from keras_bert.tasks.ner.tag_schemes import label_tags
 from keras_bert.tasks.prepared import Prepared, Processor, decoded, prepare
 from keras_bert.text.normalization import normalize_character
-from keras_bert.text.offsets import byte_to_char_offsets, decode_texts, row_ids, valid_utf8
+from keras_bert.text.offsets import (
+    byte_to_char_offsets,
+    decode_texts,
+    encode_texts,
+    row_ids,
+    valid_utf8,
+)
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.windows import WordWindows, word_windows
 
+_TEXTS_PER_CHUNK = 1024
 MIN_SEQ_LENGTH = 3  # [CLS], one token and [SEP].
 
 # --- texts to words ---
@@ -133,6 +140,15 @@ def word_offsets(spans: Spans, row_splits: tf.Tensor) -> list[list[tuple[int, in
     """
     offsets = list(zip(spans.starts.numpy().tolist(), spans.ends.numpy().tolist(), strict=True))
     return [offsets[first:last] for first, last in pairwise(row_splits.numpy().tolist())]
+
+
+def split_words(texts: Sequence[str], tokenizer: BertTokenizer) -> Iterator[list[tuple[int, int]]]:
+    """Yields the (start, end) of the words of each text, in characters."""
+    text_words = TextWords(tokenizer)
+    for first in range(0, len(texts), _TEXTS_PER_CHUNK):
+        chunk = encode_texts(texts[first : first + _TEXTS_PER_CHUNK])
+        words, spans = text_words.split(tf.constant(chunk))
+        yield from word_offsets(spans, words.row_splits)
 
 
 def _is_word(token: str, settings: TokenizerSettings) -> bool:

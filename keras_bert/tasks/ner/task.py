@@ -37,7 +37,6 @@ from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.ner.data import (
     NerSettings,
-    SentenceSplits,
     TaggedSentences,
     are_sentences,
     check_entities,
@@ -60,15 +59,16 @@ from keras_bert.tasks.ner.processor import (
     prepare_texts,
     tagged_examples,
 )
-from keras_bert.tasks.ner.spans import aligned_tags
 from keras_bert.tasks.ner.tag_schemes import (
     check_labels,
     entities,
     entity_types,
+    exact_tags,
     label_names,
     tag_ids,
 )
 from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
@@ -290,7 +290,7 @@ class EntityTagger(Task):
         entities = check_entities(texts, targets, self.labels)
         prepared, words = prepare_texts(self.processor, texts)
         tags = [
-            aligned_tags(*each, where=f"entities[{index}]")
+            exact_tags(*each, where=f"entities[{index}]")
             for index, each in enumerate(zip(texts, entities, words, strict=True))
         ]
         return _Annotated(prepared, tags)
@@ -467,9 +467,7 @@ class TaggerFineTuning(FineTuningTask):
 
     best = "f1"
 
-    def __init__(
-        self, ner: NerSettings, splits: SentenceSplits, start: Checkpoint, run: FineTuningRun
-    ):
+    def __init__(self, ner: NerSettings, splits: Splits, start: Checkpoint, run: FineTuningRun):
         labels, labels_from = _labels_of_run(splits.train, start)
         settings = TaggerSettings(tuple(labels), run.settings.max_seq_length)
         self.labels, self.processor = labels, TaggingProcessor(start.tokenizer(), settings)
@@ -531,7 +529,7 @@ class TaggerFineTuning(FineTuningTask):
         return _Evaluated(split, self.processor, self._prepared(split))
 
 
-def _span_counts(splits: SentenceSplits) -> dict[str, int]:
+def _span_counts(splits: Splits) -> dict[str, int]:
     """Returns the counts of spans that did not fit the words, under their names in results.json."""
     named = {"train": splits.train, "dev": splits.dev}
     if splits.test is not splits.dev:
