@@ -23,7 +23,7 @@ compiler builds one program per length.
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -268,7 +268,7 @@ def training_batches(
     examples: Examples, settings: BatchSettings, first_step: int = 0
 ) -> tf.data.Dataset:
     """Creates the endless dataset of training batches, starting at `first_step`."""
-    index_of = grouped_plan(examples, settings)
+    index_of = training_plan(examples, settings)
     numbers = tf.data.Dataset.range(first_step, tf.int64.max)
     return _batches(numbers, BatchBuilder(examples, settings), index_of)
 
@@ -284,36 +284,20 @@ def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.D
     return _batches(numbers, BatchBuilder(examples, settings), index_of)
 
 
-def grouped_plan(
+def training_plan(
     examples: Examples, settings: BatchSettings
 ) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """Returns a function like that of `training_plan`, which chooses whole groups of examples."""
-    size = examples.group_size
-    if size == 1:
-        return training_plan(examples.lengths, settings)
-    longest = examples.lengths.reshape(-1, size).max(axis=1)
-    plan = training_plan(longest, replace(settings, batch_size=settings.batch_size // size))
-
-    def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
-        groups, seeds = plan(step)
-        members = groups[:, np.newaxis] * size + np.arange(size)
-        index = np.where(groups[:, np.newaxis] >= 0, members, -1).ravel()
-        return index, (seeds[:, np.newaxis] + np.arange(size, dtype=np.int32)).ravel()
-
-    return index_of
-
-
-def training_plan(
-    lengths: np.ndarray, settings: BatchSettings
-) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """Returns a function that chooses the examples of a training step.
+    """Returns a function that chooses the examples of a training step, in whole groups.
 
     The function takes the step, from 0. It returns the indices of the examples, int64 [batch_size]
     with -1 for filler rows, and the seeds of their dropout masks, int32 [batch_size]. Both depend
-    only on (seed, step). `lengths`, int [n], contains the number of tokens of each example.
+    only on (seed, step).
     """
-    batch_size, seed = settings.batch_size, settings.seed
+    size, seed = examples.group_size, settings.seed
+    lengths = examples.lengths.reshape(-1, size).max(axis=1)  # of groups
+    batch_size = settings.batch_size // size
     steps = steps_per_epoch(len(lengths), batch_size)
+    members = np.arange(size, dtype=np.int32)
 
     @functools.lru_cache(maxsize=2)  # Prefetching needs the next epoch's plan as well.
     def plan(epoch: int) -> np.ndarray:
@@ -321,10 +305,11 @@ def training_plan(
 
     def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
         epoch, number = divmod(int(step), steps)
-        seeds = np.random.default_rng([seed, step, 1]).integers(
-            -(2**31), 2**31, batch_size, np.int32
-        )
-        return plan(epoch)[number], seeds
+        groups = plan(epoch)[number][:, np.newaxis]
+        rng = np.random.default_rng([seed, step, 1])
+        seeds = rng.integers(-(2**31), 2**31, batch_size, np.int32)[:, np.newaxis]
+        index = np.where(groups >= 0, groups * size + members, -1)
+        return index.ravel(), (seeds + members).ravel()
 
     return index_of
 

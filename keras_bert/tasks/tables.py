@@ -28,13 +28,13 @@ class Row(NamedTuple):
     """A row of a table.
 
     Attributes:
-        path: the file.
+        path: the file, or the name of another source.
         unit: what `number` counts: "line"; "row", in Parquet and Arrow files; or "item" of a list.
         number: the number of the line, row or item, from 1.
         cells: {column: string or JSON value}, with at least the requested columns that exist.
     """
 
-    path: Path
+    path: Path | str
     unit: str
     number: int
     cells: Mapping[str, Any]

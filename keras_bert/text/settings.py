@@ -87,7 +87,7 @@ def ids_of(
     Raises:
         InputError: a token is not in the vocabulary.
     """
-    ids = {token: index for index, token in enumerate(vocab)}
+    ids = {token: index for index, token in enumerate(vocab)} if tokens else {}
     missing = [token.content for token in tokens if token.content not in ids]
     if missing:
         raise InputError(

@@ -267,18 +267,17 @@ def read_tfds(task: GlueTask, data_dir: str, **do: bool) -> Splits:
 
 
 def _read(task: GlueTask, builder: Any, split: str, labelled: bool) -> Texts:
-    columns = task.tfds_columns or task.text_columns
     rows = read_split(builder, split)
-    rows.sort(key=lambda row: int(row["idx"]))  # TFDS shuffles; submissions need this order.
-    source = f"{builder.data_path}, split {split}"
+    rows.sort(key=lambda row: row.cells["idx"])  # TFDS shuffles; submissions need this order.
     labels = None
     if labelled:
         # TFDS numbers the classes in the order of `GlueTask.labels`.
-        labels = [task.labels[row["label"]] if task.labels else float(row["label"]) for row in rows]
+        labels = [row.cells["label"] for row in rows]
+        labels = [task.labels[label] for label in labels] if task.labels else labels
     return Texts(
-        source=source,
-        columns=tuple([row[column].decode() for row in rows] for column in columns),
-        labels=labels,
-        locations=[f"{source}, line {row['idx']}" for row in rows],
-        indices=[str(int(row["idx"])) for row in rows],
+        str(rows[0].path),
+        tuple([row.cells[name] for row in rows] for name in task.tfds_columns or task.text_columns),
+        labels,
+        locations=[row.where for row in rows],
+        indices=[str(row.cells["idx"]) for row in rows],
     )

@@ -30,7 +30,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +150,10 @@ def _read_file(
         raise InputError(f"{path}: contains no texts; expected texts and their entities")
     cells = rows[0].cells
     if cells.get("tokens") is not None and cells.get("entities") is None:
-        return tagged(str(path), _sentences_of_words(path, rows), ner, tags_needed)
+        tag_column = next((x for x in ("ner_tags", "tags") if cells.get(x) is not None), "")
+        names = _class_names(path, tag_column)
+        sentences = _sentences_of_words(path, rows, tag_column, names)
+        return tagged(str(path), sentences, ner, tags_needed)
     sentences, counts = _sentences_of_texts(path, rows, new_tokenizer(), tags_needed)
     return tagged(str(path), sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
 
@@ -383,27 +385,28 @@ def _sentences_of_texts(
     return sentences, counts
 
 
-def _sentences_of_words(path: Path, rows: Sequence[Row]) -> list[Sentence]:
-    """Converts rows of words and, if the first row has tags, their tags.
+def _sentences_of_words(
+    path: object, rows: Sequence[Row], tag_column: str, names: Sequence[str]
+) -> list[Sentence]:
+    """Converts rows of words and, if there is a column of tags, their tags.
 
-    Rows without words are skipped, and [-DOCSTART-] starts a document.
+    Rows without words are skipped, and [-DOCSTART-] starts a document. `names` are the names of
+    tags that are numbers.
     """
-    tag_key = next((x for x in ("ner_tags", "tags") if rows[0].cells.get(x) is not None), "")
-    schema = {"tokens": [str]} | ({tag_key: [(str, int)]} if tag_key else {})
-    names = _class_names(path, tag_key)
+    schema = {"tokens": [str]} | ({tag_column: [(str, int)]} if tag_column else {})
     sentences: list[Sentence] = []
     document = 0
     for row in rows:
         check_schema(f"{row.where}:", row.cells, schema)
-        words, tags = row.cells["tokens"], row.cells[tag_key] if tag_key else []
+        words, tags = row.cells["tokens"], row.cells[tag_column] if tag_column else []
         if "" in words:
             raise InputError(f"{row.where}: 'tokens' is {words!r:.80}; expected a list of words")
-        if tag_key:
-            check_same_length(**{f"{row.where}: tokens": words, tag_key: tags})
+        if tag_column:
+            check_same_length(**{f"{row.where}: tokens": words, tag_column: tags})
         if words == [DOCUMENT_START]:
             document += bool(sentences)
         elif words:
-            tags = tuple(_tag_name(tag, names, f"{row.where}: {tag_key!r}") for tag in tags)
+            tags = tuple(_tag_name(tag, names, f"{row.where}: {tag_column!r}") for tag in tags)
             sentences.append(Sentence(tuple(words), tags, row.number, document, row.unit))
     if not sentences:
         raise InputError(f"{path}: contains no sentences; expected words and their tags")
@@ -473,23 +476,11 @@ def _dataset_reader(
             f"--task_name={name}: has the columns {', '.join(features)}; expected tokens and "
             f"{' or '.join(_TAG_COLUMNS)}"
         )
-    tags = features[column].feature
+    names = features[column].feature.names
 
     def read(split: str, tags_needed: bool) -> TaggedSentences:
         source = f"{builder.data_path}, split {split}"
-        rows = [row for row in read_split(builder, split) if len(row["tokens"])]
-        # The line number that each sentence would have in a CoNLL column file.
-        lines = accumulate((len(row["tokens"]) + 1 for row in rows), initial=1)
-        sentences = [
-            Sentence(
-                tuple(token.decode() for token in row["tokens"]),
-                tuple(tags.int2str(int(tag)) for tag in row[column]),
-                line,
-            )
-            for row, line in zip(rows, lines, strict=False)
-        ]
-        if not sentences:
-            raise InputError(f"{source}: contains no sentences; expected words and their tags")
+        sentences = _sentences_of_words(source, read_split(builder, split), column, names)
         return tagged(source, sentences, ner)
 
     return read, [

@@ -52,7 +52,6 @@ from keras_bert.tasks.ner.metrics import entity_scores, tagging_objective
 from keras_bert.tasks.ner.processor import (
     TaggerSettings,
     TaggingProcessor,
-    TextWindows,
     WordWindows,
     predicted_tags,
     prepare_sentences,
@@ -369,7 +368,7 @@ class ServedTagger(ServedTask):
             "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._token_tags),
         }
 
-    def _entities(self, outputs: Outputs, inputs: TextWindows) -> dict[str, tf.Tensor]:
+    def _entities(self, outputs: Outputs, inputs: WordWindows) -> dict[str, tf.Tensor]:
         """Finds the entities of texts, as `TaggingProcessor.decode` does, padded to [B, E]."""
         found = self.processor.decode(outputs, inputs)
         return {name: values.to_tensor(PADDING[name]) for name, values in found.items()}

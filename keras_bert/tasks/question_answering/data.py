@@ -31,7 +31,7 @@ from keras_bert.files import check_schema
 from keras_bert.options import MAX_SEQ_LENGTH, check, option
 from keras_bert.tasks.checks import check_list, check_same_length
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
-from keras_bert.tasks.tables import Splits, read_rows, read_splits
+from keras_bert.tasks.tables import Row, Splits, read_rows, read_splits
 
 # --- settings ---
 
@@ -246,7 +246,7 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
     return answered
 
 
-# --- files ---
+# --- files and TensorFlow Datasets ---
 
 _ANSWERS = (
     [{"text": str, "answer_start?": int}],
@@ -269,10 +269,25 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
         InputError: the file cannot be read or has another format, there are no questions, a text
             is empty, or two questions have the same id.
     """
-    questions: list[Question] = []
-    contexts: dict[str, str] = {}
     columns = [name.removesuffix("?") for name in (*_PARAGRAPHS, *_ROW)]
-    for row in read_rows(Path(path), (), columns):
+    return _questions(read_rows(Path(path), (), columns), path)
+
+
+def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
+    """Reads the questions of a SQuAD split from TensorFlow Datasets.
+
+    `version` is "v1.1" or "v2.0", and `split` is "train" or "validation". An empty `data_dir` means
+    TFDS_DATA_DIR or ~/tensorflow_datasets.
+    """
+    builder = open_prepared(f"squad/{version}", data_dir)
+    return _questions(read_split(builder, split), f"{builder.data_path}, split {split}")
+
+
+def _questions(rows: Iterable[Row], path: object) -> list[Question]:
+    """Checks the rows of a file or split, which are questions or have paragraphs of questions."""
+    questions: dict[str, Question] = {}
+    contexts: dict[str, str] = {}
+    for row in rows:
         is_question = row.cells.keys() & {"context", "question"}
         check_schema(f"{row.where}:", row.cells, _ROW if is_question else _PARAGRAPHS)
         paragraphs = [{**row.cells, "qas": [row.cells]}] if is_question else row.cells["paragraphs"]
@@ -280,14 +295,19 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
             context = paragraph["context"]
             context = contexts.setdefault(context, context)
             for entry in paragraph["qas"]:
-                where = f"{path}: the question {str(entry['id'])!r}"
-                for name, text in (("context", context), ("question", entry["question"])):
-                    if not text.strip():
-                        raise InputError(f"{where}: {name!r} is empty; expected text")
-                question = str(entry["id"]), entry["question"], context, _answers(entry, where)
-                questions.append(Question(*question))
-    _check_ids(questions, path)
-    return questions
+                name, text = str(entry["id"]), entry["question"]
+                where = f"{path}: the question {name!r}"
+                if not context.strip() or not text.strip():
+                    raise InputError(f"{where}: has an empty question or context; expected text")
+                if name in questions:
+                    raise InputError(
+                        f"{where}: has the id of another question, {questions[name].text[:60]!r}; "
+                        "expected unique ids"
+                    )
+                questions[name] = Question(name, text, context, _answers(entry, where))
+    if not questions:
+        raise InputError(f"{path}: contains no questions; expected a SQuAD file")
+    return [*questions.values()]
 
 
 def _answers(entry: Mapping[str, Any], where: str) -> tuple[Answer, ...] | None:
@@ -312,20 +332,6 @@ def _answers(entry: Mapping[str, Any], where: str) -> tuple[Answer, ...] | None:
     return answers
 
 
-def _check_ids(questions: Iterable[Question], where: object) -> None:
-    """Checks that there are questions and that their ids are unique."""
-    seen: dict[str, str] = {}
-    for question in questions:
-        if question.id in seen:
-            raise InputError(
-                f"{where}: duplicate question id {question.id!r}, for "
-                f"{seen[question.id][:60]!r} and {question.text[:60]!r}; expected unique ids"
-            )
-        seen[question.id] = question.text
-    if not seen:
-        raise InputError(f"{where}: contains no questions; expected a SQuAD file")
-
-
 def check_answered(questions: Iterable[Question], where: object) -> None:
     """Checks that every question of a file has "answers", which may be empty."""
     for question in questions:
@@ -334,33 +340,6 @@ def check_answered(questions: Iterable[Question], where: object) -> None:
                 f"{where}: the question {question.id!r} has no 'answers'; expected answers in a "
                 "file for training or evaluation"
             )
-
-
-# --- TensorFlow Datasets ---
-
-
-def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
-    """Reads the questions of a SQuAD split.
-
-    `version` is "v1.1" or "v2.0", and `split` is "train" or "validation". An empty `data_dir` means
-    TFDS_DATA_DIR or ~/tensorflow_datasets.
-    """
-    builder = open_prepared(f"squad/{version}", data_dir)
-    contexts: dict[str, str] = {}
-    questions = []
-    for row in read_split(builder, split):
-        context = row["context"].decode()
-        answers = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
-        questions.append(
-            Question(
-                row["id"].decode(),
-                row["question"].decode(),
-                contexts.setdefault(context, context),
-                tuple(Answer(text.decode(), int(start)) for text, start in answers if text.strip()),
-            )
-        )
-    _check_ids(questions, f"{builder.data_path}, split {split}")
-    return questions
 
 
 # --- arguments of the Python API ---

@@ -127,12 +127,15 @@ def test_answer_with_empty_text_is_no_answer(write, is_impossible, start):
     ("entries", "message"),
     [
         ([entry(id=7.5)], r"item 1: paragraphs\[0\]\.qas\[0\]\.id is 7\.5; expected a string or a"),
-        ([entry(question=" \n")], "the question 'a': 'question' is empty; expected text"),
+        ([entry(question=" \n")], "'a': has an empty question or context; expected text"),
         ([entry(answers="Rollo")], r"\.answers is 'Rollo'; expected a list or an object with text"),
         ([entry(answers=[{"text": "Rollo"}])], "'a': an answer has no 'answer_start'; expected a"),
         ([entry(is_impossible=True)], "'a': has is_impossible and the answer 'Rollo'"),
-        ([entry(), entry(question="When?")], "id 'a', for 'Who\\?' and 'When\\?'; expected unique"),
-        ([entry(id=7), entry(id="7")], "duplicate question id '7'"),
+        (
+            [entry(), entry(question="When?")],
+            "'a': has the id of another question, 'Who\\?'; expected",
+        ),
+        ([entry(id=7), entry(id="7")], "'7': has the id of another question"),
         ([], "contains no questions"),
     ],
 )
@@ -142,7 +145,7 @@ def test_invalid_questions_are_rejected(write, entries, message):
 
 
 def test_empty_context_and_other_format_are_rejected(write, tmp_path):
-    with pytest.raises(InputError, match="the question 'a': 'context' is empty"):
+    with pytest.raises(InputError, match="the question 'a': has an empty question or"):
         load_questions(write(entry(), context=""))
     (tmp_path / "other.json").write_text('{"rows": []}')
     with pytest.raises(InputError, match=r"other\.json, line 1: has no 'paragraphs'; expected a l"):
