@@ -375,10 +375,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
     """Returns {package: version, or "not installed"} for keras_bert and `packages`."""
-    found = {"keras_bert": keras_bert.__version__}
+    versions = {"keras_bert": keras_bert.__version__}
     for package in packages:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions

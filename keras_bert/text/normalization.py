@@ -130,16 +130,16 @@ def normalizer_model(settings: TokenizerSettings) -> bytes:
     character, the unit at `p ^ offset(unit)` holds the position and length of the replacement in a
     pool of texts.
     """
-    pool, places = bytearray(), {}
+    pool, offsets = bytearray(), {}
     # Position 0 is the root. Its children, one for each first byte, are at positions 256 to 511.
     units = [256 << 10] + [0] * 511
     blocks: dict[bytes, int] = {}
     values: list[tuple[int, int]] = []
     for key, text in _replacements(settings):
-        if text not in places:
-            places[text] = len(pool)
+        if text not in offsets:
+            offsets[text] = len(pool)
             pool += text
-        value = _IS_VALUE | _REPLACED | places[text] << 6 | len(text)
+        value = _IS_VALUE | _REPLACED | offsets[text] << 6 | len(text)
         if key == b"\0":
             null_value = value & ~_IS_VALUE  # keys of the trie cannot contain byte 0
             continue

@@ -188,14 +188,14 @@ def unused_ids(vocab: Sequence[str]) -> list[int]:
 
 
 def first_difference(
-    wanted: Sequence[str], tokens: Sequence[str], may_extend: bool = False
+    reference: Sequence[str], tokens: Sequence[str], may_extend: bool = False
 ) -> int | None:
     """Returns the first id at which two vocabularies of equal size differ; None if they are equal.
 
-    With `may_extend`, `wanted` may have other tokens in place of the [unusedN] of `tokens`.
+    With `may_extend`, `reference` may have other tokens in place of the [unusedN] of `tokens`.
     """
     free = {*unused_ids(tokens)} if may_extend else set()
-    pairs = enumerate(zip(wanted, tokens, strict=True))
+    pairs = enumerate(zip(reference, tokens, strict=True))
     return next((id_ for id_, (a, b) in pairs if a != b and id_ not in free), None)
 
 
@@ -213,17 +213,17 @@ def check_same_vocab(
     Raises:
         InputError: the vocabularies differ. The message has the first line that differs.
     """
-    (wanted, path), (tokens, other_path) = expected, other
-    if len(wanted) != len(tokens):
-        difference, hint = f"has {len(tokens)} tokens, and that of {path} has {len(wanted)}", ""
-        if may_extend and len(wanted) > len(tokens):
+    (reference, path), (tokens, other_path) = expected, other
+    if len(reference) != len(tokens):
+        difference, hint = f"has {len(tokens)} tokens, and that of {path} has {len(reference)}", ""
+        if may_extend and len(reference) > len(tokens):
             hint = f". To add tokens to the model: convert {other_path} NEW --vocab_file={path}"
     else:
-        index = first_difference(wanted, tokens, may_extend)
+        index = first_difference(reference, tokens, may_extend)
         if index is None:
             return
         difference = f"differs from that of {path}: line {index + 1} is {tokens[index]!r}, not "
-        difference += repr(wanted[index])
+        difference += repr(reference[index])
         hint = ", except for [unusedN] tokens" if may_extend else ""
     raise InputError(
         f"{other_path}: its vocabulary {difference}; expected the same vocabulary for {users}{hint}"

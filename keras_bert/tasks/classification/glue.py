@@ -64,8 +64,8 @@ class GlueTask:
 
         If the folder has a file with the alternative name, the result is the path of that file.
         """
-        other = folder / self.other_names.get(name, name)
-        return other if other.is_file() else folder / name
+        renamed = folder / self.other_names.get(name, name)
+        return renamed if renamed.is_file() else folder / name
 
 
 _PAIR = ("sentence1", "sentence2")

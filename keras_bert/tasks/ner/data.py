@@ -381,7 +381,7 @@ def _sentences_of_texts(
         if descriptions:
             first = "; ".join(descriptions[:3])
             logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(descriptions), first)
-    counts = {name: len(found) for name, found in problems.items()} if has_tags else {}
+    counts = {name: len(texts) for name, texts in problems.items()} if has_tags else {}
     return sentences, counts
 
 
