@@ -80,9 +80,6 @@ class Examples:
             tokens without a label.
         group_size: the number of consecutive examples that form a group, such as the two texts of a
             pair. Training batches consist of whole groups.
-
-    Raises:
-        ValueError: an array has the wrong length, or the last group is incomplete.
     """
 
     input_ids: np.ndarray
@@ -91,21 +88,6 @@ class Examples:
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     token_labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     group_size: int = 1
-
-    def __post_init__(self):
-        if len(self) % self.group_size:
-            raise ValueError(f"{len(self)} examples do not form groups of {self.group_size}")
-        by_token = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
-        for name, values in (by_token | dict(self.token_labels)).items():
-            if len(values) != self.starts[-1]:
-                raise ValueError(
-                    f"{name}: has {len(values)} values; expected {self.starts[-1]}, one per token"
-                )
-        for name, values in self.labels.items():
-            if len(values) != len(self):
-                raise ValueError(
-                    f"{name}: has {len(values)} values; expected {len(self)}, one per example"
-                )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -195,15 +177,9 @@ class BatchSettings:
 
 
 class BatchBuilder:
-    """Builds padded batches of NumPy arrays; raises ValueError if an example is too long."""
+    """Builds padded batches of NumPy arrays."""
 
     def __init__(self, examples: Examples, settings: BatchSettings):
-        longest = int(examples.lengths.max(initial=0))
-        if longest > settings.max_seq_length:
-            raise ValueError(
-                f"an example has {longest} tokens; expected at most "
-                f"max_seq_length={settings.max_seq_length}"
-            )
         self._examples = examples
         self._buckets = bucket_lengths(settings.max_seq_length)
         index, workers = settings.share

@@ -22,7 +22,6 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.glue import (
-    GlueTask,
     find_glue_folder,
     find_task,
     read_glue,
@@ -104,7 +103,7 @@ def _glue(
     if settings.tfds:
         splits = read_tfds(task, settings.data_dir, **do)
     else:
-        splits = read_glue(task, _folder(task, settings.data_dir), **do)
+        splits = read_glue(task, find_glue_folder(task, settings.data_dir), **do)
     check_splits(splits)
     problem = Problem(
         problem_type="single_label" if task.labels else "regression",
@@ -113,24 +112,6 @@ def _glue(
         score_range=task.score_range,
     )
     return problem, splits
-
-
-def _folder(task: GlueTask, data_dir: str) -> Path:
-    if not data_dir:
-        raise InputError(
-            f"--data_dir is missing; expected the folder of {task.name}, the folder of all GLUE "
-            "tasks, or --tfds"
-        )
-    folder = find_glue_folder(task, Path(data_dir))
-    if folder is None:
-        if not Path(data_dir).is_dir():
-            raise InputError(f"--data_dir={data_dir}: no such folder; expected the folder of GLUE")
-        files = [task.train, *task.dev.values(), *task.test_files.values()]
-        raise InputError(
-            f"--data_dir={data_dir}: found no files of {task.name}; expected the folder "
-            f"{task.name}/ or the files {', '.join(file for file in files if file)}"
-        )
-    return folder
 
 
 def _custom(

@@ -184,17 +184,26 @@ def find_task(name: str) -> GlueTask:
 # --- files ---
 
 
-def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
-    """Returns the folder with a task's files, or None if there is none.
+def find_glue_folder(task: GlueTask, data_dir: str) -> Path:
+    """Returns the folder with a task's files: `data_dir`, or one in it with the task's name.
 
-    It is `data_dir`, or the folder in `data_dir` that is named after the task.
+    Raises:
+        InputError: there is no such folder.
     """
+    if not data_dir or not Path(data_dir).is_dir():
+        problem = f"--data_dir={data_dir}: no such folder" if data_dir else "--data_dir is missing"
+        raise InputError(
+            f"{problem}; expected the folder of {task.name} or of all GLUE tasks, or --tfds"
+        )
     files = [name for name in (task.train, *task.dev.values(), *task.test_files.values()) if name]
-    inner = [data_dir / name for name in (task.name, task.name.lower(), *task.folders)]
-    for folder in [data_dir, *inner]:
-        if any(task.path(folder, name).is_file() for name in files):
+    for name in ("", task.name, task.name.lower(), *task.folders):
+        folder = Path(data_dir) / name
+        if any(task.path(folder, file).is_file() for file in files):
             return folder
-    return None
+    raise InputError(
+        f"--data_dir={data_dir}: found no files of {task.name}; expected the folder {task.name}/ "
+        f"or the files {', '.join(files)}"
+    )
 
 
 def read_glue(task: GlueTask, folder: Path, **do: bool) -> Splits:

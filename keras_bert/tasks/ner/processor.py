@@ -31,7 +31,6 @@ from itertools import pairwise
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.ner.decoding import Spans, decode_entities, decode_tags
 from keras_bert.tasks.ner.tag_schemes import label_tags
@@ -49,7 +48,6 @@ from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.windows import WordWindows, word_windows
 
 _TEXTS_PER_CHUNK = 1024
-MIN_SEQ_LENGTH = 3  # [CLS], one token and [SEP].
 
 # --- texts to words ---
 
@@ -196,12 +194,6 @@ class TaggerSettings:
 
     labels: tuple[str, ...]
     max_seq_length: int = 128
-
-    def __post_init__(self):
-        if self.max_seq_length < MIN_SEQ_LENGTH:
-            raise InputError(
-                f"max_seq_length={self.max_seq_length}: expected at least {MIN_SEQ_LENGTH}"
-            )
 
 
 class TaggingProcessor(Processor):

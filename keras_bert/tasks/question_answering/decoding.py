@@ -388,14 +388,9 @@ class Predictions:
         """{question id: text of the best candidate other than "no answer", or "" without any}."""
         starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
         # If the best candidate is "no answer", the best text is the candidate after it.
-        best = (starts >= 0).argmax(axis=1)
-        rows = np.arange(len(starts))
-        return {
-            q.id: _text_at(q.context, start, end)
-            for q, start, end in zip(
-                self.questions, starts[rows, best].tolist(), ends[rows, best].tolist(), strict=True
-            )
-        }
+        best = np.arange(len(starts)), (starts >= 0).argmax(axis=1)
+        texts = texts_at([q.context for q in self.questions], starts[best], ends[best])
+        return {q.id: text for q, text in zip(self.questions, texts, strict=True)}
 
     def answers(self, threshold: float | None) -> dict[str, str]:
         """Returns {question id: answer}, as in predictions.json.
@@ -418,29 +413,23 @@ class Predictions:
         """
         num_spans = (self.outputs["nbest_starts"] >= 0).sum(axis=1)
         counts = num_spans + 1 if with_null else np.maximum(num_spans, 1)
-        names = ("starts", "ends", "probabilities", "start_logits", "end_logits")
-        columns = [self.outputs[f"nbest_{name}"].tolist() for name in names]
-        return {
-            question.id: [
-                {
-                    "text": _text_at(question.context, start, end),
-                    "probability": probability,
-                    "start_logit": start_logit,
-                    "end_logit": end_logit,
-                }
-                for start, end, probability, start_logit, end_logit in zip(
-                    *(values[:count] for values in rows), strict=True
-                )
-            ]
-            for question, count, *rows in zip(
-                self.questions, counts.tolist(), *columns, strict=True
+        starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
+        columns = {"text": texts_at([q.context for q in self.questions], starts, ends)}
+        columns |= {
+            name: self.outputs[f"nbest_{output}"]
+            for name, output in (
+                ("probability", "probabilities"),
+                ("start_logit", "start_logits"),
+                ("end_logit", "end_logits"),
             )
         }
-
-
-def _text_at(context: str, start: int, end: int) -> str:
-    """Returns `context[start:end]`, or "" if `start` is -1, which means no answer."""
-    return context[start:end] if start >= 0 else ""
+        lists: dict[str, list[dict[str, object]]] = {}
+        for row, (question, count) in enumerate(zip(self.questions, counts, strict=True)):
+            candidates = zip(
+                *(values[row, :count].tolist() for values in columns.values()), strict=True
+            )
+            lists[question.id] = [dict(zip(columns, values, strict=True)) for values in candidates]
+        return lists
 
 
 def texts_at(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -451,5 +440,6 @@ def texts_at(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> n
     """
     texts = np.empty(starts.shape, object)
     for index in np.ndindex(starts.shape):
-        texts[index] = _text_at(contexts[index[0]], int(starts[index]), int(ends[index]))
+        start, end = int(starts[index]), int(ends[index])
+        texts[index] = contexts[index[0]][start:end] if start >= 0 else ""
     return texts

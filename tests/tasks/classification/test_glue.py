@@ -40,7 +40,7 @@ ROWS = {
 @pytest.mark.parametrize("name", COLUMNS)
 def test_official_files_are_read_completely_from_the_right_columns(shared_data, name):
     task = find_task(name)
-    folder = find_glue_folder(task, shared_data / "glue")
+    folder = find_glue_folder(task, str(shared_data / "glue"))
     assert folder == shared_data / "glue" / name
     splits = read_glue(task, folder, do_train=True, do_eval=True, do_predict=True)
     dev = splits.dev[""]
@@ -96,10 +96,11 @@ def test_diagnostic_set_is_in_its_own_folder(tmp_path, place):
     (tmp_path / place).parent.mkdir()
     (tmp_path / place).write_text("index\tsentence1\tsentence2\n0\ta\tb\n")
     task = find_task("ax")
-    folder = find_glue_folder(task, tmp_path)
+    folder = find_glue_folder(task, str(tmp_path))
     splits = read_glue(task, folder, do_train=False, do_eval=False, do_predict=True)
     assert list(splits.test) == ["AX"]
-    assert find_glue_folder(find_task("rte"), tmp_path) is None
+    with pytest.raises(InputError, match=r"found no files of RTE; expected the folder RTE/ or the"):
+        find_glue_folder(find_task("rte"), str(tmp_path))
 
 
 def test_incomplete_rows_of_qqp_are_skipped_and_counted(write, tmp_path, caplog):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from keras_bert.tasks import prepared
 from keras_bert.tasks.ner.data import read_conll
 from keras_bert.tasks.ner.processor import (
@@ -275,8 +274,3 @@ def test_long_corpora_have_the_same_windows(monkeypatch, documents):
     assert len(found.chunks) == (3 if documents is None else 1)
     assert np.array_equal(found.examples.input_ids, expected.examples.input_ids)
     assert np.array_equal(found.examples.starts, expected.examples.starts)
-
-
-def test_windows_without_room_for_a_token_are_rejected():
-    with pytest.raises(InputError, match=r"^max_seq_length=2: expected at least 3"):
-        TaggerSettings(("O",), 2)
