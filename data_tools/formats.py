@@ -328,14 +328,14 @@ def table_texts(
             "own; decompress the file"
         )
     document = Document(rows, language)
-    for batch in read_batches(rows.path, file, form, [column]):
-        (values,) = batch.columns
+    for first_row, batch in read_batches(rows.path, file, form, [column]):
+        values = batch[column]
         if not is_string(values.type):
             raise InputError(
                 f"{rows.path}: column {column!r} has the type {values.type}; expected strings; "
                 "--text_field names the column with the text"
             )
-        for number, value in enumerate(values, start=batch.first_row):
+        for number, value in enumerate(values, start=first_row):
             rows.num_units = number
             text = _text_of(rows, Row(number), value)
             yield from document.of_paragraphs(text.split("\n"), Row(number))

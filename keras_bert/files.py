@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import numbers
 import os
 import re
 import shutil
@@ -24,13 +25,8 @@ from keras_bert.errors import InputError, InUse
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _BLOCK = 8 * 2**20  # bytes that are read at once for a checksum
 _STALE_AFTER = 24 * 3600.0  # seconds after which an idle writer on another machine counts as dead
-_KINDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    list: "a list",
-}
+
+# --- JSON ---
 
 
 def read_json(path: str | os.PathLike) -> dict:
@@ -39,20 +35,26 @@ def read_json(path: str | os.PathLike) -> dict:
     Raises:
         InputError: the file is missing, cannot be read, or is not a JSON object.
     """
-    path = Path(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: is not JSON: not UTF-8 at byte {error.start}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is not JSON: {error}") from error
-    except RecursionError:
-        raise InputError(f"{path}: cannot be read as JSON: nested too deeply") from None
+    content = parse_json(text, str(path))
     if not isinstance(content, dict):
         raise InputError(f"{path}: contains a {type(content).__name__}; expected a JSON object")
     return content
+
+
+def parse_json(content: str, where: str) -> Any:
+    """Parses JSON; `where` starts the message of the InputError for text that is not JSON."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise InputError(f"{where}: cannot be read as JSON: nested too deeply") from None
+    except ValueError as error:
+        raise InputError(f"{where}: is not JSON: {error}") from None
 
 
 def value_of(
@@ -68,10 +70,63 @@ def value_of(
     value = content.get(name)
     if value is None:
         return default
-    allowed = (int, float) if kind is float else kind
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{path}: {name} is {value!r}; expected {_KINDS[kind]}")
+    check_schema(f"{path}: {name}", value, kind)
     return value
+
+
+_KINDS = {int: "a whole number", bool: "true or false", str: "a string", list: "a list"}
+
+
+def check_schema(where: str, value: Any, schema: Any) -> None:
+    """Checks a JSON value, or the arguments of the API in the same form.
+
+    Args:
+        where: the start of error messages, such as "entities[0]" or "train.json, line 3:".
+        value: the value, whose lists may be tuples, and whose numbers may be those of NumPy.
+        schema: a type; a tuple of alternatives; a list with the schema of all items; or a dict
+            {name: schema of the value}, in which a "?" after a name means that it may be missing
+            or null.
+
+    Raises:
+        InputError: the value does not match; the message names the first part that does not.
+    """
+    if isinstance(schema, tuple):
+        # The alternative whose outermost type matches is the one that was meant.
+        schema = next((one for one in schema if _matches(value, one)), schema)
+    if isinstance(schema, tuple) or not _matches(value, schema):
+        raise InputError(f"{where} is {value!r:.80}; expected {_described(schema)}")
+    if isinstance(schema, list):
+        for index, item in enumerate(value):
+            check_schema(f"{where}[{index}]", item, schema[0])
+    elif isinstance(schema, dict):
+        separator = " " if where.endswith(":") else "."
+        for name, part in schema.items():
+            key, is_optional = name.removesuffix("?"), name.endswith("?")
+            if key not in value and not is_optional:
+                raise InputError(f"{where} has no {key!r}; expected {_described(part)}")
+            if value.get(key) is not None or not is_optional:
+                check_schema(f"{where}{separator}{key}", value[key], part)
+
+
+def _matches(value: Any, schema: Any) -> bool:
+    """Returns whether the outermost type of a value matches a schema."""
+    if isinstance(schema, list | dict):
+        return isinstance(value, list | tuple if isinstance(schema, list) else Mapping)
+    kind = {int: numbers.Integral, float: numbers.Real}.get(schema, schema)
+    return isinstance(value, kind) and isinstance(value, bool) == (schema is bool)
+
+
+def _described(schema: Any) -> str:
+    if isinstance(schema, tuple):
+        return " or ".join(dict.fromkeys(map(_described, schema)))
+    if isinstance(schema, list):
+        return "a list"
+    if isinstance(schema, dict):
+        return f"an object with {', '.join(name for name in schema if not name.endswith('?'))}"
+    return _KINDS.get(schema, "a number")
+
+
+# --- writing ---
 
 
 def write_json(path: str | os.PathLike, content: Mapping[str, object]) -> None:
@@ -251,16 +306,6 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None
 
 
-def parse_json(content: str, where: str) -> Any:
-    """Parses JSON; `where` starts the message of the InputError for text that is not JSON."""
-    try:
-        return json.loads(content)
-    except RecursionError:
-        raise InputError(f"{where}: is nested too deeply; expected a JSON object") from None
-    except ValueError as error:
-        raise InputError(f"{where}: is not JSON: {error}") from None
-
-
 # --- locks ---
 
 
@@ -330,10 +375,10 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
     """Returns {package: version, or "not installed"} for keras_bert and `packages`."""
-    found = {"keras_bert": keras_bert.__version__}
+    versions = {"keras_bert": keras_bert.__version__}
     for package in packages:
         try:
-            found[package] = metadata.version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions

@@ -382,7 +382,7 @@ def _entry(where: str, value: Any, token_id: int | None) -> Iterator[_Entry]:
     """Yields the entry of an object in a file, unless it is a special token of BERT."""
     if value is None or (isinstance(value, Mapping) and value.get("content") in SPECIAL_TOKENS):
         return
-    token = UserToken.read(where, value)
+    token = UserToken.of(value, f"{where}: the user token")
     for name in _UNSUPPORTED:
         if value.get(name):
             raise InputError(

@@ -18,7 +18,6 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import (
     SPECIAL_TOKENS,
-    check_in_vocab,
     check_not_in_vocab,
     first_difference,
 )
@@ -129,16 +128,12 @@ def follow_extension(
 
 
 def keep_tokens(
-    vocab: Sequence[str], settings: TokenizerSettings, tokens: Collection[str], where: str
+    vocab: Sequence[str], settings: TokenizerSettings, tokens: Collection[str]
 ) -> ChangedVocab:
     """Removes all tokens that are neither in `tokens` nor special nor user tokens.
 
-    The others keep their order. Error messages start with `where`.
-
-    Raises:
-        InputError: a token of `tokens` is not in the vocabulary.
+    The others keep their order.
     """
-    check_in_vocab(tokens, vocab, where)
     tokens = {*tokens, *SPECIAL_TOKENS, *(token.content for token in settings.user_tokens)}
     ids = [index for index, token in enumerate(vocab) if token in tokens]
     return ChangedVocab([vocab[index] for index in ids], [[index] for index in ids], settings)
@@ -160,7 +155,7 @@ def keep_tokens_of(
     used = used_token_ids(BertTokenizer(vocab, **settings.to_dict()), batches)
     if not used:
         raise InputError(f"{where}: contains no words; expected text")
-    return keep_tokens(vocab, settings, [vocab[index] for index in used], where)
+    return keep_tokens(vocab, settings, [vocab[index] for index in used])
 
 
 def change_rows(weights: Mapping[str, np.ndarray], vocab: ChangedVocab) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ compiler builds one program per length.
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -80,9 +80,6 @@ class Examples:
             tokens without a label.
         group_size: the number of consecutive examples that form a group, such as the two texts of a
             pair. Training batches consist of whole groups.
-
-    Raises:
-        ValueError: an array has the wrong length, or the last group is incomplete.
     """
 
     input_ids: np.ndarray
@@ -91,21 +88,6 @@ class Examples:
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     token_labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     group_size: int = 1
-
-    def __post_init__(self):
-        if len(self) % self.group_size:
-            raise ValueError(f"{len(self)} examples do not form groups of {self.group_size}")
-        by_token = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
-        for name, values in (by_token | dict(self.token_labels)).items():
-            if len(values) != self.starts[-1]:
-                raise ValueError(
-                    f"{name}: has {len(values)} values; expected {self.starts[-1]}, one per token"
-                )
-        for name, values in self.labels.items():
-            if len(values) != len(self):
-                raise ValueError(
-                    f"{name}: has {len(values)} values; expected {len(self)}, one per example"
-                )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -195,15 +177,9 @@ class BatchSettings:
 
 
 class BatchBuilder:
-    """Builds padded batches of NumPy arrays; raises ValueError if an example is too long."""
+    """Builds padded batches of NumPy arrays."""
 
     def __init__(self, examples: Examples, settings: BatchSettings):
-        longest = int(examples.lengths.max(initial=0))
-        if longest > settings.max_seq_length:
-            raise ValueError(
-                f"an example has {longest} tokens; expected at most "
-                f"max_seq_length={settings.max_seq_length}"
-            )
         self._examples = examples
         self._buckets = bucket_lengths(settings.max_seq_length)
         index, workers = settings.share
@@ -268,7 +244,7 @@ def training_batches(
     examples: Examples, settings: BatchSettings, first_step: int = 0
 ) -> tf.data.Dataset:
     """Creates the endless dataset of training batches, starting at `first_step`."""
-    index_of = grouped_plan(examples, settings)
+    index_of = training_plan(examples, settings)
     numbers = tf.data.Dataset.range(first_step, tf.int64.max)
     return _batches(numbers, BatchBuilder(examples, settings), index_of)
 
@@ -284,36 +260,20 @@ def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.D
     return _batches(numbers, BatchBuilder(examples, settings), index_of)
 
 
-def grouped_plan(
+def training_plan(
     examples: Examples, settings: BatchSettings
 ) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """Returns a function like that of `training_plan`, which chooses whole groups of examples."""
-    size = examples.group_size
-    if size == 1:
-        return training_plan(examples.lengths, settings)
-    longest = examples.lengths.reshape(-1, size).max(axis=1)
-    plan = training_plan(longest, replace(settings, batch_size=settings.batch_size // size))
-
-    def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
-        groups, seeds = plan(step)
-        members = groups[:, np.newaxis] * size + np.arange(size)
-        index = np.where(groups[:, np.newaxis] >= 0, members, -1).ravel()
-        return index, (seeds[:, np.newaxis] + np.arange(size, dtype=np.int32)).ravel()
-
-    return index_of
-
-
-def training_plan(
-    lengths: np.ndarray, settings: BatchSettings
-) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """Returns a function that chooses the examples of a training step.
+    """Returns a function that chooses the examples of a training step, in whole groups.
 
     The function takes the step, from 0. It returns the indices of the examples, int64 [batch_size]
     with -1 for filler rows, and the seeds of their dropout masks, int32 [batch_size]. Both depend
-    only on (seed, step). `lengths`, int [n], contains the number of tokens of each example.
+    only on (seed, step).
     """
-    batch_size, seed = settings.batch_size, settings.seed
+    size, seed = examples.group_size, settings.seed
+    lengths = examples.lengths.reshape(-1, size).max(axis=1)  # of groups
+    batch_size = settings.batch_size // size
     steps = steps_per_epoch(len(lengths), batch_size)
+    members = np.arange(size, dtype=np.int32)
 
     @functools.lru_cache(maxsize=2)  # Prefetching needs the next epoch's plan as well.
     def plan(epoch: int) -> np.ndarray:
@@ -321,10 +281,11 @@ def training_plan(
 
     def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
         epoch, number = divmod(int(step), steps)
-        seeds = np.random.default_rng([seed, step, 1]).integers(
-            -(2**31), 2**31, batch_size, np.int32
-        )
-        return plan(epoch)[number], seeds
+        groups = plan(epoch)[number][:, np.newaxis]
+        rng = np.random.default_rng([seed, step, 1])
+        seeds = rng.integers(-(2**31), 2**31, batch_size, np.int32)[:, np.newaxis]
+        index = np.where(groups >= 0, groups * size + members, -1)
+        return index.ravel(), (seeds + members).ravel()
 
     return index_of
 

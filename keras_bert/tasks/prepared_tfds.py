@@ -8,7 +8,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_bert.errors import InputError
+from keras_bert.tasks.tables import Row
 
 
 def find_prepared(name: str, data_dir: str = "") -> Path | None:
@@ -43,15 +46,25 @@ def open_prepared(name: str, data_dir: str = "") -> Any:
     return tfds.builder_from_directory(folder)
 
 
-def read_split(builder: Any, split: str) -> list[dict[str, Any]]:
-    """Reads a split as a list of {column: NumPy value}; raises InputError for unknown splits."""
+def read_split(builder: Any, split: str) -> list[Row]:
+    """Reads the rows of a split; raises InputError if there is no such split."""
     import tensorflow_datasets as tfds
 
+    path = f"{builder.data_path}, split {split}"
     if split not in builder.info.splits:
-        raise InputError(
-            f"{builder.data_path}, split {split}: expected one of {', '.join(builder.info.splits)}"
-        )
-    return list(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)))
+        raise InputError(f"{path}: expected one of {', '.join(builder.info.splits)}")
+    dataset = tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
+    return [Row(path, "row", n, _json_value(row)) for n, row in enumerate(dataset, start=1)]
+
+
+def _json_value(value: Any) -> Any:
+    """Converts a NumPy value of TensorFlow Datasets to a JSON value."""
+    if isinstance(value, dict):
+        return {name: _json_value(part) for name, part in value.items()}
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if isinstance(value, list):
+        return [_json_value(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _root(data_dir: str) -> Path:

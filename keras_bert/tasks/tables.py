@@ -1,4 +1,4 @@
-"""Reads the rows and texts of TSV, CSV, JSON, Parquet and Arrow files, with their line numbers.
+"""Reads the rows, texts and splits of TSV, CSV, JSON, Parquet and Arrow files.
 
 TSV files are read like GLUE's: there is no quoting, and every tab separates two cells. CSV files
 are read like those of spreadsheets: cells may be quoted, and quoted cells may contain line breaks.
@@ -7,16 +7,17 @@ without a byte-order mark. Parquet and Arrow files need the package pyarrow.
 """
 
 import csv
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import logging
 
-from keras_bert.columnar_files import FORMS, read_batches, read_schema
+from keras_bert.columnar_files import FORMS, read_batches
 from keras_bert.errors import InputError, shorten
 from keras_bert.files import check_no_nul, parse_json, read_lines
 
@@ -27,16 +28,16 @@ class Row(NamedTuple):
     """A row of a table.
 
     Attributes:
-        path: the file.
+        path: the file, or the name of another source.
         unit: what `number` counts: "line"; "row", in Parquet and Arrow files; or "item" of a list.
         number: the number of the line, row or item, from 1.
-        cells: the strings or JSON values of the requested columns.
+        cells: {column: string or JSON value}, with at least the requested columns that exist.
     """
 
-    path: Path
+    path: Path | str
     unit: str
     number: int
-    cells: list[Any]
+    cells: Mapping[str, Any]
 
     @property
     def where(self) -> str:
@@ -56,10 +57,10 @@ def read_rows(
     """Yields the requested columns of each row of a file.
 
     Args:
-        path: .csv files are read as CSV, .jsonl and .json files as JSON (see `read_objects`),
-            .parquet files as Parquet, .arrow files as Arrow, and all others as TSV.
+        path: .csv files are read as CSV, .jsonl and .json files as JSON, .parquet files as Parquet,
+            .arrow files as Arrow, and all others as TSV.
         columns: the names of the requested columns.
-        optional: the names of further columns; the cells of a column that is missing are None.
+        optional: the names of columns that may be missing; of a JSON file, all are read.
         no_header: the names of all columns, for a TSV file without a header.
         long_rows: whether rows may have more cells than the header; extra cells are ignored.
         short_rows: if given, rows with too few cells are skipped, and their line numbers are
@@ -70,88 +71,78 @@ def read_rows(
     """
     ending = path.suffix.lower()
     if ending in FORMS:
-        yield from _columnar(path, FORMS[ending], columns, optional)
-    elif ending in JSON_ENDINGS:
-        yield from _json_rows(path, columns, optional)
-    else:
-        lines = _csv(path) if ending == ".csv" else _tsv(path)
-        header = list(no_header) or next(lines, (0, []))[1]
-        indices = _indices(path, header, columns, optional)
-        for line, cells in lines:
-            if len(cells) < len(header) and short_rows is not None:
-                short_rows.append(line)
-                continue
-            if len(cells) < len(header) or (len(cells) > len(header) and not long_rows):
-                raise InputError(
-                    f"{path}, line {line}: expected {len(header)} columns, got {len(cells)}: "
-                    f"{_quoted(cells)}"
-                )
-            yield Row(path, "line", line, [None if i is None else cells[i] for i in indices])
-
-
-def read_objects(path: Path) -> Iterator[tuple[str, int, Any]]:
-    """Yields (unit, number, value), as in a `Row`, for each JSON value of a file.
-
-    The file has one value per line, or is a list of values, or an object with this list as `data`.
-    """
-    lines = ((number, line) for number, line in read_lines(path) if line.strip())
-    number, line = next(lines, (0, ""))
-    if line.strip() == "{" or line.lstrip().startswith("["):
-        content = parse_json("\n".join([line, *(line for _, line in lines)]), str(path))
-    elif line:
-        content = parse_json(line, f"{path}, line {number}")
-        if not (isinstance(content, dict) and isinstance(content.get("data"), list)):
-            yield "line", number, content
-            for number, line in lines:
-                yield "line", number, parse_json(line, f"{path}, line {number}")
-            return
-    else:
+        yield from _columnar_rows(path, FORMS[ending], columns, optional)
         return
-    items = content.get("data") if isinstance(content, dict) else content
-    if not isinstance(items, list):
+    if ending in JSON_ENDINGS:
+        yield from _json_rows(path, columns)
+        return
+    lines = _csv(path) if ending == ".csv" else _tsv(path)
+    header = list(no_header) or next(lines, (0, []))[1]
+    missing = [column for column in columns if column not in header]
+    if missing:
         raise InputError(
-            f"{path}: expected one JSON object per line, or a list of objects, also as 'data'"
+            f"{path}, line 1: has no column {', '.join(map(repr, missing))}; its header is "
+            f"{_quoted(header)}"
         )
-    yield from (("item", number, item) for number, item in enumerate(items, start=1))
+    indices = {name: header.index(name) for name in (*columns, *optional) if name in header}
+    for line, cells in lines:
+        if len(cells) < len(header) and short_rows is not None:
+            short_rows.append(line)
+            continue
+        if len(cells) < len(header) or (len(cells) > len(header) and not long_rows):
+            raise InputError(
+                f"{path}, line {line}: expected {len(header)} columns, got {len(cells)}: "
+                f"{_quoted(cells)}"
+            )
+        yield Row(path, "line", line, {name: cells[index] for name, index in indices.items()})
 
 
-def _json_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    for unit, number, values in read_objects(path):
-        where = f"{path}, {unit} {number}"
+def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Reads a file with one object per line, a list of objects, or an object with it as `data`."""
+    lines = ((number, line) for number, line in read_lines(path) if line.strip())
+    first, line = next(lines, (0, ""))
+    is_list = line.strip() == "{" or line.lstrip().startswith("[")
+    if is_list:
+        content = parse_json("\n".join([line, *(line for _, line in lines)]), str(path))
+    else:
+        content = parse_json(line, f"{path}, line {first}") if line else []
+        is_list = not line or (isinstance(content, dict) and isinstance(content.get("data"), list))
+    if is_list:
+        items = content.get("data") if isinstance(content, dict) else content
+        if not isinstance(items, list):
+            raise InputError(
+                f"{path}: expected one JSON object per line, or a list of objects, also as 'data'"
+            )
+        rows = (("item", number, item) for number, item in enumerate(items, start=1))
+    else:
+        rows = (("line", n, parse_json(line, f"{path}, line {n}")) for n, line in lines)
+        rows = itertools.chain([("line", first, content)], rows)
+    for unit, number, values in rows:
+        row = Row(path, unit, number, values)
         if not isinstance(values, dict):
-            raise InputError(f"{where}: expected a JSON object, got {values!r:.80}")
+            raise InputError(f"{row.where}: expected a JSON object, got {values!r:.80}")
         missing = [column for column in columns if column not in values]
         if missing:
             raise InputError(
-                f"{where}: has no {', '.join(map(repr, missing))}; it has {_quoted(list(values))}"
+                f"{row.where}: has no {', '.join(map(repr, missing))}; it has "
+                f"{_quoted(list(values))}"
             )
-        yield Row(path, unit, number, [values.get(column) for column in (*columns, *optional)])
+        yield row
 
 
-def _columnar(
+def _columnar_rows(
     path: Path, form: str, columns: Sequence[str], optional: Sequence[str]
 ) -> Iterator[Row]:
-    names = [*columns, *optional]
-    if optional:
-        present, _ = read_schema(path, form)
-        columns = [*columns, *(name for name in optional if name in present)]
-        if not columns:
-            raise InputError(
-                f"{path}: has the columns {', '.join(present):.200}; expected some of "
-                f"{', '.join(optional)}"
-            )
     try:
         with open(path, "rb") as file:
-            for batch in read_batches(path, file, form, columns):
-                arrays = dict(zip(columns, batch.columns, strict=True))
-                for index in range(len(batch.columns[0])):
-                    number = batch.first_row + index
-                    cells = [
-                        _cell(arrays[name][index], f"{path}, row {number}", name)
-                        if name in arrays
-                        else None
-                        for name in names
-                    ]
+            for first_row, batch in read_batches(path, file, form, columns, optional):
+                values = zip(*batch.values(), strict=True)
+                for number, values_of_row in enumerate(values, start=first_row):
+                    where = f"{path}, row {number}"
+                    cells = {
+                        name: _cell(value, where, name)
+                        for name, value in zip(batch, values_of_row, strict=True)
+                    }
                     yield Row(path, "row", number, cells)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
@@ -169,20 +160,6 @@ def _cell(value: Any, where: str, column: str) -> Any:
             "number, a boolean, a list or a struct"
         )
     return cell
-
-
-def _indices(
-    path: Path, header: Sequence[str], columns: Sequence[str], optional: Sequence[str]
-) -> list[int | None]:
-    """Returns the index of each requested column in the header; None for a missing one."""
-    index = {name: i for i, name in reversed([*enumerate(header)])}
-    missing = [column for column in columns if column not in index]
-    if missing:
-        raise InputError(
-            f"{path}, line 1: has no column {', '.join(map(repr, missing))}; its header is "
-            f"{_quoted(header)}"
-        )
-    return [index.get(column) for column in (*columns, *optional)]
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -273,16 +250,65 @@ class Texts:
 
 @dataclass(frozen=True)
 class Splits:
-    """The training, development and test examples of a run.
+    """The training, development and test examples of a run; None for a split that is not used.
 
-    `train` is None if the run does not train. `dev` is {suffix of the metric names, such as
-    "_matched": examples}, and `test` is {name of the prediction files: examples}. A Texts object
-    may be in both `dev` and `test`.
+    `dev` are examples to score, and `test` those to predict; both may be the same object. Those of
+    a classifier are {suffix of the metric names, such as "_matched": examples} and {name of the
+    prediction files: examples}.
     """
 
-    train: Texts | None
-    dev: Mapping[str, Texts] = field(default_factory=dict)
-    test: Mapping[str, Texts] = field(default_factory=dict)
+    train: Any = None
+    dev: Any = None
+    test: Any = None
+
+
+def read_splits(
+    read: Callable[[Any, bool], Any],
+    train: Any,
+    dev: Any,
+    test: Any,
+    expected: str,
+    *,
+    do_train: bool,
+    do_eval: bool,
+    do_predict: bool,
+) -> Splits:
+    """Reads the examples of a run.
+
+    Args:
+        read: a function (source, whether its examples must have labels) -> examples.
+        train: the source of the training examples, such as a Path; None if there is none, as for
+            the other sources.
+        dev: the source of the development examples.
+        test: the source of the examples to predict; those of `dev` without one.
+        expected: what the user should give without training examples, for the error message.
+        do_train: whether to read the training examples.
+        do_eval: whether to read the development examples.
+        do_predict: whether to read the examples to predict.
+
+    Raises:
+        InputError: the training examples are missing, or there is nothing to do.
+    """
+    if do_train and not train:
+        raise InputError(f"--train_file is missing; expected {expected}, or --nodo_train")
+    splits = Splits(
+        read(train, True) if do_train else None, read(dev, True) if do_eval and dev else None
+    )
+    test = test or dev
+    if do_predict and test:
+        is_dev = splits.dev is not None and test == dev
+        splits = replace(splits, test=splits.dev if is_dev else read(test, False))
+    check_splits(splits)
+    return splits
+
+
+def check_splits(splits: Splits) -> None:
+    """Raises InputError if there are no examples at all."""
+    if not (splits.train or splits.dev or splits.test):
+        raise InputError(
+            "nothing to do: there are no examples to score or to predict; expected --do_train, or "
+            "development or test examples"
+        )
 
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -312,65 +338,52 @@ def read_texts(
     Raises:
         InputError: the file has no rows, a row has an invalid format, or a text is empty.
     """
-    columns = [*text_columns, *([label_column] if label_column else [])]
+    columns: tuple[list[str], ...] = tuple([] for _ in text_columns)
+    labels: list[Any] = []
+    locations: list[str] = []
     short: list[int] = []
-    rows = list(
-        read_rows(
-            path,
-            columns,
-            no_header=no_header,
-            long_rows=long_rows,
-            short_rows=short if skip_short_rows else None,
-        )
-    )
-    if not rows:
-        raise InputError(f"{path}: has no rows; expected at least one")
-    if short:
-        logging.warning(
-            "%s: skipped %d rows with too few columns; the first is line %d",
-            path,
-            len(short),
-            short[0],
-        )
-    for index, column in enumerate(text_columns):
-        for row in rows:
-            text = row.cells[index]
+    # The cells of TSV files are checked, but not those of GLUE's files, whose quotes are text.
+    is_tsv = path.suffix.lower() not in (".csv", *JSON_ENDINGS, *FORMS)
+    quoted: list[int] | None = [] if is_tsv and not (no_header or long_rows) else None
+    for row in read_rows(
+        path,
+        [*text_columns, *([label_column] if label_column else [])],
+        no_header=no_header,
+        long_rows=long_rows,
+        short_rows=short if skip_short_rows else None,
+    ):
+        locations.append(row.where)
+        for name, texts in zip(text_columns, columns, strict=True):
+            text = row.cells[name]
             if not isinstance(text, str):
                 raise InputError(
-                    f"{row.where}: expected a text in {column!r}, got "
+                    f"{row.where}: expected a text in {name!r}, got "
                     f"{json.dumps(text, default=str)[:80]}"
                 )
             if not (text.strip() or empty_texts):
-                raise InputError(f"{row.where}: the text in {column!r} is empty; expected text")
-    is_tsv = path.suffix.lower() not in (".csv", *JSON_ENDINGS, *FORMS)
-    if is_tsv and not (no_header or long_rows):  # GLUE's files have quotes that are text.
-        _check_quotes(path, rows, bool(label_column))
-    return Texts(
-        source=str(path),
-        columns=tuple([row.cells[i] for row in rows] for i in range(len(text_columns))),
-        labels=[row.cells[-1] for row in rows] if label_column else None,
-        locations=[row.where for row in rows],
-    )
-
-
-def _check_quotes(path: Path, rows: Sequence[Row], has_labels: bool) -> None:
-    """Reports cells that are quoted as in CSV: rejects labels, and warns of texts."""
-    for row in rows if has_labels else ():
-        if _QUOTED.fullmatch(row.cells[-1]):
+                raise InputError(f"{row.where}: the text in {name!r} is empty; expected text")
+            texts.append(text)
+        if label_column:
+            labels.append(row.cells[label_column])
+        if quoted is not None and any(
+            '""' in cell[1:-1] and _QUOTED.fullmatch(cell) for cell in row.cells.values()
+        ):
+            quoted.append(row.number)
+        if quoted is not None and label_column and _QUOTED.fullmatch(labels[-1]):
             raise InputError(
-                f"{row.where}: the label {row.cells[-1]!r:.80} has quotes; expected cells without "
+                f"{row.where}: the label {labels[-1]!r:.80} has quotes; expected cells without "
                 "quotes in a TSV file, or a CSV file"
             )
-    quoted = [
-        row.number
-        for row in rows
-        if any('""' in cell[1:-1] and _QUOTED.fullmatch(cell) for cell in row.cells)
-    ]
-    if quoted:
-        logging.warning(
-            "%s: %d rows have texts with the quotes of CSV, which are read as text; the first is "
-            "line %d. TSV files have no quotes; use a CSV file",
-            path,
-            len(quoted),
-            quoted[0],
-        )
+    if not locations:
+        raise InputError(f"{path}: has no rows; expected at least one")
+    for lines, problem in (
+        (short, "skipped %d rows with too few columns; the first is line %d"),
+        (
+            quoted,
+            "%d rows have texts with the quotes of CSV, which are read as text; the first is line "
+            "%d. TSV files have no quotes; use a CSV file",
+        ),
+    ):
+        if lines:
+            logging.warning(f"%s: {problem}", path, len(lines), lines[0])
+    return Texts(str(path), columns, labels if label_column else None, locations)

@@ -113,10 +113,8 @@ def _ranges(chars: Iterable[str]) -> str:
     return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in runs)
 
 
-def _replacements(settings: TokenizerSettings, own_words: str) -> Iterator[tuple[bytes, bytes]]:
+def _replacements(settings: TokenizerSettings) -> Iterator[tuple[bytes, bytes]]:
     """Yields each character that changes and its replacement, both in UTF-8."""
-    for char in own_words:
-        yield char.encode(), f" {char} ".encode()
     for char in _characters():
         text = normalize_character(char, settings)
         if text != char:
@@ -124,24 +122,24 @@ def _replacements(settings: TokenizerSettings, own_words: str) -> Iterator[tuple
 
 
 @functools.cache
-def normalizer_model(settings: TokenizerSettings, own_words: str = "") -> bytes:
+def normalizer_model(settings: TokenizerSettings) -> bytes:
     """Builds the character table in the format of `FastBertNormalizer(model_buffer=...)`.
 
     The table is a double-array trie over the UTF-8 bytes of a character. From the unit at position
     p, byte b leads to the unit at `p ^ offset(unit) ^ b`, whose label must be b. At the end of a
     character, the unit at `p ^ offset(unit)` holds the position and length of the replacement in a
-    pool of texts. `own_words` are unassigned characters that become words of their own.
+    pool of texts.
     """
-    pool, places = bytearray(), {}
+    pool, offsets = bytearray(), {}
     # Position 0 is the root. Its children, one for each first byte, are at positions 256 to 511.
     units = [256 << 10] + [0] * 511
     blocks: dict[bytes, int] = {}
     values: list[tuple[int, int]] = []
-    for key, text in _replacements(settings, own_words):
-        if text not in places:
-            places[text] = len(pool)
+    for key, text in _replacements(settings):
+        if text not in offsets:
+            offsets[text] = len(pool)
             pool += text
-        value = _IS_VALUE | _REPLACED | places[text] << 6 | len(text)
+        value = _IS_VALUE | _REPLACED | offsets[text] << 6 | len(text)
         if key == b"\0":
             null_value = value & ~_IS_VALUE  # keys of the trie cannot contain byte 0
             continue

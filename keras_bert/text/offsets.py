@@ -119,7 +119,8 @@ def offsets_in_text(
         characters = tf.pad(tf.cumsum(tf.cast(begins_character, tf.int64)), [[1, 0]])
         text_start = tf.gather(tf.gather(text_starts, word_text), tf.gather(word, gaps))
         first, after = (
-            tf.gather(characters, text_start + tf.gather(place, gaps)) for place in (end, following)
+            tf.gather(characters, text_start + tf.gather(offset, gaps))
+            for offset in (end, following)
         )
         codes = tf.strings.unicode_decode(text, "UTF-8").values
         gap = tf.strings.unicode_encode(tf.gather(codes, tf.ragged.range(first, after)), "UTF-8")

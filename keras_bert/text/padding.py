@@ -64,16 +64,16 @@ def combine_segments(
     # because in a batch of one text, launching ops takes longer than executing them.
     splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
     row = tf.repeat(tf.range(tf.size(lengths)), lengths)
-    place = tf.range(splits[-1]) - tf.gather(splits, row) - 1  # 0 at the first token of a
+    position = tf.range(splits[-1]) - tf.gather(splits, row) - 1  # 0 at the first token of a
     end_a = tf.gather(of_a, row)
     source = tf.where(
-        place < 0, 0, tf.where(place < end_a, tf.gather(a_starts, row) + place + 2, 1)
+        position < 0, 0, tf.where(position < end_a, tf.gather(a_starts, row) + position + 2, 1)
     )
-    of_second = place > end_a
+    of_second = position > end_a
     if b is not None:
-        place_b = place - end_a - 1  # 0 at the first token of b
-        source_b = tf.gather(b_starts, row) + place_b + 2 + tf.size(a.values)
-        in_b = of_second & (place_b < tf.gather(of_b, row))
+        position_b = position - end_a - 1  # 0 at the first token of b
+        source_b = tf.gather(b_starts, row) + position_b + 2 + tf.size(a.values)
+        in_b = of_second & (position_b < tf.gather(of_b, row))
         source = tf.where(in_b, source_b, source)
     values = tf.gather(tf.concat(tokens, axis=0), source), tf.cast(of_second, tf.int32)
     splits = tf.cast(splits, tf.int64)

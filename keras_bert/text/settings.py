@@ -3,12 +3,12 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from keras_bert.errors import InputError
-from keras_bert.files import value_of
-from keras_bert.options import option
+from keras_bert.files import check_schema
+from keras_bert.options import check, option
 from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD, SPECIAL_TOKENS, unused_ids
 
 _MAX_BYTES = 200  # So that the tokenizer's markers fit in the limits of tensorflow-text.
@@ -44,23 +44,17 @@ class UserToken:
             )
 
     @classmethod
-    def of(cls, value: "UserToken | str | Mapping[str, Any]") -> "UserToken":
-        """Returns the token of a string, or of a mapping with the names of the attributes."""
+    def of(cls, value: Any, where: str = "user_tokens:") -> "UserToken":
+        """Returns the token of a string, or of a mapping with the names of the attributes.
+
+        `where` is the start of the error message for other values.
+        """
         if isinstance(value, cls):
             return value
         if isinstance(value, str):
             return cls(value)
-        return cls.read("user_tokens", value)
-
-    @classmethod
-    def read(cls, where: str | os.PathLike, value: Any) -> "UserToken":
-        """Returns the token of an object in a JSON file; error messages start with `where`."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("content"), str):
-            raise InputError(
-                f'{where}: a user token is {value!r}; expected an object such as {{"content": '
-                '"[URL]", "normalized": false, "special": false}'
-            )
-        flags = {name: value_of(where, value, name, bool, False) for name in _FLAGS}
+        check_schema(where, value, _USER_TOKEN)
+        flags = {name: bool(value.get(name)) for name in ("normalized", "special")}
         return cls(value["content"], **flags)
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,7 +62,7 @@ class UserToken:
         return asdict(self)
 
 
-_FLAGS = ("normalized", "special")
+_USER_TOKEN = {"content": str, "normalized?": bool, "special?": bool}
 
 
 def _problem(content: str) -> str | None:
@@ -85,19 +79,6 @@ def _problem(content: str) -> str | None:
     return f"has {size} bytes" if size > _MAX_BYTES else None
 
 
-def check_user_tokens(tokens: Sequence[UserToken]) -> None:
-    """Raises an InputError if two tokens have the same content, or one is a special token."""
-    for token in tokens:
-        if token.content in SPECIAL_TOKENS:
-            raise InputError(
-                f"user token {token.content!r}: is a special token of BERT; expected another token"
-            )
-    counts = Counter(token.content for token in tokens)
-    twice = next((text for text, count in counts.items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"user token {twice!r}: occurs twice; expected each token once")
-
-
 def ids_of(
     tokens: Sequence[UserToken], vocab: Sequence[str], where: str = "vocabulary"
 ) -> list[int]:
@@ -106,7 +87,7 @@ def ids_of(
     Raises:
         InputError: a token is not in the vocabulary.
     """
-    ids = {token: index for index, token in enumerate(vocab)}
+    ids = {token: index for index, token in enumerate(vocab)} if tokens else {}
     missing = [token.content for token in tokens if token.content not in ids]
     if missing:
         raise InputError(
@@ -124,12 +105,12 @@ def number_of_subwords(tokens: Sequence[UserToken], vocab: Sequence[str]) -> int
     """
     if not tokens:
         return len(vocab)
-    own = {token.content for token in tokens}
+    contents = {token.content for token in tokens}
     unused = {*unused_ids(vocab)}
     size = end = len(vocab)
-    while size and (size - 1 in unused or vocab[size - 1] in own):
+    while size and (size - 1 in unused or vocab[size - 1] in contents):
         size -= 1
-        end = size if vocab[size] in own else end
+        end = size if vocab[size] in contents else end
     return end
 
 
@@ -168,20 +149,17 @@ class TokenizerSettings:
 
     def __post_init__(self):
         tokens = tuple(map(UserToken.of, self.user_tokens))
-        check_user_tokens(tokens)
         object.__setattr__(self, USER_TOKENS, tokens)
+        for token, count in Counter(token.content for token in tokens).items():
+            if token in SPECIAL_TOKENS or count > 1:
+                problem = "occurs twice" if count > 1 else "is a special token of BERT"
+                raise InputError(f"user token {token!r}: {problem}; expected another token")
+        check(self)
         limit = self.max_input_chars_per_word
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(
                 f"max_input_chars_per_word={limit!r}: expected a whole number of at least 1"
             )
-        for field in _plain():
-            if field.type is int:
-                continue
-            value, may_be_none = getattr(self, field.name), field.default is None
-            if not isinstance(value, bool) and not (may_be_none and value is None):
-                expected = "True, False or None" if may_be_none else "True or False"
-                raise InputError(f"{field.name}={value!r}: expected {expected}")
         if self.strip_accents == self.do_lower_case:
             object.__setattr__(self, "strip_accents", None)
 
@@ -219,29 +197,26 @@ class TokenizerSettings:
         Raises:
             InputError: a value has the wrong type, or a user token is not valid.
         """
-        defaults = {**cls().to_dict(), "do_lower_case": do_lower_case}
-        values = {
-            name: value_of(path, content, name, bool if value is None else type(value), value)
-            for name, value in defaults.items()
+        names = [field.name for field in fields(cls)]
+        schema = {f"{name}?": bool for name in names} | {
+            "max_input_chars_per_word?": int,
+            f"{USER_TOKENS}?": [_USER_TOKEN],
         }
-        tokens = content.get(USER_TOKENS) or []
-        if not isinstance(tokens, list):
-            raise InputError(f"{path}: {USER_TOKENS} is {tokens!r}; expected a list of objects")
+        check_schema(f"{path}:", content, schema)
+        values = {name: content[name] for name in names if content.get(name) is not None}
         try:
-            return cls(**values, user_tokens=[UserToken.read(path, token) for token in tokens])
+            return cls(**{"do_lower_case": do_lower_case} | values)
         except InputError as error:
-            where = "" if str(error).startswith(str(path)) else f"{path}: "
-            raise InputError(f"{where}{error}") from None
+            raise InputError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns all settings by name, which are also the names of BertTokenizer's arguments.
 
         The values can be written as JSON. `user_tokens` are omitted if there are none.
         """
-        values = {field.name: getattr(self, field.name) for field in _plain()}
-        if self.user_tokens:
-            values[USER_TOKENS] = [token.to_dict() for token in self.user_tokens]
-        return values
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        tokens = [token.to_dict() for token in values.pop(USER_TOKENS)]
+        return values | ({USER_TOKENS: tokens} if tokens else {})
 
     def non_default(self) -> dict[str, Any]:
         """Returns the settings besides `do_lower_case` that are not the default.
@@ -252,8 +227,3 @@ class TokenizerSettings:
         return {
             name: value for name, value in self.to_dict().items() if value != defaults.get(name)
         }
-
-
-def _plain() -> list[Field]:
-    """Returns the fields of the settings besides the user tokens."""
-    return [field for field in fields(TokenizerSettings) if field.name != USER_TOKENS]

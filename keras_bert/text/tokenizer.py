@@ -1,7 +1,7 @@
 """Tokenizes text like Google's released BERT (docs/concepts/tokenizer.md), with TensorFlow ops.
 
-    text        "Çok iyi!"                 [B]              user tokens: whole_tokens.py
-      prepare   special tokens, final sigma, invalid bytes; no byte changes its position
+    text        "Çok iyi!"                 [B]              whole tokens: whole_tokens.py
+      prepare   final sigma, invalid bytes; no byte changes its position
       normalize "cok iyi ! "               [B]              character table (normalization.py)
       split     "cok" "iyi" "!"            [B, (words)]
       WordPiece "co" "##k" "i" "##yi" "!"  [B, (tokens)]    greedy longest match
@@ -22,7 +22,6 @@ import tensorflow_text as tf_text
 from keras_bert.errors import InputError
 from keras_bert.text.normalization import final_sigma_pattern, normalizer_model
 from keras_bert.text.offsets import (
-    DROPPED,
     VALID,
     TokensInWords,
     mark_invalid,
@@ -37,12 +36,6 @@ from keras_bert.text.vocabulary import (
     load_vocab,
 )
 from keras_bert.text.whole_tokens import EXACT, WholeTokens, part_starts, starts_with, with_matches
-
-# With keep_special_tokens, each special token is replaced by a stand-in, a character that Unicode
-# will never assign, during normalization and WordPiece. Stand-in characters that occur in a text
-# are replaced by _NO_STANDIN first.
-_STANDINS = "\ufdd0\ufdd1\ufdd2\ufdd3\ufdd4"
-_NO_STANDIN = "\ufdef"
 
 _VALID_WITHOUT_SIGMA = r"\x{0}-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}"
 
@@ -102,25 +95,20 @@ class BertTokenizer:
             self.mask_token_id,
         ) = self._special_token_ids
 
-        standins: Sequence[str] = _STANDINS if keep_special_tokens else ""
-        self._standin_ids = self._special_token_ids
-        subwords, self._whole_tokens = self.vocab, None
-        if self.settings.user_tokens:
-            special = [UserToken(token) for token in SPECIAL_TOKENS if keep_special_tokens]
-            self._whole_tokens = WholeTokens([*special, *self.settings.user_tokens], self.settings)
-            standins = self._whole_tokens.entries
-            user_ids = ids_of(self.settings.user_tokens, self.vocab)
-            self._standin_ids = [*self._special_token_ids[: len(special)], *user_ids]
-            subwords = _hidden(self.vocab, self.settings)
-        own_words = "" if self._whole_tokens else "".join(standins)
-        table = normalizer_model(self.settings.for_characters(), own_words)
+        special = [UserToken(token) for token in SPECIAL_TOKENS if keep_special_tokens]
+        user_ids = ids_of(self.settings.user_tokens, self.vocab)
+        self._whole_token_ids = [*self._special_token_ids[: len(special)], *user_ids]
+        tokens = [*special, *self.settings.user_tokens]
+        self._whole_tokens = WholeTokens(tokens, self.settings) if tokens else None
+        # The words that stand for these tokens; their ids start at vocab_size.
+        entries = self._whole_tokens.entries if self._whole_tokens else ()
+        table = normalizer_model(self.settings.for_characters())
         table = np.frombuffer(table, np.uint8)
         with tf.init_scope():
             self._normalizer = tf_text.FastBertNormalizer(model_buffer=tf.constant(table))
             try:
                 self._wordpiece = tf_text.FastWordpieceTokenizer(
-                    # The ids of the stand-ins start at vocab_size.
-                    vocab=[*subwords, *standins],
+                    vocab=[*_without_user_tokens(self.vocab, self.settings), *entries],
                     max_bytes_per_word=min(4 * max_input_chars_per_word, 2**31 - 1),
                     token_out_type=tf.int32,
                     no_pretokenization=True,
@@ -156,7 +144,7 @@ class BertTokenizer:
 
         Bytes that are not valid UTF-8 are ignored.
         """
-        words = self._words(text)
+        words = self.split_words(text)
         word_tokens = self._wordpiece.tokenize(self._without_long_words(words.values))
         return _by_text(words, word_tokens, self._final_ids(word_tokens.values))
 
@@ -168,14 +156,17 @@ class BertTokenizer:
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Splits strings [B] into normalized words, the input of WordPiece: ragged [B, (words)].
 
-        A user token is a word that starts with a marker, EXACT or NORMALIZED of `whole_tokens`.
+        A token that stays whole is a word that starts with a marker, EXACT or NORMALIZED of
+        `whole_tokens`.
         """
-        words = self._words(text)
-        values = words.values
-        if self.keep_special_tokens and not self._whole_tokens:
-            for token, standin in zip(SPECIAL_TOKENS, _STANDINS, strict=True):
-                values = tf.strings.regex_replace(values, standin, token)
-        return words.with_values(values)
+        if not self._whole_tokens:
+            return tf.strings.split(self._normalizer.normalize(self._prepare(text)))
+        segments = self._whole_tokens.split(tf.convert_to_tensor(text, tf.string))
+        is_token = starts_with(segments.values, EXACT)
+        text = self._prepare(tf.where(is_token, "", segments.values))
+        words = self._whole_tokens.words(self._normalizer.normalize(text))
+        words = with_matches(words, is_token, tf.boolean_mask(segments.values, is_token))
+        return segments.with_values(words).merge_dims(1, 2)
 
     def tokenize_with_offsets(
         self, text: tf.Tensor
@@ -194,30 +185,19 @@ class BertTokenizer:
         segments = self._whole_tokens.split(tf.convert_to_tensor(text, tf.string))
         is_token = starts_with(segments.values, EXACT)
         start = part_starts(segments, is_token)
-        found = self._offsets(self._prepare(tf.where(is_token, "", segments.values)))
+        of_segments = self._offsets(self._prepare(tf.where(is_token, "", segments.values)))
         token = tf.boolean_mask(segments.values, is_token)
         size = tf.strings.length(token) - len(EXACT.encode())
         of_tokens = (self.tokenize_words(token).values, tf.zeros_like(size), size)
         ids, starts, ends = (
             with_matches(values, is_token, of_matches)
-            for values, of_matches in zip(found, of_tokens, strict=True)
+            for values, of_matches in zip(of_segments, of_tokens, strict=True)
         )
         first = tf.repeat(start, ids.row_lengths())
-        starts, ends = (places.with_values(places.values + first) for places in (starts, ends))
+        starts, ends = (offsets.with_values(offsets.values + first) for offsets in (starts, ends))
         return tuple(
             segments.with_values(values).merge_dims(1, 2) for values in (ids, starts, ends)
         )
-
-    def _words(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Splits strings [B] into words, with stand-ins for special and user tokens."""
-        if not self._whole_tokens:
-            return tf.strings.split(self._normalizer.normalize(self._prepare(text)))
-        segments = self._whole_tokens.split(tf.convert_to_tensor(text, tf.string))
-        is_token = starts_with(segments.values, EXACT)
-        text = self._prepare(tf.where(is_token, "", segments.values))
-        words = self._whole_tokens.words(self._normalizer.normalize(text))
-        words = with_matches(words, is_token, tf.boolean_mask(segments.values, is_token))
-        return segments.with_values(words).merge_dims(1, 2)
 
     def _offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """Tokenizes prepared strings [B], as `tokenize_with_offsets`."""
@@ -232,8 +212,8 @@ class BertTokenizer:
             self._without_long_words(words.values)
         )
         ids = word_tokens.values
-        # The offsets of the T tokens are relative to the start of their word; [UNK] and user tokens
-        # cover their whole word.
+        # The offsets of the T tokens are relative to the start of their word; [UNK] and tokens that
+        # stay whole cover their word.
         word = row_ids(word_tokens.row_splits)
         word_size = tf.cast(word_ends.values - word_starts.values, tf.int64)
         covers = ids == self.unk_token_id
@@ -244,21 +224,12 @@ class BertTokenizer:
             row_ids(words.row_splits), word_starts.values, word, starts.values, ends
         )
         starts, ends = offsets_in_text(text, sources, tokens)
-        if self.keep_special_tokens and not self._whole_tokens:
-            lengths = tf.constant([len(token) for token in SPECIAL_TOKENS], starts.dtype)
-            special = tf.gather(lengths, tf.maximum(ids - self.vocab_size, 0))
-            ends = tf.where(ids < self.vocab_size, ends, starts + special)
         flat = (self._final_ids(ids), tf.cast(starts, tf.int32), tf.cast(ends, tf.int32))
         return tuple(_by_text(words, word_tokens, values) for values in flat)
 
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
-        """Replaces special tokens, final sigmas and invalid bytes by text with as many bytes."""
+        """Replaces final sigmas and invalid bytes by text with as many bytes."""
         text = tf.convert_to_tensor(text, tf.string)
-        if self.keep_special_tokens and not self._whole_tokens:
-            text = tf.strings.regex_replace(text, f"[{_STANDINS}]", _NO_STANDIN)
-            for token, standin in zip(SPECIAL_TOKENS, _STANDINS, strict=True):
-                filled = standin + DROPPED * (len(token) - len(standin.encode()))
-                text = tf.strings.regex_replace(text, rf"\[{token[1:-1]}\]", filled)
         plain = _VALID_WITHOUT_SIGMA if self.settings.do_lower_case else VALID
         is_plain = tf.strings.regex_full_match(text, f"(?s)[{plain}]*")
         return tf.cond(tf.reduce_all(is_plain), lambda: text, lambda: self._repair(text))
@@ -283,13 +254,13 @@ class BertTokenizer:
         return tf.cond(some_may_be, replace, lambda: words)
 
     def _final_ids(self, ids: tf.Tensor) -> tf.Tensor:
-        if not self.keep_special_tokens and not self._whole_tokens:
+        if not self._whole_tokens:
             return ids
-        special = tf.gather(self._standin_ids, tf.maximum(ids - self.vocab_size, 0))
-        return tf.where(ids < self.vocab_size, ids, special)
+        whole = tf.gather(self._whole_token_ids, tf.maximum(ids - self.vocab_size, 0))
+        return tf.where(ids < self.vocab_size, ids, whole)
 
 
-def _hidden(vocab: Sequence[str], settings: TokenizerSettings) -> list[str]:
+def _without_user_tokens(vocab: Sequence[str], settings: TokenizerSettings) -> list[str]:
     """Replaces the user tokens at the end of a vocabulary by tokens that no text contains.
 
     WordPiece must not find them inside words.

@@ -55,16 +55,16 @@ def log_unknown_words(words: int, unknown: int, description: str) -> None:
 def describe_unknown_words(texts: Iterable[str | bytes], tokenizer: "BertTokenizer") -> str:
     """Returns examples of the words of texts that become [UNK], and the likely cause."""
     sample = [text[:_SAMPLE_CHARACTERS] for text in islice(texts, _SAMPLE_TEXTS)]
-    found = tokenizer.split_words(sample).flat_values.numpy().tolist()
-    counts = Counter(found)
+    words = tokenizer.split_words(sample).flat_values.numpy().tolist()
+    counts = Counter(words)
     unknown = _unknown(list(counts), tokenizer)
     unknown.sort(key=counts.__getitem__, reverse=True)
     lower = [word.decode("utf-8", "replace").lower().encode() for word in unknown]
     still_unknown = {*_unknown(lower, tokenizer)}
     pairs = zip(unknown, lower, strict=True)
-    num_known = sum(counts[word] for word, low in pairs if low not in still_unknown)
+    num_lower = sum(counts[word] for word, low in pairs if low not in still_unknown)
     cause = "the vocabulary may be that of another language"
-    if 2 * num_known > sum(map(counts.__getitem__, unknown)):
+    if 2 * num_lower > sum(map(counts.__getitem__, unknown)):
         cause = (
             "most of them are in the vocabulary in lower case, so it is probably uncased; set "
             "do_lower_case"

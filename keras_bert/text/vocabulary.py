@@ -60,28 +60,14 @@ def check_not_in_vocab(
     tokens: Sequence[str], vocab: Collection[str], where: str, name: str = "in the vocabulary"
 ) -> None:
     """Raises an InputError if a token is in the vocabulary, which the message calls `name`."""
-    known = set(vocab)
-    found = [token for token in tokens if token in known]
-    if found:
-        raise InputError(f"{where}: {_examples(found)} already {name}; expected only new tokens")
-
-
-def check_in_vocab(tokens: Sequence[str], vocab: Collection[str], where: str) -> None:
-    """Raises an InputError if a token is not in the vocabulary; `where` starts the message."""
-    known = set(vocab)
-    missing = [token for token in tokens if token not in known]
-    if missing:
-        raise InputError(
-            f"{where}: {_examples(missing)} not in the vocabulary; expected only its tokens"
-        )
-
-
-def _examples(tokens: Sequence[str]) -> str:
-    """Returns the start of a sentence about tokens, of which it names up to three."""
-    names = ", ".join(map(repr, tokens[:3]))
-    if len(tokens) > 3:
-        return f"{names} and {len(tokens) - 3} other tokens are"
-    return f"{names} {'is' if len(tokens) == 1 else 'are'}"
+    vocab = set(vocab)
+    present = [token for token in tokens if token in vocab]
+    if present:
+        names = ", ".join(map(repr, present[:3]))
+        if len(present) > 3:
+            names += f" and {len(present) - 3} other tokens"
+        verb = "is" if len(present) == 1 else "are"
+        raise InputError(f"{where}: {names} {verb} already {name}; expected only new tokens")
 
 
 # --- vocabulary ---
@@ -192,8 +178,8 @@ def stripped(token: str) -> str:
 
 
 def _unused_names(vocab: Sequence[str]) -> Iterator[str]:
-    known = {*vocab}
-    return (name for name in map("[unused{}]".format, itertools.count()) if name not in known)
+    tokens = {*vocab}
+    return (name for name in map("[unused{}]".format, itertools.count()) if name not in tokens)
 
 
 def unused_ids(vocab: Sequence[str]) -> list[int]:
@@ -202,48 +188,46 @@ def unused_ids(vocab: Sequence[str]) -> list[int]:
 
 
 def first_difference(
-    wanted: Sequence[str], tokens: Sequence[str], may_extend: bool = False
+    reference: Sequence[str], tokens: Sequence[str], may_extend: bool = False
 ) -> int | None:
     """Returns the first id at which two vocabularies of equal size differ; None if they are equal.
 
-    With `may_extend`, `wanted` may have other tokens in place of the [unusedN] of `tokens`.
+    With `may_extend`, `reference` may have other tokens in place of the [unusedN] of `tokens`.
     """
     free = {*unused_ids(tokens)} if may_extend else set()
-    pairs = enumerate(zip(wanted, tokens, strict=True))
+    pairs = enumerate(zip(reference, tokens, strict=True))
     return next((id_ for id_, (a, b) in pairs if a != b and id_ not in free), None)
 
 
 def check_same_vocab(
     expected: tuple[Sequence[str], os.PathLike],
-    found: tuple[Sequence[str], os.PathLike],
+    other: tuple[Sequence[str], os.PathLike],
     may_extend: bool = False,
     users: str = "records and model",
 ) -> None:
     """Checks that two vocabularies, (tokens in the order of their ids, path) each, are equal.
 
-    With `may_extend`, `expected` may have other tokens in place of the [unusedN] of `found`.
+    With `may_extend`, `expected` may have other tokens in place of the [unusedN] of `other`.
     `users`, which need the same vocabulary, are named in the error message.
 
     Raises:
         InputError: the vocabularies differ. The message has the first line that differs.
     """
-    (wanted, path), (tokens, other) = expected, found
-    if len(wanted) != len(tokens):
-        remedy = ""
-        if may_extend and len(wanted) > len(tokens):
-            remedy = f". To add tokens to the model: convert {other} NEW --vocab_file={path}"
-        raise InputError(
-            f"{other}: its vocabulary has {len(tokens)} tokens, and that of {path} has "
-            f"{len(wanted)}; expected the same vocabulary for {users}{remedy}"
-        )
-    index = first_difference(wanted, tokens, may_extend)
-    if index is not None:
+    (reference, path), (tokens, other_path) = expected, other
+    if len(reference) != len(tokens):
+        difference, hint = f"has {len(tokens)} tokens, and that of {path} has {len(reference)}", ""
+        if may_extend and len(reference) > len(tokens):
+            hint = f". To add tokens to the model: convert {other_path} NEW --vocab_file={path}"
+    else:
+        index = first_difference(reference, tokens, may_extend)
+        if index is None:
+            return
+        difference = f"differs from that of {path}: line {index + 1} is {tokens[index]!r}, not "
+        difference += repr(reference[index])
         hint = ", except for [unusedN] tokens" if may_extend else ""
-        raise InputError(
-            f"{other}: its vocabulary differs from that of {path}: line {index + 1} is "
-            f"{tokens[index]!r}, not {wanted[index]!r}; expected the same vocabulary for "
-            f"{users}{hint}"
-        )
+    raise InputError(
+        f"{other_path}: its vocabulary {difference}; expected the same vocabulary for {users}{hint}"
+    )
 
 
 def check_vocab(vocab: list[str], where: str = "vocabulary") -> None:

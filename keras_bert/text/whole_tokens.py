@@ -90,10 +90,10 @@ class WholeTokens:
             tf.strings.regex_replace(match, f"^{NORMALIZED}( *)(.|\n)*", r"\1")
         )
         trimmed = tf.strings.length(tf.strings.strip(match)) - _MARKER_BYTES
-        found = tf.strings.regex_replace(match, " ", ""), leading, trimmed
+        of_match = tf.strings.regex_replace(match, " ", ""), leading, trimmed
         words, firsts, lasts = (
             with_matches(values, is_match, of_matches)
-            for values, of_matches in zip(plain, found, strict=True)
+            for values, of_matches in zip(plain, of_match, strict=True)
         )
         of_word = tf.repeat(starts, words.row_lengths())
         grouped = (words, firsts + firsts.with_values(of_word), lasts + lasts.with_values(of_word))

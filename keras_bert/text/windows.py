@@ -24,7 +24,7 @@ B texts or sentences, W words of one sentence, N words of all sentences, P token
 windows, S tokens of one window.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -172,12 +172,16 @@ class WordWindows(NamedTuple):
         first_tokens: int64 [N], the index in `input_ids.values` of each word's first token, in the
             window that labels the word.
         row_splits: int64 [B + 1], the index of the first word of each sentence, followed by N.
+        text: strings [B], the texts of which the words are parts; None for sentences of words.
+        spans: the offsets of the words in their texts; None for sentences of words.
     """
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
     first_tokens: tf.Tensor
     row_splits: tf.Tensor
+    text: tf.Tensor | None = None
+    spans: Any = None
 
 
 def word_windows(

@@ -1,108 +1,191 @@
 """Runs the programs on generated bad inputs, and reports tracebacks, hangs and partial outputs.
 
-    python -m tests.bad_input --cases=500 --seed=1
+    python -m tests.bad_input --cases=100 --seed=1
     python -m tests.bad_input --cases=1 --seed=1 --first=17
 
 The seed and the number determine a case: a program, and what is wrong with its command line or with
 one of its input files; the first cases are valid. A program must end with exit code 0 or 1 in time,
-print no traceback, leave its inputs as they are, and leave no output if it fails.
+print no traceback, leave its inputs as they are, and leave no output if it fails. All cases run in
+this process, which keeps the memory of all graphs, so use several processes for many cases.
 """
 
 import argparse
 import collections
 import contextlib
-import json
+import faulthandler
+import hashlib
+import importlib
+import io
 import os
-import select
-import subprocess
+import random
+import resource
+import shutil
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-_START_SECONDS = 900  # For the imports and the valid inputs, on a busy machine.
-_CASES_PER_WORKER = 100  # TensorFlow keeps the memory of all graphs.
+from absl.flags import ArgumentParser
+
+from tests.bad_input.commands import COMMANDS, write_inputs, write_models
+from tests.bad_input.mutations import damage_arguments, damage_file
+
+# The address space of the process; a program that allocates more gets a MemoryError.
+_MAX_BYTES = 16 * 2**30
+# Outputs that exist only if a program succeeded.
+_WHOLE = ("out.txt", "out.jsonl", "out.png", "out/1", "out/manifest.json", "out/model")
 
 
-class Worker:
-    """A process that runs cases."""
+def run_command(name: str, arguments: list[str]) -> tuple[int, str]:
+    """Runs a program in the current folder; returns its exit code and standard error."""
+    from keras_bert.programs.program import call
 
-    def __init__(self, folder: Path, seed: int):
-        reading, writing = os.pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bad_input.worker", str(folder), str(seed), str(writing)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            text=True,
-            pass_fds=[writing],
-        )
-        os.close(writing)
-        self._results = os.fdopen(reading)
-        if self._receive(_START_SECONDS) is None:
-            self.stop()
-            sys.exit("the inputs cannot be created, or only in a longer time")
+    module = importlib.import_module(COMMANDS[name][0])
+    # Like a terminal: text that has no encoding in UTF-8 cannot be printed.
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = call(module.PROGRAM, [f"keras-bert {module.PROGRAM.name}", *arguments])
+        except Exception:
+            traceback.print_exc()
+            code = -1
+        out.flush()
+        err.flush()
+    return code, err.buffer.getvalue().decode()
 
-    def run(self, number: int, seconds: float) -> dict:
-        """Runs a case; if the process ends or time runs out, the worker cannot be used again."""
-        print(number, file=self._process.stdin, flush=True)
-        result = self._receive(seconds)
-        if result is None:
-            problem = "hang" if self._process.poll() is None else "the process died"
-            result = {"case": number, "command": "?", "change": "?", "code": None}
-            result |= {"line": "", "error": "", "problem": problem}
-        return result
 
-    def _receive(self, seconds: float) -> dict | None:
-        ready, _, _ = select.select([self._results], [], [], seconds)
-        line = self._results.readline() if ready else ""
-        return json.loads(line) if line else None
+def prepare(folder: Path) -> None:
+    """Creates the valid inputs."""
+    folder.mkdir()
+    write_inputs(folder)
 
-    def stop(self) -> None:
-        """Ends the process."""
-        self._process.kill()
-        self._process.wait()
+    def run(name: str) -> None:
+        code, err = run_command(name, list(COMMANDS[name][1]))
+        assert code == 0, f"the valid command {name} failed:\n{err}"
+
+    with contextlib.chdir(folder):
+        write_models(folder, run)
+
+
+def run_case(inputs: Path, place: Path, seed: int, number: int) -> dict:
+    """Runs one case in the new folder `place`, and returns what happened.
+
+    The first cases are the valid commands, which must succeed.
+    """
+    rng = random.Random(f"{seed}-{number}")
+    is_valid = number < len(COMMANDS)
+    name = [*COMMANDS][number] if is_valid else _any_command(rng)
+    module, arguments = COMMANDS[name]
+    shutil.copytree(inputs, place)
+    if is_valid:
+        change = "valid"
+    elif rng.random() < 0.5:
+        arguments, change = damage_arguments(rng, arguments, _parsers_of(module))
+    else:
+        change = damage_file(rng, place, _files_of(place, arguments))
+    case = {"case": number, "command": name, "change": change}
+    before = _contents(place)
+    with contextlib.chdir(place):
+        code, err = run_command(name, list(arguments))
+    lines = [line for line in err.splitlines() if "\r" not in line]
+    case |= {"code": code, "line": lines[-1] if lines else ""}
+    problem = _problem(code, err, place, before)
+    if is_valid and code:
+        problem = "a valid command failed"
+    return case | {"problem": problem, "error": err[-4000:]}
+
+
+def _any_command(rng: random.Random) -> str:
+    """Draws a command; those that train take much longer, and are drawn less often."""
+    weights = [1 if "--num_train_steps=1" in arguments else 3 for _, arguments in COMMANDS.values()]
+    return rng.choices([*COMMANDS], weights)[0]
+
+
+def _parsers_of(module: str) -> dict[str, ArgumentParser]:
+    from keras_bert.programs.options import declared
+
+    values = importlib.import_module(module).PROGRAM.flags()
+    return {name: values[name].parser for name in declared(values)}
+
+
+def _files_of(folder: Path, arguments: tuple[str, ...]) -> list[Path]:
+    """Returns the input files that arguments name, or that are in a folder that they name."""
+    named = [folder / argument.partition("=")[2] for argument in arguments if "=" in argument]
+    named += [folder / argument for argument in arguments if "=" not in argument]
+    named = [path for path in named if path.exists() and path != folder]
+    inside = [path for each in named if each.is_dir() for path in each.rglob("*")]
+    return sorted(path for path in {*named, *inside} if path.is_file())
+
+
+def _problem(code: int, err: str, place: Path, before: dict[str, str]) -> str:
+    """Returns what is wrong with the outcome of a case; "" if nothing is."""
+    if code == -1:
+        return "traceback"
+    if code not in (0, 1) or "Traceback" in err:
+        return f"exit code {code}"
+    if code == 1 and not err.strip():
+        return "no message"
+    after = _contents(place)
+    if any(after.get(name) != digest for name, digest in before.items()):
+        return "an input file was changed"
+    if any(".partial" in name for name in after):
+        return "a partial file was left behind"
+    if code == 1 and any((place / name).exists() for name in _WHOLE):
+        return "output of a failed program"
+    return ""
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def main() -> int:
     """Runs the cases, prints a line for each one and a summary; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=500)
+    parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--seconds", type=float, default=60.0, help="time limit of a case")
-    parser.add_argument("--folder", type=Path, help="keeps the valid inputs here for the next run")
     options = parser.parse_args()
+    from keras_bert.startup import start_tensorflow
+
+    start_tensorflow()
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
     print(f"seed {options.seed}", flush=True)
-    numbers = range(options.first, options.first + options.cases)
-    problems, codes, slowest = [], collections.Counter(), 0.0
-    with contextlib.ExitStack() as stack:
-        temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="bad-input-"))
-        folder = options.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        worker = Worker(folder, options.seed)
-        for done, number in enumerate(numbers, start=1):
+    problems, codes = [], collections.Counter()
+    with tempfile.TemporaryDirectory(prefix="bad-input-") as temporary:
+        folder = Path(temporary)
+        os.environ["TFDS_DATA_DIR"] = str(folder)
+        prepare(folder / "inputs")
+        for number in range(options.first, options.first + options.cases):
             started = time.monotonic()
-            result = worker.run(number, options.seconds)
-            seconds = time.monotonic() - started
-            slowest = max(slowest, seconds)
+            # After the time limit, the process ends, and shows where the program hangs.
+            faulthandler.dump_traceback_later(options.seconds, exit=True)
+            result = run_case(folder / "inputs", folder / "case", options.seed, number)
+            faulthandler.cancel_dump_traceback_later()
+            shutil.rmtree(folder / "case", ignore_errors=True)
             codes[result["code"]] += 1
             print(
-                f"{number} [{seconds:.1f} s] {result['command']}: {result['change']} -> "
-                f"{result['code']} {result['line']!r:.200} {result['problem'].upper()}",
+                f"{number} [{time.monotonic() - started:.1f} s] {result['command']}: "
+                f"{result['change']} -> {result['code']} {result['line']!r:.200} "
+                f"{result['problem'].upper()}",
                 flush=True,
             )
             if result["problem"]:
                 problems.append(result)
-            if result["code"] is None or done % _CASES_PER_WORKER == 0:
-                worker.stop()
-                worker = Worker(folder, options.seed)
-        worker.stop()
     for result in problems:
         print(f"\ncase {result['case']}: {result['problem']}\n{result['error']}")
     counts = collections.Counter(result["problem"] for result in problems)
-    print(f"\nseed {options.seed}: {len(numbers)} cases, slowest {slowest:.0f} s")
-    print(f"exit codes {dict(codes)}; problems: {dict(counts) or 'none'}")
+    print(f"\nseed {options.seed}: exit codes {dict(codes)}; problems: {dict(counts) or 'none'}")
     return 1 if problems else 0
 
 

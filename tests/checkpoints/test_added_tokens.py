@@ -160,7 +160,11 @@ TOKEN = {"content": "[URL]", "lstrip": False, "rstrip": False, "single_word": Fa
         ("tokenizer.json", {"added_tokens": [TOKEN]}, "has no id; expected a whole number"),
         ("tokenizer.json", {"added_tokens": {"a": 1}}, 'added_tokens is {"a": 1}; expected a list'),
         ("tokenizer_config.json", {"added_tokens_decoder": [1]}, "expected an object from ids"),
-        ("tokenizer_config.json", {"additional_special_tokens": [7]}, "a user token is 7; expecte"),
+        (
+            "tokenizer_config.json",
+            {"additional_special_tokens": [7]},
+            "the user token is 7; expected an",
+        ),
         (
             "tokenizer_config.json",
             {"added_tokens_decoder": {"17": {"content": "[URL]", "normalized": True}}},

@@ -233,7 +233,7 @@ def test_ids_in_other_settings_follow_their_tokens(tmp_path):
     convert(
         tmp_path / "a",
         tmp_path / "b",
-        change_vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["play"], "here"),
+        change_vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["play"]),
     )
     written = json.loads((tmp_path / "b" / "config.json").read_text())
     names = ("pad_token_id", "sep_token_id", "bos_token_id", "eos_token_id", "vocab_size")
@@ -296,7 +296,7 @@ def test_texts_have_the_same_tokens_with_the_tokens_that_they_use(seed):
     vocab = [*SPECIAL_TOKENS, *sorted(starts), *(f"##{token}" for token in sorted(inner))]
     tokenizer = BertTokenizer(vocab)
     used = used_token_ids(tokenizer, [texts])
-    small = keep_tokens(vocab, SETTINGS, [vocab[index] for index in used], "here")
+    small = keep_tokens(vocab, SETTINGS, [vocab[index] for index in used])
     found = BertTokenizer(small.tokens).tokenize(texts).to_list()
     assert [[small.sources[index][0] for index in row] for row in found] == tokenizer.tokenize(
         texts
@@ -401,9 +401,7 @@ def test_transformers_opens_changed_models_with_the_same_outputs(
     convert(
         tmp_path / "grown",
         tmp_path / "small",
-        change_vocab=lambda vocab, settings: keep_tokens(
-            vocab, settings, ["jacks", "work"], "here"
-        ),
+        change_vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["jacks", "work"]),
     )
     text = ["Jacks work all", "no jacks work", "ja cks jack"]
     pairs = []

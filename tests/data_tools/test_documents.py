@@ -262,8 +262,8 @@ def test_mixed_corpus_reads_each_file_by_its_ending(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("a.parquet", "starts with the bytes"),
-        ("a.arrow", "starts with the bytes"),
+        ("a.parquet", "the Parquet file cannot be read"),
+        ("a.arrow", "the Arrow file cannot be read"),
         ("a.docx", "expected a file of the format docx"),
         ("a.pdf", "expected a file of the format pdf"),
         ("a.html", "characters are bad"),

@@ -358,15 +358,15 @@ def test_text_that_is_not_utf8_is_counted_by_row(tmp_path, input_format):
 @pytest.mark.parametrize(
     ("input_format", "content", "message"),
     [
-        ("parquet", b"", "is empty; expected a Parquet file"),
-        ("arrow", b"", "is empty; expected an Arrow file"),
-        ("parquet", b"plain text", "starts with the bytes b'plain '; expected a Parquet file"),
-        ("arrow", b"PAR1 and more", "starts with the bytes b'PAR1 a'; expected an Arrow file"),
-        ("parquet", b"PAR1 truncated", "expected a complete Parquet file, with its end marker"),
-        ("parquet", b"PAR1\x00\x00\x00\x00PARE", "is encrypted"),
-        ("parquet", b"PAR1\xff\xff\x00\x00PAR1", "the footer of the file cannot be read: "),
-        ("arrow", b"ARROW1\0\0\xff\xff\xff\x7fARROW1", "the schema cannot be read: "),
-        ("arrow", b"\xff\xff\xff\xff\x10\0\0\0", "expected a complete Arrow file, with its end"),
+        ("parquet", b"", "the Parquet file cannot be read: .* 0 bytes"),
+        ("arrow", b"", "the Arrow file cannot be read: File is too small"),
+        ("parquet", b"plain text", "magic bytes not found"),
+        ("arrow", b"PAR1 and more", "the Arrow file cannot be read: "),
+        ("parquet", b"PAR1 truncated", "magic bytes not found"),
+        ("parquet", b"PAR1\x00\x00\x00\x00PARE", "the Parquet file cannot be read: "),
+        ("parquet", b"PAR1\xff\xff\x00\x00PAR1", "the Parquet file cannot be read: "),
+        ("arrow", b"ARROW1\0\0\xff\xff\xff\x7fARROW1", "the Arrow file cannot be read: "),
+        ("arrow", b"\xff\xff\xff\xff\x10\0\0\0", "expected a complete Arrow stream, with its en"),
     ],
 )
 def test_other_files_are_rejected(tmp_path, input_format, content, message):

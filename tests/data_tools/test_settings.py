@@ -52,8 +52,8 @@ def test_dupe_factor_is_1_by_default_for_dynamic_masking():
         ),
         ({"short_seq_prob": -0.1}, "--short_seq_prob=-0.1: expected a finite number from 0 to 1"),
         ({"num_shards": 100_000}, "--num_shards=100000: expected a whole number from 0 to 99999"),
-        ({"strip_accents": "no"}, "strip_accents='no': expected True, False or None"),
-        ({"tokenize_chinese_chars": None}, "tokenize_chinese_chars=None: expected True or False"),
+        ({"strip_accents": "no"}, "strip_accents='no': expected true or false"),
+        ({"tokenize_chinese_chars": None}, "tokenize_chinese_chars=None: expected true or false"),
         ({"max_bad_line_share": 2}, "--max_bad_line_share=2: expected a finite number from 0 to 1"),
         (
             {"text_field": "body", "input_format": "wiki"},

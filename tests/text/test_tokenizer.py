@@ -20,6 +20,7 @@ from keras_bert.text.normalization import assigned_characters, normalize_charact
 from keras_bert.text.offsets import byte_to_char_offsets
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
+from keras_bert.text.whole_tokens import EXACT
 
 _PATH = Path(__file__).parents[1] / "golden" / "make_tokenizer_golden.py"
 _SPEC = importlib.util.spec_from_file_location("make_tokenizer_golden", _PATH)
@@ -162,7 +163,7 @@ def test_special_tokens_are_kept_with_keep_special_tokens(token, do_lower_case):
     assert ids.to_list() == [[e, special, TINY.index("a"), special, special]]
     assert starts.to_list() == [[0, 2, 2 + n, 3 + n, 3 + 2 * n]]
     assert ends.to_list() == [[2, 2 + n, 3 + n, 3 + 2 * n, 3 + 3 * n]]
-    assert tokenizer.split_words([text]).to_list()[0][1] == token.encode()
+    assert tokenizer.split_words([text]).to_list()[0][1] == f"{EXACT}{token}".encode()
 
 
 def test_only_exact_special_tokens_are_kept():

@@ -169,8 +169,8 @@ def test_user_tokens_at_the_end_are_not_subwords(vocab, size):
         (["\ufdd5"], r"contains a character from U\+FDD0 to U\+FDEF"),
         (["X" * 201], "has 201 bytes; expected up to 200 bytes"),
         (["\ud800"], "is not valid Unicode"),
-        ([{"content": "X", "special": 1}], "special is 1; expected true or false"),
-        ([{"text": "X"}], "a user token is {'text': 'X'}; expected an object"),
+        ([{"content": "X", "special": 1}], "user_tokens: special is 1; expected true or false"),
+        ([{"text": "X"}], "user_tokens: has no 'content'; expected a string"),
         (["X"], "vocabulary: does not contain the user token 'X'; expected all user tokens"),
     ],
 )

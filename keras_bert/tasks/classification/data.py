@@ -22,7 +22,6 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.glue import (
-    GlueTask,
     find_glue_folder,
     find_task,
     read_glue,
@@ -30,7 +29,7 @@ from keras_bert.tasks.classification.glue import (
 )
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.settings import ClassificationSettings
-from keras_bert.tasks.tables import Splits, Texts, read_texts
+from keras_bert.tasks.tables import Splits, Texts, check_splits, read_splits, read_texts
 
 DEFAULT_METRICS = {
     "single_label": ("accuracy", "f1_macro"),
@@ -70,39 +69,23 @@ class Problem:
 
 
 def read_data(
-    settings: ClassificationSettings,
-    known_labels: Sequence[str] | None,
-    *,
-    do_train: bool,
-    do_eval: bool,
-    do_predict: bool,
+    settings: ClassificationSettings, saved_labels: Sequence[str] | None, **do: bool
 ) -> tuple[Problem, Splits]:
-    """Reads the examples of a run; development and test examples may be missing.
+    """Reads the examples of a run, dicts of `Texts`; `do` has do_train, do_eval and do_predict.
 
-    `known_labels` are the labels of the checkpoint, in the order of its logits, or None. If the
+    `saved_labels` are the labels of the checkpoint, in the order of its logits, or None. If the
     task has the same labels, the result has them in this order. The task `custom` has these labels
-    if there are no training examples. `do_train`, `do_eval` and `do_predict` select the examples to
-    read.
+    if there are no training examples.
 
     Raises:
         InputError: settings conflict, a file is unusable, or there are no examples at all.
     """
-    wanted = {"train": do_train, "dev": do_eval, "test": do_predict}
-    if settings.task_name.lower() == "custom":
-        problem, splits = _custom(settings, known_labels, wanted)
-    else:
-        problem, splits = _glue(settings, known_labels, wanted)
-    if not (splits.train or splits.dev or splits.test):
-        kinds = {"dev": "development", "test": "test"}
-        missing = " or ".join(kind for name, kind in kinds.items() if wanted[name])
-        raise InputError(
-            f"nothing to do: found no {missing} examples; expected at least one, or --do_train"
-        )
-    return problem, splits
+    is_custom = settings.task_name.lower() == "custom"
+    return (_custom if is_custom else _glue)(settings, saved_labels, **do)
 
 
 def _glue(
-    settings: ClassificationSettings, known_labels: Sequence[str] | None, wanted: dict[str, bool]
+    settings: ClassificationSettings, saved_labels: Sequence[str] | None, **do: bool
 ) -> tuple[Problem, Splits]:
     for name in _CUSTOM_SETTINGS:
         value = getattr(settings, name)
@@ -112,86 +95,56 @@ def _glue(
                 f"--task_name=custom with --{name}"
             )
     task = find_task(settings.task_name)
-    if wanted["train"] and not task.train:
+    if do["do_train"] and not task.train:
         raise InputError(
             f"--task_name={task.name}: the task has no training examples; expected "
             "--do_train=false and a model fine-tuned on MNLI as --init_checkpoint"
         )
     if settings.tfds:
-        splits = read_tfds(task, settings.data_dir, **wanted)
+        splits = read_tfds(task, settings.data_dir, **do)
     else:
-        folder = _folder(task, settings.data_dir)
-        has_test = any(task.path(folder, name).is_file() for name in task.test_files.values())
-        splits = read_glue(task, folder, **wanted | {"test": wanted["test"] and has_test})
-    return (
-        Problem(
-            problem_type="single_label" if task.labels else "regression",
-            labels=tuple(in_order_of(known_labels, task.labels) or task.labels),
-            metrics=task.metrics,
-            score_range=task.score_range,
-        ),
-        splits,
+        splits = read_glue(task, find_glue_folder(task, settings.data_dir), **do)
+    check_splits(splits)
+    problem = Problem(
+        problem_type="single_label" if task.labels else "regression",
+        labels=tuple(in_order_of(saved_labels, task.labels) or task.labels),
+        metrics=task.metrics,
+        score_range=task.score_range,
     )
-
-
-def _folder(task: GlueTask, data_dir: str) -> Path:
-    if not data_dir:
-        raise InputError(
-            f"--data_dir is missing; expected the folder of {task.name}, the folder of all GLUE "
-            "tasks, or --tfds"
-        )
-    folder = find_glue_folder(task, Path(data_dir))
-    if folder is None:
-        if not Path(data_dir).is_dir():
-            raise InputError(f"--data_dir={data_dir}: no such folder; expected the folder of GLUE")
-        files = [task.train, *task.dev.values(), *task.test_files.values()]
-        raise InputError(
-            f"--data_dir={data_dir}: found no files of {task.name}; expected the folder "
-            f"{task.name}/ or the files {', '.join(file for file in files if file)}"
-        )
-    return folder
+    return problem, splits
 
 
 def _custom(
-    settings: ClassificationSettings, known_labels: Sequence[str] | None, wanted: dict[str, bool]
+    settings: ClassificationSettings, saved_labels: Sequence[str] | None, **do: bool
 ) -> tuple[Problem, Splits]:
     if settings.tfds or settings.data_dir:
         raise InputError(
             "--task_name=custom cannot be combined with --tfds or --data_dir; expected "
             "--train_file, --eval_file and --test_file"
         )
-    if wanted["train"] and not settings.train_file:
-        raise InputError(
-            "--train_file is missing; --task_name=custom needs it unless --do_train=false"
-        )
-    columns = [settings.text_column]
-    columns += [settings.text_pair_column] if settings.text_pair_column else []
-    label = settings.label_column
-    train = dev = test = None
-    if wanted["train"]:
-        train = read_texts(Path(settings.train_file), columns, label)
-    if wanted["dev"] and settings.eval_file:
-        dev = read_texts(Path(settings.eval_file), columns, label)
-    predicted = settings.test_file or settings.eval_file
-    if wanted["test"] and predicted:
-        is_dev = dev is not None and Path(predicted) == Path(settings.eval_file)
-        test = dev if is_dev else read_texts(Path(predicted), columns)
-    splits = Splits(
-        train,
-        {} if dev is None else {"": dev},
-        {} if test is None else {"predictions": test},
+    columns = [settings.text_column, *filter(None, [settings.text_pair_column])]
+    names = (settings.train_file, settings.eval_file, settings.test_file)
+    splits = read_splits(
+        lambda file, labelled: read_texts(file, columns, settings.label_column * labelled),
+        *(Path(name) if name else None for name in names),
+        "a file of examples",
+        **do,
     )
     problem_type = settings.problem_type
+    labels: Sequence[str] = ()
     if splits.train is not None:
         labels = find_labels(splits.train, problem_type)
-        labels = tuple(in_order_of(known_labels, labels) or labels)
-    elif known_labels or problem_type == "regression":
-        labels = () if problem_type == "regression" else tuple(known_labels)
-    else:
-        raise InputError(
-            "--do_train=false: the checkpoint has no label names; expected --label_names"
-        )
-    return Problem(problem_type, labels, DEFAULT_METRICS[problem_type]), splits
+        labels = in_order_of(saved_labels, labels) or labels
+    elif problem_type != "regression":
+        if not saved_labels:
+            raise InputError(
+                "--do_train=false: the checkpoint has no label names; expected --label_names"
+            )
+        labels = saved_labels
+    dev = {} if splits.dev is None else {"": splits.dev}
+    test = {} if splits.test is None else {"predictions": splits.test}
+    problem = Problem(problem_type, tuple(labels), DEFAULT_METRICS[problem_type])
+    return problem, Splits(splits.train, dev, test)
 
 
 # --- labels ---

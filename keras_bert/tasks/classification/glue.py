@@ -1,6 +1,6 @@
 """Describes the GLUE tasks (Wang et al. 2019, https://gluebenchmark.com), and reads their data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,8 @@ class GlueTask:
 
         If the folder has a file with the alternative name, the result is the path of that file.
         """
-        other = folder / self.other_names.get(name, name)
-        return other if other.is_file() else folder / name
+        renamed = folder / self.other_names.get(name, name)
+        return renamed if renamed.is_file() else folder / name
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -184,23 +184,32 @@ def find_task(name: str) -> GlueTask:
 # --- files ---
 
 
-def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
-    """Returns the folder with a task's files, or None if there is none.
+def find_glue_folder(task: GlueTask, data_dir: str) -> Path:
+    """Returns the folder with a task's files: `data_dir`, or one in it with the task's name.
 
-    It is `data_dir`, or the folder in `data_dir` that is named after the task.
+    Raises:
+        InputError: there is no such folder.
     """
+    if not data_dir or not Path(data_dir).is_dir():
+        problem = f"--data_dir={data_dir}: no such folder" if data_dir else "--data_dir is missing"
+        raise InputError(
+            f"{problem}; expected the folder of {task.name} or of all GLUE tasks, or --tfds"
+        )
     files = [name for name in (task.train, *task.dev.values(), *task.test_files.values()) if name]
-    inner = [data_dir / name for name in (task.name, task.name.lower(), *task.folders)]
-    for folder in [data_dir, *inner]:
-        if any(task.path(folder, name).is_file() for name in files):
+    for name in ("", task.name, task.name.lower(), *task.folders):
+        folder = Path(data_dir) / name
+        if any(task.path(folder, file).is_file() for file in files):
             return folder
-    return None
+    raise InputError(
+        f"--data_dir={data_dir}: found no files of {task.name}; expected the folder {task.name}/ "
+        f"or the files {', '.join(files)}"
+    )
 
 
-def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: bool) -> Splits:
+def read_glue(task: GlueTask, folder: Path, **do: bool) -> Splits:
     """Reads a GLUE task from the folder that contains its files.
 
-    `train`, `dev` and `test` select the splits to read.
+    `do` has do_train, do_eval and do_predict. Missing test files are not read.
 
     Raises:
         InputError: a file does not exist, or a row has an invalid format.
@@ -218,55 +227,66 @@ def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: boo
             empty_texts=task.damaged_rows,
         )
 
+    has_test = any(task.path(folder, name).is_file() for name in task.test_files.values())
+    return _splits(read, task.train, task.dev, task.test_files if has_test else {}, **do)
+
+
+def _splits(
+    read: Callable[[str, bool], Texts],
+    train: str,
+    dev: Mapping[str, str],
+    test: Mapping[str, str],
+    *,
+    do_train: bool,
+    do_eval: bool,
+    do_predict: bool,
+) -> Splits:
+    """Reads the training examples and {name: examples} of the other splits.
+
+    `read` takes the name of a file or split, and whether it has labels.
+    """
     return Splits(
-        read(task.train, True) if train else None,
-        {suffix: read(name, True) for suffix, name in task.dev.items()} if dev else {},
-        {name: read(file, False) for name, file in task.test_files.items()} if test else {},
+        read(train, True) if do_train else None,
+        {suffix: read(name, True) for suffix, name in dev.items()} if do_eval else {},
+        {name: read(file, False) for name, file in test.items()} if do_predict else {},
     )
 
 
 # --- TensorFlow Datasets ---
 
-_SPLITS = {"dev": "validation", "test": "test"}
 
-
-def read_tfds(task: GlueTask, data_dir: str, *, train: bool, dev: bool, test: bool) -> Splits:
+def read_tfds(task: GlueTask, data_dir: str, **do: bool) -> Splits:
     """Reads a GLUE task that TensorFlow Datasets has prepared.
 
-    `train`, `dev` and `test` select the splits to read. An empty `data_dir` means TFDS_DATA_DIR or
+    `do` has do_train, do_eval and do_predict. An empty `data_dir` means TFDS_DATA_DIR or
     ~/tensorflow_datasets. Raises the errors of `open_prepared`.
     """
     builder = open_prepared(f"glue/{task.tfds}", data_dir)
-
-    def read(split: str, labelled: bool) -> Texts:
-        return _read(task, builder, split, labelled)
-
-    return Splits(
-        read("train", True) if train else None,
-        {suffix: read(_SPLITS["dev"] + suffix, True) for suffix in task.dev} if dev else {},
+    return _splits(
+        lambda split, labelled: _read(task, builder, split, labelled),
+        "train",
+        {suffix: f"validation{suffix}" for suffix in task.dev},
+        # MNLI's two test splits are named after its two development splits.
         {
-            # MNLI's two test splits are named after its two development splits.
-            name: read(_SPLITS["test"] + suffix, False)
+            name: f"test{suffix}"
             for name, suffix in zip(task.test_files, task.dev or [""], strict=True)
-        }
-        if test
-        else {},
+        },
+        **do,
     )
 
 
 def _read(task: GlueTask, builder: Any, split: str, labelled: bool) -> Texts:
-    columns = task.tfds_columns or task.text_columns
     rows = read_split(builder, split)
-    rows.sort(key=lambda row: int(row["idx"]))  # TFDS shuffles; submissions need this order.
-    source = f"{builder.data_path}, split {split}"
+    rows.sort(key=lambda row: row.cells["idx"])  # TFDS shuffles; submissions need this order.
     labels = None
     if labelled:
         # TFDS numbers the classes in the order of `GlueTask.labels`.
-        labels = [task.labels[row["label"]] if task.labels else float(row["label"]) for row in rows]
+        labels = [row.cells["label"] for row in rows]
+        labels = [task.labels[label] for label in labels] if task.labels else labels
     return Texts(
-        source=source,
-        columns=tuple([row[column].decode() for row in rows] for column in columns),
-        labels=labels,
-        locations=[f"{source}, line {row['idx']}" for row in rows],
-        indices=[str(int(row["idx"])) for row in rows],
+        str(rows[0].path),
+        tuple([row.cells[name] for row in rows] for name in task.tfds_columns or task.text_columns),
+        labels,
+        locations=[row.where for row in rows],
+        indices=[str(row.cells["idx"]) for row in rows],
     )

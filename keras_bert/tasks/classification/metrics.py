@@ -104,8 +104,8 @@ def score(
     loss = {"loss": _mean_loss(problem.problem_type, logits, labels)}
     # `f1` scores class number 1, but "1" may be class 0 of a checkpoint: renumber by name.
     if "f1" in problem.metrics:
-        place = np.argsort(np.argsort(problem.labels))
-        predictions, labels = place[predictions], place[labels]
+        number = np.argsort(np.argsort(problem.labels))
+        predictions, labels = number[predictions], number[labels]
     return compute_metrics(problem.metrics, predictions, labels) | loss
 
 
@@ -203,5 +203,5 @@ def _ratio(numerator: float, denominator: float) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[places]
+    _, indices, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[indices]

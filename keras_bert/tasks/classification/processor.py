@@ -17,12 +17,11 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
-from keras_bert.tasks.checks import check_list
 from keras_bert.tasks.classification.data import DEFAULT_METRICS
 from keras_bert.tasks.classification.decoding import decode_logits
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.fine_tuning.pretrained import in_order_of
+from keras_bert.tasks.fine_tuning.pretrained import head_labels
 from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextProcessor, window_counts
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.text.padding import Segments
@@ -154,54 +153,23 @@ def head_settings(
     """
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels
-    saved = checkpoint.labels
-    if saved is None and num_logits:  # transformers does not save its default label names.
-        saved = [f"LABEL_{index}" for index in range(num_logits)]
-    if problem_type not in (None, *PROBLEM_TYPES):
-        raise InputError(
-            f"problem_type={problem_type!r}: expected one of {', '.join(PROBLEM_TYPES)}"
-        )
     stored_type = checkpoint.problem_type if num_logits else None
     kind = problem_type or short_problem_type(stored_type, checkpoint.path)
     if kind is None:
         kind = "regression" if num_logits == 1 and not labels else "single_label"
-    names = _label_names(labels, saved if num_logits else None, kind, checkpoint.path)
-    if num_logits and num_logits != (len(names) or 1):
-        raise InputError(
-            f"labels={list(names)}: {checkpoint.path} has a head of {num_logits} logits; expected "
-            "as many labels; for a new head, run keras-bert convert SRC DST "
-            "--noheads"
-        )
-    return ClassifierSettings(names, kind)
-
-
-def _label_names(
-    labels: Sequence[str] | None, saved: Sequence[str] | None, kind: str, path: Any
-) -> tuple[str, ...]:
-    """Returns the class names, `labels` or else `saved`, in the order of the head's logits.
-
-    `saved` are the class names of the checkpoint's head; None without a head. `kind` is the problem
-    type; regression has no class names.
-    """
-    if kind == "regression":
-        if labels:
-            raise InputError(f"labels={list(labels)}: expected no labels for a regression")
-        return ()
-    if labels is None:
-        if not saved:
+    if kind == "regression" and not labels:
+        if num_logits not in (None, 0, 1):
             raise InputError(
-                f"labels is None, but {path} has no classification head; expected the class names, "
-                'such as labels=["0", "1"]'
+                f"problem_type={kind!r}: {checkpoint.path} has a head of {num_logits} logits; "
+                "expected one; for a new head, run keras-bert convert SRC DST --noheads"
             )
-        return tuple(saved)
-    names = [str(name) for name in check_list("labels", labels, "names")]
-    if len(names) < 2 - (kind == "multi_label") or len(set(names)) < len(names):
+        return ClassifierSettings((), kind)
+    names, _ = head_labels(checkpoint, labels)
+    if not names:
+        raise InputError(
+            f"labels is None, but {checkpoint.path} has no classification head; expected the class "
+            'names, such as labels=["0", "1"]'
+        )
+    if len(names) < 2 and kind == "single_label" and labels:
         raise InputError(f"labels={names}: expected at least two different names")
-    if saved is None or all(name.startswith("LABEL_") for name in saved):
-        return tuple(names)
-    if ordered := in_order_of(saved, names):
-        return tuple(ordered)
-    raise InputError(
-        f"labels={names}: {path} has the labels {', '.join(saved)}; expected the same; for "
-        "a new head, run keras-bert convert SRC DST --noheads"
-    )
+    return ClassifierSettings(tuple(names), kind)

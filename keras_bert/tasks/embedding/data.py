@@ -6,20 +6,21 @@ scored pairs  text_a, text_b, score         how similar two texts are
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_bert.errors import InputError
+from keras_bert.files import check_schema
 from keras_bert.tasks.checks import check_columns, check_list, check_same_length
 from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.settings import EmbeddingSettings
-from keras_bert.tasks.tables import read_rows, read_texts
+from keras_bert.tasks.tables import Texts, read_rows, read_texts
 
 # --- settings ---
 
@@ -47,27 +48,14 @@ def matryoshka_sizes(where: str, values: Sequence[object], hidden_size: int) -> 
 
 # --- examples ---
 
-DEFAULT_RANGE = (-1.0, 1.0)
 
+class TextRows(Texts):
+    """n examples of k texts each; `labels` are the scores of pairs, float32 [n], or None."""
 
-@dataclass(frozen=True, eq=False)
-class TextRows:
-    """n examples of k texts each, and for scored pairs their scores.
-
-    Attributes:
-        columns: k lists of n texts.
-        scores: float32 [n], as given; None for pairs and triplets.
-        where: describes where an example is, such as "train.tsv, line 3", given its index.
-        source: the name of all examples in error messages.
-    """
-
-    columns: tuple[list[str], ...]
-    scores: np.ndarray | None
-    where: Callable[[int], str]
-    source: str
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
+    @property
+    def scores(self) -> np.ndarray | None:
+        """The scores, as given; None for pairs and triplets."""
+        return self.labels
 
     @property
     def texts(self) -> list[str]:
@@ -109,11 +97,11 @@ def check_range(name: str, value: Any) -> tuple[float, float]:
 
 
 def check_scores(
-    rows: TextRows, score_range: tuple[float, float] = DEFAULT_RANGE, remedy: str = ""
+    rows: TextRows, score_range: tuple[float, float] = (-1.0, 1.0), remedy: str = ""
 ) -> None:
     """Raises InputError if a score is outside the range; `remedy` is the end of the message."""
     low, high = score_range
-    for index in np.flatnonzero((rows.scores < low) | (rows.scores > high))[:1].tolist():
+    for index in np.flatnonzero(~((rows.scores >= low) & (rows.scores <= high)))[:1].tolist():
         raise InputError(
             f"{rows.where(index)}: the score is {rows.scores[index]:g}; expected from {low:g} to "
             f"{high:g}{remedy}"
@@ -127,10 +115,7 @@ def check_training_rows(rows: TextRows, loss: EmbeddingLoss, batch_size: int) ->
         InputError: there are no examples; all scores are equal; batches are too small for the loss;
             a negative is equal to its positive; or pairs have no negatives.
     """
-    if not len(rows):
-        raise InputError(f"{rows.source}: has no examples; expected at least one")
-    if rows.scores is not None:
-        _check_different_scores(rows, "nothing can be learned from them")
+    check_evaluation_rows(rows, "nothing can be learned from them")
     is_pairs = rows.scores is None and len(rows.columns) == 2
     if batch_size < 2 and (is_pairs or loss.name == "cosent"):
         raise InputError(
@@ -163,16 +148,13 @@ def _has_negatives(ids: np.ndarray) -> bool:
     return bool(counts.min() < len(positives))
 
 
-def check_evaluation_rows(rows: TextRows) -> None:
+def check_evaluation_rows(
+    rows: TextRows, consequence: str = "Spearman's correlation is undefined"
+) -> None:
     """Raises InputError if there are no examples, or if all scores are equal."""
     if not len(rows):
         raise InputError(f"{rows.source}: has no examples; expected at least one")
-    if rows.scores is not None:
-        _check_different_scores(rows, "Spearman's correlation is undefined")
-
-
-def _check_different_scores(rows: TextRows, consequence: str) -> None:
-    if np.all(rows.scores == rows.scores[0]):
+    if rows.scores is not None and np.all(rows.scores == rows.scores[0]):
         raise InputError(
             f"{rows.source}: all {len(rows)} scores are {rows.scores[0]:g}, so {consequence}; "
             "expected at least two different scores"
@@ -205,11 +187,10 @@ def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | None:
         return None
     names = settings.column_names
     pair, scored = ([names[r] for r in roles] for roles in (PAIR, (*TEXTS, "score")))
-    columns = list(dict.fromkeys([*pair, *scored]))
-    row = next(read_rows(Path(settings.eval_file), (), columns), None)
-    cells = dict(zip(columns, row.cells, strict=True)) if row else {}
+    row = next(read_rows(Path(settings.eval_file), (), (*pair, *scored)), None)
     has_pairs, has_scores = (
-        all(cells.get(name) is not None for name in kind) for kind in (pair, scored)
+        row is not None and all(row.cells.get(name) is not None for name in kind)
+        for kind in (pair, scored)
     )
     # A file with the columns of both kinds has the kind of the training examples.
     is_scored = has_scores if has_pairs != has_scores else settings.loss != "mnrl"
@@ -228,7 +209,7 @@ def _read_scored(settings: EmbeddingSettings, file: str) -> TextRows:
 def _read(file: str, columns: Sequence[str], score_column: str = "") -> TextRows:
     texts = read_texts(Path(file), columns, score_column)
     scores = label_array(texts, "regression", ()) if score_column else None
-    return TextRows(texts.columns, scores, texts.where, texts.source)
+    return TextRows(texts.source, texts.columns, scores, texts.locations)
 
 
 # --- arguments of the Python API ---
@@ -255,18 +236,14 @@ def given_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
         for index, text in enumerate(column):
             if not text.strip():
                 raise InputError(f"{name}[{i}][{index}] is {text!r:.60}; expected a text")
-    array = None if scores is None else _score_array(scores, columns[0], name)
-    return TextRows(columns, array, lambda index: f"{name}, item {index}", name)
-
-
-def _score_array(scores: Any, texts: Sequence[str], name: str) -> np.ndarray:
-    items = check_list("scores", scores, "numbers")
-    check_same_length(**{f"{name}[0]": texts, "scores": items})
-    for index, item in enumerate(items):
-        is_number = isinstance(item, int | float | np.number) and not isinstance(item, bool)
-        if not is_number or not math.isfinite(item):
-            raise InputError(f"scores[{index}] is {item!r:.60}; expected a number")
-    return np.array(items, np.float32)
+    array = None
+    if scores is not None:
+        items = check_list("scores", scores, "numbers")
+        check_same_length(**{f"{name}[0]": columns[0], "scores": items})
+        check_schema("scores", items, [float])
+        array = np.array(items, np.float32)
+    locations = [f"{name}, item {index}" for index in range(len(columns[0]))]
+    return TextRows(name, columns, array, locations)
 
 
 def training_arguments(
@@ -274,26 +251,13 @@ def training_arguments(
 ) -> tuple[TextRows, EmbeddingLoss]:
     """Checks the examples and the loss of `TextEmbedder.fit`, and returns both.
 
+    `loss` may be the name of a loss, or None for the default. `hidden_size` is the size of the
+    model's vectors.
+
     Raises:
-        InputError: an argument is invalid.
+        InputError: an argument is invalid, or the loss is not for these examples.
     """
     rows = given_rows("texts", texts, scores)
-    loss = _given_loss(loss, rows, hidden_size)
-    if rows.scores is not None:
-        check_scores(rows)
-    return rows, loss
-
-
-def _given_loss(
-    loss: EmbeddingLoss | str | None, rows: TextRows, hidden_size: int
-) -> EmbeddingLoss:
-    """Returns the loss for training on examples, for a model with vectors of a size.
-
-    `loss` may be the name of a loss, or None for the default.
-
-    Raises:
-        InputError: the loss is unknown or not for these examples, or a Matryoshka size is invalid.
-    """
     if loss is None:
         loss = "mnrl" if rows.scores is None else "cosent"
     if not isinstance(loss, EmbeddingLoss):
@@ -302,7 +266,9 @@ def _given_loss(
         expected = "scores" if loss.takes_scores else "no scores"
         raise InputError(f"loss={loss.name!r}: expected examples with {expected} for this loss")
     sizes = matryoshka_sizes(f"sizes={loss.sizes!r:.60}", loss.sizes, hidden_size)
-    return replace(loss, columns=len(rows.columns), sizes=sizes)
+    if rows.scores is not None:
+        check_scores(rows)
+    return rows, replace(loss, columns=len(rows.columns), sizes=sizes)
 
 
 def given_evaluation_rows(name: str, texts: Any, scores: Any) -> TextRows:

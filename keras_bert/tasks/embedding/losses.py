@@ -102,40 +102,28 @@ def normalized(vectors: Any) -> Any:
 
 
 def _ranking(vectors: Any, labels: RowLabels, loss: EmbeddingLoss) -> Any:
+    """Sums the cross-entropy of each positive among the B · (k - 1) candidates of its anchor.
+
+    The candidates are the positives of all examples, then their negatives. Those are not negatives
+    of an anchor: rows that fill the batch, texts equal to the anchor, and texts equal to a positive
+    of an equal anchor, such as its own.
+    """
     anchors = vectors[:, 0]
     candidates = ops.reshape(ops.swapaxes(vectors[:, 1:], 0, 1), [-1, vectors.shape[-1]])
     logits = loss.scale * ops.matmul(anchors, ops.transpose(candidates))
-    excluded = ops.logical_and(_not_negative(labels, loss), ~_own_positive(labels, loss))
-    logits = ops.where(excluded, _EXCLUDED, logits)
+
+    ids, real = labels.ids, labels.weights > 0
+    texts = ops.reshape(ops.transpose(ids[:, 1:]), [1, -1])
+    same_anchor = ops.logical_and(ids[:, 0:1] == ids[None, :, 0], real[None, :])  # [B, B]
+    same_text = ids[:, 1:2] == texts  # [B, B · (k - 1)]
+    counts = ops.matmul(ops.cast(same_anchor, "float32"), ops.cast(same_text, "float32"))
+    excluded = ops.logical_or(counts > 0, texts == ids[:, 0:1])
+    excluded = ops.logical_or(excluded, ops.tile(~real, [loss.columns - 1])[None, :])
+    index = ops.arange(logits.shape[1])[None, :]  # The first B candidates are the positives.
+    is_positive = index == ops.arange(logits.shape[0])[:, None]
+    logits = ops.where(ops.logical_and(excluded, ~is_positive), _EXCLUDED, logits)
     positive = ops.sum(anchors * vectors[:, 1], axis=-1) * loss.scale
     return ops.sum(labels.weights * (ops.logsumexp(logits, axis=1) - positive))
-
-
-def _not_negative(labels: RowLabels, loss: EmbeddingLoss) -> Any:
-    """Returns whether each of the B · (k - 1) candidates is not a negative of each anchor.
-
-    That is the case for rows that fill the batch, for texts equal to the anchor, and for texts
-    equal to a positive of an equal anchor, such as its own.
-    """
-    ids, real = labels.ids, labels.weights > 0
-    candidates = ops.reshape(ops.transpose(ids[:, 1:]), [1, -1])
-    filler = ops.tile(~real, [loss.columns - 1])[None, :]
-    same_anchor = ops.logical_and(ids[:, 0:1] == ids[None, :, 0], real[None, :])  # [B, B]
-    same_text = ids[:, 1:2] == candidates  # [B, B · (k - 1)]
-    counts = ops.matmul(ops.cast(same_anchor, "float32"), ops.cast(same_text, "float32"))
-    excluded = ops.logical_or(counts > 0, candidates == ids[:, 0:1])
-    return ops.logical_or(excluded, filler)
-
-
-def _own_positive(labels: RowLabels, loss: EmbeddingLoss) -> Any:
-    places = ops.arange(ops.shape(labels.ids)[0])
-    return _pad_columns(places[:, None] == places[None, :], loss.columns)
-
-
-def _pad_columns(of_positives: Any, columns: int) -> Any:
-    """Adds False for the negatives to bools of the positives: [B, B] -> [B, B · (k - 1)]."""
-    rest = [ops.zeros_like(of_positives)] * (columns - 2)
-    return ops.concatenate([of_positives, *rest], axis=1)
 
 
 def _squared_error(vectors: Any, labels: RowLabels, loss: EmbeddingLoss) -> Any:

@@ -121,16 +121,16 @@ def _ranks(ids: np.ndarray, anchors: np.ndarray, positives: np.ndarray) -> Itera
     training (losses.py), equal texts count once, and neither the anchor's own text nor the other
     positives of an equal anchor count.
     """
-    texts, first_places, place = np.unique(ids[:, 1], return_index=True, return_inverse=True)
-    candidates = positives[first_places]
+    texts, first, column_of = np.unique(ids[:, 1], return_index=True, return_inverse=True)
+    candidates = positives[first]
     excluded = {text: [column] for column, text in enumerate(texts.tolist())}
-    for anchor, column in zip(ids[:, 0].tolist(), place.tolist(), strict=True):
+    for anchor, column in zip(ids[:, 0].tolist(), column_of.tolist(), strict=True):
         excluded.setdefault(anchor, []).append(column)
     for start in range(0, len(anchors), _CHUNK):
         cosines = anchors[start : start + _CHUNK] @ candidates.T
-        for row, found in enumerate(cosines):
-            own = found[place[start + row]]
-            found[excluded[int(ids[start + row, 0])]] = -np.inf
-            found[place[start + row]] = own
-        own = cosines[np.arange(len(cosines)), place[start : start + len(cosines)]]
-        yield np.sum(cosines >= own[:, np.newaxis], axis=1) - 1
+        for row, row_cosines in enumerate(cosines):
+            cosine = row_cosines[column_of[start + row]]
+            row_cosines[excluded[int(ids[start + row, 0])]] = -np.inf
+            row_cosines[column_of[start + row]] = cosine
+        cosine = cosines[np.arange(len(cosines)), column_of[start : start + len(cosines)]]
+        yield np.sum(cosines >= cosine[:, np.newaxis], axis=1) - 1

@@ -94,8 +94,8 @@ class EmbedderSettings:
         """
         name = self.default_prompt_name if name is None else name
         if name is not None and name not in self.prompts:
-            known = ", ".join(self.prompts) or "None, because the model has no prompts"
-            raise InputError(f"prompt_name={name!r:.60}: expected one of {known}")
+            names = ", ".join(self.prompts) or "None, because the model has no prompts"
+            raise InputError(f"prompt_name={name!r:.60}: expected one of {names}")
         return "" if name is None else self.prompts[name]
 
 

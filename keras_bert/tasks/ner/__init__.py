@@ -2,7 +2,6 @@
 
 tag_schemes.py    tags of words in any scheme, entities, the labels of a model
 data.py           the sentences of a run: column files, texts with entities, TensorFlow Datasets
-spans.py          entities of texts to tags of words
 processor.py      texts to words, words to windows of tokens, examples
 metrics.py        the training objective, entity scores
 decoding.py       the label of each word to entities or tags

@@ -15,7 +15,7 @@ A byte-order mark and "\r" at line ends are ignored. A file with one column has 
 A file that ends in .jsonl, .json, .parquet or .arrow has an object or a row for each text, which is
 one sentence and one document, or for each sentence:
 
-    {"text": "In Oslo", "entities": [{"start": 3, "end": 7, "type": "LOC"}]}     see spans.py
+    {"text": "In Oslo", "entities": [{"start": 3, "end": 7, "type": "LOC"}]}     see tag_schemes.py
     {"tokens": ["In", "Oslo"], "ner_tags": ["O", "B-LOC"]}                       or "tags"
 
 Tags may be numbers in Parquet and Arrow files of the package datasets, whose metadata have their
@@ -30,26 +30,27 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from absl import logging
 
-from keras_bert.columnar_files import FORMS, read_schema
+from keras_bert.columnar_files import FORMS, read_metadata
 from keras_bert.errors import InputError
-from keras_bert.files import check_no_nul, read_lines, write_bytes
+from keras_bert.files import check_no_nul, check_schema, read_lines, write_bytes
 from keras_bert.tasks.checks import check_list, check_same_length, check_strings
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
-from keras_bert.tasks.ner.spans import ENTITY, PROBLEMS, check_entity, fitted_tags, split_words
+from keras_bert.tasks.ner.processor import split_words
 from keras_bert.tasks.ner.tag_schemes import (
-    DOCUMENT_START,
+    ENTITY,
     OUTSIDE,
+    PROBLEMS,
     UNKNOWN,
     Entity,
-    Sentence,
+    check_entities_of_text,
     check_tags,
     entity_types,
+    fit_entities,
     iob2_labels,
     is_inside,
     label_tags,
@@ -60,16 +61,38 @@ from keras_bert.tasks.ner.tag_schemes import (
 )
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 from keras_bert.tasks.settings import NerSettings
-from keras_bert.tasks.tables import JSON_ENDINGS, Row, read_rows
+from keras_bert.tasks.tables import JSON_ENDINGS, Row, Splits, read_rows, read_splits
 from keras_bert.text.tokenizer import BertTokenizer
 
+DOCUMENT_START = "-DOCSTART-"  # As the only word of a sentence: a document starts.
 # The settings that apply only to files, not to TensorFlow Datasets.
-_FILE_SETTINGS = (
-    "train_file",
-    "eval_file",
-    "test_file",
-    "columns",
-)
+_FILE_SETTINGS = ("train_file", "eval_file", "test_file", "columns")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of W words.
+
+    Attributes:
+        words: the W words.
+        tags: the W tags in the scheme of the file; empty if the file has no tags.
+        line: the line number of the first word, counted from 1; or the number of the object or row
+            with the whole sentence, if `unit` is not empty.
+        document: the index of the sentence's document in the file; 0 if no line starts a document.
+        unit: the unit of `line` in error messages, such as "row", for a sentence of one object.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    line: int
+    document: int = 0
+    unit: str = ""
+
+    def where(self, index: int) -> str:
+        """Describes where the word with an index is, such as "line 3"."""
+        if self.unit:
+            return f"{self.unit} {self.line}, word {index + 1}"
+        return f"line {self.line + index}"
 
 
 @dataclass(frozen=True)
@@ -92,27 +115,10 @@ class TaggedSentences:
         return {split_tag(tag)[1] for tags in self.tags or [] for tag in tags if is_inside(tag)}
 
 
-@dataclass(frozen=True)
-class SentenceSplits:
-    """The sentences of a run; None for a split that is not used.
-
-    `dev` are the sentences to score, and `test` those to predict; both may be the same object.
-    """
-
-    train: TaggedSentences | None = None
-    dev: TaggedSentences | None = None
-    test: TaggedSentences | None = None
-
-
 def read_data(
-    ner: NerSettings,
-    *,
-    new_tokenizer: Callable[[], BertTokenizer],
-    do_train: bool,
-    do_eval: bool,
-    do_predict: bool,
-) -> SentenceSplits:
-    """Reads the sentences of a run; the development and test sentences may be missing.
+    ner: NerSettings, *, new_tokenizer: Callable[[], BertTokenizer], **do: bool
+) -> Splits:
+    """Reads the sentences of a run, `TaggedSentences`; `do` has do_train, do_eval and do_predict.
 
     `new_tokenizer` creates the model's tokenizer, which splits the texts of files with spans.
 
@@ -121,55 +127,35 @@ def read_data(
             do.
     """
     if ner.tfds:
-        read = _dataset_reader(ner)
-        splits = SentenceSplits(
-            read("train") if do_train else None,
-            read("dev") if do_eval else None,
-            read("test") if do_predict else None,
-        )
-        if do_train and splits.train is None:
-            raise InputError(
-                f"--task_name={ner.task_name}: has no train split; expected --nodo_train"
-            )
-    else:
-        if do_train and not ner.train_file:
-            raise InputError(
-                "--train_file is missing; expected a CoNLL column file or texts with entities, or "
-                "--nodo_train"
-            )
-        train = _read_file(ner.train_file, ner, new_tokenizer) if do_train else None
-        dev = _read_file(ner.eval_file, ner, new_tokenizer) if do_eval and ner.eval_file else None
-        test, test_file = None, ner.test_file or ner.eval_file
-        if do_predict and test_file:
-            is_dev = dev is not None and Path(test_file) == Path(ner.eval_file)
-            test = dev if is_dev else _read_file(test_file, ner, new_tokenizer, tags_needed=False)
-        splits = SentenceSplits(train, dev, test)
-    if splits == SentenceSplits():
-        raise InputError(
-            "nothing to do: there are no sentences to score or to predict; expected --eval_file, "
-            "--test_file, --tfds or --do_train"
-        )
-    return splits
+        read, splits = _dataset_reader(ner)
+        return read_splits(read, *splits, f"a train split of --task_name={ner.task_name}", **do)
+
+    def read_file(path: Path, tagged: bool) -> TaggedSentences:
+        return _read_file(path, ner, new_tokenizer, tagged)
+
+    names = (ner.train_file, ner.eval_file, ner.test_file)
+    files = [Path(name) if name else None for name in names]
+    return read_splits(read_file, *files, "a CoNLL column file or texts with entities", **do)
 
 
 def _read_file(
-    path: str,
-    ner: NerSettings,
-    new_tokenizer: Callable[[], BertTokenizer],
-    tags_needed: bool = True,
+    path: Path, ner: NerSettings, new_tokenizer: Callable[[], BertTokenizer], tags_needed: bool
 ) -> TaggedSentences:
-    columns = ner.column_indices
-    if not path.lower().endswith((*JSON_ENDINGS, *FORMS)):
+    if path.suffix.lower() not in (*JSON_ENDINGS, *FORMS):
+        columns = ner.column_indices
         sentences = read_conll(path, columns["token"], columns["tag"])
-        return tagged(path, sentences, ner, tags_needed)
-    rows = list(read_rows(Path(path), (), _COLUMNS))
+        return tagged(str(path), sentences, ner, tags_needed)
+    rows = list(read_rows(path, (), _COLUMNS))
     if not rows:
         raise InputError(f"{path}: contains no texts; expected texts and their entities")
-    _, entities, tokens, *_ = rows[0].cells
-    if tokens is not None and entities is None:
-        return tagged(path, _sentences_of_words(path, rows), ner, tags_needed)
+    cells = rows[0].cells
+    if cells.get("tokens") is not None and cells.get("entities") is None:
+        tag_column = next((x for x in ("ner_tags", "tags") if cells.get(x) is not None), "")
+        names = _class_names(path, tag_column)
+        sentences = _sentences_of_words(path, rows, tag_column, names)
+        return tagged(str(path), sentences, ner, tags_needed)
     sentences, counts = _sentences_of_texts(path, rows, new_tokenizer(), tags_needed)
-    return tagged(path, sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
+    return tagged(str(path), sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
 
 
 def tagged(
@@ -194,7 +180,17 @@ def tagged(
             raise InputError(f"{source}: has words without tags; expected words and their tags")
         logging.info("%s: %s; there are no tags, so no scores are computed", source, size)
         return TaggedSentences(source, sentences, None)
-    rows, scheme, num_disallowed = check_tags(sentences, source, ner.tag_scheme)
+    names = {tag for sentence in sentences for tag in sentence.tags}
+    if UNKNOWN in names and OUTSIDE not in names:
+        raise InputError(
+            f"{source}: has the tag - (unknown label), but not O; expected O for words outside of "
+            "entities"
+        )
+    rows, scheme, num_disallowed = check_tags(
+        [sentence.tags for sentence in sentences],
+        lambda sentence, word: f"{source}, {sentences[sentence].where(word)}",
+        ner.tag_scheme,
+    )
     tags = [to_iob2(row) for row in rows]
     num_entities = sum(tag.startswith("B") for row in tags for tag in row)
     logging.info("%s: %s, %d entities, scheme %s", source, size, num_entities, scheme)
@@ -352,7 +348,7 @@ _COLUMNS = ("text", "entities", "tokens", "ner_tags", "tags")
 
 
 def _sentences_of_texts(
-    path: str, rows: Sequence[Row], tokenizer: BertTokenizer, tags_needed: bool
+    path: Path, rows: Sequence[Row], tokenizer: BertTokenizer, tags_needed: bool
 ) -> tuple[list[Sentence], dict[str, int]]:
     """Splits texts into words, and converts their entities to IOB2 tags.
 
@@ -360,88 +356,71 @@ def _sentences_of_texts(
     tags. Also returns the numbers of entities that do not fit the words, under the names of
     PROBLEMS.
     """
-    has_tags = tags_needed or all(row.cells[1] is not None for row in rows)
-    texts, entities = [], []
+    has_tags = tags_needed or all(row.cells.get("entities") is not None for row in rows)
+    schema = {"text": str} | ({"entities": [ENTITY]} if has_tags else {})
     for row in rows:
-        text, items, *_ = row.cells
-        if not isinstance(text, str):
-            raise InputError(f"{row.where}: expected a text in 'text', got {text!r:.80}")
-        texts.append(text)
-        if has_tags and not isinstance(items, list):
-            raise InputError(
-                f"{row.where}: 'entities' is {items!r:.80}; expected a list of entities such as "
-                f"{ENTITY}, or [] for a text without entities"
-            )
-        entities.append(
-            [
-                check_entity(item, text, f"{row.where}: entities[{index}]")
-                for index, item in enumerate(items if has_tags else [])
-            ]
-        )
+        check_schema(f"{row.where}:", row.cells, schema)
+    texts = [row.cells["text"] for row in rows]
     problems: dict[str, list[str]] = {name: [] for name in PROBLEMS}
     sentences: list[Sentence] = []
-    for row, text, spans, words in zip(
-        rows, texts, entities, split_words(texts, tokenizer), strict=True
-    ):
-        tags = fitted_tags(text, spans, words, row.where, problems) if has_tags else ()
+    for row, text, words in zip(rows, texts, split_words(texts, tokenizer), strict=True):
+        tags: list[str] = []
+        if has_tags:
+            entities = check_entities_of_text(row.cells["entities"], text, f"{row.where}: entities")
+            tags, misfits = fit_entities(text, entities, words)
+            for problem, _, description in misfits:
+                problems[problem].append(f"{row.where}, {description}")
         if words:
             strings = tuple(text[start:end] for start, end in words)
-            document = len(sentences)
-            sentences.append(Sentence(strings, tuple(tags), row.number, document, row.unit))
+            sentences.append(Sentence(strings, tuple(tags), row.number, len(sentences), row.unit))
     if not sentences:
         raise InputError(f"{path}: contains no words; expected texts")
     if num_empty := len(texts) - len(sentences):
         logging.warning("%s: skipped %d texts without words", path, num_empty)
-    for name, spans in problems.items():
-        if spans:
-            first = "; ".join(spans[:3])
-            logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(spans), first)
-    counts = {name: len(spans) for name, spans in problems.items()} if has_tags else {}
+    for name, descriptions in problems.items():
+        if descriptions:
+            first = "; ".join(descriptions[:3])
+            logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(descriptions), first)
+    counts = {name: len(texts) for name, texts in problems.items()} if has_tags else {}
     return sentences, counts
 
 
-def _sentences_of_words(path: str, rows: Sequence[Row]) -> list[Sentence]:
-    """Converts rows of words and, if the first row has tags, their tags.
+def _sentences_of_words(
+    path: object, rows: Sequence[Row], tag_column: str, names: Sequence[str]
+) -> list[Sentence]:
+    """Converts rows of words and, if there is a column of tags, their tags.
 
-    Rows without words are skipped, and [-DOCSTART-] starts a document.
+    Rows without words are skipped, and [-DOCSTART-] starts a document. `names` are the names of
+    tags that are numbers.
     """
-    tag_key = next((key for key in ("ner_tags", "tags") if _cell(rows[0], key) is not None), None)
-    names = _class_names(Path(path), tag_key)
+    schema = {"tokens": [str]} | ({tag_column: [(str, int)]} if tag_column else {})
     sentences: list[Sentence] = []
     document = 0
     for row in rows:
-        words, tags = _cell(row, "tokens"), _cell(row, tag_key) if tag_key else []
-        if not _is_list_of(words, str) or "" in words:
+        check_schema(f"{row.where}:", row.cells, schema)
+        words, tags = row.cells["tokens"], row.cells[tag_column] if tag_column else []
+        if "" in words:
             raise InputError(f"{row.where}: 'tokens' is {words!r:.80}; expected a list of words")
-        if tag_key and not (_is_list_of(tags, str | int) and len(tags) == len(words)):
-            raise InputError(
-                f"{row.where}: {tag_key!r} is {tags!r:.80}; expected {len(words)} tags"
-            )
+        if tag_column:
+            check_same_length(**{f"{row.where}: tokens": words, tag_column: tags})
         if words == [DOCUMENT_START]:
             document += bool(sentences)
         elif words:
-            tags = tuple(_tag_name(tag, names, f"{row.where}: {tag_key!r}") for tag in tags)
+            tags = tuple(_tag_name(tag, names, f"{row.where}: {tag_column!r}") for tag in tags)
             sentences.append(Sentence(tuple(words), tags, row.number, document, row.unit))
     if not sentences:
         raise InputError(f"{path}: contains no sentences; expected words and their tags")
     return sentences
 
 
-def _cell(row: Row, column: str) -> Any:
-    return row.cells[_COLUMNS.index(column)]
-
-
-def _is_list_of(value: Any, kind: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
-
-
-def _class_names(path: Path, column: str | None) -> list[str]:
+def _class_names(path: Path, column: str) -> list[str]:
     """Returns the names of a column's numbers in a file of the package datasets, or []."""
     form = FORMS.get(path.suffix.lower())
-    if form is None or column is None:
+    if not form or not column:
         return []
     try:
-        feature = json.loads(read_schema(path, form)[1][b"huggingface"])["info"]["features"][column]
+        info = json.loads(read_metadata(path, form)[b"huggingface"])
+        feature = info["info"]["features"][column]
         feature = feature[0] if isinstance(feature, list) else feature["feature"]
         return feature["names"]
     except (ValueError, LookupError, TypeError):
@@ -467,13 +446,16 @@ def _tag_name(tag: str | int, names: Sequence[str], where: str) -> str:
 # --- TensorFlow Datasets ---
 
 _TAG_COLUMNS = ("ner", "tags")
-_DEV_SPLITS = ("dev", "validation")
 
 
-def _dataset_reader(ner: NerSettings) -> Callable[[str], TaggedSentences | None]:
-    """Opens a prepared dataset, and returns a function that reads the split train, dev or test.
+def _dataset_reader(
+    ner: NerSettings,
+) -> tuple[Callable[[str, bool], TaggedSentences], list[str | None]]:
+    """Opens a prepared dataset.
 
-    The function returns None if the dataset has no such split.
+    Returns:
+        A function (split, ...) -> sentences, and the names of its training, development and test
+        split; None for a split that it does not have.
 
     Raises:
         InputError: a setting is only for files, the dataset is not prepared or has no tags, or
@@ -494,30 +476,17 @@ def _dataset_reader(ner: NerSettings) -> Callable[[str], TaggedSentences | None]
             f"--task_name={name}: has the columns {', '.join(features)}; expected tokens and "
             f"{' or '.join(_TAG_COLUMNS)}"
         )
-    tags = features[column].feature
+    names = features[column].feature.names
 
-    def read(split: str) -> TaggedSentences | None:
-        names = _DEV_SPLITS if split == "dev" else (split,)
-        split = next((name for name in names if name in builder.info.splits), None)
-        if split is None:
-            return None
+    def read(split: str, tags_needed: bool) -> TaggedSentences:
         source = f"{builder.data_path}, split {split}"
-        rows = [row for row in read_split(builder, split) if len(row["tokens"])]
-        # The line number that each sentence would have in a CoNLL column file.
-        lines = accumulate((len(row["tokens"]) + 1 for row in rows), initial=1)
-        sentences = [
-            Sentence(
-                tuple(token.decode() for token in row["tokens"]),
-                tuple(tags.int2str(int(tag)) for tag in row[column]),
-                line,
-            )
-            for row, line in zip(rows, lines, strict=False)
-        ]
-        if not sentences:
-            raise InputError(f"{source}: contains no sentences; expected words and their tags")
+        sentences = _sentences_of_words(source, read_split(builder, split), column, names)
         return tagged(source, sentences, ner)
 
-    return read
+    return read, [
+        next((split for split in names if split in builder.info.splits), None)
+        for names in (("train",), ("dev", "validation"), ("test",))
+    ]
 
 
 # --- arguments of the Python API ---
@@ -583,14 +552,15 @@ def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> l
     `value` has a list of entities {"start": int, "end": int, "type": str} for each text, with
     character offsets. The result is in the same order. `labels` are the model's labels.
     """
-    rows = check_list("entities", value, f"lists of entities such as {ENTITY}")
+    rows = check_list("entities", value, "lists of entities")
     check_same_length(texts=texts, entities=rows)
     types = entity_types(labels)
     checked = []
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
         name = f"entities[{index}]"
-        items = check_list(name, row, f"entities such as {ENTITY}")
-        checked.append([check_entity(item, text, f"{name}[{i}]") for i, item in enumerate(items)])
+        items = check_list(name, row, "entities")
+        check_schema(name, items, [ENTITY])
+        checked.append(check_entities_of_text(items, text, name))
         for i, (kind, *_) in enumerate(checked[-1]):
             if kind not in types:
                 raise InputError(

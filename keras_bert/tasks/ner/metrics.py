@@ -76,10 +76,10 @@ def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> di
             OUTSIDE if gold == UNKNOWN else tag
             for gold, tag in zip(gold_tags, predicted_tags, strict=True)
         ]
-        gold, found = set(entities(gold_tags)), set(entities(predicted_tags))
+        gold, answered = set(entities(gold_tags)), set(entities(predicted_tags))
         expected.update(kind for kind, *_ in gold)
-        predicted.update(kind for kind, *_ in found)
-        correct.update(kind for kind, *_ in gold & found)
+        predicted.update(kind for kind, *_ in answered)
+        correct.update(kind for kind, *_ in gold & answered)
         words += len(gold_tags) - gold_tags.count(UNKNOWN)
         hits += sum(map(str.__eq__, gold_tags, predicted_tags))
     scores = _precision_recall_f1(correct.total(), predicted.total(), expected.total())

@@ -24,26 +24,30 @@ B texts or sentences, W words of one text, N words of all texts, P tokens of a w
 texts or windows, n windows, S tokens of one window, C labels, E entities of one text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.ner.decoding import Spans, decode_entities, decode_tags
 from keras_bert.tasks.ner.tag_schemes import label_tags
 from keras_bert.tasks.prepared import Prepared, Processor, decoded, prepare
 from keras_bert.text.normalization import normalize_character
-from keras_bert.text.offsets import byte_to_char_offsets, decode_texts, row_ids, valid_utf8
+from keras_bert.text.offsets import (
+    byte_to_char_offsets,
+    decode_texts,
+    encode_texts,
+    row_ids,
+    valid_utf8,
+)
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.windows import WordWindows, word_windows
 
-MIN_SEQ_LENGTH = 3  # [CLS], one token and [SEP].
+_TEXTS_PER_CHUNK = 1024
 
 # --- texts to words ---
 
@@ -135,6 +139,15 @@ def word_offsets(spans: Spans, row_splits: tf.Tensor) -> list[list[tuple[int, in
     return [offsets[first:last] for first, last in pairwise(row_splits.numpy().tolist())]
 
 
+def split_words(texts: Sequence[str], tokenizer: BertTokenizer) -> Iterator[list[tuple[int, int]]]:
+    """Yields the (start, end) of the words of each text, in characters."""
+    text_words = TextWords(tokenizer)
+    for first in range(0, len(texts), _TEXTS_PER_CHUNK):
+        chunk = encode_texts(texts[first : first + _TEXTS_PER_CHUNK])
+        words, spans = text_words.split(tf.constant(chunk))
+        yield from word_offsets(spans, words.row_splits)
+
+
 def _is_word(token: str, settings: TokenizerSettings) -> bool:
     """Returns whether a token starts with a letter or digit.
 
@@ -182,30 +195,6 @@ class TaggerSettings:
     labels: tuple[str, ...]
     max_seq_length: int = 128
 
-    def __post_init__(self):
-        if self.max_seq_length < MIN_SEQ_LENGTH:
-            raise InputError(
-                f"max_seq_length={self.max_seq_length}: expected at least {MIN_SEQ_LENGTH}"
-            )
-
-
-class TextWindows(NamedTuple):
-    """The windows of B texts with N words.
-
-    Attributes:
-        input_ids: the field of `windows`.
-        segment_ids: the field of `windows`.
-        windows: the windows and the positions of the words in them.
-        text: the texts, strings [B].
-        spans: the offsets of the N words in their texts.
-    """
-
-    input_ids: tf.RaggedTensor
-    segment_ids: tf.RaggedTensor
-    windows: WordWindows
-    text: tf.Tensor
-    spans: Spans
-
 
 class TaggingProcessor(Processor):
     """Converts texts or words to the network's inputs, and its logits to entities or tags."""
@@ -218,11 +207,11 @@ class TaggingProcessor(Processor):
         self._text_words = TextWords(tokenizer)
         self._label_tags = label_tags(settings.labels)
 
-    def preprocess(self, text: tf.Tensor) -> TextWindows:
+    def preprocess(self, text: tf.Tensor) -> WordWindows:
         """Splits texts, strings [B] of any length, into words, and the words into windows."""
         words, spans = self._text_words.split(text)
         windows = word_windows(words, self.tokenizer, self.settings.max_seq_length)
-        return TextWindows(windows.input_ids, windows.segment_ids, windows, text, spans)
+        return windows._replace(text=text, spans=spans)
 
     def preprocess_words(
         self, words: tf.RaggedTensor, documents: tf.Tensor | None = None
@@ -232,7 +221,7 @@ class TaggingProcessor(Processor):
         return word_windows(tokens, self.tokenizer, self.settings.max_seq_length, documents)
 
     def decode(
-        self, outputs: Mapping[str, tf.Tensor], inputs: TextWindows | WordWindows
+        self, outputs: Mapping[str, tf.Tensor], inputs: WordWindows
     ) -> dict[str, tf.RaggedTensor]:
         """Decodes "logits", float32 [T, C], into entities of texts or tags of words.
 
@@ -241,12 +230,11 @@ class TaggingProcessor(Processor):
             words, ragged [B, (W)]. "tags" are in IOB2, whatever the scheme of the labels. "starts"
             and "ends" are int32, and count characters as in Python's `str`. "scores" are float32.
         """
-        windows = inputs.windows if isinstance(inputs, TextWindows) else inputs
-        logits = tf.gather(outputs["logits"], windows.first_tokens)
+        logits = tf.gather(outputs["logits"], inputs.first_tokens)
         labels = tf.argmax(logits, axis=-1, output_type=tf.int32)
-        labels = tf.RaggedTensor.from_row_splits(labels, windows.row_splits, validate=False)
+        labels = tf.RaggedTensor.from_row_splits(labels, inputs.row_splits, validate=False)
         scores = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
-        if isinstance(inputs, TextWindows):
+        if inputs.spans is not None:
             return decode_entities(self._label_tags, labels, scores, inputs.text, inputs.spans)
         return decode_tags(self._label_tags, labels, scores)
 
@@ -289,9 +277,8 @@ def prepare_texts(
     prepared = prepare(processor.preprocess, [texts], tokenizer=processor.tokenizer)
     chunks, words = [], []
     for chunk in prepared.chunks:
-        windows, spans = chunk.inputs.windows, chunk.inputs.spans
-        chunks.append(replace(chunk, inputs=windows))
-        words += word_offsets(spans, windows.row_splits)
+        words += word_offsets(chunk.inputs.spans, chunk.inputs.row_splits)
+        chunks.append(replace(chunk, inputs=chunk.inputs._replace(text=None, spans=None)))
     return replace(prepared, chunks=chunks), words
 
 

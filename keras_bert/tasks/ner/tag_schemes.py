@@ -17,45 +17,17 @@ A model may have labels of no scheme, which are entity types such as PER; see `l
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
-from keras_bert.tasks.checks import check_strings
-from keras_bert.tasks.fine_tuning.pretrained import in_order_of
-
-DOCUMENT_START = "-DOCSTART-"  # As the only word of a sentence: a document starts.
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence of W words.
-
-    Attributes:
-        words: the W words.
-        tags: the W tags in the scheme of the file; empty if the file has no tags.
-        line: the line number of the first word, counted from 1; or the number of the object or row
-            with the whole sentence, if `unit` is not empty.
-        document: the index of the sentence's document in the file; 0 if no line starts a document.
-        unit: the unit of `line` in error messages, such as "row", for a sentence of one object.
-    """
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...]
-    line: int
-    document: int = 0
-    unit: str = ""
-
-    def where(self, index: int) -> str:
-        """Describes where the word with an index is, such as "line 3"."""
-        if self.unit:
-            return f"{self.unit} {self.line}, word {index + 1}"
-        return f"line {self.line + index}"
-
+from keras_bert.tasks.fine_tuning.pretrained import head_labels
 
 OUTSIDE = "O"
 UNKNOWN = "-"
@@ -192,93 +164,182 @@ _NO_TYPE = re.compile(r"\w?[-_.:/].*|.*[-_.:/][BIELSUMWO]?|[o0]")
 
 
 def check_tags(
-    sentences: Sequence[Sentence], path: object, scheme: str = ""
+    tags: Sequence[Sequence[str]], where: Callable[[int, int], str], scheme: str = ""
 ) -> tuple[list[list[str]], str, int]:
     """Detects the tag scheme of a file, and counts the tags that violate it.
 
     Types without a prefix are the scheme IO, if no tag of the file has a prefix.
 
     Args:
-        sentences: the sentences of the file.
-        path: the file; error messages start with it.
+        tags: the tags of each sentence.
+        where: a function (sentence, word) -> the place of a tag, for error messages.
         scheme: one of `SCHEMES`; if empty, of the schemes that have the prefixes of all tags, the
             first one that the fewest tags violate.
 
     Returns:
         The tags of each sentence, O, - or with the prefixes of BIOES; the scheme; and the number of
-        tags that violate the scheme.
+        tags that would be others if their entities were written in the scheme.
 
     Raises:
-        InputError: a tag has an unknown prefix or no type after its dash, or the file has the tag
-            -, but not O.
+        InputError: a tag has an unknown prefix or no type after its dash.
     """
-    names = {tag for sentence in sentences for tag in sentence.tags}
+    names = {tag for row in tags for tag in row}
     types = names - {OUTSIDE, UNKNOWN}
-    if UNKNOWN in names and OUTSIDE not in names:
-        raise InputError(
-            f"{path}: has the tag - (unknown label), but not O; expected O for words outside of "
-            "entities"
-        )
     schemes = [scheme] if scheme else schemes_of(types)
     if not schemes and OUTSIDE in names and not any(map(_NO_TYPE.fullmatch, types)):
         schemes = ["io"]
     if schemes != ["io"]:
-        _check_prefixes(sentences, path, types, scheme)
+        # The prefixes of the scheme that most tags have; tags of another one violate `scheme`.
+        letters = [{*PREFIXES, *SCHEMES[scheme]}] if scheme else map(set, SCHEMES.values())
+        allowed = max(letters, key=lambda each: sum(_is_tag(name, each) for name in types))
+        for sentence, row in enumerate(tags):
+            for word, tag in enumerate(row):
+                if tag in types and not _is_tag(tag, allowed):
+                    raise InputError(
+                        f"{where(sentence, word)}: tag {tag!r}; expected O, or B, I, E or S (or "
+                        "the prefixes of BILOU, BMES or BMEWO), a dash and a type, such as B-PER; "
+                        "for types without a prefix, set --tag_scheme=io"
+                    )
     # Files in IO may have the prefix I, too.
     is_bare = schemes == ["io"] and not all(name.startswith("I-") for name in types)
     tag_of = {name: f"I-{name}" if is_bare else standard_tag(name) for name in types}
     tag_of |= {OUTSIDE: OUTSIDE, UNKNOWN: UNKNOWN}
-    rows = [[tag_of[tag] for tag in sentence.tags] for sentence in sentences]
-    pairs = [[split_tag(tag) for tag in row] for row in rows]
-    counts = {name: sum(len(_disallowed(row, name)) for row in pairs) for name in schemes}
+    rows = [[tag_of[tag] for tag in row] for row in tags]
+    counts = {name: sum(_count_violations(row, name) for row in rows) for name in schemes}
     scheme = min(schemes, key=counts.get)
     return rows, scheme, counts[scheme]
 
 
-def _check_prefixes(
-    sentences: Sequence[Sentence], path: object, names: set[str], scheme: str
-) -> None:
-    """Checks that all names are tags of one scheme; reports the first that is not."""
-    allowed = [{*letters} for letters in SCHEMES.values()]
-    if scheme:  # Tags of another scheme violate it, and are counted.
-        allowed = [{*PREFIXES, *SCHEMES[scheme]}]
-    allowed = max(allowed, key=lambda letters: sum(_is_tag(name, letters) for name in names))
-    for sentence in sentences:
-        for index, tag in enumerate(sentence.tags):
-            if tag in names and not _is_tag(tag, allowed):
-                raise InputError(
-                    f"{path}, {sentence.where(index)}: tag {tag!r}; expected O, or B, I, E or S "
-                    "(or the prefixes of BILOU, BMES or BMEWO), a dash and a type, such as B-PER; "
-                    "for types without a prefix, set --tag_scheme=io"
-                )
+def _count_violations(tags: Sequence[str], scheme: str) -> int:
+    """Returns the number of tags that differ from those of their entities in a scheme.
 
-
-def _disallowed(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
-    """Returns the indices of a sentence's tags that violate a scheme.
-
-    `pairs` are the tags of the sentence, with the prefixes of BIOES, as (prefix, type).
+    `tags` have the prefixes of BIOES. Next to -, all tags are allowed.
     """
-    violations = []
-    previous = (OUTSIDE, "")
-    for index, (prefix, kind) in enumerate(pairs):
-        inside = previous[0] != OUTSIDE and previous[1] == kind  # The previous word has this type.
-        open_entity = previous[0] in ("B", "I")
-        if scheme == "io" or "" in (prefix, previous[0]):  # Next to -, all tags are allowed.
-            allowed = True
-        elif scheme == "iob1":
-            allowed = prefix in ("O", "I") or (prefix == "B" and inside)
-        elif scheme == "iob2":
-            allowed = prefix in ("O", "B") or (prefix == "I" and inside)
+    written = iob2_tags(entities(tags), len(tags))
+    if scheme == "iob1":
+        written = [
+            f"I{tag[1:]}" if tag[:1] == "B" and tag[1:] != previous[1:] else tag
+            for previous, tag in pairwise([OUTSIDE, *written])
+        ]
+    elif scheme != "iob2":
+        written = [
+            _last_tag(tag) if is_inside(tag) and not continues_entity(following, tag) else tag
+            for tag, following in pairwise([*written, OUTSIDE])
+        ]
+    neighbors = zip([OUTSIDE, *tags], [*tags[1:], OUTSIDE], strict=False)
+    return (
+        0
+        if scheme == "io"
+        else sum(
+            tag != new and UNKNOWN not in (tag, *around)
+            for tag, new, around in zip(tags, written, neighbors, strict=True)
+        )
+    )
+
+
+def _last_tag(tag: str) -> str:
+    """Converts the IOB2 tag of the last word of an entity to BIOES: B to S and I to E."""
+    prefix, kind = split_tag(tag)
+    return iob2_tag({"B": "S", "I": "E"}[prefix], kind)
+
+
+# --- entities of texts ---
+
+ENTITY = {"start": int, "end": int, "type": str}  # The schema of an entity.
+# How entities of a text may not fit its words, by the name of their number in results.json.
+PROBLEMS = {
+    "misaligned_spans": "spans extended to whole words",
+    "overlapping_spans": "spans dropped because they overlap a longer one",
+    "spans_without_words": "spans dropped because they contain no word",
+}
+
+
+def check_entities_of_text(
+    items: Sequence[Mapping[str, Any]], text: str, where: str
+) -> list[Entity]:
+    """Checks the values of a text's entities, which match the schema; returns (type, start, end).
+
+    `where` is the name of the list in error messages.
+    """
+    for index, item in enumerate(items):
+        if not 0 <= item["start"] < item["end"] <= len(text) or not item["type"].strip():
+            raise InputError(
+                f"{where}[{index}] is {item!r:.80}; expected a type, and 0 <= start < end <= "
+                f"{len(text)}, the length of the text"
+            )
+    return [(item["type"].strip(), int(item["start"]), int(item["end"])) for item in items]
+
+
+def fit_entities(
+    text: str, entities: Sequence[Entity], words: Sequence[tuple[int, int]]
+) -> tuple[list[str], list[tuple[str, int, str]]]:
+    """Converts the entities of a text to IOB2 tags, one for each word.
+
+    Entities are extended to whole words, and of overlapping ones, the longest is used. White space
+    around an entity is ignored, and so are repeated entities.
+
+    Args:
+        text: the text.
+        entities: (type, start, end) of each entity, with character offsets.
+        words: (start, end) of each word, with character offsets.
+
+    Returns:
+        The tags; and for each entity that does not fit the words, a name of PROBLEMS, the index of
+        the entity, and a description.
+    """
+    problems: list[tuple[str, int, str]] = []
+
+    def report(problem: str, index: int, became: str = "") -> None:
+        kind, start, end = entities[index]
+        quoted = f"characters {start} to {end}, {text[start:end]!r:.60} ({kind})"
+        problems.append((problem, index, quoted + became))
+
+    spans: list[tuple[int, int, int]] = []  # (first word, word after the last, index)
+    unique = {entity: index for index, entity in reversed([*enumerate(entities)])}
+    for (_, start, end), index in sorted(unique.items(), key=lambda item: item[1]):
+        # The first word with one of the characters, and the word after the last.
+        first = bisect_right(words, start, key=lambda word: word[1])
+        last = bisect_left(words, end, key=lambda word: word[0])
+        if first >= last:
+            report("spans_without_words", index)
+            continue
+        quoted = text[start:end]
+        stripped = start + len(quoted) - len(quoted.lstrip()), start + len(quoted.rstrip())
+        extended = words[first][0], words[last - 1][1]
+        if extended != stripped:
+            became = f", became {extended[0]} to {extended[1]}, {text[slice(*extended)]!r:.60}"
+            report("misaligned_spans", index, became)
+        spans.append((first, last, index))
+    # The longest span in characters first.
+    spans.sort(key=lambda span: (words[span[0]][0] - words[span[1] - 1][1], span[0]))
+    is_taken = [False] * len(words)
+    separate: list[Entity] = []
+    for first, last, index in spans:
+        # A span overlaps one that is at least as long only if its first or last word is in both.
+        if is_taken[first] or is_taken[last - 1]:
+            report("overlapping_spans", index)
         else:
-            continues = prefix in ("I", "E")
-            allowed = continues == open_entity and (not continues or inside)
-        if not allowed:
-            violations.append(index)
-        previous = (prefix, kind)
-    is_unfinished = scheme not in ("io", "iob1", "iob2") and previous[0] in ("B", "I")
-    if is_unfinished and len(pairs) - 1 not in violations:
-        violations.append(len(pairs) - 1)
-    return violations
+            separate.append((entities[index][0], first, last))
+            is_taken[first:last] = [True] * (last - first)
+    return iob2_tags(separate, len(words)), problems
+
+
+def exact_tags(
+    text: str, entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str
+) -> list[str]:
+    """Converts entities as `fit_entities` does, but rejects those that do not fit the words.
+
+    Raises:
+        InputError: an entity does not consist of complete words, or overlaps another one; `where`
+            is the name of the list in the message.
+    """
+    tags, problems = fit_entities(text, entities, words)
+    for problem, index, description in problems:
+        raise InputError(
+            f"{where}[{index}]: {description}: {PROBLEMS[problem]}; expected separate entities of "
+            "complete words"
+        )
+    return tags
 
 
 # --- the labels of a model ---
@@ -287,9 +348,6 @@ def _disallowed(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
 def entity_types(labels: Sequence[str]) -> list[str]:
     """Returns the sorted entity types of a model's labels."""
     return sorted({split_tag(tag)[1] for tag in label_tags(labels) if is_inside(tag)})
-
-
-_DEFAULT_NAME = re.compile(r"LABEL_\d+")  # The default label names of transformers.
 
 
 def label_names(checkpoint: Checkpoint, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -304,31 +362,21 @@ def label_names(checkpoint: Checkpoint, names: Sequence[str] | None) -> tuple[st
             not match the checkpoint's head.
     """
     path = checkpoint.path
-    with checkpoint.open_weights() as stored:
-        num_logits = stored.num_labels
-    saved = checkpoint.labels if num_logits else None
-    if saved and all(_DEFAULT_NAME.fullmatch(name) for name in saved):
-        saved = None
-    if names is None:
-        labels = saved or _default_names(checkpoint, num_logits)
-        check_labels(labels, path)
-        return tuple(labels)
-    labels = check_strings("labels", names)
-    if not labels or len(set(labels)) < len(labels):
-        raise InputError(f"labels={labels!r:.200}: expected at least one name, and no duplicates")
-    ordered = in_order_of(saved, labels)
-    if ordered or (not saved and len(labels) == num_logits):
-        check_labels(labels, "labels")
-    else:
-        labels = _tags_of_types(labels)
-        ordered = in_order_of(saved, labels)
-    if (saved and ordered is None) or (num_logits and num_logits != len(labels)):
-        has = f"the labels {', '.join(saved)}" if saved else f"a head of {num_logits} logits"
+    labels, is_named = head_labels(checkpoint, names, _tags_of_types)
+    if not labels or not (is_named or checkpoint.architecture == "BertForTokenClassification"):
         raise InputError(
-            f"labels={list(names)!r:.200}: {path} has {has}; expected the same; for a new head, "
-            "run keras-bert convert SRC DST --noheads"
+            f"{path}: has no label names; expected a tagger, or entity types such as "
+            'labels=["PER", "LOC"]'
         )
-    return tuple(ordered or labels)
+    if not is_named:
+        logging.warning(
+            "%s: has no label names; each of %s is an entity type. Set id2label in config.json or "
+            'labels=["O", "PER", ...], in the order of the logits',
+            path,
+            ", ".join(labels)[:200],
+        )
+    check_labels(labels, path if names is None else "labels")
+    return tuple(labels)
 
 
 def iob2_labels(types: Iterable[str]) -> list[str]:
@@ -364,10 +412,10 @@ def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
     indices = []
     for sentence in tags:
         for tag, following in zip(sentence, [*sentence[1:], OUTSIDE], strict=True):
-            prefix, kind = split_tag(tag)
+            kind = split_tag(tag)[1]
             names = [tag, iob2_tag("I", kind)] if is_inside(tag) else [tag]
             if is_inside(tag) and not continues_entity(following, tag):
-                names.insert(0, iob2_tag({"B": "S", "I": "E"}[prefix], kind))
+                names.insert(0, _last_tag(tag))
             name = next((name for name in names if name in ids), None)
             if name is None:
                 raise InputError(
@@ -376,27 +424,6 @@ def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
                 )
             indices.append(ids[name])
     return np.array(indices, np.int32)
-
-
-def _default_names(checkpoint: Checkpoint, num_logits: int | None) -> list[str]:
-    """Returns LABEL_0, LABEL_1, ... for a tagger without label names, and logs a warning.
-
-    Raises InputError if the checkpoint is not a tagger. `num_logits` is None without a head.
-    """
-    path = checkpoint.path
-    if not num_logits or checkpoint.architecture != "BertForTokenClassification":
-        raise InputError(
-            f"{path}: has no label names; expected a tagger, or entity types such as "
-            'labels=["PER", "LOC"]'
-        )
-    names = checkpoint.labels or [f"LABEL_{index}" for index in range(num_logits)]
-    logging.warning(
-        "%s: has no label names; each of %s is an entity type. Set id2label in config.json or "
-        'labels=["O", "PER", ...], in the order of the logits',
-        path,
-        ", ".join(names)[:200],
-    )
-    return names
 
 
 def _tags_of_types(names: list[str]) -> list[str]:

@@ -37,7 +37,6 @@ from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.ner.data import (
     NerSettings,
-    SentenceSplits,
     TaggedSentences,
     are_sentences,
     check_entities,
@@ -53,22 +52,22 @@ from keras_bert.tasks.ner.metrics import entity_scores, tagging_objective
 from keras_bert.tasks.ner.processor import (
     TaggerSettings,
     TaggingProcessor,
-    TextWindows,
     WordWindows,
     predicted_tags,
     prepare_sentences,
     prepare_texts,
     tagged_examples,
 )
-from keras_bert.tasks.ner.spans import aligned_tags
 from keras_bert.tasks.ner.tag_schemes import (
     check_labels,
     entities,
     entity_types,
+    exact_tags,
     label_names,
     tag_ids,
 )
 from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
@@ -290,7 +289,7 @@ class EntityTagger(Task):
         entities = check_entities(texts, targets, self.labels)
         prepared, words = prepare_texts(self.processor, texts)
         tags = [
-            aligned_tags(*each, where=f"entities[{index}]")
+            exact_tags(*each, where=f"entities[{index}]")
             for index, each in enumerate(zip(texts, entities, words, strict=True))
         ]
         return _Annotated(prepared, tags)
@@ -369,7 +368,7 @@ class ServedTagger(ServedTask):
             "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._token_tags),
         }
 
-    def _entities(self, outputs: Outputs, inputs: TextWindows) -> dict[str, tf.Tensor]:
+    def _entities(self, outputs: Outputs, inputs: WordWindows) -> dict[str, tf.Tensor]:
         """Finds the entities of texts, as `TaggingProcessor.decode` does, padded to [B, E]."""
         found = self.processor.decode(outputs, inputs)
         return {name: values.to_tensor(PADDING[name]) for name, values in found.items()}
@@ -467,9 +466,7 @@ class TaggerFineTuning(FineTuningTask):
 
     best = "f1"
 
-    def __init__(
-        self, ner: NerSettings, splits: SentenceSplits, start: Checkpoint, run: FineTuningRun
-    ):
+    def __init__(self, ner: NerSettings, splits: Splits, start: Checkpoint, run: FineTuningRun):
         labels, labels_from = _labels_of_run(splits.train, start)
         settings = TaggerSettings(tuple(labels), run.settings.max_seq_length)
         self.labels, self.processor = labels, TaggingProcessor(start.tokenizer(), settings)
@@ -531,7 +528,7 @@ class TaggerFineTuning(FineTuningTask):
         return _Evaluated(split, self.processor, self._prepared(split))
 
 
-def _span_counts(splits: SentenceSplits) -> dict[str, int]:
+def _span_counts(splits: Splits) -> dict[str, int]:
     """Returns the counts of spans that did not fit the words, under their names in results.json."""
     named = {"train": splits.train, "dev": splits.dev}
     if splits.test is not splits.dev:

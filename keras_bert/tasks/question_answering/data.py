@@ -17,7 +17,6 @@ files may have no "answers". Questions that cannot be used for training or scori
 a warning reports how many.
 """
 
-import numbers
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,12 +26,12 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.columnar_files import FORMS
 from keras_bert.errors import InputError
+from keras_bert.files import check_schema
 from keras_bert.options import MAX_SEQ_LENGTH, check, option
 from keras_bert.tasks.checks import check_list, check_same_length
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
-from keras_bert.tasks.tables import read_objects, read_rows
+from keras_bert.tasks.tables import Row, Splits, read_rows, read_splits
 
 # --- settings ---
 
@@ -167,54 +166,33 @@ class Question:
 # --- reading the questions of a run ---
 
 
-@dataclass(frozen=True)
-class QuestionSplits:
-    """The questions of a run; None for a split that is not used.
-
-    `dev` are questions to score, and `test` those to answer; both may be the same list.
-    """
-
-    train: Sequence[Question] | None = None
-    dev: Sequence[Question] | None = None
-    test: Sequence[Question] | None = None
-
-
-def read_data(
-    squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict: bool
-) -> QuestionSplits:
-    """Reads the questions of a run; the development and test questions may be missing.
+def read_data(squad: SquadSettings, **do: bool) -> Splits:
+    """Reads the questions of a run, lists of Question; `do` has do_train, do_eval and do_predict.
 
     Raises:
         InputError: a file is invalid, the training questions are missing, or there is nothing to
             do.
     """
-    if do_train and not (squad.train_file or squad.tfds):
-        raise InputError("--train_file is missing; expected a SQuAD file, --tfds or --nodo_train")
 
-    def answered(path: str, split: str) -> list[Question] | None:
-        if path:
-            questions = load_questions(path)
-            check_answered(questions, path)
-            return questions
-        version = "v2.0" if squad.version_2 else "v1.1"
-        return read_tfds(version, split, squad.data_dir) if squad.tfds else None
+    def read(source: Path | str, answered: bool) -> list[Question]:
+        if isinstance(source, str):
+            return read_tfds("v2.0" if squad.version_2 else "v1.1", source, squad.data_dir)
+        questions = load_questions(source)
+        if answered:
+            check_answered(questions, source)
+        return questions
 
-    train = answered(squad.train_file, "train") if do_train else None
-    needs_dev = do_eval or (do_predict and not squad.predict_file)
-    dev = answered(squad.eval_file, "validation") if needs_dev else None
-    test = None
-    if do_predict:
-        is_dev = not squad.predict_file or (
-            dev and Path(squad.predict_file) == Path(squad.eval_file)
-        )
-        test = dev if is_dev else load_questions(squad.predict_file)
-    splits = QuestionSplits(train, dev if do_eval else None, test)
-    if splits == QuestionSplits():
-        raise InputError(
-            "nothing to do: there are no questions to score or to answer; expected --eval_file, "
-            "--predict_file, --tfds or --do_train"
-        )
-    return splits
+    def source(file: str, split: str = "") -> Path | str:
+        return Path(file) if file else split * squad.tfds
+
+    return read_splits(
+        read,
+        source(squad.train_file, "train"),
+        source(squad.eval_file, "validation"),
+        source(squad.predict_file),
+        "a SQuAD file, --tfds",
+        **do,
+    )
 
 
 def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Question]:
@@ -268,7 +246,20 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
     return answered
 
 
-# --- files ---
+# --- files and TensorFlow Datasets ---
+
+_ANSWERS = (
+    [{"text": str, "answer_start?": int}],
+    {"text": [str], "answer_start": [int]},
+)
+_QUESTION = {
+    "id": (str, int),  # An int as in GermanQuAD; predictions are keyed by strings.
+    "question": str,
+    "answers?": _ANSWERS,
+    "is_impossible?": (bool, int),
+}
+_PARAGRAPHS = {"paragraphs": [{"context": str, "qas": [_QUESTION]}]}
+_ROW = {"context": str, **_QUESTION}
 
 
 def load_questions(path: str | os.PathLike) -> list[Question]:
@@ -278,38 +269,45 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
         InputError: the file cannot be read or has another format, there are no questions, a text
             is empty, or two questions have the same id.
     """
-    questions: list[Question] = []
+    columns = [name.removesuffix("?") for name in (*_PARAGRAPHS, *_ROW)]
+    return _questions(read_rows(Path(path), (), columns), path)
+
+
+def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
+    """Reads the questions of a SQuAD split from TensorFlow Datasets.
+
+    `version` is "v1.1" or "v2.0", and `split` is "train" or "validation". An empty `data_dir` means
+    TFDS_DATA_DIR or ~/tensorflow_datasets.
+    """
+    builder = open_prepared(f"squad/{version}", data_dir)
+    return _questions(read_split(builder, split), f"{builder.data_path}, split {split}")
+
+
+def _questions(rows: Iterable[Row], path: object) -> list[Question]:
+    """Checks the rows of a file or split, which are questions or have paragraphs of questions."""
+    questions: dict[str, Question] = {}
     contexts: dict[str, str] = {}
-    for where, paragraph, entry in _entries(Path(path)):
-        context = _text(paragraph, "context", where)
-        name = entry.get("id") if isinstance(entry, dict) else None
-        if type(name) is not int:  # As in GermanQuAD; predictions are keyed by strings.
-            name = _field(entry, "id", str, where)
-        where = f"{path}: the question {str(name)!r}"
-        text = _text(entry, "question", where)
-        answers = _answers(entry, where)
-        questions.append(Question(str(name), text, contexts.setdefault(context, context), answers))
-    _check_ids(questions, path)
-    return questions
-
-
-def _entries(path: Path) -> Iterator[tuple[str, Any, Any]]:
-    """Yields (where, paragraph, question) for each question; in a table, both are the row."""
-    if path.suffix.lower() in FORMS:
-        columns, optional = ("id", "question", "context"), ("answers", "is_impossible")
-        for row in read_rows(path, columns, optional):
-            values = dict(zip((*columns, *optional), row.cells, strict=True))
-            yield row.where, values, values
-        return
-    for unit, number, item in read_objects(path):
-        where = f"{path}, {unit} {number}"
-        if isinstance(item, dict) and item.keys() & {"context", "question"}:
-            yield where, item, item
-            continue
-        for index, paragraph in enumerate(_field(item, "paragraphs", list, where)):
-            paragraph_at = f"{where}, paragraphs[{index}]"
-            for entry in _field(paragraph, "qas", list, paragraph_at):
-                yield paragraph_at, paragraph, entry
+    for row in rows:
+        is_question = row.cells.keys() & {"context", "question"}
+        check_schema(f"{row.where}:", row.cells, _ROW if is_question else _PARAGRAPHS)
+        paragraphs = [{**row.cells, "qas": [row.cells]}] if is_question else row.cells["paragraphs"]
+        for paragraph in paragraphs:
+            context = paragraph["context"]
+            context = contexts.setdefault(context, context)
+            for entry in paragraph["qas"]:
+                name, text = str(entry["id"]), entry["question"]
+                where = f"{path}: the question {name!r}"
+                if not context.strip() or not text.strip():
+                    raise InputError(f"{where}: has an empty question or context; expected text")
+                if name in questions:
+                    raise InputError(
+                        f"{where}: has the id of another question, {questions[name].text[:60]!r}; "
+                        "expected unique ids"
+                    )
+                questions[name] = Question(name, text, context, _answers(entry, where))
+    if not questions:
+        raise InputError(f"{path}: contains no questions; expected a SQuAD file")
+    return [*questions.values()]
 
 
 def _answers(entry: Mapping[str, Any], where: str) -> tuple[Answer, ...] | None:
@@ -317,55 +315,21 @@ def _answers(entry: Mapping[str, Any], where: str) -> tuple[Answer, ...] | None:
     answers = entry.get("answers")
     if answers is None:
         return () if entry.get("is_impossible") else None
-    if isinstance(answers, dict):
-        texts, starts = (_field(answers, name, list, where) for name in ("text", "answer_start"))
-        check_same_length(**{f"{where}: text": texts}, answer_start=starts)
-        answers = [
-            {"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)
-        ]
+    if isinstance(answers, Mapping):
+        pairs = (answers["text"], answers["answer_start"])
+        check_same_length(**{f"{where}: text": pairs[0]}, answer_start=pairs[1])
+        pairs = zip(*pairs, strict=True)
     else:
-        answers = _field(entry, "answers", list, where)
-    checked = tuple(
-        Answer(each["text"], _field(each, "answer_start", int, where))
-        for each in answers
-        if _field(each, "text", str, where).strip()
-    )
-    if checked and entry.get("is_impossible"):
+        pairs = ((answer["text"], answer.get("answer_start")) for answer in answers)
+    answers = tuple(Answer(text, start) for text, start in pairs if text.strip())
+    if any(answer.start is None for answer in answers):
+        raise InputError(f"{where}: an answer has no 'answer_start'; expected a whole number")
+    if answers and entry.get("is_impossible"):
         raise InputError(
-            f"{where}: has is_impossible and the answer {checked[0].text!r}; expected only one "
-            "of them"
+            f"{where}: has is_impossible and the answer {answers[0].text!r}; expected only one of "
+            "them"
         )
-    return checked
-
-
-def _field(value: Any, name: str, kind: type, where: str) -> Any:
-    """Returns a field of a JSON object; raises InputError if it is missing or has another type."""
-    content = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(content, kind):
-        got = f"{content!r:.60}" if isinstance(value, dict) and name in value else "nothing"
-        raise InputError(f"{where}: expected {name!r} to be a {kind.__name__}, got {got}")
-    return content
-
-
-def _text(value: Any, name: str, where: str) -> str:
-    text = _field(value, name, str, where)
-    if not text.strip():
-        raise InputError(f"{where}: {name!r} is empty; expected text")
-    return text
-
-
-def _check_ids(questions: Iterable[Question], where: object) -> None:
-    """Checks that there are questions and that their ids are unique."""
-    seen: dict[str, str] = {}
-    for question in questions:
-        if question.id in seen:
-            raise InputError(
-                f"{where}: duplicate question id {question.id!r}, for "
-                f"{seen[question.id][:60]!r} and {question.text[:60]!r}; expected unique ids"
-            )
-        seen[question.id] = question.text
-    if not seen:
-        raise InputError(f"{where}: contains no questions; expected a SQuAD file")
+    return answers
 
 
 def check_answered(questions: Iterable[Question], where: object) -> None:
@@ -376,33 +340,6 @@ def check_answered(questions: Iterable[Question], where: object) -> None:
                 f"{where}: the question {question.id!r} has no 'answers'; expected answers in a "
                 "file for training or evaluation"
             )
-
-
-# --- TensorFlow Datasets ---
-
-
-def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
-    """Reads the questions of a SQuAD split.
-
-    `version` is "v1.1" or "v2.0", and `split` is "train" or "validation". An empty `data_dir` means
-    TFDS_DATA_DIR or ~/tensorflow_datasets.
-    """
-    builder = open_prepared(f"squad/{version}", data_dir)
-    contexts: dict[str, str] = {}
-    questions = []
-    for row in read_split(builder, split):
-        context = row["context"].decode()
-        answers = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
-        questions.append(
-            Question(
-                row["id"].decode(),
-                row["question"].decode(),
-                contexts.setdefault(context, context),
-                tuple(Answer(text.decode(), int(start)) for text, start in answers if text.strip()),
-            )
-        )
-    _check_ids(questions, f"{builder.data_path}, split {split}")
-    return questions
 
 
 # --- arguments of the Python API ---
@@ -429,16 +366,9 @@ def _answers_of(value: Any, where: str) -> Iterator[Answer]:
     if value is None:
         return
     for answer in [value] if isinstance(value, Mapping) else check_list(where, value, "answers"):
-        text, start = (
-            answer.get(name) if isinstance(answer, Mapping) else None for name in ("text", "start")
-        )
-        is_integer = isinstance(start, numbers.Integral) and not isinstance(start, bool)
-        if not isinstance(text, str) or not is_integer:
-            raise InputError(
-                f'{where} is {answer!r:.60}; expected {{"text": str, "start": int}} or None'
-            )
-        if text.strip():
-            yield Answer(text, int(start))
+        check_schema(where, answer, {"text": str, "start": int})
+        if answer["text"].strip():
+            yield Answer(answer["text"], int(answer["start"]))
 
 
 def trainable_questions(questions: Sequence[Question]) -> list[Question]:

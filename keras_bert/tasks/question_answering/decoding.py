@@ -104,8 +104,8 @@ def _find_best_spans(
     window, first, last = _window_spans(windows, start_logits, end_logits, settings)
     splits = tf.cast(windows.input_ids.row_splits, tf.int32)
     start_logit, end_logit = (
-        tf.cast(tf.gather(values, tf.gather(splits, window) + place), tf.float64)
-        for values, place in ((start_logits, first), (end_logits, last))
+        tf.cast(tf.gather(values, tf.gather(splits, window) + position), tf.float64)
+        for values, position in ((start_logits, first), (end_logits, last))
     )
     # Sort by question, then by descending score. Both sorts are stable, so equal scores keep the
     # order of windows and positions.
@@ -119,9 +119,9 @@ def _find_best_spans(
     )
     # Keep the first span of each text, then the first K of these. The index M means no span.
     texts, text = tf.unique(_fingerprints(windows, question, first, last))
-    found = tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
-    counts = tf.math.bincount(tf.gather(question, found), minlength=rows, maxlength=rows)
-    best = tf.RaggedTensor.from_row_lengths(found, counts, validate=False).to_tensor(
+    unique = tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
+    counts = tf.math.bincount(tf.gather(question, unique), minlength=rows, maxlength=rows)
+    best = tf.RaggedTensor.from_row_lengths(unique, counts, validate=False).to_tensor(
         tf.size(text), shape=[None, settings.n_best_size]
     )
     return _BestSpans(
@@ -151,8 +151,8 @@ def _window_spans(
         for logits in (start_logits, end_logits)
     )
     count, width = tf.unstack(tf.shape(end))
-    place = tf.range(width)
-    token = (windows.first_token - windows.context_at)[:, tf.newaxis] + place
+    position = tf.range(width)
+    token = (windows.first_token - windows.context_at)[:, tf.newaxis] + position
     # The first token of a context starts a word, so the last token of any context ends one.
     starts_word = tf.concat([windows.starts_word, [True]], axis=0)
     starts, ends = (
@@ -160,8 +160,8 @@ def _window_spans(
         for each in (token, token + 1)
     )
     start = tf.where(max_context(windows) & starts, start, lowest)
-    is_context = (place >= windows.context_at[:, tf.newaxis]) & (
-        place < windows.lengths[:, tf.newaxis] - 1
+    is_context = (position >= windows.context_at[:, tf.newaxis]) & (
+        position < windows.lengths[:, tf.newaxis] - 1
     )
     end = tf.where(is_context & ends, end, lowest)
     end = tf.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=lowest)
@@ -175,8 +175,8 @@ def _window_spans(
     scores += tf.gather(end, last, batch_dims=1)
     scores = tf.reshape(scores, [count, tf.shape(first)[1] * max_answer_length])
     # Keep 3 K spans, since spans with the same text count only once.
-    kept = tf.minimum(3 * n_best_size, tf.shape(scores)[1])
-    spans = tf.sort(tf.math.top_k(scores, kept).indices)
+    num_spans = tf.minimum(3 * n_best_size, tf.shape(scores)[1])
+    spans = tf.sort(tf.math.top_k(scores, num_spans).indices)
     real = tf.where(tf.gather(scores, spans, batch_dims=1) > lowest)  # [M, 2]
     window, span = tf.cast(real[:, 0], tf.int32), tf.gather_nd(spans, real)
     starts_at = tf.stack([window, span // max_answer_length], axis=1)
@@ -204,9 +204,9 @@ def _null_logits(
 
     They are from the window of the question in which their sum is lowest.
     """
-    places = windows.input_ids.row_starts()
+    cls_tokens = windows.input_ids.row_starts()
     start, end = (
-        tf.cast(tf.gather(logits, places), tf.float64) for logits in (start_logits, end_logits)
+        tf.cast(tf.gather(logits, cls_tokens), tf.float64) for logits in (start_logits, end_logits)
     )
     rows, count = tf.size(windows.context_of), tf.size(start)
     lowest = tf.math.unsorted_segment_min(start + end, windows.question, rows)
@@ -257,10 +257,10 @@ def max_context(windows: SpanWindows) -> tf.Tensor:
     """
     length = windows.context_lengths[:, tf.newaxis]
     count = tf.shape(length)[0]
-    place = tf.range(largest_of(windows.lengths)) - windows.context_at[:, tf.newaxis]
-    inside = (place >= 0) & (place < length)
+    position = tf.range(largest_of(windows.lengths)) - windows.context_at[:, tf.newaxis]
+    inside = (position >= 0) & (position < length)
     # In float64, because rounding decides which scores are tied.
-    score = tf.cast(tf.minimum(place, length - 1 - place), tf.float64)
+    score = tf.cast(tf.minimum(position, length - 1 - position), tf.float64)
     score += 0.01 * tf.cast(length, tf.float64)
     # Questions may share a context, so the tokens are numbered for each question separately, one
     # question after the other. All other positions get the number after the last token.
@@ -269,7 +269,7 @@ def max_context(windows: SpanWindows) -> tf.Tensor:
     shift = tf.cast(tf.cumsum(sizes, exclusive=True) - starts, tf.int32)
     first = windows.first_token + tf.gather(shift, windows.question)
     total = tf.cast(tf.reduce_sum(sizes), tf.int32)
-    number = tf.where(inside, first[:, tf.newaxis] + place, total)
+    number = tf.where(inside, first[:, tf.newaxis] + position, total)
     best = tf.math.unsorted_segment_max(score, number, total + 1)
     window = tf.range(count)[:, tf.newaxis]
     winner = tf.where(score == tf.gather(best, number), window, count)
@@ -289,15 +289,15 @@ def decode_answers(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
 ) -> dict[str, tf.Tensor]:
     """Decodes the logits of windows, as `SpanProcessor.decode` does."""
-    found = _find_best_spans(windows, logits, settings)
-    null_score = found.null_start_logits + found.null_end_logits
-    score = found.start_logits[:, 0] + found.end_logits[:, 0]
-    score = tf.where(found.counts > 0, score, null_score)
-    answered = found.counts > 0
+    best = _find_best_spans(windows, logits, settings)
+    null_score = best.null_start_logits + best.null_end_logits
+    score = best.start_logits[:, 0] + best.end_logits[:, 0]
+    score = tf.where(best.counts > 0, score, null_score)
+    answered = best.counts > 0
     if settings.threshold is not None:
         answered &= null_score - score <= settings.threshold
 
-    texts, starts, ends = _texts(found, windows)
+    texts, starts, ends = _texts(best, windows)
     columns = {"answers": texts, "starts": starts, "ends": ends}
     return {
         "answer": tf.where(answered, texts[:, 0], ""),
@@ -306,26 +306,26 @@ def decode_answers(
         "score": score,
         "null_score": null_score,
         "truncated": windows.truncated,
-    } | _n_best(found, columns, settings)
+    } | _n_best(best, columns, settings)
 
 
 def _n_best(
-    found: _BestSpans, columns: Mapping[str, tf.Tensor], settings: AnswerSettings
+    best: _BestSpans, columns: Mapping[str, tf.Tensor], settings: AnswerSettings
 ) -> dict[str, tf.Tensor]:
     """Returns the outputs whose names start with "nbest_", [B, K], or [B, K + 1] in v2.0.
 
     `columns` are values of the candidates, [B, K + 1] each; the last column is "no answer".
     """
-    with_null = tf.ones_like(found.counts, tf.bool)
+    with_null = tf.ones_like(best.counts, tf.bool)
     if not settings.version_2_with_negative:
-        with_null = found.counts == 0
-    real = tf.sequence_mask(found.counts, settings.n_best_size)
+        with_null = best.counts == 0
+    real = tf.sequence_mask(best.counts, settings.n_best_size)
     real = tf.concat([real, with_null[:, tf.newaxis]], axis=1)
     start_logits, end_logits = (
         tf.where(real, tf.concat([logits, null[:, tf.newaxis]], axis=1), 0)
         for logits, null in (
-            (found.start_logits, found.null_start_logits),
-            (found.end_logits, found.null_end_logits),
+            (best.start_logits, best.null_start_logits),
+            (best.end_logits, best.null_end_logits),
         )
     )
     scores = tf.where(real, start_logits + end_logits, float("-inf"))
@@ -344,7 +344,7 @@ def _n_best(
     }
 
 
-def _texts(found: _BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _texts(best: _BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the texts, start and end characters of the candidates, [B, K + 1] each.
 
     The last column is the candidate "no answer", with the text "" and the characters -1. If a
@@ -352,7 +352,7 @@ def _texts(found: _BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tenso
     """
     first, last = (
         tf.pad(tokens, [[0, 0], [0, 1]], constant_values=-1)
-        for tokens in (found.first_tokens, found.last_tokens)
+        for tokens in (best.first_tokens, best.last_tokens)
     )
     # The padding gives tf.gather a value even if the only context is empty and has no tokens.
     offsets = [windows.token_starts, windows.token_ends]
@@ -388,14 +388,9 @@ class Predictions:
         """{question id: text of the best candidate other than "no answer", or "" without any}."""
         starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
         # If the best candidate is "no answer", the best text is the candidate after it.
-        best = (starts >= 0).argmax(axis=1)
-        rows = np.arange(len(starts))
-        return {
-            q.id: _text_at(q.context, start, end)
-            for q, start, end in zip(
-                self.questions, starts[rows, best].tolist(), ends[rows, best].tolist(), strict=True
-            )
-        }
+        best = np.arange(len(starts)), (starts >= 0).argmax(axis=1)
+        texts = texts_at([q.context for q in self.questions], starts[best], ends[best])
+        return {q.id: text for q, text in zip(self.questions, texts, strict=True)}
 
     def answers(self, threshold: float | None) -> dict[str, str]:
         """Returns {question id: answer}, as in predictions.json.
@@ -416,31 +411,25 @@ class Predictions:
         question sum to 1. If `with_null` is set (v2.0), "no answer" is a candidate of every
         question.
         """
-        found = (self.outputs["nbest_starts"] >= 0).sum(axis=1)
-        counts = found + 1 if with_null else np.maximum(found, 1)
-        names = ("starts", "ends", "probabilities", "start_logits", "end_logits")
-        columns = [self.outputs[f"nbest_{name}"].tolist() for name in names]
-        return {
-            question.id: [
-                {
-                    "text": _text_at(question.context, start, end),
-                    "probability": probability,
-                    "start_logit": start_logit,
-                    "end_logit": end_logit,
-                }
-                for start, end, probability, start_logit, end_logit in zip(
-                    *(values[:count] for values in rows), strict=True
-                )
-            ]
-            for question, count, *rows in zip(
-                self.questions, counts.tolist(), *columns, strict=True
+        num_spans = (self.outputs["nbest_starts"] >= 0).sum(axis=1)
+        counts = num_spans + 1 if with_null else np.maximum(num_spans, 1)
+        starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
+        columns = {"text": texts_at([q.context for q in self.questions], starts, ends)}
+        columns |= {
+            name: self.outputs[f"nbest_{output}"]
+            for name, output in (
+                ("probability", "probabilities"),
+                ("start_logit", "start_logits"),
+                ("end_logit", "end_logits"),
             )
         }
-
-
-def _text_at(context: str, start: int, end: int) -> str:
-    """Returns `context[start:end]`, or "" if `start` is -1, which means no answer."""
-    return context[start:end] if start >= 0 else ""
+        lists: dict[str, list[dict[str, object]]] = {}
+        for row, (question, count) in enumerate(zip(self.questions, counts, strict=True)):
+            candidates = zip(
+                *(values[row, :count].tolist() for values in columns.values()), strict=True
+            )
+            lists[question.id] = [dict(zip(columns, values, strict=True)) for values in candidates]
+        return lists
 
 
 def texts_at(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -451,5 +440,6 @@ def texts_at(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> n
     """
     texts = np.empty(starts.shape, object)
     for index in np.ndindex(starts.shape):
-        texts[index] = _text_at(contexts[index[0]], int(starts[index]), int(ends[index]))
+        start, end = int(starts[index]), int(ends[index])
+        texts[index] = contexts[index[0]][start:end] if start >= 0 else ""
     return texts

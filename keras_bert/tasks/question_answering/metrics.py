@@ -82,26 +82,26 @@ def normalize_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
+def score(predictions: Predictions, settings: AnswerSettings) -> dict[str, float]:
     """Computes the scores of results.json; for v2.0, they include the best null odds thresholds."""
-    predictions = found.answers(settings.threshold)
+    questions, answers = predictions.questions, predictions.answers(settings.threshold)
     if not settings.version_2_with_negative:
-        return score_v1(found.questions, predictions)
+        return score_v1(questions, answers)
     return (
-        score_v2(found.questions, predictions)
-        | best_thresholds(found.questions, found.best_texts, found.null_odds)
-        | {"null_score_diff_threshold": threshold_for_others(found, settings)}
+        score_v2(questions, answers)
+        | best_thresholds(questions, predictions.best_texts, predictions.null_odds)
+        | {"null_score_diff_threshold": threshold_for_others(predictions, settings)}
     )
 
 
-def threshold_for_others(found: Predictions, settings: AnswerSettings) -> float:
-    """Returns the null odds threshold for other questions than those in `found`.
+def threshold_for_others(predictions: Predictions, settings: AnswerSettings) -> float:
+    """Returns the null odds threshold for other questions than those of `predictions`.
 
-    It is the threshold in `settings`, or else the one with the best F1 on the questions in `found`.
+    It is the threshold in `settings`, or else the one with the best F1 on these questions.
     """
     if settings.null_score_diff_threshold is not None:
         return settings.null_score_diff_threshold
-    return best_f1_threshold(found.questions, found.best_texts, found.null_odds)
+    return best_f1_threshold(predictions.questions, predictions.best_texts, predictions.null_odds)
 
 
 def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
@@ -139,13 +139,15 @@ def score_v2(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
     exact, f1 = _question_scores(questions, predictions, _f1_v2)
     has_answer = [bool(question.answers) for question in questions]
     results: dict[str, float] = {}
-    for prefix, wanted in (("", None), ("HasAns_", True), ("NoAns_", False)):
-        chosen = [i for i, has in enumerate(has_answer) if wanted is None or has is wanted]
-        if not chosen:
+    for prefix, has_answers in (("", None), ("HasAns_", True), ("NoAns_", False)):
+        indices = [
+            i for i, has in enumerate(has_answer) if has_answers is None or has is has_answers
+        ]
+        if not indices:
             continue
         for name, scores in (("exact", exact), ("f1", f1)):
-            results[prefix + name] = _percent([scores[i] for i in chosen])
-        results[f"{prefix}total"] = len(chosen)
+            results[prefix + name] = _percent([scores[i] for i in indices])
+        results[f"{prefix}total"] = len(indices)
     return results
 
 

@@ -32,7 +32,6 @@ from keras_bert.tasks.prepared import Prepared, decoded, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
-    QuestionSplits,
     SquadSettings,
     check_doc_stride,
     questions_of,
@@ -54,6 +53,7 @@ from keras_bert.tasks.question_answering.processor import (
     training_examples,
 )
 from keras_bert.tasks.settings import Distillation
+from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
@@ -445,7 +445,7 @@ class SpanFineTuning(FineTuningTask):
     def __init__(
         self,
         squad: SquadSettings,
-        splits: QuestionSplits,
+        splits: Splits,
         tokenizer: BertTokenizer,
         distillation: Distillation | None = None,
     ):

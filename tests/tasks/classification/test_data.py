@@ -46,12 +46,6 @@ def test_classes_that_differ_only_in_case_or_unicode_form_are_reported(caplog):
     assert not caplog.messages
 
 
-def test_single_label_of_several_classes():
-    array = label_array(texts("b", "a", "b"), "single_label", ("a", "b"))
-    assert array.dtype == np.int32
-    assert array.tolist() == [1, 0, 1]
-
-
 def test_multiple_labels_are_separated_by_a_sign_or_listed_or_absent():
     several = texts("a, c", ["b"], "", None)
     assert find_labels(several, "multi_label") == ("a", "b", "c")

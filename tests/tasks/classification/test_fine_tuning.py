@@ -283,7 +283,7 @@ def test_other_problem_types(tiny_model, tmp_path, problem_type, rows, metrics):
         ({"label_column": "stars"}, "a\tgood", r"train.tsv, line 1: has no column 'stars'"),
         ({"problem_type": "regression"}, "a\tgood", r"train.tsv, line 2: expected a number"),
         ({"class_weights": "1"}, "a\tgood", r"--class_weights=1: expected .* 2 numbers"),
-        ({"train_file": ""}, "a\tgood", r"--train_file is missing; --task_name=custom needs it"),
+        ({"train_file": ""}, "a\tgood", r"--train_file is missing; expected a file of"),
         (
             {"data_dir": "glue"},
             "a\tgood",
@@ -323,7 +323,7 @@ def test_nothing_is_predicted_without_test_files(tmp_path):
     do = {"do_train": False, "do_predict": True}
     _, splits = read_data(settings, None, do_eval=True, **do)
     assert (len(splits.dev[""]), splits.test) == (1, {})
-    with pytest.raises(InputError, match=r"nothing to do: found no test examples"):
+    with pytest.raises(InputError, match=r"nothing to do: there are no examples"):
         read_data(settings, None, do_eval=False, **do)
 
 

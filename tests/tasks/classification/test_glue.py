@@ -40,9 +40,9 @@ ROWS = {
 @pytest.mark.parametrize("name", COLUMNS)
 def test_official_files_are_read_completely_from_the_right_columns(shared_data, name):
     task = find_task(name)
-    folder = find_glue_folder(task, shared_data / "glue")
+    folder = find_glue_folder(task, str(shared_data / "glue"))
     assert folder == shared_data / "glue" / name
-    splits = read_glue(task, folder, train=True, dev=True, test=True)
+    splits = read_glue(task, folder, do_train=True, do_eval=True, do_predict=True)
     dev = splits.dev[""]
     assert (len(splits.train), len(dev), len(splits.test[name])) == ROWS[name]
     lines = (folder / "dev.tsv").read_bytes().decode("utf-8-sig").split("\n")
@@ -81,7 +81,7 @@ def test_mnli_has_two_dev_and_two_test_files_with_different_headers(write, tmp_p
         write(f"dev_{half}.tsv", header + f"{half}\tb\tneutral\tneutral\tcontradiction\n")
         write(f"test_{half}.tsv", f"index\tsentence1\tsentence2\n0\t{half}\tb\n")
     task = find_task("mnli")
-    splits = read_glue(task, tmp_path, train=True, dev=True, test=True)
+    splits = read_glue(task, tmp_path, do_train=True, do_eval=True, do_predict=True)
     assert splits.train.labels == ["entailment"]
     assert {suffix: texts.first for suffix, texts in splits.dev.items()} == {
         "_matched": ["matched"],
@@ -96,16 +96,19 @@ def test_diagnostic_set_is_in_its_own_folder(tmp_path, place):
     (tmp_path / place).parent.mkdir()
     (tmp_path / place).write_text("index\tsentence1\tsentence2\n0\ta\tb\n")
     task = find_task("ax")
-    folder = find_glue_folder(task, tmp_path)
-    splits = read_glue(task, folder, train=False, dev=False, test=True)
+    folder = find_glue_folder(task, str(tmp_path))
+    splits = read_glue(task, folder, do_train=False, do_eval=False, do_predict=True)
     assert list(splits.test) == ["AX"]
-    assert find_glue_folder(find_task("rte"), tmp_path) is None
+    with pytest.raises(InputError, match=r"found no files of RTE; expected the folder RTE/ or the"):
+        find_glue_folder(find_task("rte"), str(tmp_path))
 
 
 def test_incomplete_rows_of_qqp_are_skipped_and_counted(write, tmp_path, caplog):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write("train.tsv", header + "1\t1\t2\thow?\twhy?\t0\n2\t3\t4\tcut\n3\t1\t2\twho?\t\t1\n")
-    texts = read_glue(find_task("qqp"), tmp_path, train=True, dev=False, test=False).train
+    texts = read_glue(
+        find_task("qqp"), tmp_path, do_train=True, do_eval=False, do_predict=False
+    ).train
     assert texts.labels == ["0", "1"]
     assert texts.second == ["why?", ""]
     assert "skipped 1 rows with too few columns; the first is line 3" in caplog.text
@@ -149,23 +152,17 @@ def prepared(tmp_path_factory):
 
 
 def test_examples_are_in_index_order_with_the_labels_of_the_files(prepared):
-    splits = read_tfds(find_task("mrpc"), prepared, train=True, dev=True, test=True)
+    settings = ClassificationSettings(task_name="MRPC", tfds=True, data_dir=prepared)
+    _, splits = read_data(settings, None, do_train=True, do_eval=True, do_predict=True)
     assert splits.train.first == ["a", "b"]
     assert splits.train.second == ["x", "y"]
     assert splits.train.labels == ["0", "1"]
     assert splits.test["MRPC"].labels is None
     assert splits.test["MRPC"].indices == ["0", "1"]
     assert list(splits.dev) == [""]
-    splits = read_tfds(find_task("stsb"), prepared, train=True, dev=False, test=False)
+    splits = read_tfds(find_task("stsb"), prepared, do_train=True, do_eval=False, do_predict=False)
     assert list(splits.train.rows()) == [("a", "x", 0.0), ("b", "y", 1.0)]
     assert {type(label) for label in splits.train.labels} == {float}  # Otherwise run.json differs.
-
-
-def test_task_is_read_from_tensorflow_datasets(prepared):
-    settings = ClassificationSettings(task_name="MRPC", tfds=True, data_dir=prepared)
-    do = {"do_train": True, "do_eval": True, "do_predict": True}
-    _, splits = read_data(settings, None, **do)
-    assert splits.train.first == ["a", "b"]
 
 
 def test_unprepared_data_is_rejected_with_the_command_to_prepare_it(
@@ -178,7 +175,7 @@ def test_unprepared_data_is_rejected_with_the_command_to_prepare_it(
         r"no prepared dataset glue/rte was found, and nothing is downloaded.*tfds build glue/rte"
     )
     with pytest.raises(InputError, match=message):
-        read_tfds(find_task("rte"), str(tmp_path), train=True, dev=True, test=False)
+        read_tfds(find_task("rte"), str(tmp_path), do_train=True, do_eval=True, do_predict=False)
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)

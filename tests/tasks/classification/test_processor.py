@@ -39,11 +39,6 @@ def test_single_text_and_pair():
     assert pair.segment_ids.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
-def test_pair_is_truncated_at_the_end_of_its_longer_side():
-    truncated = examples_of(["it is a very good book ."], ["bad film"], max_seq_length=8)
-    assert tokens(truncated) == "[CLS] it is a [SEP] bad film [SEP]"
-
-
 @pytest.mark.parametrize("sides", [1, 2])
 def test_many_texts_keep_their_order(sides):
     n = 2 * CHUNK_SIZE + 7
@@ -53,15 +48,6 @@ def test_many_texts_keep_their_order(sides):
     for side, place in enumerate((1, 3)[:sides]):
         expected = [VOCAB.index(words[(i + side) % 3]) for i in range(n)]
         assert many.input_ids.reshape(n, -1)[:, place].tolist() == expected
-
-
-def test_lone_surrogate_of_json_is_accepted():
-    assert tokens(examples_of(["good \ud800 film"])) == "[CLS] good film [SEP]"
-
-
-def test_length_without_room_for_a_pair_is_rejected():
-    with pytest.raises(InputError, match=r"max_seq_length: expected at least 5 for a pair, got 4"):
-        examples_of(["a"], ["a"], max_seq_length=4)
 
 
 def test_probabilities_of_large_logits_are_finite():

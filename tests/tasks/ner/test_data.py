@@ -1,9 +1,9 @@
-"""Sentences of a run: tags of any scheme, labels, column files, TensorFlow Datasets."""
+"""Sentences of a run: column files, texts with entities, rows of words, TensorFlow Datasets."""
 
 import json
+import random
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -11,215 +11,109 @@ from pyarrow import parquet
 from keras_bert.errors import InputError
 from keras_bert.tasks.ner.data import (
     NerSettings,
+    Sentence,
     check_types,
     make_labels,
     read_conll,
     read_data,
-    tagged,
     write_conll,
 )
-from keras_bert.tasks.ner.tag_schemes import Sentence, check_labels, tag_ids
+from keras_bert.tasks.ner.processor import split_words
+from keras_bert.tasks.ner.tag_schemes import entities
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
+from tests.tasks.ner.test_task import run
+
+DO = {"do_train": True, "do_eval": True, "do_predict": True}
+EVAL = {"do_train": False, "do_eval": True, "do_predict": False}
+PREDICT = {"do_train": False, "do_eval": False, "do_predict": True}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = ["ann", "bo", "li", "met", "in", "new", "york", "-", "."]
+    return BertTokenizer([*SPECIAL_TOKENS, *words])
 
 
 @pytest.fixture
-def read(tmp_path):
-    def read(text, name="train.conll", tags_needed=True, **settings):
+def read(tmp_path, tokenizer):
+    """Returns a function that writes text or rows to a file, and reads its sentences."""
+
+    def read(content, name="dev.jsonl", do=EVAL, **settings):
         path = tmp_path / name
-        path.write_text(text)
-        return tagged(str(path), read_conll(path), NerSettings(**settings), tags_needed)
+        if isinstance(content, str | bytes):
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        elif path.suffix in (".parquet", ".arrow"):
+            table = content if isinstance(content, pa.Table) else pa.Table.from_pylist(content)
+            if path.suffix == ".parquet":
+                parquet.write_table(table, path)
+            else:
+                with pa.ipc.new_stream(str(path), table.schema) as writer:
+                    writer.write_table(table)
+        elif path.suffix == ".json":
+            path.write_text(json.dumps(content, indent=2))
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in content))
+        ner = NerSettings(eval_file=str(path), **settings)
+        splits = read_data(ner, new_tokenizer=lambda: tokenizer, **do)
+        return splits.dev or splits.test
 
     return read
 
 
-def test_types_without_a_prefix_are_converted_to_iob2(read):
-    file = read("a PER\nb PER\nc LOC\nd O\n")
+def conll(read, text, **settings):
+    return read(text, "dev.conll", **settings)
+
+
+# --- tags and labels of a file ---
+
+
+def test_tags_of_any_scheme_are_converted_to_iob2(read, caplog):
+    file = conll(read, "a PER\nb PER\nc LOC\nd O\n")
     assert file.tags == [["B-PER", "I-PER", "B-LOC", "O"]]
-    labels = make_labels(read("a PER\nd O\n"), None)
-    with pytest.raises(InputError, match=r"line 3: tag 'LOC', but x has no entity of type 'LOC'"):
-        check_types(file, labels, "x")
-
-
-def test_unknown_labels_are_not_trained_on(read, caplog):
-    file = read("a B-PER\nb -\nc O\n")
-    assert (file.tags, file.types) == ([["B-PER", "-", "O"]], {"PER"})
-    labels = make_labels(file, None)
-    assert labels == ["O", "B-PER", "I-PER"]
-    assert tag_ids(file.tags, labels).tolist() == [1, -1, 0]
-    assert "the labels of 1 words are unknown; they are not trained on or scored" in caplog.text
-
-
-ROWS = [
-    {"tokens": ["Ada", "Lovelace", "in", "Ulm"], "ner_tags": ["B-PER", "L-PER", "O", "U-LOC"]},
-    {"tokens": [], "ner_tags": []},
-    {"tokens": ["-DOCSTART-"], "ner_tags": ["O"]},
-    {"tokens": ["Nobody"], "ner_tags": ["-"]},
-]
-
-
-NAMES = ["O", "B-PER", "L-PER", "U-LOC"]
-
-
-def read_rows(path, rows, **flags):
-    if path.suffix == ".parquet":
-        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows)
-        parquet.write_table(table, path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    do = {"do_train": False, "do_eval": True, "do_predict": False, "new_tokenizer": None}
-    splits = read_data(NerSettings(eval_file=str(path)), **do | flags)
-    return splits.dev or splits.test
-
-
-@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
-@pytest.mark.parametrize("keys", [("tokens", "ner_tags"), ("tokens", "tags")])
-def test_rows_of_words_and_tags(tmp_path, ending, keys):
-    rows = [dict(zip(keys, row.values(), strict=True)) | {"id": "1"} for row in ROWS]
-    file = read_rows(tmp_path / f"dev.{ending}", rows)
-    assert [sentence.words for sentence in file.sentences] == [
-        ("Ada", "Lovelace", "in", "Ulm"),
-        ("Nobody",),
-    ]
-    assert file.tags == [["B-PER", "I-PER", "O", "B-LOC"], ["-"]]
-    assert [sentence.document for sentence in file.sentences] == [0, 1]
-    unit = {"jsonl": "line", "json": "item", "parquet": "row"}[ending]
-    message = rf"dev\.{ending}, {unit} 1, word 4: tag 'U-LOC', but x has no entity of type 'LOC'"
-    with pytest.raises(InputError, match=message):
-        check_types(file, ["O", "B-PER", "I-PER"], "x")
-
-
-def test_rows_of_words_can_be_predicted(tmp_path):
-    rows = [{"tokens": row["tokens"]} for row in ROWS]
-    file = read_rows(tmp_path / "new.jsonl", rows, do_eval=False, do_predict=True)
-    assert (len(file.sentences), file.tags) == (2, None)
-    with pytest.raises(InputError, match=r"new\.jsonl: has words without tags; expected words and"):
-        read_rows(tmp_path / "new.jsonl", rows)
-
-
-@pytest.mark.parametrize("sequence", ["Sequence", "List", None])
-def test_numbers_of_tags_have_names_in_the_files_of_datasets(tmp_path, sequence):
-    numbers = [
-        [NAMES.index(tag) if tag in NAMES else -100 for tag in row["ner_tags"]] for row in ROWS
-    ]
-    table = pa.table({"tokens": [row["tokens"] for row in ROWS], "ner_tags": numbers})
-    label = {"names": NAMES, "_type": "ClassLabel"}
-    feature = {"feature": label, "_type": sequence} if sequence else [label]
-    info = {"info": {"features": {"ner_tags": feature}}}
-    named = table.replace_schema_metadata({"huggingface": json.dumps(info)})
-    file = read_rows(tmp_path / "dev.parquet", named)
-    assert file.tags == [["B-PER", "I-PER", "O", "B-LOC"], ["-"]]
-    message = (
-        r"row 1: 'ner_tags' has the number 1; expected names of tags, such as B-PER, or a Parq"
-    )
-    with pytest.raises(InputError, match=message):
-        read_rows(tmp_path / "dev.parquet", table)
-    rows = [{"tokens": ["Ada"], "ner_tags": [1]}]
-    with pytest.raises(InputError, match="line 1: 'ner_tags' has the number 1; expected names of"):
-        read_rows(tmp_path / "dev.jsonl", rows)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, r"'ner_tags' is \['O'\]; expected 2 tags"),
-        ({"tokens": ["a"]}, "'ner_tags' is None; expected 1 tags"),
-        ({"tokens": ["a"], "ner_tags": "O"}, "'ner_tags' is 'O'; expected 1 tags"),
-        ({"tokens": ["a"], "ner_tags": [None]}, r"'ner_tags' is \[None\]; expected 1 tags"),
-        ({"tokens": ["a", ""], "ner_tags": ["O", "O"]}, "'tokens' is .* expected a list of words"),
-        ({"tag": "a"}, "'tokens' is None; expected a list of words"),
-    ],
-)
-def test_invalid_rows_of_words_are_named(tmp_path, row, message):
-    with pytest.raises(InputError, match=rf"dev\.jsonl, line 5: {message}"):
-        read_rows(tmp_path / "dev.jsonl", [*ROWS, row])
-
-
-def test_invalid_sequences_are_counted_and_read_like_conlleval(read, caplog):
+    assert file.types == {"PER", "LOC"}
     with caplog.at_level("INFO", "absl"):
-        file = read("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2")
+        file = conll(read, "a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2")
     assert "1 sentences, 3 words, 2 entities, scheme iob2" in caplog.text
     assert file.tags == [["B-PER", "O", "B-LOC"]]
     assert "1 tags violate the scheme iob2" in caplog.text
 
 
+def test_unknown_labels_are_not_trained_on(read, caplog):
+    file = conll(read, "a B-PER\nb -\nc O\n")
+    assert (file.tags, file.types) == ([["B-PER", "-", "O"]], {"PER"})
+    assert "the labels of 1 words are unknown; they are not trained on or scored" in caplog.text
+    with pytest.raises(InputError, match=r"has the tag - .unknown label., but not O; expected O"):
+        conll(read, "a B-PER\nb -\n")
+
+
 def test_labels_are_o_and_both_tags_of_every_type(read):
-    labels = make_labels(read("a B-PER\nb B-LOC\nc O\n"), None)
-    assert labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    assert tag_ids([["O", "B-PER"], ["I-LOC"]], labels).tolist() == [0, 3, 2]
-    assert tag_ids([["O"]], labels).dtype == np.int32
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ("O B-X I-X", "B-X I-X I-X B-X O B-X I-X"),
-        ("O B-X I-X L-X U-X", "B-X I-X L-X U-X O B-X L-X"),
-        ("E-X S-X B-X I-X O", "B-X I-X E-X S-X O B-X E-X"),
-        ("B-X M-X E-X W-X O", "B-X M-X E-X W-X O B-X E-X"),
-        ("O X", "X X X X O X X"),
-    ],
-)
-def test_words_get_labels_of_the_scheme_of_the_model(labels, expected):
-    labels, expected = labels.split(), expected.split()
-    ids = tag_ids([["B-X", "I-X", "I-X", "B-X", "O"], ["B-X", "I-X"]], labels)
-    assert [labels[index] for index in ids] == expected
-
-
-def test_checkpoint_order_of_the_same_labels_is_kept(read):
-    train = read("a B-PER\nb O\n")
-    assert make_labels(train, ["I-PER", "O", "B-PER"]) == ["I-PER", "O", "B-PER"]
-    assert make_labels(train, ["LABEL_0", "LABEL_1"]) == ["O", "B-PER", "I-PER"]
+    train = conll(read, "a B-PER\nb B-LOC\nc O\n")
+    labels = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    assert make_labels(train, None) == labels
+    assert make_labels(train, labels[::-1]) == labels[::-1]  # the order of a checkpoint
+    assert make_labels(train, ["LABEL_0", "LABEL_1"]) == labels
+    with pytest.raises(InputError, match=r"has no entities \(every tag is O\); expected"):
+        make_labels(conll(read, "a O\n"), None)
 
 
 def test_type_in_dev_missing_in_train_is_rejected_with_its_line(read):
-    train = read("a B-PER\n")
-    dev = read("a O\n\nb B-LOC\nc B-LOC\n", name="dev.conll")
-    with pytest.raises(
-        InputError,
-        match=r"dev\.conll, line 3: tag 'B-LOC', but train has no entity of type 'LOC'; .* PER",
-    ):
-        check_types(dev, make_labels(train, None), "train")
-    check_types(train, make_labels(dev, None) + make_labels(train, None), "both")
-
-
-def test_training_file_without_entities_is_rejected(read):
-    with pytest.raises(InputError, match=r"has no entities \(every tag is O\); expected"):
-        make_labels(read("a O\n"), None)
+    dev = conll(read, "a O\n\nb B-LOC\nc B-LOC\n")
+    message = r"dev\.conll, line 3: tag 'B-LOC', but x has no entity of type 'LOC'; .* ORG, PER$"
+    with pytest.raises(InputError, match=message):
+        check_types(dev, ["O", "PER", "ORG"], "x")
+    check_types(dev, ["O", "LOC", "PER"], "x")
 
 
 def test_file_without_tags_can_be_predicted_but_not_scored(read):
-    assert read("a\nb\n", tags_needed=False).tags is None
-    with pytest.raises(InputError, match=r"has words without tags; expected words and their tags"):
-        read("a\nb\n")
+    for content, name in (("a\nb\n", "x.conll"), ([{"tokens": ["a", "b"]}], "x.jsonl")):
+        file = read(content, name, PREDICT)
+        assert (file.sentences[0].words, file.tags) == (("a", "b"), None)
+        with pytest.raises(InputError, match="has words without tags; expected words and their"):
+            read(content, name)
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        "O B-PER I-PER",
-        "O PER LOC",
-        "LABEL_0 LABEL_1",
-        "O B-PER LOC",
-        "O U-Boot B-PER",
-        "O B-PER I-PER L-PER U-PER",
-    ],
-)
-def test_labels_are_tags_or_types(labels):
-    check_labels(labels.split(), "bert")
-
-
-@pytest.mark.parametrize("label", ["X-PER", "b-PER", "O-PER", ""])
-def test_labels_of_an_unknown_scheme_are_rejected(label):
-    message = rf"bert: has the labels O, B-PER, {label}; expected tags, .* got '{label}'$"
-    with pytest.raises(InputError, match=message):
-        check_labels(["O", "B-PER", label], "bert")
-
-
-def test_types_of_the_model_are_compared_with_those_of_a_file(read):
-    check_types(read("a B-PER\n"), ["O", "LOC", "PER"], "bert")
-    with pytest.raises(InputError, match=r"no entity of type 'PER'; expected one of LOC, ORG$"):
-        check_types(read("a B-PER\n"), ["O", "ORG", "LOC"], "bert")
+# --- splits ---
 
 
 def files(folder, *names):
@@ -228,48 +122,20 @@ def files(folder, *names):
     return NerSettings(**{name: str(folder / name) for name in names})
 
 
-DO = {"do_train": True, "do_eval": True, "do_predict": True, "new_tokenizer": None}
-
-
-def test_splits_without_a_file_are_none(tmp_path):
-    splits = read_data(files(tmp_path, "train_file"), **DO)
-    assert len(splits.train.sentences) == 2
-    assert splits.dev is splits.test is None
-
-
 def test_dev_sentences_are_predicted_without_a_test_file(tmp_path):
+    options = {"new_tokenizer": None, **DO}
     ner = files(tmp_path, "train_file", "eval_file")
-    splits = read_data(ner, **DO)
+    splits = read_data(ner, **options)
     assert splits.test is splits.dev
-    splits = read_data(replace(ner, test_file=ner.eval_file), **DO)
+    assert read_data(replace(ner, eval_file=""), **options).dev is None
+    splits = read_data(replace(ner, test_file=ner.eval_file), **options)
     assert splits.test is splits.dev
-    splits = read_data(ner, **DO | {"do_train": False, "do_eval": False})
+    splits = read_data(ner, **options | PREDICT)
     assert (splits.train, splits.dev, len(splits.test.sentences)) == (None, None, 2)
-
-
-@pytest.mark.parametrize(("name", "value"), [("train_file", "a"), ("columns", ["tag=2"])])
-def test_file_settings_are_rejected_with_tfds(name, value):
-    with pytest.raises(
-        InputError, match=f"--{name} cannot be combined with --tfds; expected --task_n"
-    ):
-        read_data(NerSettings(tfds=True, task_name="conll2003", **{name: value}), **DO)
-
-
-@pytest.mark.parametrize(
-    ("names", "do_train", "message"),
-    [
-        (["eval_file"], True, "--train_file is missing; expected a CoNLL column file or texts"),
-        (["train_file"], False, "nothing to do: .* expected --eval_file, --test_file"),
-    ],
-)
-def test_missing_file_flag_is_named(tmp_path, names, do_train, message):
-    with pytest.raises(InputError, match=message):
-        read_data(files(tmp_path, *names), **DO | {"do_train": do_train})
-
-
-def test_tags_without_a_label_in_the_model_are_named():
-    with pytest.raises(InputError, match="the tag 'I-X' is not one of the model's labels O, B-X;"):
-        tag_ids([["O", "B-X", "I-X"]], ["O", "B-X"])
+    with pytest.raises(InputError, match="--train_file is missing; expected a CoNLL column file"):
+        read_data(replace(ner, train_file=""), **options)
+    with pytest.raises(InputError, match="nothing to do: there are no examples to score or to pre"):
+        read_data(replace(ner, eval_file=""), **options | EVAL)
 
 
 # --- column files ---
@@ -285,64 +151,35 @@ def file(tmp_path):
     return write
 
 
-def test_words_are_the_first_column_and_tags_the_last(file):
-    path = file("EU NNP I-NP B-ORG\nrejects VBZ I-VP O\n\nPeter NNP I-NP B-PER\n")
+def test_words_and_tags_are_columns(file):
+    path = file("EU NNP I-NP B-ORG\nrejects  VBZ I-VP O \n\nPeter NNP I-NP B-PER\n")
     assert read_conll(path) == [
         Sentence(("EU", "rejects"), ("B-ORG", "O"), line=1),
         Sentence(("Peter",), ("B-PER",), line=4),
     ]
-
-
-def test_other_columns_can_be_chosen(file):
     path = file("1\tEU\tB-ORG\tx\n")
     assert read_conll(path, token_column=1, tag_column=2)[0].words == ("EU",)
     assert read_conll(path, token_column=1, tag_column=-2)[0].tags == ("B-ORG",)
+    assert read_conll(file("EU\nrejects\n")) == [Sentence(("EU", "rejects"), (), line=1)]
 
 
 @pytest.mark.parametrize(
     "end", ["\n\n", "\n\t\n", "\n \t \n", "\r\n\r\n", "\r\n\t\r\n", "\n\n\n\n"]
 )
 def test_blank_line_with_any_whitespace_ends_a_sentence(file, end):
-    sentences = read_conll(file(f"a\tO{end}b\tO"))
+    sentences = read_conll(file(f"\ufeffa\tO{end}b\tO"))
     assert [sentence.words for sentence in sentences] == [("a",), ("b",)]
 
 
-def test_byte_order_mark_is_not_part_of_the_first_word(file):
-    assert read_conll(file(b"\xef\xbb\xbfEU O\n"))[0].words == ("EU",)
-
-
-def test_multiple_spaces_separate_columns_like_one(file):
-    assert read_conll(file("EU   O \nis O\n"))[0].tags == ("O", "O")
-
-
 def test_words_between_tabs_may_contain_spaces_or_be_a_no_break_space(file):
-    path = file("New York\tB-LOC\n\u00a0\tO\n\u2028\tO\n")
-    assert read_conll(path)[0].words == ("New York", "\u00a0", "\u2028")
-
-
-def test_lines_with_a_number_sign_are_words(file):
-    assert read_conll(file("a O\n#b O\n"))[0].words == ("a", "#b")
-    path = file("#\thttp://a.b [2011]\n1\tEU\tB-ORG\n")
-    for columns in ((0, -1), (1, 2)):
-        with pytest.raises(InputError, match=r"line [12]: .*comments are not supported: remove"):
-            read_conll(path, *columns)
+    path = file("New York\tB-LOC\n\u00a0\tO\n\u2028\tO\n#b\tO\n")
+    assert read_conll(path)[0].words == ("New York", "\u00a0", "\u2028", "#b")
 
 
 def test_docstart_lines_start_documents_and_are_not_words(file):
-    path = file("-DOCSTART- -X- O O\n\na N O O\n\nb N O O\n\n-DOCSTART- -X- O O\nc N O O\n")
-    assert [(s.words, s.document) for s in read_conll(path)] == [
-        (("a",), 0),
-        (("b",), 0),
-        (("c",), 1),
-    ]
-
-
-def test_docstart_line_may_have_fewer_columns_and_come_first(file):
-    assert read_conll(file("-DOCSTART- O\na N N O\n"))[0] == Sentence(("a",), ("O",), line=2)
-
-
-def test_file_with_one_column_has_words_without_tags(file):
-    assert read_conll(file("EU\nrejects\n")) == [Sentence(("EU", "rejects"), (), line=1)]
+    path = file("-DOCSTART- O\n\na N O O\n\nb N O O\n\n-DOCSTART- -X- O O\nc N O O\n")
+    sentences = [(s.words, s.document) for s in read_conll(path)]
+    assert sentences == [(("a",), 0), (("b",), 0), (("c",), 1)]
 
 
 @pytest.mark.parametrize(
@@ -356,6 +193,8 @@ def test_file_with_one_column_has_words_without_tags(file):
         ("a\tO\nb\0\tO\n", r"line 2: has a NUL character; expected text in UTF-8"),
         ("\n\n", r"train\.conll: contains no sentences"),
         ("-DOCSTART- -X- O\n", r"train\.conll: contains no sentences"),
+        ("#\thttp://a.b\n1\tEU\tB\n", r"line 2: .*comments are not supported: remove"),
+        ("0\tIn\tO\n1\tOslo\tB\n\n0\tHere\tO\n", r"column 0 has the number .*--columns=token=1"),
     ],
 )
 def test_invalid_line_is_rejected_with_file_and_line_number(file, text, message):
@@ -363,12 +202,9 @@ def test_invalid_line_is_rejected_with_file_and_line_number(file, text, message)
         read_conll(file(text))
 
 
-def test_missing_column_is_rejected(file):
+def test_missing_column_or_file_is_rejected(file, tmp_path):
     with pytest.raises(InputError, match=r"line 1: --columns=tag=4, but the line has 2 columns"):
         read_conll(file("a O\n"), tag_column=4)
-
-
-def test_missing_file_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"none\.conll: cannot be read: No such file"):
         read_conll(tmp_path / "none.conll")
 
@@ -383,57 +219,272 @@ def test_columns_are_written_in_the_format_of_conlleval(tmp_path):
 
 def test_wnut_17_is_read_completely(shared_data):
     folder = shared_data / "ner" / "wnut17"
-    counts = {
-        name: len(read_conll(folder / name))
-        for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
-    }
-    assert counts == {
-        "wnut17train.conll": 3394,
-        "emerging.dev.conll": 1009,
-        "emerging.test.annotated": 1287,
+    names = ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated")
+    assert [len(read_conll(folder / name)) for name in names] == [3394, 1009, 1287]
+
+
+# --- rows of words ---
+
+ROWS = [
+    {"tokens": ["Ada", "Lovelace", "in", "Ulm"], "ner_tags": ["B-PER", "L-PER", "O", "U-LOC"]},
+    {"tokens": [], "ner_tags": []},
+    {"tokens": ["-DOCSTART-"], "ner_tags": ["O"]},
+    {"tokens": ["Nobody"], "ner_tags": ["-"]},
+]
+NAMES = ["O", "B-PER", "L-PER", "U-LOC"]
+
+
+@pytest.mark.parametrize(
+    ("name", "tags"), [("a.jsonl", "ner_tags"), ("a.json", "tags"), ("a.parquet", "ner_tags")]
+)
+def test_rows_of_words_and_tags(read, name, tags):
+    keys = ("tokens", tags)
+    file = read([dict(zip(keys, row.values(), strict=True)) | {"id": "1"} for row in ROWS], name)
+    assert [(s.words, s.document) for s in file.sentences] == [
+        (("Ada", "Lovelace", "in", "Ulm"), 0),
+        (("Nobody",), 1),
+    ]
+    assert file.tags == [["B-PER", "I-PER", "O", "B-LOC"], ["-"]]
+    unit = {"a.jsonl": "line", "a.json": "item", "a.parquet": "row"}[name]
+    with pytest.raises(InputError, match=rf"{name}, {unit} 1, word 4: tag 'U-LOC', but x has no"):
+        check_types(file, ["O", "B-PER", "I-PER"], "x")
+
+
+@pytest.mark.parametrize("sequence", ["Sequence", "List", None])
+def test_numbers_of_tags_have_names_in_the_files_of_datasets(read, sequence):
+    numbers = [
+        [NAMES.index(tag) if tag in NAMES else -100 for tag in row["ner_tags"]] for row in ROWS
+    ]
+    table = pa.table({"tokens": [row["tokens"] for row in ROWS], "ner_tags": numbers})
+    label = {"names": NAMES, "_type": "ClassLabel"}
+    feature = {"feature": label, "_type": sequence} if sequence else [label]
+    info = {"info": {"features": {"ner_tags": feature}}}
+    named = table.replace_schema_metadata({"huggingface": json.dumps(info)})
+    assert read(named, "a.parquet").tags == [["B-PER", "I-PER", "O", "B-LOC"], ["-"]]
+    for rows, name in ((table, "a.parquet"), ([{"tokens": ["Ada"], "ner_tags": [1]}], "a.jsonl")):
+        with pytest.raises(
+            InputError, match="1: 'ner_tags' has the number 1; expected names of ta"
+        ):
+            read(rows, name)
+
+
+# --- texts with entities ---
+
+TEXT = "Ann met 😀 Bo Li."
+SPANS = [("PER", 0, 3), ("PER", 10, 15)]
+
+
+def annotated(text, spans):
+    return {
+        "text": text,
+        "entities": [{"start": start, "end": end, "type": kind} for kind, start, end in spans],
     }
 
 
-@pytest.mark.parametrize("first", [0, 1])
-def test_column_of_word_numbers_is_rejected(tmp_path, first):
-    path = tmp_path / "a.tsv"
-    path.write_text(f"{first}\tIn\tO\n{first + 1}\tOslo\tB-LOC\n\n{first}\tHere\tO\n")
-    with pytest.raises(
-        InputError, match=r"column 0 has the number of each word; .*--columns=token=1"
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet", "a.arrow"])
+def test_texts_with_entities_become_tags_of_words(read, name):
+    file = read([annotated(TEXT, SPANS), annotated("No one.", [])], name)
+    first, second = file.sentences
+    assert first.words == ("Ann", "met", "😀", "Bo", "Li", ".")
+    assert file.tags == [["B-PER", "O", "O", "B-PER", "I-PER", "O"], ["O", "O", "O"]]
+    unit = {"a.jsonl": "line", "a.json": "item"}.get(name, "row")
+    assert (second.where(1), second.document) == (f"{unit} 2, word 2", 1)
+    assert not any(file.counts.values())
+
+
+def test_texts_without_entities_can_be_predicted_but_not_scored(read):
+    rows = [{"text": "Ann met Bo."}, annotated("Bo", [])]
+    file = read(rows, do=PREDICT)
+    assert (len(file.sentences), file.tags, file.counts) == (2, None, {})
+    with pytest.raises(InputError, match=r"dev\.jsonl, line 1: has no 'entities'; expected a list"):
+        read(rows)
+
+
+def entity(**values):
+    return annotated(TEXT, []) | {"entities": [{"start": 0, "end": 3, "type": "PER"} | values]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "contains no texts; expected texts"),
+        ('{"text": "x"', "line 1: is not JSON: "),
+        ("[" * 100_000, "nested too deeply"),
+        ("[1]", "item 1: expected a JSON object, got 1"),
+        ([{"entities": []}], "line 1: has no 'text'; expected a string"),
+        ([annotated("\u200b", [])], "contains no words"),
+        ([{"text": "x", "entities": "PER"}], "line 1: entities is 'PER'; expected a list"),
+        ([{"text": "x", "entities": ["PER"]}], r"entities\[0\] is 'PER'; expected an object with"),
+        ([entity(), entity(type=" ")], r"line 2: entities\[0\] is .*expected a type, and 0 <= sta"),
+        ([entity(start="0")], r"line 1: entities\[0\]\.start is '0'; expected a whole number"),
+        ([entity(end=3.0)], r"line 1: entities\[0\]\.end is 3.0; expected a whole number"),
+        ([entity(start=3)], "expected a type, and 0 <= start < end <= 16, the length of the text"),
+        ([entity(end=17)], "0 <= start < end <= 16"),
+        ([entity(start=-3)], "0 <= start < end <= 16"),
+        (
+            [*ROWS, {"tokens": ["a", "b"], "ner_tags": ["O"]}],
+            "line 5: tokens has 2 items, ner_tags",
+        ),
+        ([*ROWS, {"tokens": ["a"]}], "line 5: has no 'ner_tags'; expected a list"),
+        ([*ROWS, {"tokens": ["a"], "ner_tags": "O"}], "line 5: ner_tags is 'O'; expected a list"),
+        (
+            [*ROWS, {"tokens": ["a"], "ner_tags": [None]}],
+            r"ner_tags\[0\] is None; expected a string",
+        ),
+        ([*ROWS, {"tokens": ["a", ""], "ner_tags": ["O", "O"]}], "expected a list of words"),
+        ([*ROWS, {"tag": "a"}], "line 5: has no 'tokens'; expected a list"),
+    ],
+)
+def test_invalid_file_is_rejected(read, content, message):
+    with pytest.raises(InputError, match=rf"dev\.jsonl.*{message}") as error:
+        read(content)
+    assert "\n" not in str(error.value)
+
+
+def test_invalid_table_is_rejected(read):
+    with pytest.raises(InputError, match=r"a\.parquet: has no column 'text'; .* columns: sentence"):
+        read([{"sentence": "a"}], "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet, row 1: text is None; expected a string"):
+        read([{"text": None, "entities": []}], "a.parquet")
+
+
+def test_white_space_and_repeated_entities_are_ignored(read):
+    spans = [("LOC", 17, 25), ("PER", 0, 3), ("PER", 7, 13), ("PER", 0, 3)]  # " Bo Li", twice
+    file = read([annotated("Ann met Bo Li\nin New York.", spans)])
+    assert file.tags == [["B-PER", "O", "B-PER", "I-PER", "O", "B-LOC", "I-LOC", "O"]]
+    assert not any(file.counts.values())
+
+
+def test_entities_that_do_not_fit_are_counted_and_named(read, caplog):
+    spans = [("PER", 8, 10), ("PER", 1, 2), ("LOC", 21, 25), ("LOC", 17, 25), ("X", 25, 26)]
+    file = read([annotated("Ann met Bo-Li in New York .", spans), annotated(" ", [])])
+    assert file.sentences[0].words == ("Ann", "met", "Bo-Li", "in", "New", "York", ".")
+    assert file.tags == [["B-PER", "O", "B-PER", "O", "B-LOC", "I-LOC", "O"]]
+    assert [*file.counts.values()] == [2, 1, 1]
+    for message in (
+        "spans extended to whole words: 2, the first: ",
+        "dev.jsonl, line 1, characters 8 to 10, 'Bo' (PER), became 8 to 13, 'Bo-Li'; ",
+        "characters 1 to 2, 'n' (PER), became 0 to 3, 'Ann'",
+        "spans dropped because they overlap a longer one: 1, the first: ",
+        "characters 21 to 25, 'York' (LOC)",
+        "spans dropped because they contain no word: 1, the first: ",
+        "skipped 1 texts without words",
     ):
-        read_conll(path)
-    assert [sentence.words for sentence in read_conll(path, 1)] == [("In", "Oslo"), ("Here",)]
+        assert message in caplog.text
+
+
+def fitted_by_definition(words, spans):
+    """Extends spans to whole words and keeps the longest ones, by comparing all with all."""
+    fitted = []
+    for kind, start, end in dict.fromkeys(spans):
+        covered = [word for word in words if word[0] < end and word[1] > start]
+        if covered:
+            fitted.append((kind, covered[0][0], covered[-1][1]))
+    separate = []
+    for kind, start, end in sorted(fitted, key=lambda span: (span[1] - span[2], span[1])):
+        if all(start >= other_end or end <= other for _, other, other_end in separate):
+            separate.append((kind, start, end))
+    return len(fitted) - len(separate), sorted((a, b, kind) for kind, a, b in separate)
+
+
+def test_random_spans_fit_as_by_definition(read):
+    rng = random.Random(0)
+    texts, num_overlapping, expected = [], 0, []
+    for _ in range(200):
+        parts = [rng.choice(["ann", "bo", "-", ".", " ", "  "]) + " " for _ in range(20)]
+        text = "ann " + "".join(parts)
+        starts = [start for start in range(len(text)) if f" {text}"[start] == " " != text[start]]
+        words = [(start, text.index(" ", start)) for start in starts]
+        spans = []
+        for _ in range(rng.randint(1, 12)):
+            start = rng.randrange(len(text) - 1)
+            spans.append(
+                (rng.choice("XY"), start, rng.randint(start + 1, min(start + 9, len(text))))
+            )
+        texts.append(annotated(text, spans))
+        number, separate = fitted_by_definition(words, spans)
+        num_overlapping += number
+        expected.append((words, separate))
+    file = read(texts)
+    assert file.counts["overlapping_spans"] == num_overlapping
+    for tags, (words, separate) in zip(file.tags, expected, strict=True):
+        assert [(words[a][0], words[b - 1][1], kind) for kind, a, b in entities(tags)] == separate
+
+
+def test_text_with_8_000_entities(read):
+    text = "ann met " * 20_000
+    spans = [("PER", start, start + 3) for start in range(0, len(text), 20)]
+    file = read([annotated(text, spans)])
+    assert (len(file.tags[0]), file.counts["overlapping_spans"]) == (40_000, 0)
+
+
+@pytest.mark.slow
+def test_wnut_17_as_columns_and_as_spans_trains_to_the_same_bits(
+    shared_data, make_checkpoint, tmp_path
+):
+    vocab = load_vocab(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
+    tokens = [token for token in vocab if token not in SPECIAL_TOKENS]
+    bert = make_checkpoint(tmp_path / "bert", tokens, max_position_embeddings=64)
+    sentences = read_conll(shared_data / "ner" / "wnut17" / "wnut17train.conll")
+    texts = [" ".join(sentence.words) for sentence in sentences]
+    words = split_words(texts, BertTokenizer(load_vocab(bert / "vocab.txt"), do_lower_case=True))
+    equal = [  # The sentences whose text is split into the same words.
+        sentence
+        for sentence, text, spans in zip(sentences, texts, words, strict=True)
+        if sentence.words == tuple(text[start:end] for start, end in spans)
+    ]
+    assert len(equal) > 900
+    write_conll(tmp_path / "train.conll", [(s.words, s.tags) for s in equal])
+    lines = []
+    for sentence in equal:
+        starts = [sum(len(w) + 1 for w in sentence.words[:n]) for n in range(len(sentence.words))]
+        spans = [
+            (kind, starts[first], starts[last - 1] + len(sentence.words[last - 1]))
+            for kind, first, last in entities(sentence.tags)
+        ]
+        lines.append(json.dumps(annotated(" ".join(sentence.words), spans)) + "\n")
+    (tmp_path / "train.jsonl").write_text("".join(lines))
+    weights = {}
+    for name in ("train.conll", "train.jsonl"):
+        results = run(
+            tmp_path,
+            tmp_path / f"out-{name}",
+            train_file=str(tmp_path / name),
+            eval_file="",
+            test_file="",
+            max_seq_length=64,
+            num_train_epochs=24 / len(equal),  # 3 steps of 8 sentences.
+        )
+        weights[name] = (tmp_path / f"out-{name}" / "model" / "model.safetensors").read_bytes()
+    assert weights["train.conll"] == weights["train.jsonl"]
+    assert results["train_misaligned_spans"] == 0
 
 
 # --- TensorFlow Datasets ---
 
-tfds = pytest.importorskip("tensorflow_datasets")
-TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-TFDS_ROWS = {"tokens": [["Ada", "Lee", "naïve"], [], ["Ulm"]], "numbers": [[1, 2, 0], [], [3]]}
-
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """Prepares conll2003 and wikiann/de in the layout of TFDS, and a dataset of another kind."""
+    """Prepares conll2003 and wikiann/de in the layout of TFDS, and datasets of other kinds."""
+    tfds = pytest.importorskip("tensorflow_datasets")
     import numpy as np
     import tensorflow as tf
 
     folder = tmp_path_factory.mktemp("tfds")
-    tags = tfds.features.Sequence(tfds.features.ClassLabel(names=TAGS))
-    others = tfds.features.Sequence(np.int32)
+    names = tfds.features.ClassLabel(names=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"])
+    tags, numbers = tfds.features.Sequence(names), tfds.features.Sequence(np.int32)
     tables = {
         ("conll2003", "conll2003"): ("ner", tags, ("train", "dev", "test")),
         ("wikiann", "de"): ("tags", tags, ("train", "validation", "test")),
-        ("numbers", "numbers"): ("sizes", others, ("train",)),
+        ("numbers", "numbers"): ("sizes", numbers, ("train",)),
         ("only", "train"): ("tags", tags, ("train",)),
         ("no", "words"): ("tags", tags, ("train", "validation")),
     }
     for (name, config), (column, feature, splits) in tables.items():
-        words = tf.ragged.constant(TFDS_ROWS["tokens"], dtype=tf.string)
-        numbers = tf.ragged.constant(TFDS_ROWS["numbers"], dtype=tf.int32)
-        if column != "sizes":
-            numbers = tf.cast(numbers, tf.int64)
-        rows = tf.data.Dataset.from_tensor_slices({"tokens": words, column: numbers})
+        words = tf.ragged.constant([["Ada", "Lee", "naïve"], [], ["Ulm"]], dtype=tf.string)
+        values = tf.ragged.constant([[1, 2, 0], [], [3]], dtype=tf.int32)
+        values = values if column == "sizes" else tf.cast(values, tf.int64)
+        rows = tf.data.Dataset.from_tensor_slices({"tokens": words, column: values})
         tfds.dataset_builders.store_as_tfds_dataset(
             name=name,
             config=config,
@@ -448,45 +499,46 @@ def prepared(tmp_path_factory):
     return str(folder)
 
 
-def read_tfds(prepared, task_name, **changes):
-    ner = NerSettings(tfds=True, data_dir=prepared, task_name=task_name)
-    return read_data(replace(ner, **changes.pop("ner", {})), **DO | changes)
+def read_tfds(prepared, task_name, ner=None, **changes):
+    ner = NerSettings(tfds=True, data_dir=prepared, task_name=task_name, **ner or {})
+    return read_data(ner, new_tokenizer=None, **DO | changes)
 
 
 @pytest.mark.parametrize("task_name", ["conll2003", "wikiann/de"])
-def test_sentences_have_the_words_tags_and_lines_of_a_column_file(prepared, task_name):
+def test_sentences_have_the_words_and_tags_of_their_rows(prepared, task_name):
     splits = read_tfds(prepared, task_name)
     assert [(s.words, s.tags, s.line) for s in splits.dev.sentences] == [
         (("Ada", "Lee", "naïve"), ("B-PER", "I-PER", "O"), 1),
-        (("Ulm",), ("B-LOC",), 5),
+        (("Ulm",), ("B-LOC",), 3),
     ]
-    assert splits.train.types == {"PER", "LOC"}
     name = task_name if "/" in task_name else f"{task_name}/{task_name}"
     dev = "dev" if task_name == "conll2003" else "validation"
-    for file, split in ((splits.train, "train"), (splits.dev, dev), (splits.test, "test")):
-        assert file.source.endswith(f"{name}/1.0.0, split {split}")
+    for split, name_of_split in ((splits.train, "train"), (splits.dev, dev), (splits.test, "test")):
+        assert split.source.endswith(f"{name}/1.0.0, split {name_of_split}")
 
 
-def test_settings_of_a_dataset_are_checked(prepared):
-    with pytest.raises(InputError, match="--task_name is missing; expected a dataset for --tfds"):
-        read_tfds(prepared, "")
-    with pytest.raises(InputError, match="--eval_file cannot be combined with --tfds"):
-        read_tfds(prepared, "conll2003", ner={"eval_file": "dev.conll"})
+@pytest.mark.parametrize(
+    ("task_name", "changes", "message"),
+    [
+        ("", {}, "--task_name is missing; expected a dataset for --tfds"),
+        ("conll2003", {"ner": {"eval_file": "a"}}, "--eval_file cannot be combined with --tfds"),
+        ("conll2003", {"ner": {"columns": ["tag=2"]}}, "--columns cannot be combined with --tfds"),
+        ("only/train", {"do_train": False}, "nothing to do: there are no examples"),
+        ("no/words", {}, "no/words/1.0.0, split train: contains no sentences"),
+        (
+            "conll2002/es",
+            {},
+            r"no prepared dataset conll2002/es .*tfds build conll2002/es --data_d",
+        ),
+        ("numbers", {}, r"numbers: has the columns .*; expected tokens and ner"),
+    ],
+)
+def test_settings_of_a_dataset_are_checked(prepared, task_name, changes, message):
+    with pytest.raises(InputError, match=message):
+        read_tfds(prepared, task_name, **changes)
 
 
-def test_missing_split_is_skipped_and_empty_split_is_rejected(prepared):
+def test_missing_split_is_skipped(prepared):
     splits = read_tfds(prepared, "only/train")
     assert len(splits.train.sentences) == 2
     assert splits.dev is splits.test is None
-    with pytest.raises(InputError, match=r"nothing to do: there are no sentences"):
-        read_tfds(prepared, "only/train", do_train=False)
-    with pytest.raises(InputError, match=r"no/words/1.0.0, split train: contains no sentences"):
-        read_tfds(prepared, "no/words")
-
-
-def test_dataset_that_is_unprepared_or_has_no_tags_is_rejected(prepared):
-    message = r"no prepared dataset conll2002/es .*tfds build conll2002/es --data_dir="
-    with pytest.raises(InputError, match=message):
-        read_tfds(prepared, "conll2002/es")
-    with pytest.raises(InputError, match=r"numbers: has the columns .*; expected tokens and ner"):
-        read_tfds(prepared, "numbers")

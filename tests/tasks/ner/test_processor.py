@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from keras_bert.tasks import prepared
 from keras_bert.tasks.ner.data import read_conll
 from keras_bert.tasks.ner.processor import (
@@ -195,17 +194,6 @@ def test_sentence_without_words_has_no_window(tokenizer):
             assert len(windows.row_splits) == len(sentences) + 1
 
 
-def test_long_sentence_is_split_with_overlap_and_words_labeled_once(tokenizer):
-    windows = windows_of(["a b c d e f g h i j k l"], tokenizer, 8)
-    assert shown(windows) == [
-        "[CLS] a b c d e f [SEP]",
-        "[CLS] d e f g h i [SEP]",
-        "[CLS] g h i j k l [SEP]",
-    ]
-    # d has two words after it in the first window and none before it in the second; and so on.
-    assert labeled(windows) == ["abcde", "fgh", "ijkl"]
-
-
 @pytest.mark.parametrize("max_seq_length", [3, 4, 5, 8, 15, 22])
 def test_word_is_labeled_in_the_window_with_largest_minimum_context(max_seq_length):
     room = max_seq_length - 2
@@ -243,12 +231,6 @@ def test_word_is_labeled_in_the_window_with_largest_minimum_context(max_seq_leng
         assert len(contexts) <= 3
 
 
-def test_word_longer_than_a_window_is_truncated_and_labeled(tokenizer):
-    windows = windows_of(["a " + "b" + "x" * 30 + " c"], tokenizer, 8)
-    assert windows.input_ids.row_lengths().numpy().max() == 8
-    assert "".join(labeled(windows)) == "abc"
-
-
 def test_sentence_of_200_000_words_is_split_within_a_second(tokenizer):
     sentence = np.random.default_rng(0).choice(["a", "bx", "cxx"], 200_000).tolist()
     windows = windows_of([sentence, ["d"]], tokenizer, 128)
@@ -275,30 +257,6 @@ def test_document_context_shows_whole_words(tokenizer):
     assert shown(windows)[1] == "[CLS] b c ##x ##x ##x [SEP]"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("document_context", [False, True])
-def test_every_word_of_wnut_17_is_labeled_once_at_any_length(shared_data, document_context):
-    tokenizer = BertTokenizer(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
-    read = read_conll(shared_data / "ner" / "wnut17" / "emerging.dev.conll")
-    sentences = [sentence.words for sentence in read]
-    documents = np.arange(len(sentences)) // 7 if document_context else None
-    words = [word for sentence in sentences for word in sentence]
-    numbers = np.arange(len(words), dtype=np.int32)
-    first_tokens = [
-        row[0] if row else tokenizer.unk_token_id for row in tokenizer.tokenize(words).to_list()
-    ]
-    for max_seq_length in (128, 32, 9, 3):
-        windows = windows_of(sentences, tokenizer, max_seq_length, documents)
-        lengths = windows.input_ids.row_lengths().numpy()
-        assert lengths.max() <= max_seq_length
-        assert not document_context or np.median(lengths) >= 0.9 * max_seq_length
-        ids = windows.input_ids.values.numpy()
-        assert ids[windows.first_tokens.numpy()].tolist() == first_tokens
-        labels = token_labels(windows, numbers).numpy()
-        assert labels[windows.first_tokens.numpy()].tolist() == numbers.tolist()
-        assert (labels >= 0).sum() == len(words)
-
-
 # --- examples ---
 
 LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -316,8 +274,3 @@ def test_long_corpora_have_the_same_windows(monkeypatch, documents):
     assert len(found.chunks) == (3 if documents is None else 1)
     assert np.array_equal(found.examples.input_ids, expected.examples.input_ids)
     assert np.array_equal(found.examples.starts, expected.examples.starts)
-
-
-def test_windows_without_room_for_a_token_are_rejected():
-    with pytest.raises(InputError, match=r"^max_seq_length=2: expected at least 3"):
-        TaggerSettings(("O",), 2)

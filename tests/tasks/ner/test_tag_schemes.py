@@ -1,16 +1,19 @@
 """Tag schemes: entities of tags as conlleval finds them, labels of models, schemes of files."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.ner.tag_schemes import (
-    Sentence,
+    check_labels,
     check_tags,
     entities,
+    exact_tags,
     iob2_tags,
     label_tags,
+    tag_ids,
     to_iob2,
 )
 
@@ -92,15 +95,15 @@ NO_TAGS = ["X-PER", "O-PER", "-PER", "b-PER", "B-", "I-", "O-", "B_PER", "PER-B"
 MISPLACED = ["PER", "BI-PER", "U-PER", "L-PER"]
 
 
-def sentence(tags, line=1):
-    tags = tuple(tags.split())
-    return Sentence(("w",) * len(tags), tags, line)
+def check(*rows, **settings):
+    """Checks sentences of tags that start in line 1 of a file f, without lines between them."""
+    sentences = [row.split() for row in rows]
+    return check_tags(sentences, lambda sentence, word: f"f, {sentence}, {word}", **settings)
 
 
 @pytest.mark.parametrize("scheme", SAME_IN_FILES)
 def test_scheme_of_a_file_is_detected(scheme):
-    sentences = [sentence("O O"), sentence(SAME_IN_FILES[scheme])]
-    rows, *found = check_tags(sentences, "f")
+    rows, *found = check("O O", SAME_IN_FILES[scheme])
     assert found == [scheme, 0]
     assert [to_iob2(row) for row in rows] == [["O", "O"], SAME_IN_FILES["iob2"].split()]
 
@@ -114,13 +117,12 @@ def test_scheme_of_a_file_is_detected(scheme):
         ("iob1", "I-LOC B-PER O"),
         ("bioes", "B-PER O"),
         ("bioes", "O E-PER"),
-        ("bioes", "B-PER E-LOC"),
         ("bioes", "S-PER B-PER"),
         ("bioes", "I-PER E-PER"),
     ],
 )
 def test_invalid_sequence_is_counted(scheme, tags):
-    assert check_tags([sentence("O"), sentence(tags)], "f", scheme)[1:] == (scheme, 1)
+    assert check("O", tags, scheme=scheme)[1:] == (scheme, 1)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +130,16 @@ def test_invalid_sequence_is_counted(scheme, tags):
     [*NO_TAGS, *MISPLACED],
 )
 def test_tag_of_no_scheme_is_rejected(tag):
-    message = f"f, line 8: tag '{tag}'; expected O, or B, I, E or S "
+    message = f"f, 0, 1: tag '{tag}'; expected O, or B, I, E or S "
     with pytest.raises(InputError, match=message):
-        check_tags([sentence(f"O {tag}", line=7), sentence("B-PER E-PER")], "f")
+        check(f"O {tag}", "B-PER E-PER")
     if tag not in MISPLACED:
         with pytest.raises(InputError, match=message):
-            check_tags([sentence(f"O {tag}", line=7), sentence("MISC MISC")], "f")
+            check(f"O {tag}", "MISC MISC")
 
 
 def scheme_of(tags, **settings):
-    (row,), scheme, _ = check_tags([sentence(tags)], "f", **settings)
+    (row,), scheme, _ = check(tags, **settings)
     return scheme, " ".join(to_iob2(row))
 
 
@@ -149,7 +151,7 @@ def test_scheme_of_ambiguous_tags():
         "O B-person-actor B-B B-person-actor",
     )
     # The word outside of entities must be O; parts of speech are no types.
-    with pytest.raises(InputError, match=r"line 1: tag 'NN'; .* set --tag_scheme=io"):
+    with pytest.raises(InputError, match=r"f, 0, 0: tag 'NN'; .* set --tag_scheme=io"):
         scheme_of("NN VBZ NN")
     assert scheme_of("NN T-cell NN", scheme="io") == ("io", "B-NN B-T-cell B-NN")
     # Prefixes without a type, and of one word.
@@ -163,7 +165,63 @@ def test_scheme_of_ambiguous_tags():
 
 def test_unknown_labels_are_next_to_any_tag():
     assert scheme_of("- L-PER O B-PER - L-LOC") == ("bilou", "- B-PER O B-PER - B-LOC")
-    with pytest.raises(
-        InputError, match=r"f: has the tag - .unknown label., but not O; expected O"
+
+
+# --- labels of a model, and entities of a text ---
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "O B-PER I-PER",
+        "O PER LOC",
+        "LABEL_0 LABEL_1",
+        "O B-PER LOC",
+        "O U-Boot B-PER",
+        "O B-PER I-PER L-PER U-PER",
+    ],
+)
+def test_labels_are_tags_or_types(labels):
+    check_labels(labels.split(), "bert")
+
+
+@pytest.mark.parametrize("label", ["X-PER", "b-PER", "O-PER", ""])
+def test_labels_of_an_unknown_scheme_are_rejected(label):
+    message = rf"bert: has the labels O, B-PER, {label}; expected tags, .* got '{label}'$"
+    with pytest.raises(InputError, match=message):
+        check_labels(["O", "B-PER", label], "bert")
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("O B-X I-X", "B-X I-X I-X B-X O B-X I-X"),
+        ("O B-X I-X L-X U-X", "B-X I-X L-X U-X O B-X L-X"),
+        ("E-X S-X B-X I-X O", "B-X I-X E-X S-X O B-X E-X"),
+        ("B-X M-X E-X W-X O", "B-X M-X E-X W-X O B-X E-X"),
+        ("O X", "X X X X O X X"),
+    ],
+)
+def test_words_get_labels_of_the_scheme_of_the_model(labels, expected):
+    labels, expected = labels.split(), expected.split()
+    ids = tag_ids([["B-X", "I-X", "I-X", "B-X", "O"], ["B-X", "I-X"]], labels)
+    assert [labels[index] for index in ids] == expected
+    assert ids.dtype == np.int32
+    assert tag_ids([["-", "O"]], labels).tolist() == [-1, labels.index("O")]
+
+
+def test_tags_without_a_label_in_the_model_are_named():
+    with pytest.raises(InputError, match="the tag 'I-X' is not one of the model's labels O, B-X;"):
+        tag_ids([["O", "B-X", "I-X"]], ["O", "B-X"])
+
+
+def test_entities_given_to_fit_must_be_whole_words():
+    text, words = "Bo Li is here", [(0, 2), (3, 5), (6, 8), (9, 13)]
+    assert exact_tags(text, [("PER", 0, 5)], words, "x") == ["B-PER", "I-PER", "O", "O"]
+    for entity, message in (
+        (("PER", 3, 4), r"x\[1\]: characters 3 to 4, 'L' \(PER\), became 3 to 5, 'Li': spans ext"),
+        (("LOC", 3, 8), r"x\[1\]: characters 3 to 8, 'Li is' .*overlap a longer one; expected sep"),
+        (("LOC", 5, 6), r"x\[1\]: characters 5 to 6, ' ' .*contain no word"),
     ):
-        scheme_of("- B-PER")
+        with pytest.raises(InputError, match=message):
+            exact_tags(text, [("PER", 0, 5), entity], words, "x")

@@ -132,7 +132,6 @@ def test_saved_tagger_reloads_unchanged(learned, corpus, tmp_path):
         ("PER", r"labels is 'PER', a str; expected a list"),
         ([], "expected at least one name"),
         (["PER", "PER"], "no duplicates"),
-        ([1], r"labels\[0\] is 1, a int; expected a string"),
         (["B-PER", "I-PER"], "expected entity types such as PER, or tags with O"),
         (["O", "B-PER"], "expected IOB2 tags, O and both B and I for each type: O, B-PER, I-PER"),
         (["O", "PER"], "expected IOB2 tags"),

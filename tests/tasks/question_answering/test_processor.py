@@ -34,18 +34,6 @@ def labelled(questions, tokenizer, *sizes):
     return training_examples(prepare_questions(processor, questions), questions)
 
 
-def test_long_context_is_split_into_overlapping_windows(ask, tokenizer, vocab):
-    made = windows([ask(LONG)], tokenizer, 13, 4, 4)
-    assert words_of(made, vocab) == [
-        "[CLS] who ? [SEP] rollo was the norse leader who swore fealty [SEP]",
-        "[CLS] who ? [SEP] leader who swore fealty to king charles in [SEP]",
-        "[CLS] who ? [SEP] to king charles in the year 9 ##1 [SEP]",
-        "[CLS] who ? [SEP] the year 9 ##1 ##1 [SEP]",
-    ]
-    assert made.segment_ids[0].numpy().tolist() == [0] * 4 + [1] * 9
-    assert made.question.numpy().tolist() == [0] * 4
-
-
 def test_question_is_truncated_to_its_first_tokens(ask, tokenizer, vocab):
     made = windows([ask("rollo", "when was the king ?")], tokenizer, 384, 3)
     assert words_of(made, vocab) == ["[CLS] when was the [SEP] rollo [SEP]"]
@@ -63,12 +51,6 @@ def test_answer_is_labeled_in_windows_that_contain_all_of_it(ask, tokenizer):
     examples = labelled([question], tokenizer, 13, 4, 4)
     assert list(examples.labels["start_positions"]) == [0, 7, 0, 0]
     assert list(examples.labels["end_positions"]) == [0, 9, 0, 0]
-
-
-def test_impossible_question_is_labeled_at_the_first_position(ask, tokenizer):
-    question = ask(LONG)
-    examples = labelled([question], tokenizer, 13, 4, 4)
-    assert not examples.labels["start_positions"].any()
 
 
 def test_answers_are_narrowed_to_their_tokens(ask, tokenizer, vocab):
