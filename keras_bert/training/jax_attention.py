@@ -339,19 +339,19 @@ def _forward_kernel(how: KernelSettings, blocks: Blocks, inputs: _Tiles, result:
     length, drop_key = 2 * inputs.k.shape[0], inputs.drop_key[0]
     first_words = (pl.program_id(1) * length + queries) * (length // 2)
     q = inputs.q[...]
-    own_ids = None if inputs.ids is None else inputs.ids[...][:, None]
+    query_ids = None if inputs.ids is None else inputs.ids[...][:, None]
 
     def add_keys(j: Any, carry: tuple) -> tuple:
         total, largest, normalizer = carry
-        some = pl.ds(j * blocks.pairs, blocks.pairs)
+        tile = pl.ds(j * blocks.pairs, blocks.pairs)
         pairs = j * blocks.pairs + jnp.arange(blocks.pairs)
         bits = _bits(first_words[:, None] + pairs[None, :], drop_key)
         scores = []
         for parity in (0, 1):
-            mask = inputs.key_mask[some, parity][None, :]
+            mask = inputs.key_mask[tile, parity][None, :]
             keys = 2 * pairs[None, :] + parity
-            x = _product(q, inputs.k[some, parity, :].T)
-            scores.append(_scores(how, x, mask, own_ids, queries[:, None], keys))
+            x = _product(q, inputs.k[tile, parity, :].T)
+            scores.append(_scores(how, x, mask, query_ids, queries[:, None], keys))
         new_largest = jnp.maximum(largest, jnp.max(jnp.maximum(*scores), axis=1))
         even, odd = (_exp2(how, x - new_largest[:, None]) for x in scores)
         shrink = _exp2(how, largest - new_largest)
@@ -359,7 +359,7 @@ def _forward_kernel(how: KernelSettings, blocks: Blocks, inputs: _Tiles, result:
         total = total * shrink[:, None]
         for parity, x in enumerate((even, odd)):
             x = _drop(how, x, bits[parity]).astype(q.dtype)
-            total += _product(x, inputs.v[some, parity, :])
+            total += _product(x, inputs.v[tile, parity, :])
         return total, new_largest, normalizer
 
     first = (
@@ -380,19 +380,19 @@ def _queries_kernel(how: KernelSettings, blocks: Blocks, inputs: _Tiles, dq: Any
     first_words = (pl.program_id(1) * length + queries) * (length // 2)
     q, upstream = inputs.q[...], inputs.upstream[...]
     log_sum, delta = inputs.log_sum[...][:, None], inputs.delta[...][:, None]
-    own_ids = None if inputs.ids is None else inputs.ids[...][:, None]
+    query_ids = None if inputs.ids is None else inputs.ids[...][:, None]
 
     def add_keys(j: Any, total: jax.Array) -> jax.Array:
-        some = pl.ds(j * blocks.pairs, blocks.pairs)
+        tile = pl.ds(j * blocks.pairs, blocks.pairs)
         pairs = j * blocks.pairs + jnp.arange(blocks.pairs)
         bits = _bits(first_words[:, None] + pairs[None, :], drop_key)
         for parity in (0, 1):
-            k = inputs.k[some, parity, :]
-            mask = inputs.key_mask[some, parity][None, :]
+            k = inputs.k[tile, parity, :]
+            mask = inputs.key_mask[tile, parity][None, :]
             keys = 2 * pairs[None, :] + parity
-            x = _scores(how, _product(q, k.T), mask, own_ids, queries[:, None], keys)
+            x = _scores(how, _product(q, k.T), mask, query_ids, queries[:, None], keys)
             x = _exp2(how, x - log_sum)
-            gradient = _product(upstream, inputs.v[some, parity, :].T)
+            gradient = _product(upstream, inputs.v[tile, parity, :].T)
             gradient = x * (_drop(how, gradient, bits[parity]) - delta)
             total += _product(gradient.astype(k.dtype), k)
         return total
@@ -411,18 +411,18 @@ def _keys_kernel(how: KernelSettings, blocks: Blocks, inputs: _Tiles, dk: Any, d
     masks = [inputs.key_mask[:, parity][:, None] for parity in both]
 
     def add_queries(i: Any, carry: list) -> list:
-        some = pl.ds(i * blocks.queries, blocks.queries)
+        tile = pl.ds(i * blocks.queries, blocks.queries)
         queries = i * blocks.queries + jnp.arange(blocks.queries)
-        q, upstream = inputs.q[some, :], inputs.upstream[some, :]
-        log_sum, delta = inputs.log_sum[some][None, :], inputs.delta[some][None, :]
-        own_ids = None if inputs.ids is None else inputs.ids[some][None, :]
+        q, upstream = inputs.q[tile, :], inputs.upstream[tile, :]
+        log_sum, delta = inputs.log_sum[tile][None, :], inputs.delta[tile][None, :]
+        query_ids = None if inputs.ids is None else inputs.ids[tile][None, :]
         first_words = (head * length + queries) * (length // 2)
         bits = _bits(first_words[None, :] + pairs[:, None], drop_key)
         totals = []
         for parity, (of_keys, of_values) in zip(both, carry, strict=True):
             keys = 2 * pairs[:, None] + parity
             x = _product(k[parity], q.T)
-            x = _scores(how, x, masks[parity], own_ids, queries[None, :], keys)
+            x = _scores(how, x, masks[parity], query_ids, queries[None, :], keys)
             x = _exp2(how, x - log_sum)
             dropped = _drop(how, x, bits[parity]).astype(q.dtype)
             of_values += _product(dropped, upstream)
@@ -445,12 +445,12 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _scores(
-    how: KernelSettings, x: Any, key_mask: Any, own_ids: Any, queries: Any, keys: Any
+    how: KernelSettings, x: Any, key_mask: Any, query_ids: Any, queries: Any, keys: Any
 ) -> Any:
-    """Returns a tile of (scale · x + mask) · log2(e); `own_ids` are the queries' example ids."""
+    """Returns a tile of (scale · x + mask) · log2(e); `query_ids` are the queries' example ids."""
     bias = key_mask
-    if own_ids is not None:
-        bias = jnp.where(key_mask == own_ids, 0.0, MASKED_SCORE * _LOG2_E)
+    if query_ids is not None:
+        bias = jnp.where(key_mask == query_ids, 0.0, MASKED_SCORE * _LOG2_E)
     if how.causal:
         bias = bias + jnp.where(keys > queries, MASKED_SCORE * _LOG2_E, 0.0)
     factor = how.scale * _LOG2_E

@@ -491,5 +491,5 @@ def _factors(key: Any, first: Any, size: int, width: int, rate: float) -> Any:
     value = first + token + jax.lax.broadcasted_iota("int32", shape, 1)
     words = random_words(key, value >> 1)
     # A word has the bits of two values: the lower 16 are those of the first one.
-    kept = jnp.where(value & 1, words, words << 16) >= least
-    return jnp.where(kept, 1.0 / (1.0 - dropped / 2**16), 0.0)
+    bits = jnp.where(value & 1, words, words << 16)
+    return jnp.where(bits >= least, 1.0 / (1.0 - dropped / 2**16), 0.0)

@@ -160,16 +160,16 @@ def make_strategy(
         return JaxDevices(keras.distribution.list_devices()[:1])
     if num_devices > 1:
         _split_cpu(num_devices)
-    found = keras.distribution.list_devices()
+    devices = keras.distribution.list_devices()
     kind = jax.devices()[0].platform
     if name == "tpu" and kind != "tpu":
         raise InputError(f"--distribution_strategy=tpu: found no TPU: JAX has {kind} devices")
-    if num_devices > len(found):
+    if num_devices > len(devices):
         raise InputError(
-            f"--num_devices={num_devices}: found {len(found)} {kind} devices; expected at most "
-            f"{len(found)}"
+            f"--num_devices={num_devices}: found {len(devices)} {kind} devices; expected at most "
+            f"{len(devices)}"
         )
-    devices = found[: num_devices or len(found)]
+    devices = devices[: num_devices or len(devices)]
     if len(devices) % model_parallel:
         raise InputError(
             f"--model_parallel={model_parallel}: expected a divisor of the number of devices, "
@@ -257,11 +257,11 @@ def make_train_steps(
     """
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, names = state.loss_scale, objective.metrics
-    trained, others = model.trainable_variables, model.non_trainable_variables
+    trained, untrained = model.trainable_variables, model.non_trainable_variables
     slots, sharding = optimizer.variables, trained[0].value.sharding
 
     def loss_and_sums(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
-        mapping = [*zip(trained, weights, strict=True), *zip(others, fixed, strict=True)]
+        mapping = [*zip(trained, weights, strict=True), *zip(untrained, fixed, strict=True)]
         recompute = recompute_with(_recomputed) if training.gradient_checkpointing else None
         with (
             keras.StatelessScope(mapping),
@@ -310,12 +310,12 @@ def make_train_steps(
 
     def step(values: tuple[list, list], fixed: list, batch: Batch):
         weights, slot_values = values
-        known = objective.weights(batch)
+        loss_weights = objective.weights(batch)
         examples = batch["example_weights"]
         tokens = batch["input_mask"].astype(jnp.float32) * examples[:, None]
         with keras.StatelessScope(zip(slots, slot_values, strict=True)):
             scale = keras.ops.convert_to_tensor(loss_scale.scale if loss_scale else 1.0)
-        sums, gradients = accumulate(weights, fixed, batch, known, scale)
+        sums, gradients = accumulate(weights, fixed, batch, loss_weights, scale)
         norm = global_norm(gradients) / scale
         factor = clip_scale(norm, training.max_grad_norm) / scale
         if loss_scale:
@@ -325,11 +325,12 @@ def make_train_steps(
             slot_values = _values_in(scope, slots)
         new_weights, new_slots, rate = updated(weights, slot_values, gradients, factor)
         if loss_scale:  # A step that overflowed is skipped.
-            kept = (new_weights, new_slots), (weights, slot_values)
             new_weights, new_slots = jax.tree.map(
-                lambda new, old: jnp.where(finite, new, old), *kept
+                lambda new, old: jnp.where(finite, new, old),
+                (new_weights, new_slots),
+                (weights, slot_values),
             )
-        denominators = jnp.stack([known[name] for name in names])
+        denominators = jnp.stack([loss_weights[name] for name in names])
         flops = training_flops(model, batch, batch["input_mask"].shape[1])
         counts = jnp.sum(tokens), jnp.sum(examples), jnp.sum(examples) * flops
         metrics = StepMetrics(sums, denominators, *counts, scale, norm, rate)
@@ -349,7 +350,7 @@ def make_train_steps(
         # this, the second step would be compiled again.
         if not all(value.committed for value in jax.tree.leaves(values)):
             values = jax.device_put(values, places)
-        fixed = [v.value for v in others]
+        fixed = [v.value for v in untrained]
         steps = []
         try:
             for _ in range(int(count)):
