@@ -19,8 +19,7 @@ from keras_bert.programs import runs
 from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
 from keras_bert.startup import start_tensorflow
-from keras_bert.tasks.defaults import DEFAULTS
-from keras_bert.tasks.settings import Distillation, FineTuningSettings
+from keras_bert.tasks.settings import DEFAULTS, Distillation, FineTuningSettings
 from keras_bert.training.settings import Devices, TrainingSettings
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.task import Task
-from keras_bert.tasks.text_tasks import ServedTexts, TextProcessor
-from keras_bert.tasks.truncation import report_truncation
+from keras_bert.tasks.texts import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
@@ -359,8 +358,7 @@ class MaskFiller(Task):
     def _examples(self, texts: Sequence[str], what: str) -> Examples:
         """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
         prepared = prepare(self.processor.preprocess, [texts], tokenizer=self.tokenizer)
-        limit = f"max_seq_length={self.settings.max_seq_length}"
-        report_truncation(prepared.truncated, what, limit)
+        self._report_truncation(prepared.truncated, what)
         return prepared.examples
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:

@@ -44,7 +44,7 @@ from keras_bert.tasks.examples import (
     training_batches,
 )
 from keras_bert.tasks.fitting import check_same_tokenizer, check_sizes, label_examples, reinitialize
-from keras_bert.tasks.prepared import Processor
+from keras_bert.tasks.prepared import Prepared, Processor, report_truncation
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import check_agreement, convert_lost_worker_errors, share_of
@@ -127,6 +127,16 @@ class FineTuningTask:
         settings = self.processor.settings
         model = self.task_class.make_model(config, settings, dtype)
         return self.task_class(model, self.processor.tokenizer, settings)
+
+    def report_truncation(
+        self, splits: Mapping[str, Prepared], texts: str, limit: str = "max_seq_length"
+    ) -> None:
+        """Counts the truncated texts of each split, and logs a warning if there are any."""
+        limit = f"{limit}={getattr(self.processor.settings, limit)}"
+        self.truncated = {
+            name: report_truncation(prepared.truncated, f"{texts} ({name})", limit)
+            for name, prepared in splits.items()
+        }
 
     def score(self, predict: Predict) -> Mapping[str, float]:
         """Returns {metric: value} on the development set, after each epoch and at the end."""

@@ -12,7 +12,6 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.options import check, option, same_as
-from keras_bert.tasks.defaults import DEFAULTS, TrainingDefaults
 from keras_bert.tasks.examples import (
     BatchSettings,
     Examples,
@@ -20,7 +19,7 @@ from keras_bert.tasks.examples import (
     steps_per_epoch,
 )
 from keras_bert.tasks.losses import NO_OUTPUT, TEACHER
-from keras_bert.tasks.settings import Distillation, FineTuningSettings
+from keras_bert.tasks.settings import DEFAULTS, Distillation, FineTuningSettings, TrainingDefaults
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps

@@ -42,8 +42,17 @@ from keras_bert.tasks.fitting import (
     one_device,
     reinitialize,
 )
-from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare, with_strings
+from keras_bert.tasks.prepared import (
+    Prepared,
+    Processor,
+    decoded,
+    gathered,
+    prepare,
+    report_truncation,
+    with_strings,
+)
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
+from keras_bert.tasks.texts import LongText
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.objective import Objective
 
@@ -78,6 +87,7 @@ class Task:
     task: ClassVar[str]
     input_names: ClassVar[tuple[str, ...]] = ("text",)
     optional_weights: ClassVar[tuple[str, ...]] = ()
+    limit: ClassVar[str] = "max_seq_length"  # The setting to which texts are truncated.
     special_tokens: ClassVar[bool] = False  # Whether the tokenizer recognizes [MASK] in texts.
 
     def __init__(self, model: keras.Model | None, tokenizer: BertTokenizer | None, settings: Any):
@@ -127,7 +137,9 @@ class Task:
 
     def text_settings(self) -> dict[str, Any]:
         """Returns the entries of export.json that describe preprocessing and decoding."""
-        return {"max_seq_length": self.settings.max_seq_length}
+        long_text = getattr(self.settings, "long_text", None)
+        settings = {"max_seq_length": self.settings.max_seq_length}
+        return settings | (long_text.to_dict() if long_text else {})
 
     def example_request(self) -> dict[str, str]:
         """Returns {input name: string} for a warm-up request to a server."""
@@ -276,6 +288,32 @@ class Task:
             engines=engines,
         )
 
+    def set_long_text(self, strategy: str, window_stride: int = 0) -> None:
+        """Sets what happens to single texts with more than `max_seq_length` tokens.
+
+        The setting applies to training, prediction and exports, and is saved with the model. Only
+        classifiers and embedders have it.
+
+        Args:
+            strategy: `truncate` removes tokens at the end (the default of a new model); `head_tail`
+                removes them in the middle, so that a quarter of the rest is the beginning of the
+                text; `windows` splits the text into overlapping windows, over whose logits or
+                vectors the mean is taken.
+            window_stride: number of tokens between the starts of two windows; 0 for half of a
+                window.
+
+        Raises:
+            InputError: an argument is invalid, the task does not have the setting, or the object
+                was loaded from an export.
+        """
+        _ = self.model  # Raises an error for an export, whose settings are in its graph.
+        if not hasattr(self.settings, "long_text"):
+            raise InputError(
+                f"set_long_text: a {type(self).__name__} has no such setting; expected a "
+                "TextClassifier or a TextEmbedder"
+            )
+        self._replace_settings(long_text=LongText(strategy, window_stride))
+
     @classmethod
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
         """Creates the object for a SavedModel from its export.json (`info`) and its signatures."""
@@ -329,6 +367,12 @@ class Task:
     def _parts(self, prepared: Prepared) -> Sequence[slice] | None:
         """Returns the slice of `_outputs` for each chunk: the argument `parts` of `decoded`."""
         return None
+
+    def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> None:
+        """Counts truncated texts and logs a warning; None for an export of an earlier version."""
+        if truncated is not None:
+            limit = f"{self.limit}={getattr(self.settings, self.limit)}"
+            report_truncation(truncated, texts, limit)
 
     def _check_fit(
         self, options: Mapping[str, Any], teacher: "Task | None" = None, has_teacher: bool = True

@@ -53,12 +53,11 @@ from keras_bert.tasks.fine_tuning import (
     fine_tune,
     open_pretrained,
 )
-from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextTask
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits, Texts
-from keras_bert.tasks.text_tasks import ServedTexts
-from keras_bert.tasks.truncation import report_splits, report_truncation
+from keras_bert.tasks.task import Task
+from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
 
@@ -66,7 +65,7 @@ _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
 
 
-class TextClassifier(LongTextTask):
+class TextClassifier(Task):
     """Classifies texts or pairs of texts, or predicts a score for them.
 
     Example:
@@ -218,8 +217,7 @@ class TextClassifier(LongTextTask):
         if columns[0]:
             self._replace_settings(pair=len(columns) == 2)
         prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
-        limit = f"max_seq_length={self.settings.max_seq_length}"
-        report_truncation(prepared.truncated, "training texts", limit)
+        self._report_truncation(prepared.truncated, "training texts")
         examples = labeled_examples(prepared, array)
         objective = ClassificationObjective(self.settings.problem_type, (), distillation)
         evaluate = (lambda: self.evaluate(*held_out)) if held_out else None
@@ -241,9 +239,7 @@ class TextClassifier(LongTextTask):
         if not len(array):
             raise InputError("evaluate() got no texts; expected at least one")
         answers = self._predict(columns, batch_size)
-        limit = f"max_seq_length={self.settings.max_seq_length}"
-        # Exports of earlier versions do not have this output.
-        report_truncation(answers.get("truncated", np.zeros(len(array))), "texts", limit)
+        self._report_truncation(answers.get("truncated"), "texts")
         metrics = self._metrics or DEFAULT_METRICS[self.settings.problem_type]
         problem = Problem(self.settings.problem_type, self.labels, metrics)
         return score(problem, answers, array)
@@ -447,8 +443,7 @@ class ClassifierFineTuning(FineTuningTask):
         self.has_dev, self.has_test = bool(self.dev), bool(self.test)
         prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
         prepared |= {name: split.prepared for name, split in self.test.items()}
-        limit = f"max_seq_length={max_seq_length}"
-        self.truncated = report_splits(prepared, "examples", limit)
+        self.report_truncation(prepared, "examples")
         texts_of = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
         self.data = {name: list(texts.rows()) for name, texts in texts_of.items()}
 

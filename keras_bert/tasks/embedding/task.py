@@ -55,17 +55,16 @@ from keras_bert.tasks.fine_tuning import (
     fine_tune,
     open_pretrained,
 )
-from keras_bert.tasks.long_text import LongText, LongTextTask, pooled_rows
 from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
-from keras_bert.tasks.text_tasks import ServedTexts
-from keras_bert.tasks.truncation import report_splits, report_truncation
+from keras_bert.tasks.task import Task
+from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 
 
-class TextEmbedder(LongTextTask):
+class TextEmbedder(Task):
     """Converts texts to vectors.
 
     Example:
@@ -187,8 +186,7 @@ class TextEmbedder(LongTextTask):
         self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
         prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
-        limit = f"max_seq_length={self.settings.max_seq_length}"
-        report_truncation(prepared.truncated, "training texts", limit)
+        self._report_truncation(prepared.truncated, "training texts")
         return self._fit(
             rows.labelled(prepared.examples),
             EmbeddingObjective(loss, pooling),
@@ -422,8 +420,7 @@ class EmbedderFineTuning(FineTuningTask):
             prepared["dev"] = prepare(self.processor.preprocess, [dev.texts], tokenizer=tokenizer)
             self._prepared = prepared["dev"]
             self.data = {"dev": _items(dev)}
-        limit = f"max_seq_length={settings.max_seq_length}"
-        self.truncated = report_splits(prepared, "texts", limit)
+        self.report_truncation(prepared, "texts")
 
     def score(self, predict: Predict) -> dict[str, float]:
         """Scores the vectors of the development pairs."""

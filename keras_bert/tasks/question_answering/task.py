@@ -56,7 +56,6 @@ from keras_bert.tasks.question_answering.processor import (
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
-from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
 
@@ -106,6 +105,7 @@ class QuestionAnswerer(Task):
 
     task: ClassVar[str] = "question_answering"
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
+    limit: ClassVar[str] = "max_query_length"
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
 
     settings: AnswerSettings
@@ -238,8 +238,7 @@ class QuestionAnswerer(Task):
             raise InputError("evaluate() got no questions; expected at least one")
         columns = [[q.text for q in checked], [q.context for q in checked]]
         outputs = gathered(list(self._answers(columns, batch_size)))
-        # Exports of earlier versions do not have this output.
-        self._report_truncation(outputs.get("truncated", np.zeros(len(checked))), "questions")
+        self._report_truncation(outputs.get("truncated"), "questions")
         return score(Predictions(checked, outputs), self.settings)
 
     def predict(
@@ -294,10 +293,6 @@ class QuestionAnswerer(Task):
     def example_request(self) -> dict[str, str]:
         """Returns the input strings of a warm-up request for a server."""
         return {"question": _QUESTION, "context": _CONTEXT}
-
-    def _report_truncation(self, truncated: np.ndarray, questions: str) -> None:
-        limit = f"max_query_length={self.settings.max_query_length}"
-        report_truncation(truncated, questions, limit)
 
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
         questions, contexts = _columns(questions, contexts)
@@ -456,9 +451,7 @@ class SpanFineTuning(FineTuningTask):
         sets = {"dev": self.dev, "test": self.test}
         prepared |= {name: each.prepared for name, each in sets.items() if each}
         self.has_dev, self.has_test = self.dev is not None, self.test is not None
-        self.truncated = report_splits(
-            prepared, "questions", f"max_query_length={squad.answers.max_query_length}"
-        )
+        self.report_truncation(prepared, "questions", "max_query_length")
         questions_of = {"dev": splits.dev, "test": splits.test}
         self.data = {name: each for name, each in questions_of.items() if each is not None}
 
