@@ -102,7 +102,7 @@ def work(cores: list[int], batch_size: int, cluster: dict) -> None:
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.objective import PretrainingObjective
     from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.optimizers import AdamWeightDecay
     from keras_bert.training.step import make_train_steps
@@ -111,7 +111,7 @@ def work(cores: list[int], batch_size: int, cluster: dict) -> None:
         model = BertPretrainer(BertConfig.from_dict(read_config(FLAGS.bert_config)))
         optimizer = AdamWeightDecay(1e-4)
         optimizer.build(model.trainable_variables)
-    task, rows = pretraining_objective(), batch_size // (2 if cluster else 1)
+    task, rows = PretrainingObjective(), batch_size // (2 if cluster else 1)
     dataset = tf.data.Dataset.from_tensors(example_batch(rows, 128, 20)).repeat()
     batches = iter(distribute(strategy, dataset, endless=True))
     settings = TrainingSettings(

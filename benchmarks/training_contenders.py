@@ -68,7 +68,7 @@ def make_ours(
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.objective import PretrainingObjective
     from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.optimizers import AdamWeightDecay
     from keras_bert.training.step import make_train_steps
@@ -78,7 +78,7 @@ def make_ours(
     )
     optimizer = AdamWeightDecay(1e-4, state_dtype=state_dtype)
     optimizer.build(model.trainable_variables)
-    task = pretraining_objective()
+    task = PretrainingObjective()
     state, strategy = TrainState(model, optimizer, task), tf.distribute.get_strategy()
     settings = TrainingSettings(
         1, len(batch["input_ids"]), gradient_checkpointing=gradient_checkpointing
@@ -98,7 +98,7 @@ def make_jax(config: dict, batch: dict[str, np.ndarray]) -> Callable[[int], floa
 
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
-    from keras_bert.pretraining.objective import pretraining_objective
+    from keras_bert.pretraining.objective import PretrainingObjective
     from keras_bert.training.jax_step import JaxDevices, make_train_steps
     from keras_bert.training.objective import TrainingSettings, TrainState
     from keras_bert.training.optimizers import AdamWeightDecay
@@ -107,7 +107,7 @@ def make_jax(config: dict, batch: dict[str, np.ndarray]) -> Callable[[int], floa
     model = BertPretrainer(BertConfig.from_dict(config), dtype="mixed_bfloat16")
     optimizer = AdamWeightDecay(1e-4)
     optimizer.build(model.trainable_variables)
-    task = pretraining_objective()
+    task = PretrainingObjective()
     train_steps = make_train_steps(
         devices, TrainState(model, optimizer, task), TrainingSettings(1, 16)
     )

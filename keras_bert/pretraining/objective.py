@@ -9,7 +9,6 @@ the first term (Liu et al. 2019). The left-to-right loss is the first term over 
 (Devlin et al. 2019, section 5.1).
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import keras
@@ -50,37 +49,34 @@ OBJECTIVES = {
 }
 
 
-@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
-def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
-    """Creates an objective for a `BertPretrainer` and batches of `tasks.pretraining.batches`.
+class PretrainingObjective(Objective):
+    """The objective for a `BertPretrainer` and batches of `pretraining.batches`.
 
     `objective` is `mlm_nsp` for masked tokens and next sentences, `mlm` for masked tokens only, or
     `ltr` for next tokens, which needs a left-to-right model and matching batches.
     """
-    predictions = OBJECTIVES[objective]
 
-    def weights_of(batch: Batch) -> dict[str, Any]:
-        weights = {name: ops.sum(label_weights(batch, name)) for name in predictions}
-        return {
-            f"{name}_{kind}": weights[name] for kind in ("loss", "accuracy") for name in predictions
-        }
+    def __init__(self, objective: str = "mlm_nsp"):
+        self.predictions = OBJECTIVES[objective]
+        names = [f"{name}_{k}" for k in ("loss", "accuracy") for name in self.predictions]
+        self.metrics = tuple(names)
+        self.losses = {f"{name}_loss": PREDICTIONS[name].epsilon for name in self.predictions}
 
-    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
+    def weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns the sums of the weights of the labels, for the loss and for the accuracy."""
+        weights = {name: ops.sum(label_weights(batch, name)) for name in self.predictions}
+        return {metric: weights[metric.rpartition("_")[0]] for metric in self.metrics}
+
+    def sums(self, model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
+        """Returns the sums of the nll and of the hits."""
         outputs = model(select_inputs(batch), training=training)
         sums = {}
-        for name in predictions:
+        for name in self.predictions:
             prediction = PREDICTIONS[name]
             logits, labels = outputs[prediction.logits], batch[prediction.labels]
             score = prediction_sums(logits, labels, label_weights(batch, name))
             sums[f"{name}_loss"], sums[f"{name}_accuracy"] = score[0], score[1]
         return sums
-
-    return Objective(
-        metrics=tuple(f"{name}_{k}" for k in ("loss", "accuracy") for name in predictions),
-        losses={f"{name}_loss": PREDICTIONS[name].epsilon for name in predictions},
-        weights=weights_of,
-        sums=sums_of,
-    )
 
 
 def label_weights(batch: Batch, prediction: str) -> Any:

@@ -43,8 +43,8 @@ from keras_bert.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.pretraining.objective import (
     OBJECTIVES,
     PREDICTIONS,
+    PretrainingObjective,
     label_weights,
-    pretraining_objective,
 )
 from keras_bert.pretraining.records import PretrainingData, explain_record_errors
 from keras_bert.pretraining.settings import SAMPLE_SIZE, PretrainingSettings
@@ -345,7 +345,7 @@ def make_state(
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
         if settings.init_run:
             _restore_last(Path(settings.init_run), model, optimizer)
-    return TrainState(model, optimizer, pretraining_objective(inputs.objective), loss_scale)
+    return TrainState(model, optimizer, PretrainingObjective(inputs.objective), loss_scale)
 
 
 def _restore_last(run: Path, model: BertPretrainer, optimizer: keras.optimizers.Optimizer) -> None:

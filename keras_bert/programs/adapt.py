@@ -39,7 +39,7 @@ from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.options import values_of
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import start_tensorflow
-from keras_bert.tasks.defaults import DEFAULTS
+from keras_bert.tasks.settings import DEFAULTS
 from keras_bert.training.settings import Precision, TrainingSettings
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         extract_features,
         make_writer,
     )
-    from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+    from keras_bert.tasks.fine_tuning import open_pretrained
     from keras_bert.training.strategy import dtype_policy
 
     start = open_pretrained(

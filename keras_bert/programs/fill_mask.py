@@ -42,7 +42,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.checkpoints.open import open_checkpoint
     from keras_bert.tasks.fill_mask import MaskFiller
-    from keras_bert.tasks.truncation import report_truncation
+    from keras_bert.tasks.prepared import report_truncation
 
     checkpoint = open_checkpoint(flags.model_dir)
     checkpoint.check_task(MaskFiller.task, MaskFiller.__name__)

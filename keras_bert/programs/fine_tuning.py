@@ -19,12 +19,11 @@ from keras_bert.programs import runs
 from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
 from keras_bert.startup import start_tensorflow
-from keras_bert.tasks.defaults import DEFAULTS
-from keras_bert.tasks.settings import Distillation, FineTuningSettings
+from keras_bert.tasks.settings import DEFAULTS, Distillation, FineTuningSettings
 from keras_bert.training.settings import Devices, TrainingSettings
 
 if TYPE_CHECKING:
-    from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+    from keras_bert.tasks.fine_tuning import FineTuningRun
 
 _INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_file")
 
@@ -147,12 +146,11 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
     )
     use_compilation_cache()
     start_tensorflow()  # Imported after the checks, which do not need it.
-    from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+    from keras_bert.tasks.fine_tuning import FineTuningRun
     from keras_bert.training.backend import BACKEND, fastest_precision
 
     flags.mixed_precision = flags.mixed_precision or fastest_precision()
     values = values_of(flags)
-    teacher = values.get("teacher", "")
     return FineTuningRun(
         settings=from_values(
             FineTuningSettings, {**values, "length_pool": DEFAULTS[task].length_pool}
@@ -161,8 +159,7 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
         strategy=runs.make_strategy(flags),
         output_dir=Path(flags.output_dir),
         record={**recorded(flags, values), "backend": BACKEND},
-        teacher=teacher,
-        distillation=from_values(Distillation, values) if teacher else None,
+        distillation=from_values(Distillation, values) if values.get("teacher") else None,
     )
 
 

@@ -3,9 +3,10 @@
 TASK/           data.py (files and arguments) -> processor.py (texts to tokens) -> decoding.py
                 (outputs to answers); metrics.py (objective, scores); task.py (the class, its runs)
 prepared.py     texts of a whole dataset -> examples, outputs -> answers
+texts.py        the processor and the exported signatures of tasks on whole texts
 examples.py     examples -> batches -> model -> outputs in the order of the examples
-losses.py       losses against labels and against the outputs of a teacher
+losses.py       losses against labels and against the outputs of a teacher; their objective
 task.py         Task, the base class: load, fit, predict, save, export
-fitting.py      `fit`: the loop of training/ with Keras callbacks
-fine_tuning/    the runs of the programs: the same loop with files, best weights, a teacher
+fitting.py      `fit`: the loop of training/ with Keras callbacks; teachers
+fine_tuning.py  the runs of the programs: the same loop with files and best weights
 """

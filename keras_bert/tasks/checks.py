@@ -1,8 +1,10 @@
-"""Checks the arguments of the Python API, and raises InputError for invalid ones."""
+"""Checks the arguments of the Python API and the labels of heads; raises InputError."""
 
-from collections.abc import Sequence, Sized
+import re
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
 
 
@@ -88,3 +90,64 @@ def check_batch_size(batch_size: Any) -> int:
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
     return batch_size
+
+
+# --- labels of a head ---
+
+
+def in_order_of(model_labels: Sequence[str] | None, labels: Sequence[str]) -> list[str] | None:
+    """Returns a task's `labels` in the order of `model_labels`, those of a checkpoint's logits.
+
+    The result is None if the checkpoint has no labels, or other labels than the task. Names that
+    differ only in case are the same label, unless two of the task's labels differ only in case.
+    """
+    model_labels = model_labels or ()
+    if sorted(model_labels) == sorted(labels):
+        return [*model_labels]
+    by_folded_name = {label.casefold(): label for label in labels}
+    folded = [name.casefold() for name in model_labels]
+    if len(by_folded_name) < len(labels) or sorted(folded) != sorted(by_folded_name):
+        return None
+    return [by_folded_name[name] for name in folded]
+
+
+def head_labels(
+    checkpoint: Checkpoint,
+    names: Sequence[str] | None,
+    labels_of: Callable[[list[str]], list[str]] = list,
+) -> tuple[list[str], bool]:
+    """Returns the labels of a model's head, in the order of its logits.
+
+    Args:
+        checkpoint: the checkpoint, whose labels are the result if `names` is None.
+        names: the labels, or names that `labels_of` converts to the labels.
+        labels_of: the conversion, which is used for names that are not the labels of the head.
+
+    Returns:
+        The labels: without `names`, LABEL_0, LABEL_1, ... as in transformers for a head whose
+        labels have no names, and [] without a head. And whether they have other names than these.
+
+    Raises:
+        InputError: `names` are invalid, or do not match the checkpoint's head.
+    """
+    with checkpoint.open_weights() as stored:
+        num_logits = stored.num_labels or 0
+    saved = (checkpoint.labels or []) if num_logits else []
+    if all(re.fullmatch(r"LABEL_\d+", name) for name in saved):
+        saved = []
+    if names is None:
+        return saved or [f"LABEL_{index}" for index in range(num_logits)], bool(saved)
+    labels = [str(name) for name in check_list("labels", names, "names")]
+    if not labels or len({*labels}) < len(labels):
+        raise InputError(f"labels={labels!r:.200}: expected at least one name, and no duplicates")
+    ordered = in_order_of(saved, labels)
+    if ordered is None and (saved or num_logits != len(labels)):
+        labels = labels_of(labels)
+        ordered = in_order_of(saved, labels)
+    if ordered is None and (saved or num_logits not in (0, len(labels))):
+        described = f"the labels {', '.join(saved)}" if saved else f"a head of {num_logits} logits"
+        raise InputError(
+            f"labels={list(names)!r:.200}: {checkpoint.path} has {described}; expected the same; "
+            "for a new head, run keras-bert convert SRC DST --noheads"
+        )
+    return ordered or labels, True

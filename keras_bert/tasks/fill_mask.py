@@ -12,27 +12,25 @@ import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.open import open_checkpoint
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.network import Network
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.masking import Masking, mask_examples
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
-from keras_bert.tasks.fitting import FitOptions
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.task import Task
-from keras_bert.tasks.text_tasks import ServedTexts, TextProcessor
-from keras_bert.tasks.truncation import report_truncation
+from keras_bert.tasks.texts import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
@@ -130,6 +128,7 @@ class MaskFiller(Task):
     """
 
     task: ClassVar[str] = "fill_mask"
+    special_tokens: ClassVar[bool] = True
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler", "next_sentence")
 
     settings: MaskFillerSettings
@@ -159,23 +158,15 @@ class MaskFiller(Task):
             InputError: the path cannot be opened, the model has another task, or a setting is out
                 of range.
         """
-        checkpoint = open_checkpoint(path)
-        checkpoint.check_task(cls.task, cls.__name__)
-        return cls.from_checkpoint(
-            checkpoint, max_seq_length=max_seq_length, top_k=top_k, tokenizer=tokenizer, dtype=dtype
+        return cls._open(
+            path, max_seq_length=max_seq_length, top_k=top_k, tokenizer=tokenizer, dtype=dtype
         )
 
     @classmethod
-    def from_checkpoint(
-        cls,
-        checkpoint: Checkpoint,
-        *,
-        max_seq_length: int | None = None,
-        top_k: int | None = None,
-        tokenizer: BertTokenizer | None = None,
-        dtype: str | None = None,
-    ) -> "MaskFiller":
-        """Creates the object from an open checkpoint."""
+    def settings_of_checkpoint(
+        cls, checkpoint: Checkpoint, *, max_seq_length: int | None = None, top_k: int | None = None
+    ) -> MaskFillerSettings:
+        """Returns the settings: the arguments, or else those of the checkpoint or defaults."""
         settings = MaskFillerSettings(
             checkpoint.max_seq_length(max_seq_length), checkpoint.setting("top_k", int, top_k, 5)
         )
@@ -184,11 +175,14 @@ class MaskFiller(Task):
             raise InputError(
                 f"top_k={settings.top_k}: expected from 1 to {vocab_size}, the vocabulary size"
             )
-        model = BertPretrainer(checkpoint.config, dtype=dtype)
-        tokenizer = checkpoint.tokenizer(tokenizer, special=True)
-        if not tokenizer.keep_special_tokens:
-            raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
-        return cls._load(checkpoint, model, tokenizer, settings)
+        return settings
+
+    @classmethod
+    def make_model(
+        cls, config: BertConfig, settings: MaskFillerSettings, dtype: str | None
+    ) -> BertPretrainer:
+        """Creates a newly initialized model."""
+        return BertPretrainer(config, dtype=dtype)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> MaskFillerSettings:
@@ -201,7 +195,7 @@ class MaskFiller(Task):
         *,
         validation_data: Sequence[str] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
-        **options: Unpack[FitOptions],
+        **options: Any,
     ) -> keras.callbacks.History:
         """Continues masked-LM pre-training on one device, and returns the history.
 
@@ -223,7 +217,7 @@ class MaskFiller(Task):
         evaluate = None
         if validation_data is not None:
             evaluate = lambda: self.evaluate(validation_data)  # noqa: E731
-        return self._fit(examples, pretraining_objective("mlm"), settings, evaluate, callbacks)
+        return self._fit(examples, PretrainingObjective("mlm"), settings, evaluate, callbacks)
 
     def evaluate(
         self, texts: Sequence[str], batch_size: int = 32, seed: int = 0
@@ -328,6 +322,8 @@ class MaskFiller(Task):
 
     def make_processor(self) -> MaskFillingProcessor:
         """Creates the processor for the current settings."""
+        if not self.tokenizer.keep_special_tokens:
+            raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
         return MaskFillingProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
@@ -362,8 +358,7 @@ class MaskFiller(Task):
     def _examples(self, texts: Sequence[str], what: str) -> Examples:
         """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
         prepared = prepare(self.processor.preprocess, [texts], tokenizer=self.tokenizer)
-        limit = f"max_seq_length={self.settings.max_seq_length}"
-        report_truncation(prepared.truncated, what, limit)
+        self._report_truncation(prepared.truncated, what)
         return prepared.examples
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:

@@ -2,25 +2,26 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, TypedDict
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.options import check, option, same_as
-from keras_bert.tasks.defaults import DEFAULTS, TrainingDefaults
 from keras_bert.tasks.examples import (
     BatchSettings,
     Examples,
     make_predict_examples,
     steps_per_epoch,
 )
-from keras_bert.tasks.fine_tuning.distillation import add_teacher_outputs
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.settings import Distillation
+from keras_bert.tasks.losses import NO_OUTPUT, TEACHER
+from keras_bert.tasks.settings import DEFAULTS, Distillation, FineTuningSettings, TrainingDefaults
+from keras_bert.text.settings import TokenizerSettings
+from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
 from keras_bert.training.loop import FitLoop
 from keras_bert.training.objective import Objective, StepMetrics, TrainingSettings, TrainState
@@ -29,22 +30,6 @@ from keras_bert.training.schedules import LinearWarmupDecay
 
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
-
-
-class FitOptions(TypedDict, total=False):
-    """The keyword arguments of `fit`, which are the fields of `FitSettings`."""
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    warmup_proportion: float
-    weight_decay: float
-    seed: int
-    length_pool: int
-    verbose: str | int
-    jit_compile: bool
-    distillation_weight: float
-    temperature: float
 
 
 @dataclass(frozen=True)
@@ -116,28 +101,14 @@ class FitSettings:
         Raises:
             InputError: an argument is unknown or out of range.
         """
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(options) - set(known))
+        names = [field.name for field in fields(cls)]
+        unknown = sorted(set(options) - set(names))
         if unknown:
             raise InputError(
                 f"fit() got unknown arguments {', '.join(unknown)}; expected any of "
-                f"{', '.join(known)}"
+                f"{', '.join(names)}"
             )
         return cls(**asdict(DEFAULTS[task]) | dict(options))
-
-
-def label_examples(
-    student: "Task", teacher: "Task", examples: Examples, settings: FitSettings
-) -> Examples:
-    """Returns the training examples of a student with the outputs of its teacher."""
-    network = teacher.prediction_model
-    batches = BatchSettings(
-        FineTuningSettings.eval_batch_size,
-        student.tokenizer.pad_token_id,
-        student.settings.max_seq_length,
-    )
-    predict = make_predict_examples(_one_device(), network, batches, jit_compile=settings.compiles)
-    return add_teacher_outputs(examples, predict(examples), network.per_token)
 
 
 @dataclass(frozen=True)
@@ -169,7 +140,7 @@ def fit(
     `evaluate` returns {metric: value} for the validation set; None if there is none. A batch is
     computed in `micro_batches` parts.
     """
-    strategy = _one_device()
+    strategy = one_device()
     batches = BatchSettings(
         settings.batch_size * examples.group_size,
         task.tokenizer.pad_token_id,
@@ -246,7 +217,8 @@ def _make_trainer(
     return Trainer(key, state, make_train_steps(strategy, state, training))
 
 
-def _one_device() -> tf.distribute.Strategy:
+def one_device() -> tf.distribute.Strategy:
+    """Returns the strategy of `fit`."""
     return make_strategy() if BACKEND == "jax" else tf.distribute.get_strategy()
 
 
@@ -271,12 +243,12 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
             variable.trainable = previous
 
 
-def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], seed: int) -> None:
-    """Draws new initial values for the weights that the checkpoint lacks, from a training seed.
+def reinitialize(task: "Task", seed: int) -> None:
+    """Draws new initial values for the weights that the checkpoint lacked, from a training seed.
 
-    `initial_values` maps the paths of these weights to their values after loading. Weights that
-    have changed since then keep their values.
+    Weights that have changed since they were loaded keep their values.
     """
+    model, initial_values = task.model, task.initial_values
     initializers = (
         keras.initializers.TruncatedNormal(
             0.0, model.config.initializer_range, seed=int(kernel_seed)
@@ -291,3 +263,118 @@ def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], s
         # Weights with one dimension start as constants.
         if value.ndim > 1 and np.array_equal(current, value):
             variables[path].assign(initializer(variables[path].shape, "float32"))
+
+
+# --- teacher ---
+# The teacher runs once over the training examples, without dropout. Its outputs become labels of
+# the examples, so that a step of training costs no more than without a teacher.
+
+
+def label_examples(
+    teacher: "Task",
+    examples: Examples,
+    batches: BatchSettings,
+    strategy: tf.distribute.Strategy,
+    jit_compile: bool,
+) -> Examples:
+    """Returns examples with the outputs of a teacher as labels."""
+    network = teacher.prediction_model
+    predict = make_predict_examples(strategy, network, batches, jit_compile=jit_compile)
+    return add_teacher_outputs(examples, predict(examples), network.per_token)
+
+
+def add_teacher_outputs(
+    examples: Examples, outputs: Mapping[str, np.ndarray], per_token: bool
+) -> Examples:
+    """Adds the teacher's outputs for the examples to their labels, as "teacher_NAME".
+
+    `outputs` is {NAME: [n, ...]} for n examples or, if `per_token`, {NAME: [T, ...]} for their T
+    tokens. Tokens that are not labeled get NO_OUTPUT.
+    """
+    named = {TEACHER + name: values for name, values in outputs.items()}
+    if not per_token:
+        return replace(examples, labels={**examples.labels, **named})
+    tags = examples.token_labels.get("tags")
+    if tags is not None:
+        for name, values in named.items():
+            is_labeled = (tags >= 0).reshape(-1, *[1] * (values.ndim - 1))
+            named[name] = np.where(is_labeled, values, NO_OUTPUT).astype(values.dtype)
+    return replace(examples, token_labels={**examples.token_labels, **named})
+
+
+def check_options(options: Mapping[str, Any], teacher: "Task | None", has_teacher: bool) -> None:
+    """Raises InputError if `fit` got options that apply to a teacher, but no teacher.
+
+    `has_teacher` is whether the task can have one.
+    """
+    options_of_teacher = [field.name for field in fields(Distillation) if field.name in options]
+    if options_of_teacher and teacher is None:
+        remedy = "expected both" if has_teacher else "this task has no teacher"
+        raise InputError(f"{options_of_teacher[0]}: has no effect without teacher; {remedy}")
+
+
+def check_teacher(student: "Task", teacher: "Task") -> None:
+    """Checks that a task object can be the teacher of another one.
+
+    Raises:
+        InputError: it is of another task, is not trained, or does not match the student.
+    """
+    expected = type(student).__name__
+    if type(teacher) is not type(student):
+        raise InputError(f"teacher is a {type(teacher).__name__}; expected a {expected}")
+    config = teacher.model.config
+    if teacher.untrained:
+        raise InputError(
+            f"teacher has untrained weights: {', '.join(teacher.untrained)}; expected a fine-tuned "
+            f"{expected}"
+        )
+    names = ("student", "teacher")
+    check_same_tokenizer(
+        *(
+            (task.tokenizer.vocab, task.tokenizer.settings, name)
+            for name, task in zip(names, (student, teacher), strict=True)
+        )
+    )
+    labels, teacher_labels = (
+        (task.problem_type_name, [*task.label_names]) for task in (student, teacher)
+    )
+    if labels != teacher_labels:
+        raise InputError(
+            f"teacher has the labels {', '.join(teacher_labels[1])[:200]} ({teacher_labels[0]}), "
+            f"and the student {', '.join(labels[1])[:200]} ({labels[0]}); expected the same labels "
+            "in the same order"
+        )
+    length = student.settings.max_seq_length
+    if length > config.max_position_embeddings:
+        raise InputError(
+            f"teacher has {config.max_position_embeddings} positions; expected at least the "
+            f"student's max_seq_length={length}"
+        )
+    check_sizes(student.model.config, config, "teacher")
+
+
+def check_sizes(student: BertConfig, teacher: BertConfig, where: str) -> None:
+    """Rejects a student that is wider than its teacher; the error message starts with `where`."""
+    if student.hidden_size > teacher.hidden_size:
+        raise InputError(
+            f"{where}: has hidden_size {teacher.hidden_size}, and the student "
+            f"{student.hidden_size}; expected a teacher that is at least as wide as its student"
+        )
+
+
+def check_same_tokenizer(
+    student: tuple[Sequence[str], TokenizerSettings, str],
+    teacher: tuple[Sequence[str], TokenizerSettings, str],
+) -> None:
+    """Checks that student and teacher, (vocabulary, settings, name) each, have the same tokens.
+
+    Raises:
+        InputError: the vocabularies or the settings of the tokenizers differ.
+    """
+    (vocab, settings, path), (teacher_vocab, teacher_settings, where) = student, teacher
+    check_same_vocab((vocab, path), (teacher_vocab, where), users="student and teacher")
+    if settings != teacher_settings:
+        raise InputError(
+            f"{where}: its tokenizer has the settings {teacher_settings.to_dict()}, and that of "
+            f"{path} {settings.to_dict()}; expected the same settings for student and teacher"
+        )

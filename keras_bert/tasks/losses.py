@@ -1,13 +1,25 @@
 """Computes the losses of the tasks, against labels and against the outputs of a teacher.
 
+`OutputObjective` makes a task's objective of them.
+
 The loss of soft targets is the Kullback-Leibler divergence of the two distributions at a
 temperature T, multiplied by T² (Hinton et al. 2015, section 2). Outputs of the teacher that do not
 exist, such as those at padding, are NO_OUTPUT. Shapes: B examples, S tokens, C classes or tags.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import keras
 from keras import ops
+
+from keras_bert.models.encoder import select_inputs
+from keras_bert.tasks.settings import Distillation
+from keras_bert.training.objective import Batch, Objective
+
+Outputs = Mapping[str, Any]
+
+TEACHER = "teacher_"  # Prefix of the labels that are outputs of the teacher.
 
 NO_OUTPUT = -10_000.0  # Small enough that exp(NO_OUTPUT / T) is 0, and still a float16.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 50.0
@@ -106,3 +118,70 @@ def soft_position_losses(teacher: Any, logits: Any, temperature: float) -> Any:
     """Computes the divergence of two distributions over positions: logits [B, S] -> [B]."""
     logits = ops.where(teacher > NO_OUTPUT / 2, logits, NO_OUTPUT)
     return soft_label_losses(teacher, logits, temperature)
+
+
+# --- objective ---
+
+
+class OutputObjective(Objective):
+    """An objective whose losses depend only on the outputs of the model, also with a teacher.
+
+    With a teacher, batches contain its outputs, and the losses are "label_loss" and "soft_loss",
+    without that of weight 0. They include their weights, so that the loss is their sum. Subclasses
+    set `metrics`, of which the first one is "loss", and override the other methods.
+    """
+
+    def __init__(self, distillation: Distillation | None = None):
+        self.distillation = distillation if distillation and distillation.is_used else None
+        if self.distillation is None:
+            return
+        weight = distillation.distillation_weight
+        shares = {"label_loss": 1.0 - weight, "soft_loss": weight}
+        self.losses = {name: 0.0 for name, share in shares.items() if share > 0}
+        self.metrics = (*self.losses, *(name for name in self.metrics if name != "loss"))
+        self._shares = shares
+
+    def label_weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns {metric: denominator} without a teacher."""
+        raise NotImplementedError
+
+    def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        """Returns {metric: numerator} without a teacher."""
+        raise NotImplementedError
+
+    def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+        """Returns the losses of the soft targets, [B] or [B, S]."""
+        raise NotImplementedError
+
+    def soft_weights(self, batch: Batch) -> Any:
+        """Returns the weights of `soft_losses`, of the same shape."""
+        return batch["example_weights"]
+
+    def weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns {metric: denominator}."""
+        weights = self.label_weights(batch)
+        if self.distillation is None:
+            return weights
+        totals = {
+            "label_loss": weights.pop("loss"),
+            "soft_loss": ops.sum(self.soft_weights(batch)),
+        }
+        return {name: totals[name] for name in self.losses} | weights
+
+    def sums(self, model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
+        """Returns {metric: numerator}."""
+        outputs = model(select_inputs(batch), training=training)
+        sums = self.label_sums(outputs, batch)
+        if self.distillation is None:
+            return sums
+        teacher = {
+            name.removeprefix(TEACHER): values
+            for name, values in batch.items()
+            if name.startswith(TEACHER)
+        }
+        soft = self.soft_losses(teacher, outputs, self.distillation.temperature)
+        totals = {
+            "label_loss": sums.pop("loss"),
+            "soft_loss": ops.sum(self.soft_weights(batch) * soft),
+        }
+        return {name: self._shares[name] * totals[name] for name in self.losses} | sums

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.models import memory
@@ -156,6 +157,22 @@ def _chunk_slices(columns: Sequence[Sequence[Any]], chunk_size: int | None) -> I
 
 def _strings(value: Any) -> Sequence[Any]:
     return [value] if isinstance(value, str | bytes) else value
+
+
+def report_truncation(truncated: np.ndarray, texts: str, limit: str) -> int:
+    """Counts the truncated texts, and logs a warning if there are any.
+
+    Args:
+        truncated: whether each text was truncated, bool [n].
+        texts: what the texts are, such as "training texts".
+        limit: the setting that limits the tokens, and its value, such as "max_seq_length=128".
+    """
+    count = int(np.count_nonzero(truncated))
+    if count:
+        logging.warning(
+            "%d of %d %s are truncated to %s tokens", count, len(truncated), texts, limit
+        )
+    return count
 
 
 def check_memory(what: str, needed: int) -> None:

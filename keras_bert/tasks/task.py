@@ -22,7 +22,9 @@ from absl import logging
 from keras_bert.checkpoints.checkpoint import Checkpoint, ModelDescription, check_max_seq_length
 from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.checkpoints.hugging_face import save_model_directory
+from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.weights import weights_of
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import Engine
 from keras_bert.export.network import Network
@@ -30,13 +32,27 @@ from keras_bert.export.task_export import export_task
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner, training_batches
 from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
-from keras_bert.tasks.fine_tuning.distillation import (
+from keras_bert.tasks.fitting import (
+    FitSettings,
+    Trainer,
     check_options,
     check_teacher,
+    fit,
+    label_examples,
+    one_device,
+    reinitialize,
 )
-from keras_bert.tasks.fitting import FitSettings, Trainer, fit, label_examples, reinitialize
-from keras_bert.tasks.prepared import Prepared, Processor, decoded, gathered, prepare, with_strings
-from keras_bert.tasks.settings import Distillation
+from keras_bert.tasks.prepared import (
+    Prepared,
+    Processor,
+    decoded,
+    gathered,
+    prepare,
+    report_truncation,
+    with_strings,
+)
+from keras_bert.tasks.settings import Distillation, FineTuningSettings
+from keras_bert.tasks.texts import LongText
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.objective import Objective
 
@@ -57,6 +73,7 @@ class Task:
             export.
         absent: paths of the weights that the checkpoint did not contain.
         untrained: the absent weights that the task needs; empty after `fit`.
+        initial_values: {path: value} of the absent weights when the checkpoint was loaded.
         checkpoint: the checkpoint that the object was loaded from; None after `fit`, or if it was
             not loaded from one.
         serve: the signature of an export that maps strings to answers; None for other objects.
@@ -70,6 +87,8 @@ class Task:
     task: ClassVar[str]
     input_names: ClassVar[tuple[str, ...]] = ("text",)
     optional_weights: ClassVar[tuple[str, ...]] = ()
+    limit: ClassVar[str] = "max_seq_length"  # The setting to which texts are truncated.
+    special_tokens: ClassVar[bool] = False  # Whether the tokenizer recognizes [MASK] in texts.
 
     def __init__(self, model: keras.Model | None, tokenizer: BertTokenizer | None, settings: Any):
         if model is not None:
@@ -85,18 +104,23 @@ class Task:
         self.serve: Serve | None = None
         self.engine: Engine | None = None
         self.trainer: Trainer | None = None
-        self._initial_values: dict[str, np.ndarray] = {}
+        self.initial_values: dict[str, np.ndarray] = {}
 
     # Implemented by subclasses.
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, **settings: Any) -> "Task":
-        """Creates the object from an open checkpoint, whose settings are used if not given here."""
+    def settings_of_checkpoint(cls, checkpoint: Checkpoint, **settings: Any) -> Any:
+        """Creates the settings: `settings`, or else those of the checkpoint, or else defaults."""
         raise NotImplementedError
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> Any:
         """Creates the settings from the content of an export's export.json."""
+        raise NotImplementedError
+
+    @classmethod
+    def make_model(cls, config: BertConfig, settings: Any, dtype: str | None) -> keras.Model:
+        """Creates a newly initialized model of a dtype policy for settings of the task."""
         raise NotImplementedError
 
     def make_processor(self) -> Processor:
@@ -113,7 +137,9 @@ class Task:
 
     def text_settings(self) -> dict[str, Any]:
         """Returns the entries of export.json that describe preprocessing and decoding."""
-        return {"max_seq_length": self.settings.max_seq_length}
+        long_text = getattr(self.settings, "long_text", None)
+        settings = {"max_seq_length": self.settings.max_seq_length}
+        return settings | (long_text.to_dict() if long_text else {})
 
     def example_request(self) -> dict[str, str]:
         """Returns {input name: string} for a warm-up request to a server."""
@@ -146,6 +172,45 @@ class Task:
         return training_batches(examples, settings, first_step)
 
     # Public methods that all tasks share.
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Creates the object from an open checkpoint; the arguments are as for `from_pretrained`.
+
+        Raises:
+            InputError: the weights or the settings do not match the task.
+        """
+        task_settings = cls.settings_of_checkpoint(checkpoint, **settings)
+        model = cls.make_model(checkpoint.config, task_settings, dtype)
+        tokenizer = checkpoint.tokenizer(tokenizer, special=cls.special_tokens)
+        loaded = cls(model, tokenizer, task_settings)
+        loaded.load_weights(checkpoint)
+        if loaded.untrained:
+            logging.warning(
+                "%s: weights that are not in the checkpoint are newly initialized: %s; train the "
+                "model before you use it",
+                checkpoint.path,
+                ", ".join(loaded.untrained),
+            )
+        return loaded
+
+    def load_weights(self, checkpoint: Checkpoint) -> None:
+        """Loads the weights of a checkpoint; those that it does not contain keep their values."""
+        report = checkpoint.load_into(self.model)
+        self.absent, self.checkpoint = report.new, checkpoint
+        self.untrained = tuple(
+            path for path in self.absent if not path.startswith(self.optional_weights)
+        )
+        logging.info("%s", dataclasses.replace(report, new=self.untrained))
+        weights = weights_of(self.model)
+        self.initial_values = {path: weights[path] for path in self.absent}
 
     @property
     def model(self) -> keras.Model:
@@ -223,6 +288,32 @@ class Task:
             engines=engines,
         )
 
+    def set_long_text(self, strategy: str, window_stride: int = 0) -> None:
+        """Sets what happens to single texts with more than `max_seq_length` tokens.
+
+        The setting applies to training, prediction and exports, and is saved with the model. Only
+        classifiers and embedders have it.
+
+        Args:
+            strategy: `truncate` removes tokens at the end (the default of a new model); `head_tail`
+                removes them in the middle, so that a quarter of the rest is the beginning of the
+                text; `windows` splits the text into overlapping windows, over whose logits or
+                vectors the mean is taken.
+            window_stride: number of tokens between the starts of two windows; 0 for half of a
+                window.
+
+        Raises:
+            InputError: an argument is invalid, the task does not have the setting, or the object
+                was loaded from an export.
+        """
+        _ = self.model  # Raises an error for an export, whose settings are in its graph.
+        if not hasattr(self.settings, "long_text"):
+            raise InputError(
+                f"set_long_text: a {type(self).__name__} has no such setting; expected a "
+                "TextClassifier or a TextEmbedder"
+            )
+        self._replace_settings(long_text=LongText(strategy, window_stride))
+
     @classmethod
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
         """Creates the object for a SavedModel from its export.json (`info`) and its signatures."""
@@ -238,28 +329,11 @@ class Task:
         return ModelRunner(self.model, self.tokenizer)
 
     @classmethod
-    def _load(
-        cls, checkpoint: Checkpoint, model: keras.Model, tokenizer: BertTokenizer, settings: Any
-    ) -> Self:
-        loaded = cls(model, tokenizer, settings)
-        report = checkpoint.load_into(model)
-        logging.info("%s", report)
-        loaded.absent = report.new
-        loaded.untrained = tuple(
-            path for path in loaded.absent if not path.startswith(cls.optional_weights)
-        )
-        loaded.checkpoint = checkpoint
-        if loaded.absent:
-            weights = weights_of(model)
-            loaded._initial_values = {path: weights[path] for path in loaded.absent}
-        if loaded.untrained:
-            logging.warning(
-                "%s: weights that are not in the checkpoint are newly initialized: %s; train the "
-                "model before you use it",
-                checkpoint.path,
-                ", ".join(loaded.untrained),
-            )
-        return loaded
+    def _open(cls, path: str | os.PathLike, **arguments: Any) -> Self:
+        """Implements `from_pretrained`; `arguments` are those of `from_checkpoint`."""
+        checkpoint = open_checkpoint(path)
+        checkpoint.check_task(cls.task, cls.__name__)
+        return cls.from_checkpoint(checkpoint, **arguments)
 
     def _answers(
         self, columns: Columns, batch_size: int, preprocess: Callable[..., Any] | None = None
@@ -294,6 +368,12 @@ class Task:
         """Returns the slice of `_outputs` for each chunk: the argument `parts` of `decoded`."""
         return None
 
+    def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> None:
+        """Counts truncated texts and logs a warning; None for an export of an earlier version."""
+        if truncated is not None:
+            limit = f"{self.limit}={getattr(self.settings, self.limit)}"
+            report_truncation(truncated, texts, limit)
+
     def _check_fit(
         self, options: Mapping[str, Any], teacher: "Task | None" = None, has_teacher: bool = True
     ) -> tuple[FitSettings, Distillation | None]:
@@ -325,10 +405,15 @@ class Task:
         if not len(examples):
             raise InputError("fit() got no examples; expected at least one")
         if teacher is not None and settings.distillation.is_used:
-            examples = label_examples(self, teacher, examples, settings)
-        reinitialize(self.model, self._initial_values, settings.seed)
+            batches = BatchSettings(
+                FineTuningSettings.eval_batch_size,
+                self.tokenizer.pad_token_id,
+                self.settings.max_seq_length,
+            )
+            examples = label_examples(teacher, examples, batches, one_device(), settings.compiles)
+        reinitialize(self, settings.seed)
         history = fit(self, examples, objective, settings, evaluate, callbacks, micro_batches)
-        self.untrained, self.checkpoint, self._initial_values = (), None, {}
+        self.untrained, self.checkpoint, self.initial_values = (), None, {}
         return history
 
     def _replace_settings(self, **changes: Any) -> None:

@@ -118,44 +118,37 @@ def check_batch_sizes(
 # --- objective ---
 
 
-@dataclass(frozen=True)
-class RowObjective:
-    """The two steps of a loss that depends on one vector per row of a whole batch.
-
-    Attributes:
-        vectors: a function (model, batch, training) -> float32 [rows, width].
-        sums: a function (vectors, batch) -> {metric: numerator}, float32 scalars.
-    """
-
-    vectors: Callable[[keras.Model, Batch, bool], Any]
-    sums: Callable[[Any, Batch], dict[str, Any]]
-
-
-@dataclass(frozen=True)
 class Objective:
     """The metrics of a task, each a numerator over a denominator, both summed over examples.
 
     Unlike a mean of means, the quotient of sums is exact for any split of the examples into
-    batches, micro-batches and devices.
+    batches, micro-batches and devices. Subclasses override `weights` and `sums`. Objectives with
+    equal attributes are equal, so that the next `fit` need not compile its step again.
 
     Attributes:
         metrics: the names of the metrics (losses, accuracies), in the reported order.
         losses: {metric: epsilon} of the metrics whose sum is the loss; epsilon is added to the
             denominator.
-        weights: a function batch -> {metric: denominator}, float32 scalars that depend only on the
-            data. Examples that only pad a batch have weight 0.
-        sums: a function (model, batch, training) -> {metric: numerator}, float32 scalars.
-        rows: for losses that depend on a whole batch, not on single rows: the step from a batch to
-            one vector per row; `sums` then consists of its two functions. None for other losses.
         rows_per_example: the number of consecutive rows of a batch that form an example.
     """
 
-    metrics: Sequence[str]
-    losses: Mapping[str, float]
-    weights: Callable[[Batch], dict[str, Any]]
-    sums: Callable[[keras.Model, Batch, bool], dict[str, Any]]
-    rows: RowObjective | None = None
+    metrics: Sequence[str] = ("loss",)
+    losses: Mapping[str, float] = {"loss": 0.0}
     rows_per_example: int = 1
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns {metric: denominator}, float32 scalars that depend only on the data.
+
+        Examples that only pad a batch have weight 0.
+        """
+        raise NotImplementedError
+
+    def sums(self, model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
+        """Returns {metric: numerator}, float32 scalars."""
+        raise NotImplementedError
 
     def loss(self, sums: Mapping[str, Any], totals: Mapping[str, Any]) -> Any:
         """Computes the loss of a batch from {metric: numerator} and {metric: denominator}.
@@ -178,6 +171,25 @@ class Objective:
         values = np.asarray(sums, np.float64) / np.maximum(weights + epsilons, 1e-12)
         metrics = dict(zip(self.metrics, values.tolist(), strict=True))
         return {"loss": sum(metrics[name] for name in self.losses)} | metrics
+
+
+class RowObjective(Objective):
+    """An objective whose loss depends on one vector per row of a whole batch, not on single rows.
+
+    Subclasses override `vectors` and `sums_of_vectors`.
+    """
+
+    def vectors(self, model: keras.Model, batch: Batch, training: bool) -> Any:
+        """Returns the vectors of the rows, float32 [rows, width]."""
+        raise NotImplementedError
+
+    def sums_of_vectors(self, vectors: Any, batch: Batch) -> dict[str, Any]:
+        """Returns {metric: numerator}, float32 scalars."""
+        raise NotImplementedError
+
+    def sums(self, model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
+        """Returns {metric: numerator}, float32 scalars."""
+        return self.sums_of_vectors(self.vectors(model, batch, training), batch)
 
 
 # --- state ---

@@ -23,7 +23,13 @@ import tensorflow as tf
 
 from keras_bert.models.encoder import vector_size
 from keras_bert.models.layers import compile_chains_with, recompute_with
-from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
+from keras_bert.training.objective import (
+    Batch,
+    RowObjective,
+    StepMetrics,
+    TrainingSettings,
+    TrainState,
+)
 from keras_bert.training.optimizers import Direction, clip_scale
 from keras_bert.training.throughput import training_flops
 
@@ -69,7 +75,8 @@ def make_train_steps(
         ]
 
     forward_backward = compiled(forward_backward, jit_compile)
-    cached_gradients = make_cached_gradients(state, training) if objective.rows else None
+    compares_rows = isinstance(objective, RowObjective)
+    cached_gradients = make_cached_gradients(state, training) if compares_rows else None
 
     # XLA reads the weights and moments once; separate operations would read them a dozen times.
     @tf.function(jit_compile=jit_compile, autograph=False)
@@ -182,7 +189,7 @@ def split_micro_batches(batch: Batch, count: int) -> dict[str, tf.Tensor]:
 def make_cached_gradients(
     state: TrainState, training: TrainingSettings
 ) -> Callable[[Batch, Totals, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor]]]:
-    """Creates the function that computes the gradient of an objective with `rows`.
+    """Creates the function that computes the gradient of a `RowObjective`.
 
         vectors of all micro-batches, without gradients -> loss of the whole batch
         -> gradient of the loss with respect to the vectors
@@ -196,16 +203,16 @@ def make_cached_gradients(
         numerators [F] of the objective's F metrics, and the gradients of the trainable variables.
     """
     model, objective, steps = state.model, state.objective, training.gradient_accumulation_steps
-    rows, variables = objective.rows, model.trainable_variables
+    variables = model.trainable_variables
     fully_compiled = training.jit_compile and compiles_entire_step()
 
     def forward(batch: Batch) -> tf.Tensor:
-        return rows.vectors(model, batch, True)
+        return objective.vectors(model, batch, True)
 
     def loss_gradient(vectors: tf.Tensor, batch: Batch, totals: Totals, scale: tf.Tensor):
         with tf.GradientTape() as tape:
             tape.watch(vectors)
-            sums = rows.sums(vectors, batch)
+            sums = objective.sums_of_vectors(vectors, batch)
             scaled = objective.loss(sums, totals) * scale
         return tf.stack([sums[name] for name in objective.metrics]), tape.gradient(scaled, vectors)
 

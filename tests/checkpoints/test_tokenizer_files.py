@@ -16,8 +16,8 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.embedding.task import TextEmbedder
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning import open_pretrained
+from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.text.settings import TokenizerSettings
 from tests.other_formats import WRITERS
 

@@ -17,7 +17,7 @@ from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import LAYOUT, open_model_directory, save_model_directory
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import next_tokens
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.training.step import compiled
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -77,7 +77,7 @@ def test_outputs_equal_transformers(model, golden, how):
 
 @pytest.mark.slow
 def test_task_loss_and_all_gradients_equal_transformers(model, golden):
-    task = pretraining_objective("ltr")
+    task = PretrainingObjective("ltr")
     trained = [v for v in model.trainable_variables if v.path.startswith(("encoder/e", "masked"))]
     trained += [v for v in model.trainable_variables if v.path.startswith("encoder/layer")]
 

@@ -25,7 +25,7 @@ from keras_bert.models import (
     BertTokenClassifier,
 )
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ACTS = ("gelu", "gelu_new")
@@ -110,7 +110,7 @@ def test_outputs_equal_transformers(golden, jit_compile):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_task_loss_and_all_gradients_equal_transformers(golden, jit_compile):
     model, expected = golden
-    task = pretraining_objective()
+    task = PretrainingObjective()
 
     @tf.function(jit_compile=jit_compile)
     def backward(batch):

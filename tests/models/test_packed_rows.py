@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.hugging_face import LAYOUT, open_model_directory
 from keras_bert.models import BertPretrainer
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.training.step import compiled
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -140,7 +140,7 @@ def test_outputs_equal_those_of_unpacked_examples(model, golden, jit_compile):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "XLA", "XLA on chains"])
 def test_loss_and_all_gradients_equal_those_of_unpacked_examples(model, golden, how):
-    task = pretraining_objective()
+    task = PretrainingObjective()
 
     def backward(batch):
         weights = task.weights(batch)

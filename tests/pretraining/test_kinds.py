@@ -14,7 +14,7 @@ from keras_bert.pretraining.batches import (
     next_tokens,
     training_batches,
 )
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import explain_record_errors, find_records
 from keras_bert.pretraining.run import unigram_baseline
 
@@ -299,7 +299,7 @@ def test_last_token_of_a_packed_example_has_no_label():
 
 def test_loss_is_the_mean_over_all_real_tokens_except_the_last():
     logits = np.random.default_rng(0).normal(size=(2, 6, 13)).astype("float32")
-    task = pretraining_objective("ltr")
+    task = PretrainingObjective("ltr")
     batch = next_tokens(MASKED)
     sums = task.sums(lambda inputs, training: {"next_token_logits": logits}, batch, False)
     metrics = task.divide(*([float(of[n]) for n in task.metrics] for of in (sums, weights(batch))))
@@ -316,7 +316,7 @@ def test_loss_is_the_mean_over_all_real_tokens_except_the_last():
 
 
 def weights(batch):
-    return pretraining_objective("ltr").weights(batch)
+    return PretrainingObjective("ltr").weights(batch)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.pretraining.run import unigram_baseline
 
@@ -28,7 +28,7 @@ def nll(logits, label):
 
 
 def test_loss_is_the_sum_of_masked_lm_and_next_sentence_means():
-    task = pretraining_objective()
+    task = PretrainingObjective()
     sums = {name: float(value) for name, value in task.sums(model, BATCH, False).items()}
     weights = {name: float(value) for name, value in task.weights(BATCH).items()}
     metrics = task.divide(
@@ -46,7 +46,7 @@ def test_loss_is_the_sum_of_masked_lm_and_next_sentence_means():
 @pytest.mark.parametrize("ids", [[1, 2], [3, 0], [6, 6]])
 def test_accuracy_counts_the_largest_logits(ids):
     batch = BATCH | {"masked_lm_ids": tf.constant([[ids[0], ids[1], 0], [0, 0, 0]])}
-    hits = pretraining_objective().sums(model, batch, False)["masked_lm_accuracy"]
+    hits = PretrainingObjective().sums(model, batch, False)["masked_lm_accuracy"]
     best = LOGITS.argmax(-1)
     guesses = [(best[0, 0], ids[0]), (best[0, 1], ids[1]), (best[1, 0], 0)]
     assert float(hits) == sum(int(guess == label) for guess, label in guesses)
@@ -67,13 +67,13 @@ def test_first_of_equal_logits_is_the_prediction(label, hits):
         "next_sentence_labels": tf.constant([1]),
         "example_weights": tf.ones([1]),
     }
-    sums = pretraining_objective().sums(tied, batch, False)
+    sums = PretrainingObjective().sums(tied, batch, False)
     assert float(sums["masked_lm_accuracy"]) == hits
     assert float(sums["next_sentence_accuracy"]) == 0.0  # [0, 0]: label 0 is the prediction
 
 
 def test_zero_weights_give_0_and_not_nan():
-    task = pretraining_objective()
+    task = PretrainingObjective()
     assert set(task.divide(np.zeros(4), np.zeros(4)).values()) == {0.0}
 
 

@@ -16,7 +16,7 @@ from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import RecordSource, training_batches
 from keras_bert.pretraining.inputs import find_inputs
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
@@ -174,7 +174,7 @@ def test_packed_rows_train_equally_on_two_devices_and_in_micro_batches(
             model = BertPretrainer(CONFIG)
             optimizer = AdamWeightDecay(1e-3)
             optimizer.build(model.trainable_variables)
-        state = TrainState(model, optimizer, pretraining_objective())
+        state = TrainState(model, optimizer, PretrainingObjective())
         settings = TrainingSettings(4, 8, jit_compile=False, **settings)
         steps = make_train_steps(strategy, state, settings)
         batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.tasks.load import load
-from keras_bert.tasks.long_text import LongText
+from keras_bert.tasks.texts import LongText
 
 COMMON = {"init_checkpoint": "bert", "max_seq_length": 16, "learning_rate": 0.01}
 COMMON |= {"mixed_precision": "float32", "num_train_epochs": 2, "train_batch_size": 4}

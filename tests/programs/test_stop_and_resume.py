@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from keras_bert.tasks.fine_tuning import run as fine_tuning_run
+from keras_bert.tasks import fine_tuning as fine_tuning_run
 from keras_bert.training import loop
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import Stopping

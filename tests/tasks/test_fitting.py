@@ -115,10 +115,11 @@ def head_of(model):
     return {path: value for path, value in weights_of(model).items() if "classifier" in path}
 
 
-def test_new_kernels_depend_only_on_the_seed(model):
+def test_new_kernels_depend_only_on_the_seed(classifier, model):
     found = []
     for seed in (0, 0, 1):
-        reinitialize(model, head_of(model), seed)
+        classifier.initial_values = head_of(model)
+        reinitialize(classifier, seed)
         found.append(head_of(model))
     assert np.array_equal(found[0]["classifier/kernel"], found[1]["classifier/kernel"])
     assert not np.array_equal(found[0]["classifier/kernel"], found[2]["classifier/kernel"])
@@ -129,11 +130,10 @@ def test_new_kernels_depend_only_on_the_seed(model):
     assert 0.05 < found[0]["classifier/kernel"].std() < 0.25
 
 
-def test_weights_that_were_set_after_initialization_are_kept(model):
-    initial_values = head_of(model)
+def test_weights_that_were_set_after_initialization_are_kept(classifier, model):
     kernel = model.classifier.kernel
     kernel.assign(np.full(kernel.shape, 0.25))
-    reinitialize(model, initial_values, 0)
+    reinitialize(classifier, 0)
     assert (keras.ops.convert_to_numpy(kernel) == 0.25).all()
 
 

@@ -46,7 +46,7 @@ from keras_bert.models.layers import (
     gelu_tanh,
     sum_norm,
 )
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.training import jax_kernels, jax_step
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_attention import attend
@@ -135,7 +135,7 @@ def traced(folder: Path, batch: dict[str, np.ndarray]) -> tuple[int, int]:
 
     devices, _ = CASES["one"]
     model, optimizer = make(devices, folder)
-    state = TrainState(model, optimizer, pretraining_objective())
+    state = TrainState(model, optimizer, PretrainingObjective())
     with (
         mock.patch.object(jax, "value_and_grad", measured),
         mock.patch.object(jax, "jit", lowered),
@@ -244,7 +244,7 @@ def main(folder: Path) -> None:
     compilations = StepCompilations()
     for case, (devices, how) in CASES.items():
         model, optimizer = make(devices, folder)
-        state = TrainState(model, optimizer, pretraining_objective())
+        state = TrainState(model, optimizer, PretrainingObjective())
         train_steps = make_train_steps(devices, state, TrainingSettings(steps, 8, **how))
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
         compilations.count = 0

@@ -19,7 +19,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import RecordSource, training_batches
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
@@ -60,7 +60,7 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     )
     optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 50, 2))
     optimizer.build(model.trainable_variables)
-    state = TrainState(model, optimizer, pretraining_objective())
+    state = TrainState(model, optimizer, PretrainingObjective())
     settings = TrainingSettings(STEPS, 8, jit_compile=False)
     train_steps = make_train_steps(tf.distribute.get_strategy(), state, settings)
     metrics = train_steps(iter(batches), tf.constant(STEPS)).numpy()._asdict()
@@ -104,7 +104,7 @@ def largest_difference(one, two):
 def test_losses_equal_tensorflow_over_20_steps_with_dropout(folder):
     metrics, weights = result(folder, "one")
     expected_metrics, expected = result(folder, "reference")
-    ours, theirs = (each.losses(pretraining_objective()) for each in (metrics, expected_metrics))
+    ours, theirs = (each.losses(PretrainingObjective()) for each in (metrics, expected_metrics))
     assert len(ours) == STEPS
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
     for one, two in zip(metrics, expected_metrics, strict=True):
@@ -133,7 +133,7 @@ def test_other_configurations_equal_one_device_and_one_batch(folder, case):
 def test_recomputing_chains_changes_no_loss_and_no_weight(folder, case):
     metrics, weights = result(folder, "one")
     expected_metrics, expected = result(folder, case)
-    ours, theirs = (each.losses(pretraining_objective()) for each in (metrics, expected_metrics))
+    ours, theirs = (each.losses(PretrainingObjective()) for each in (metrics, expected_metrics))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5)
     assert largest_difference(weights, expected) < 2e-5
 

@@ -32,12 +32,15 @@ def batches_of(steps):
     )
 
 
-TASK = Objective(
-    ("output",),
-    {"output": 0.0},
-    lambda batch: {"output": tf.reduce_sum(batch["example_weights"])},
-    lambda model, batch, training: {"output": tf.reduce_sum(model(batch["x"]))},
-)
+class OutputSum(Objective):
+    def weights(self, batch):
+        return {"loss": tf.reduce_sum(batch["example_weights"])}
+
+    def sums(self, model, batch, training):
+        return {"loss": tf.reduce_sum(model(batch["x"]))}
+
+
+TASK = OutputSum()
 
 
 def make(strategy, growth_steps=2000):

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import RecordSource, evaluation_batches, training_batches
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import train
@@ -106,7 +106,7 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
             lambda *parts: {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
         )
 
-    state = TrainState(model, optimizer, pretraining_objective())
+    state = TrainState(model, optimizer, PretrainingObjective())
     train(TrainingRun(training, ONE, output_dir), state, batches_from)
     return model
 
@@ -121,7 +121,7 @@ def test_two_workers_are_bit_identical_and_match_one_device(data, session, tmp_p
     norms = [row["gradient_norm"] for row in metrics(session / "plain") if "gradient_norm" in row]
     assert max(norms) > TRAINING.max_grad_norm  # Gradients were really clipped.
     held_out = evaluation_batches(RecordSource(find_records(str(data / "eval.tfrecord")), 50), 6)
-    score = make_evaluate(ONE, model, pretraining_objective(), jit_compile=False)
+    score = make_evaluate(ONE, model, PretrainingObjective(), jit_compile=False)
     results = json.loads((session / "plain" / "results.json").read_text())
     for name, value in score(held_out).items():
         assert results[name] == pytest.approx(value, abs=1e-6), name

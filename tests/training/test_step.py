@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import RecordSource, evaluation_batches, training_batches
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.objective import TrainingSettings, TrainState
@@ -46,7 +46,7 @@ def train(
         optimizer.build(model.trainable_variables)
         if dtype == "mixed_float16":
             loss_scale = LossScale(optimizer)
-    state = TrainState(model, optimizer, pretraining_objective(), loss_scale)
+    state = TrainState(model, optimizer, PretrainingObjective(), loss_scale)
     settings = TrainingSettings(STEPS, 8, max_grad_norm=clip, **kwargs)
     steps = make_train_steps(strategy, state, settings)
     batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0).map(change)
@@ -162,7 +162,7 @@ def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name, mirro
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG)
-    evaluate = make_evaluate(strategy, model, pretraining_objective())
+    evaluate = make_evaluate(strategy, model, PretrainingObjective())
     source = RecordSource(data, CONFIG.vocab_size)
     full = evaluate(evaluation_batches(source, 40))
     split = evaluate(evaluation_batches(source, 12))  # 12 + 12 + 12 + 4

@@ -14,10 +14,10 @@ from keras_bert.models import BertEncoder, BertPretrainer
 from keras_bert.models.attention import residual_norm
 from keras_bert.models.layers import BiasAndNorm, chain, compile_chains_with, recomputed
 from keras_bert.pretraining.batches import RecordSource, training_batches
-from keras_bert.pretraining.objective import pretraining_objective
+from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.embedding.metrics import embedding_objective
+from keras_bert.tasks.embedding.metrics import EmbeddingObjective
 from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay
 from keras_bert.training.step import (
@@ -188,7 +188,7 @@ def train(data, strategy, twice, **settings):
         optimizer = AdamWeightDecay(1e-3)
         optimizer.build(model.trainable_variables)
     settings = TrainingSettings(2, 8, jit_compile=False, gradient_checkpointing=twice, **settings)
-    state = TrainState(model, optimizer, pretraining_objective())
+    state = TrainState(model, optimizer, PretrainingObjective())
     steps = make_train_steps(strategy, state, settings)
     batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
@@ -257,7 +257,7 @@ def model():
     ],
 )
 def test_gradients_equal_those_of_the_whole_batch(model, loss, steps, empty, scale):
-    objective, batch = embedding_objective(loss, "mean"), make_batch(loss.columns, empty)
+    objective, batch = EmbeddingObjective(loss, "mean"), make_batch(loss.columns, empty)
     settings = TrainingSettings(1, EXAMPLES, steps, jit_compile=False)
     cached = make_cached_gradients(TrainState(model, None, objective, None), settings)
     totals = objective.weights(batch)
@@ -275,8 +275,8 @@ def test_gradients_equal_those_of_the_whole_batch(model, loss, steps, empty, sca
 def test_both_passes_have_the_same_dropout_masks(model):
     """Without the seeds of the batch, the gradients differ from those of the whole batch."""
     loss = EmbeddingLoss("mnrl")
-    objective, batch = embedding_objective(loss, "cls"), make_batch(2)
-    rows = objective.rows
+    objective, batch = EmbeddingObjective(loss, "cls"), make_batch(2)
+    rows = objective
     first, second = (rows.vectors(model, batch, True) for _ in range(2))
     np.testing.assert_array_equal(first, second)
     other = rows.vectors(model, {**batch, "dropout_seed": batch["dropout_seed"] + 1}, True)
@@ -286,7 +286,7 @@ def test_both_passes_have_the_same_dropout_masks(model):
 
 @pytest.mark.slow
 def test_gradients_are_the_same_with_recomputation_and_xla(model):
-    objective, batch = embedding_objective(EmbeddingLoss("mnrl"), "mean"), make_batch(2)
+    objective, batch = EmbeddingObjective(EmbeddingLoss("mnrl"), "mean"), make_batch(2)
     settings = TrainingSettings(1, EXAMPLES, 2, jit_compile=True)
     totals, results = objective.weights(batch), []
     for changed in (settings, replace(settings, gradient_checkpointing=True)):

@@ -23,9 +23,8 @@ from keras_bert.files import write_json
 from keras_bert.pretraining import run as pretraining_run
 from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training import loop, run_folder
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
@@ -34,7 +33,7 @@ from keras_bert.training.loop import Stopping, check_weights
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import distribute, make_strategy
 from tests.tasks.fine_tuning.conftest import LabelTask, random_examples
-from tests.tasks.fine_tuning.test_run import sums_task
+from tests.tasks.fine_tuning.test_run import LabelObjective
 
 CONFIG = {
     "vocab_size": 50,
@@ -90,7 +89,7 @@ def fine_tuning(strategy, data, output_dir):
         return {"accuracy": 0.5, "mean": float(np.abs(predict(held_out)["logits"]).mean())}
 
     train = random_examples(20, 0, 12)
-    task = LabelTask(sums_task(), train, max_seq_length=16, score=score)
+    task = LabelTask(LabelObjective(), train, max_seq_length=16, score=score)
     run = FineTuningRun(
         training=FINE_TUNING,
         strategy=strategy,

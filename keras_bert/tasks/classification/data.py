@@ -21,13 +21,13 @@ import numpy as np
 from absl import logging
 
 from keras_bert.errors import InputError
+from keras_bert.tasks.checks import in_order_of
 from keras_bert.tasks.classification.glue import (
     find_glue_folder,
     find_task,
     read_glue,
     read_tfds,
 )
-from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.settings import ClassificationSettings
 from keras_bert.tasks.tables import Splits, Texts, check_splits, read_splits, read_texts
 

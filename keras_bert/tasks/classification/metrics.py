@@ -13,7 +13,6 @@ predictions and labels are int [n]; int [n, C] of 0 and 1 for multi-label tasks;
 regression.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,69 +21,68 @@ from keras import ops
 
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.decoding import decisions
-from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
 from keras_bert.tasks.losses import (
     CLASSIFICATION_LOSSES,
     SOFT_CLASSIFICATION_LOSSES,
+    OutputObjective,
+    Outputs,
     multi_label_loss,
 )
 from keras_bert.tasks.settings import Distillation
-from keras_bert.training.objective import Batch, Objective
+from keras_bert.training.objective import Batch
 
 # --- training objective ---
 
 
-@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
-def classification_objective(
-    problem_type: str,
-    class_weights: tuple[float, ...] = (),
-    distillation: Distillation | None = None,
-) -> Objective:
-    """Creates the objective of a classifier, for batches whose "labels" are as in data.py.
+class ClassificationObjective(OutputObjective):
+    """The objective of a classifier, for batches whose "labels" are as in data.py.
 
     `class_weights` are the weights of the C classes in the loss of the labels; () for equal
     weights. `distillation` adds the losses of a teacher; None for none.
     """
-    is_single = problem_type == "single_label"
-    losses_of = CLASSIFICATION_LOSSES[problem_type]
-    weights_of_classes = np.array(class_weights, np.float32)
-    if problem_type == "multi_label" and class_weights:
-        losses_of = functools.partial(multi_label_loss, positive_weights=weights_of_classes)
-    metrics = ("loss", "accuracy") if is_single else ("loss",)
 
-    def loss_weights(batch: Batch) -> Any:
-        weights = batch["example_weights"]
-        if is_single and class_weights:
-            of_class = ops.convert_to_tensor(weights_of_classes)
-            weights *= ops.take(of_class, batch["labels"], axis=0)
-        return weights
+    def __init__(
+        self,
+        problem_type: str,
+        class_weights: tuple[float, ...] = (),
+        distillation: Distillation | None = None,
+    ):
+        self.problem_type, self.class_weights = problem_type, class_weights
+        self._is_single = problem_type == "single_label"
+        self.metrics = ("loss", "accuracy") if self._is_single else ("loss",)
+        super().__init__(distillation)
 
-    def weights_of(batch: Batch) -> dict[str, Any]:
-        weights = {"loss": ops.sum(loss_weights(batch))}
-        if is_single:
+    def label_weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns the denominators of the loss and, for single_label, of the accuracy."""
+        weights = {"loss": ops.sum(self._loss_weights(batch))}
+        if self._is_single:
             weights["accuracy"] = ops.sum(batch["example_weights"])
         return weights
 
-    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+    def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        """Returns the numerators of the loss and, for single_label, of the accuracy."""
         logits, labels = outputs["logits"], batch["labels"]
-        losses = losses_of(labels, logits)
-        sums = {"loss": ops.sum(loss_weights(batch) * losses)}
-        if is_single:
+        if self.problem_type == "multi_label" and self.class_weights:
+            losses = multi_label_loss(labels, logits, np.array(self.class_weights, np.float32))
+        else:
+            losses = CLASSIFICATION_LOSSES[self.problem_type](labels, logits)
+        sums = {"loss": ops.sum(self._loss_weights(batch) * losses)}
+        if self._is_single:
             hits = ops.cast(ops.argmax(logits, axis=-1) == labels, "float32")
             sums["accuracy"] = ops.sum(batch["example_weights"] * hits)
         return sums
 
-    soft_losses_of = SOFT_CLASSIFICATION_LOSSES[problem_type]
+    def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+        """Returns the losses of the soft targets, [B]."""
+        losses = SOFT_CLASSIFICATION_LOSSES[self.problem_type]
+        return losses(teacher["logits"], outputs["logits"], temperature)
 
-    return OutputObjective(
-        metrics=metrics,
-        weights=weights_of,
-        sums=sums_of,
-        soft_losses=lambda teacher, outputs, temperature: soft_losses_of(
-            teacher["logits"], outputs["logits"], temperature
-        ),
-        soft_weights=lambda batch: batch["example_weights"],
-    ).objective(distillation)
+    def _loss_weights(self, batch: Batch) -> Any:
+        weights = batch["example_weights"]
+        if self._is_single and self.class_weights:
+            of_class = ops.convert_to_tensor(np.array(self.class_weights, np.float32))
+            weights *= ops.take(of_class, batch["labels"], axis=0)
+        return weights
 
 
 # --- metrics ---

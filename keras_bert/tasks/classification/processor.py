@@ -17,13 +17,13 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
+from keras_bert.tasks.checks import head_labels
 from keras_bert.tasks.classification.data import DEFAULT_METRICS
 from keras_bert.tasks.classification.decoding import decode_logits
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.fine_tuning.pretrained import head_labels
-from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextProcessor, window_counts
 from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.texts import TRUNCATED, LongText, TextProcessor, window_counts
 from keras_bert.text.padding import Segments
 from keras_bert.text.windows import TextWindows
 
@@ -75,7 +75,7 @@ class ClassifierSettings:
         return len(self.labels) or 1
 
 
-class ClassificationProcessor(LongTextProcessor):
+class ClassificationProcessor(TextProcessor):
     """Converts texts to model inputs, and logits to labels."""
 
     def decode(

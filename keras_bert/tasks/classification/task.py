@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
@@ -35,7 +34,7 @@ from keras_bert.tasks.classification.data import (
     warn_of_absent_labels,
 )
 from keras_bert.tasks.classification.decoding import class_names, decisions, write_predictions
-from keras_bert.tasks.classification.metrics import classification_objective, score
+from keras_bert.tasks.classification.metrics import ClassificationObjective, score
 from keras_bert.tasks.classification.processor import (
     ClassificationProcessor,
     ClassifierSettings,
@@ -47,17 +46,18 @@ from keras_bert.tasks.classification.processor import (
     transformers_problem_type,
 )
 from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun
-from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.fitting import FitOptions
-from keras_bert.tasks.long_text import TRUNCATED, LongText, LongTextTask
+from keras_bert.tasks.fine_tuning import (
+    SHOWN,
+    FineTuningRun,
+    FineTuningTask,
+    fine_tune,
+    open_pretrained,
+)
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits, Texts
-from keras_bert.tasks.text_tasks import ServedTexts
-from keras_bert.tasks.truncation import report_splits, report_truncation
+from keras_bert.tasks.task import Task
+from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
 
@@ -65,7 +65,7 @@ _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
 
 
-class TextClassifier(LongTextTask):
+class TextClassifier(Task):
     """Classifies texts or pairs of texts, or predicts a score for them.
 
     Example:
@@ -116,10 +116,8 @@ class TextClassifier(LongTextTask):
             InputError: the path cannot be opened, the model is of another task, or the labels do
                 not match the model's head.
         """
-        checkpoint = open_checkpoint(path)
-        checkpoint.check_task(cls.task, cls.__name__)
-        return cls.from_checkpoint(
-            checkpoint,
+        return cls._open(
+            path,
             labels=labels,
             max_seq_length=max_seq_length,
             problem_type=problem_type,
@@ -128,7 +126,7 @@ class TextClassifier(LongTextTask):
         )
 
     @classmethod
-    def from_checkpoint(
+    def settings_of_checkpoint(
         cls,
         checkpoint: Checkpoint,
         *,
@@ -136,10 +134,8 @@ class TextClassifier(LongTextTask):
         max_seq_length: int | None = None,
         problem_type: str | None = None,
         pair: bool | None = None,
-        tokenizer: BertTokenizer | None = None,
-        dtype: str | None = None,
-    ) -> "TextClassifier":
-        """Creates the classifier from an open checkpoint, as `from_pretrained` does.
+    ) -> ClassifierSettings:
+        """Returns the settings: the arguments, or else those of the checkpoint or defaults.
 
         `pair` is whether the exported model takes two texts; by default, whether the model was
         trained on pairs.
@@ -152,10 +148,19 @@ class TextClassifier(LongTextTask):
         )
         if settings.pair:
             checkpoint.check_segments()
-        model = BertClassifier(checkpoint.config, settings.num_logits, dtype=dtype)
-        loaded = cls._load(checkpoint, model, checkpoint.tokenizer(tokenizer), settings)
-        loaded._metrics = metric_names(checkpoint, settings.problem_type)
-        return loaded
+        return settings
+
+    @classmethod
+    def make_model(
+        cls, config: BertConfig, settings: ClassifierSettings, dtype: str | None
+    ) -> BertClassifier:
+        """Creates a newly initialized classifier."""
+        return BertClassifier(config, settings.num_logits, dtype=dtype)
+
+    def load_weights(self, checkpoint: Checkpoint) -> None:
+        """Loads the weights of a checkpoint, and the names of the metrics of its run."""
+        super().load_weights(checkpoint)
+        self._metrics = metric_names(checkpoint, self.settings.problem_type)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
@@ -181,7 +186,7 @@ class TextClassifier(LongTextTask):
         validation_data: tuple[Any, Sequence[Any]] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "TextClassifier | None" = None,
-        **options: Unpack[FitOptions],
+        **options: Any,
     ) -> keras.callbacks.History:
         """Trains the model on one device and returns the history, as `keras.Model.fit` does.
 
@@ -212,10 +217,9 @@ class TextClassifier(LongTextTask):
         if columns[0]:
             self._replace_settings(pair=len(columns) == 2)
         prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
-        limit = f"max_seq_length={self.settings.max_seq_length}"
-        report_truncation(prepared.truncated, "training texts", limit)
+        self._report_truncation(prepared.truncated, "training texts")
         examples = labeled_examples(prepared, array)
-        objective = classification_objective(self.settings.problem_type, (), distillation)
+        objective = ClassificationObjective(self.settings.problem_type, (), distillation)
         evaluate = (lambda: self.evaluate(*held_out)) if held_out else None
         return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
 
@@ -235,9 +239,7 @@ class TextClassifier(LongTextTask):
         if not len(array):
             raise InputError("evaluate() got no texts; expected at least one")
         answers = self._predict(columns, batch_size)
-        limit = f"max_seq_length={self.settings.max_seq_length}"
-        # Exports of earlier versions do not have this output.
-        report_truncation(answers.get("truncated", np.zeros(len(array))), "texts", limit)
+        self._report_truncation(answers.get("truncated"), "texts")
         metrics = self._metrics or DEFAULT_METRICS[self.settings.problem_type]
         problem = Problem(self.settings.problem_type, self.labels, metrics)
         return score(problem, answers, array)
@@ -387,6 +389,7 @@ class ClassifierFineTuning(FineTuningTask):
     of long texts. Keys of `dev` are the suffixes of the metrics; keys of `test` are file names.
     """
 
+    task_class = TextClassifier
     best = "score"
 
     def __init__(
@@ -422,7 +425,7 @@ class ClassifierFineTuning(FineTuningTask):
                 problem.labels,
                 self.train.labels["labels"],
             )
-        self.objective = classification_objective(
+        self.objective = ClassificationObjective(
             problem.problem_type,
             () if weights is None else tuple(weights.tolist()),
             distillation,
@@ -440,15 +443,9 @@ class ClassifierFineTuning(FineTuningTask):
         self.has_dev, self.has_test = bool(self.dev), bool(self.test)
         prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
         prepared |= {name: split.prepared for name, split in self.test.items()}
-        limit = f"max_seq_length={max_seq_length}"
-        self.truncated = report_splits(prepared, "examples", limit)
+        self.report_truncation(prepared, "examples")
         texts_of = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
         self.data = {name: list(texts.rows()) for name, texts in texts_of.items()}
-
-    def make(self, config: BertConfig, dtype: str) -> TextClassifier:
-        """Creates the classifier with a newly initialized model."""
-        model = BertClassifier(config, self.processor.settings.num_logits, dtype=dtype)
-        return TextClassifier(model, self.processor.tokenizer, self.processor.settings)
 
     def score(self, predict: Predict) -> dict[str, float]:
         """Returns the scores of all development sets, and "score", the mean of their metrics.

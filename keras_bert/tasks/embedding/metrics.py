@@ -5,7 +5,6 @@ pairs          recall at k: how many anchors have their positive among the k nea
                positives of the evaluation set
 """
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,36 +16,34 @@ from keras_bert.models.encoder import pool, project, select_inputs
 from keras_bert.tasks.classification.metrics import pearson, spearman
 from keras_bert.tasks.embedding.data import TextRows
 from keras_bert.tasks.embedding.losses import EmbeddingLoss, RowLabels
-from keras_bert.training.objective import Batch, Objective, RowObjective
+from keras_bert.training.objective import Batch, RowObjective
 
 # --- training objective ---
 
 
-@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
-def embedding_objective(loss: EmbeddingLoss, pooling: str) -> Objective:
-    """Creates the objective for a `BertEncoder` and batches with "scores" and "text_ids" [R].
+class EmbeddingObjective(RowObjective):
+    """The objective for a `BertEncoder` and batches with "scores" and "text_ids" [R].
 
     `pooling` is `mean` or `cls`.
     """
 
-    def vectors_of(model: keras.Model, batch: Batch, training: bool) -> Any:
+    def __init__(self, loss: EmbeddingLoss, pooling: str):
+        self.embedding_loss, self.pooling = loss, pooling
+        self.rows_per_example = loss.columns
+
+    def weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns the denominator of the loss."""
+        return {"loss": self.embedding_loss.weight(batch["example_weights"])}
+
+    def vectors(self, model: keras.Model, batch: Batch, training: bool) -> Any:
+        """Returns the vectors of the texts, float32 [R, H]."""
         hidden = model(select_inputs(batch), training=training)["sequence_output"]
-        return project(model, pool(hidden, batch["input_mask"], pooling))
+        return project(model, pool(hidden, batch["input_mask"], self.pooling))
 
-    def sums_of_vectors(vectors: Any, batch: Batch) -> dict[str, Any]:
+    def sums_of_vectors(self, vectors: Any, batch: Batch) -> dict[str, Any]:
+        """Returns the numerator of the loss."""
         labels = RowLabels(batch["scores"], batch["text_ids"], batch["example_weights"])
-        return {"loss": loss.total(vectors, labels)}
-
-    return Objective(
-        metrics=("loss",),
-        losses={"loss": 0.0},
-        weights=lambda batch: {"loss": loss.weight(batch["example_weights"])},
-        sums=lambda model, batch, training: sums_of_vectors(
-            vectors_of(model, batch, training), batch
-        ),
-        rows=RowObjective(vectors_of, sums_of_vectors),
-        rows_per_example=loss.columns,
-    )
+        return {"loss": self.embedding_loss.total(vectors, labels)}
 
 
 # --- scores ---

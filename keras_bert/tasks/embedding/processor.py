@@ -25,7 +25,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models.encoder import POOLINGS, BertEncoder, SentenceEncoder
 from keras_bert.tasks.embedding.data import matryoshka_sizes
-from keras_bert.tasks.long_text import TRUNCATED, WINDOWS, LongText, LongTextProcessor
+from keras_bert.tasks.texts import TRUNCATED, WINDOWS, LongText, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
@@ -99,7 +99,7 @@ class EmbedderSettings:
         return "" if name is None else self.prompts[name]
 
 
-class EmbeddingProcessor(LongTextProcessor):
+class EmbeddingProcessor(TextProcessor):
     """Converts texts to inputs of the network, and its hidden states to vectors.
 
     `dense` are the Dense layers of the network; only `decode` needs them.
@@ -115,7 +115,7 @@ class EmbeddingProcessor(LongTextProcessor):
         self._dense = dense
 
     def preprocess(self, text: tf.Tensor, prompt_name: str | None = None) -> Any:
-        """Converts texts [B], after a prompt, into model inputs, as `LongTextProcessor`."""
+        """Converts texts [B], after a prompt, into model inputs, as `TextProcessor`."""
         prompt = self.settings.prompt(prompt_name)
         return super().preprocess(tf.strings.join([prompt, text]) if prompt else text)
 

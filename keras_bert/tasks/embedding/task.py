@@ -5,14 +5,13 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint, ModelDescription
-from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -36,8 +35,8 @@ from keras_bert.tasks.embedding.losses import (
     check_micro_batches,
 )
 from keras_bert.tasks.embedding.metrics import (
+    EmbeddingObjective,
     best_metric,
-    embedding_objective,
     score_embeddings,
     truncated_vectors,
 )
@@ -50,22 +49,22 @@ from keras_bert.tasks.embedding.processor import (
     settings_of_export,
 )
 from keras_bert.tasks.examples import ModelRunner, Predict
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun
-from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.fitting import FitOptions
-from keras_bert.tasks.long_text import LongText, LongTextTask, pooled_rows
+from keras_bert.tasks.fine_tuning import (
+    FineTuningRun,
+    FineTuningTask,
+    fine_tune,
+    open_pretrained,
+)
 from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
-from keras_bert.tasks.text_tasks import ServedTexts
-from keras_bert.tasks.truncation import report_splits, report_truncation
+from keras_bert.tasks.task import Task
+from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 
 
-class TextEmbedder(LongTextTask):
+class TextEmbedder(Task):
     """Converts texts to vectors.
 
     Example:
@@ -112,10 +111,8 @@ class TextEmbedder(LongTextTask):
         Raises:
             InputError: the path cannot be opened, or a setting is out of range.
         """
-        checkpoint = open_checkpoint(path)
-        checkpoint.check_task(cls.task, cls.__name__)
-        return cls.from_checkpoint(
-            checkpoint,
+        return cls._open(
+            path,
             max_seq_length=max_seq_length,
             normalize=normalize,
             pooling=pooling,
@@ -124,20 +121,23 @@ class TextEmbedder(LongTextTask):
         )
 
     @classmethod
-    def from_checkpoint(
+    def settings_of_checkpoint(
         cls,
         checkpoint: Checkpoint,
         *,
         max_seq_length: int | None = None,
         normalize: bool | None = None,
         pooling: str | None = None,
-        tokenizer: BertTokenizer | None = None,
-        dtype: str | None = None,
-    ) -> "TextEmbedder":
-        """Creates the object from an open checkpoint."""
-        settings = saved_settings(checkpoint, max_seq_length, normalize, pooling)
-        model = make_encoder(checkpoint.config, settings, dtype)
-        return cls._load(checkpoint, model, checkpoint.tokenizer(tokenizer), settings)
+    ) -> EmbedderSettings:
+        """Returns the settings: the arguments, or else those of the checkpoint or defaults."""
+        return saved_settings(checkpoint, max_seq_length, normalize, pooling)
+
+    @classmethod
+    def make_model(
+        cls, config: BertConfig, settings: EmbedderSettings, dtype: str | None
+    ) -> keras.Model:
+        """Creates a newly initialized encoder."""
+        return make_encoder(config, settings, dtype)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
@@ -153,7 +153,7 @@ class TextEmbedder(LongTextTask):
         gradient_accumulation_steps: int = 1,
         validation_data: tuple[Any, Sequence[float] | None] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
-        **options: Unpack[FitOptions],
+        **options: Any,
     ) -> keras.callbacks.History:
         """Trains the encoder on one device and returns the history, as `keras.Model.fit` does.
 
@@ -186,11 +186,10 @@ class TextEmbedder(LongTextTask):
         self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
         prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
-        limit = f"max_seq_length={self.settings.max_seq_length}"
-        report_truncation(prepared.truncated, "training texts", limit)
+        self._report_truncation(prepared.truncated, "training texts")
         return self._fit(
             rows.labelled(prepared.examples),
-            embedding_objective(loss, pooling),
+            EmbeddingObjective(loss, pooling),
             settings,
             evaluate,
             callbacks,
@@ -397,6 +396,8 @@ class EmbedderFineTuning(FineTuningTask):
     Scores are divided by `largest_score` for training.
     """
 
+    task_class = TextEmbedder
+
     def __init__(
         self,
         train: TextRows | None,
@@ -408,7 +409,7 @@ class EmbedderFineTuning(FineTuningTask):
     ):
         self.processor, self.dev = EmbeddingProcessor(tokenizer, settings), dev
         self.best = best_metric(dev)
-        self.objective = embedding_objective(loss, settings.pooling)
+        self.objective = EmbeddingObjective(loss, settings.pooling)
         prepared: dict[str, Prepared] = {}
         if train is not None:
             in_training = EmbeddingProcessor(tokenizer, settings.in_training)
@@ -419,15 +420,7 @@ class EmbedderFineTuning(FineTuningTask):
             prepared["dev"] = prepare(self.processor.preprocess, [dev.texts], tokenizer=tokenizer)
             self._prepared = prepared["dev"]
             self.data = {"dev": _items(dev)}
-        limit = f"max_seq_length={settings.max_seq_length}"
-        self.truncated = report_splits(prepared, "texts", limit)
-
-    def make(self, config: BertConfig, dtype: str) -> TextEmbedder:
-        """Creates the embedder with a newly initialized encoder."""
-        settings = self.processor.settings
-        return TextEmbedder(
-            make_encoder(config, settings, dtype), self.processor.tokenizer, settings
-        )
+        self.report_truncation(prepared, "texts")
 
     def score(self, predict: Predict) -> dict[str, float]:
         """Scores the vectors of the development pairs."""

@@ -38,8 +38,7 @@ from absl import logging
 from keras_bert.columnar_files import FORMS, read_metadata
 from keras_bert.errors import InputError
 from keras_bert.files import check_no_nul, check_schema, read_lines, write_bytes
-from keras_bert.tasks.checks import check_list, check_same_length, check_strings
-from keras_bert.tasks.fine_tuning.pretrained import in_order_of
+from keras_bert.tasks.checks import check_list, check_same_length, check_strings, in_order_of
 from keras_bert.tasks.ner.processor import split_words
 from keras_bert.tasks.ner.tag_schemes import (
     ENTITY,

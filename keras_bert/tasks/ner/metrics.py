@@ -4,52 +4,49 @@ The objective is softmax cross-entropy over the labeled tokens. An entity is cor
 word, its last word and its type are all correct.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keras import ops
 
-from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
-from keras_bert.tasks.losses import soft_label_losses, token_hits, token_losses
+from keras_bert.tasks.losses import (
+    OutputObjective,
+    Outputs,
+    soft_label_losses,
+    token_hits,
+    token_losses,
+)
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, entities
-from keras_bert.tasks.settings import Distillation
-from keras_bert.training.objective import Batch, Objective
+from keras_bert.training.objective import Batch
 
 # --- training objective ---
 
 
-@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
-def tagging_objective(distillation: Distillation | None = None) -> Objective:
-    """Creates the objective for batches with "tags" [B, S], which are -1 for unlabeled tokens.
+class TaggingObjective(OutputObjective):
+    """The objective for batches with "tags" [B, S], which are -1 for unlabeled tokens."""
 
-    `distillation` adds the losses of a teacher; None for none.
-    """
+    metrics = ("loss", "tag_accuracy")
 
-    def tagged(batch: Batch) -> Any:
-        return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]
+    def label_weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns the number of labeled tokens."""
+        return dict.fromkeys(("loss", "tag_accuracy"), ops.sum(self.soft_weights(batch)))
 
-    def weights_of(batch: Batch) -> dict[str, Any]:
-        count = ops.sum(tagged(batch))
-        return {"loss": count, "tag_accuracy": count}
-
-    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
-        logits, weights = outputs["logits"], tagged(batch)
+    def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        """Returns the sums of the losses and of the hits."""
+        logits, weights = outputs["logits"], self.soft_weights(batch)
         return {
             "loss": ops.sum(weights * token_losses(batch["tags"], logits)),
             "tag_accuracy": ops.sum(weights * token_hits(batch["tags"], logits)),
         }
 
-    return OutputObjective(
-        metrics=("loss", "tag_accuracy"),
-        weights=weights_of,
-        sums=sums_of,
-        soft_losses=lambda teacher, outputs, temperature: soft_label_losses(
-            teacher["logits"], outputs["logits"], temperature
-        ),
-        soft_weights=tagged,
-    ).objective(distillation)
+    def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+        """Returns the losses of the soft targets, [B, S]."""
+        return soft_label_losses(teacher["logits"], outputs["logits"], temperature)
+
+    def soft_weights(self, batch: Batch) -> Any:
+        """Returns the weights of the tokens, [B, S]: 1 for labeled tokens, and otherwise 0."""
+        return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]
 
 
 # --- scores ---

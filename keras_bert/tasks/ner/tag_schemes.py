@@ -27,7 +27,7 @@ from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.pretrained import head_labels
+from keras_bert.tasks.checks import head_labels
 
 OUTSIDE = "O"
 UNKNOWN = "-"

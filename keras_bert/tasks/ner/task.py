@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
@@ -30,11 +29,13 @@ from keras_bert.tasks.checks import (
 )
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.exported import Serve
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun
-from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.fitting import FitOptions
+from keras_bert.tasks.fine_tuning import (
+    SHOWN,
+    FineTuningRun,
+    FineTuningTask,
+    fine_tune,
+    open_pretrained,
+)
 from keras_bert.tasks.ner.data import (
     NerSettings,
     TaggedSentences,
@@ -48,7 +49,7 @@ from keras_bert.tasks.ner.data import (
     write_conll,
 )
 from keras_bert.tasks.ner.decoding import Answers, listed_entities, listed_tags
-from keras_bert.tasks.ner.metrics import entity_scores, tagging_objective
+from keras_bert.tasks.ner.metrics import TaggingObjective, entity_scores
 from keras_bert.tasks.ner.processor import (
     TaggerSettings,
     TaggingProcessor,
@@ -129,10 +130,8 @@ class EntityTagger(Task):
             InputError: the path cannot be opened, the model is of another task, or the labels do
                 not match the model's head.
         """
-        checkpoint = open_checkpoint(path)
-        checkpoint.check_task(cls.task, cls.__name__)
-        return cls.from_checkpoint(
-            checkpoint,
+        return cls._open(
+            path,
             labels=labels,
             max_seq_length=max_seq_length,
             tokenizer=tokenizer,
@@ -140,20 +139,23 @@ class EntityTagger(Task):
         )
 
     @classmethod
-    def from_checkpoint(
+    def settings_of_checkpoint(
         cls,
         checkpoint: Checkpoint,
         *,
         labels: Sequence[str] | None = None,
         max_seq_length: int | None = None,
-        tokenizer: BertTokenizer | None = None,
-        dtype: str | None = None,
-    ) -> "EntityTagger":
-        """Creates the tagger from an open checkpoint, as `from_pretrained` does."""
+    ) -> TaggerSettings:
+        """Returns the settings: the arguments, or else those of the checkpoint or defaults."""
         names = label_names(checkpoint, labels)
-        settings = TaggerSettings(names, checkpoint.max_seq_length(max_seq_length))
-        model = BertTokenClassifier(checkpoint.config, len(names), dtype=dtype)
-        return cls._load(checkpoint, model, checkpoint.tokenizer(tokenizer), settings)
+        return TaggerSettings(names, checkpoint.max_seq_length(max_seq_length))
+
+    @classmethod
+    def make_model(
+        cls, config: BertConfig, settings: TaggerSettings, dtype: str | None
+    ) -> BertTokenClassifier:
+        """Creates a newly initialized tagger."""
+        return BertTokenClassifier(config, len(settings.labels), dtype=dtype)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> TaggerSettings:
@@ -185,7 +187,7 @@ class EntityTagger(Task):
         validation_data: tuple[Any, Any] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "EntityTagger | None" = None,
-        **options: Unpack[FitOptions],
+        **options: Any,
     ) -> keras.callbacks.History:
         """Trains the model on one device and returns the history, as `keras.Model.fit` does.
 
@@ -212,7 +214,7 @@ class EntityTagger(Task):
             check_not_empty("validation_data", held_out.tags)
         ids = tag_ids(annotated.tags, self.labels)
         examples = tagged_examples(annotated.prepared, ids)
-        objective = tagging_objective(distillation)
+        objective = TaggingObjective(distillation)
         evaluate = (lambda: self._scores(held_out)) if held_out else None
         return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
 
@@ -464,13 +466,14 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
 class TaggerFineTuning(FineTuningTask):
     """The sentences of a run: their windows, entity scores and tags."""
 
+    task_class = EntityTagger
     best = "f1"
 
     def __init__(self, ner: NerSettings, splits: Splits, start: Checkpoint, run: FineTuningRun):
         labels, labels_from = _labels_of_run(splits.train, start)
         settings = TaggerSettings(tuple(labels), run.settings.max_seq_length)
         self.labels, self.processor = labels, TaggingProcessor(start.tokenizer(), settings)
-        self.objective = tagging_objective(run.distillation)
+        self.objective = TaggingObjective(run.distillation)
         self._document_context = ner.document_context
         for split in (splits.dev, splits.test):
             if split is not None:
@@ -485,11 +488,6 @@ class TaggerFineTuning(FineTuningTask):
         sentences_of = {"dev": splits.dev, "test": splits.test}
         self.data = {name: split.sentences for name, split in sentences_of.items() if split}
         self.counts = _span_counts(splits)
-
-    def make(self, config: BertConfig, dtype: str) -> EntityTagger:
-        """Creates the tagger with a newly initialized model."""
-        model = BertTokenClassifier(config, num_labels=len(self.labels), dtype=dtype)
-        return EntityTagger(model, self.processor.tokenizer, self.processor.settings)
 
     def score(self, predict: Predict) -> dict[str, float]:
         """Returns the scores of the development sentences."""

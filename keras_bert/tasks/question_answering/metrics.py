@@ -10,7 +10,6 @@ gold answers (Rajpurkar et al. 2016; 2018 for questions without answer). Chinese
 between words, so its F1 is close to exact match, as in the official scorer.
 """
 
-import functools
 import re
 import string
 from collections import Counter
@@ -21,29 +20,33 @@ import numpy as np
 from keras import ops
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.output_objective import OutputObjective, Outputs
-from keras_bert.tasks.losses import position_loss, soft_position_losses
+from keras_bert.tasks.losses import (
+    OutputObjective,
+    Outputs,
+    position_loss,
+    soft_position_losses,
+)
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.decoding import ENDS, Predictions
-from keras_bert.tasks.settings import Distillation
-from keras_bert.training.objective import Batch, Objective
+from keras_bert.training.objective import Batch
 
 # --- training objective ---
 
 
-@functools.cache  # An equal objective is the same object, so that `fit` need not compile it again.
-def span_objective(distillation: Distillation | None = None) -> Objective:
-    """Creates the objective for batches with "start_positions" and "end_positions", int32 [B].
+class SpanObjective(OutputObjective):
+    """The objective for batches with "start_positions" and "end_positions", int32 [B].
 
     "span_accuracy" is the share of windows in which both positions have the highest logit.
-    `distillation` adds the losses of a teacher; None for none.
     """
 
-    def weights_of(batch: Batch) -> dict[str, Any]:
-        total = ops.sum(batch["example_weights"])
-        return {"loss": total, "span_accuracy": total}
+    metrics = ("loss", "span_accuracy")
 
-    def sums_of(outputs: Outputs, batch: Batch) -> dict[str, Any]:
+    def label_weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns the number of windows."""
+        return dict.fromkeys(("loss", "span_accuracy"), ops.sum(batch["example_weights"]))
+
+    def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
+        """Returns the sums of the losses and of the hits."""
         losses, hits = 0.0, True
         for end in ENDS:
             position = batch[f"{end}_positions"]
@@ -56,19 +59,12 @@ def span_objective(distillation: Distillation | None = None) -> Objective:
             "span_accuracy": ops.sum(weights * ops.cast(hits, "float32")),
         }
 
-    def soft_losses(teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+    def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+        """Returns the losses of the soft targets, [B]."""
         names = [f"{end}_logits" for end in ENDS]
         return sum(
             0.5 * soft_position_losses(teacher[name], outputs[name], temperature) for name in names
         )
-
-    return OutputObjective(
-        metrics=("loss", "span_accuracy"),
-        weights=weights_of,
-        sums=sums_of,
-        soft_losses=soft_losses,
-        soft_weights=lambda batch: batch["example_weights"],
-    ).objective(distillation)
 
 
 # --- official scores ---

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -12,7 +12,6 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
@@ -23,11 +22,13 @@ from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
 from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun
-from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.fitting import FitOptions
+from keras_bert.tasks.fine_tuning import (
+    SHOWN,
+    FineTuningRun,
+    FineTuningTask,
+    fine_tune,
+    open_pretrained,
+)
 from keras_bert.tasks.prepared import Prepared, decoded, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
@@ -42,9 +43,9 @@ from keras_bert.tasks.question_answering.data import (
 )
 from keras_bert.tasks.question_answering.decoding import Predictions, SpanWindows, texts_at
 from keras_bert.tasks.question_answering.metrics import (
+    SpanObjective,
     score,
     score_v2,
-    span_objective,
     threshold_for_others,
 )
 from keras_bert.tasks.question_answering.processor import (
@@ -55,24 +56,11 @@ from keras_bert.tasks.question_answering.processor import (
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
-from keras_bert.tasks.truncation import report_splits, report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
 
 _CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
-
-
-class AnswerOptions(TypedDict, total=False):
-    """Keyword arguments of `from_pretrained`; see AnswerSettings."""
-
-    max_seq_length: int | None
-    max_query_length: int | None
-    doc_stride: int | None
-    n_best_size: int | None
-    max_answer_length: int | None
-    version_2_with_negative: bool | None
-    null_score_diff_threshold: float | None
 
 
 def _answer_settings(checkpoint: Checkpoint, given: Mapping[str, Any]) -> AnswerSettings:
@@ -117,6 +105,7 @@ class QuestionAnswerer(Task):
 
     task: ClassVar[str] = "question_answering"
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
+    limit: ClassVar[str] = "max_query_length"
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
 
     settings: AnswerSettings
@@ -129,7 +118,7 @@ class QuestionAnswerer(Task):
         *,
         tokenizer: BertTokenizer | None = None,
         dtype: str | None = None,
-        **settings: Unpack[AnswerOptions],
+        **settings: Any,
     ) -> "QuestionAnswerer":
         """Loads a fine-tuned span labeler, or adds a new span head to a pre-trained model.
 
@@ -144,31 +133,30 @@ class QuestionAnswerer(Task):
             InputError: the path cannot be opened, the model is of another task or has only one
                 segment, or a setting is out of range.
         """
-        checkpoint = open_checkpoint(path)
-        checkpoint.check_task(cls.task, cls.__name__)
-        return cls.from_checkpoint(checkpoint, tokenizer=tokenizer, dtype=dtype, **settings)
+        return cls._open(path, tokenizer=tokenizer, dtype=dtype, **settings)
 
     @classmethod
-    def from_checkpoint(
-        cls,
-        checkpoint: Checkpoint,
-        *,
-        tokenizer: BertTokenizer | None = None,
-        dtype: str | None = None,
-        **settings: Unpack[AnswerOptions],
-    ) -> "QuestionAnswerer":
-        """Creates the question answerer from an open checkpoint, as `from_pretrained` does."""
-        known = [field.name for field in fields(AnswerSettings)]
-        unknown = sorted(set(settings) - set(known))
+    def settings_of_checkpoint(cls, checkpoint: Checkpoint, **settings: Any) -> AnswerSettings:
+        """Returns the settings: the arguments, or else those of the model, or else of its run.
+
+        Settings that are missing or None in all of them have the defaults of AnswerSettings.
+        """
+        names = [field.name for field in fields(AnswerSettings)]
+        unknown = sorted(set(settings) - set(names))
         if unknown:
             raise InputError(
                 f"{cls.__name__} got unknown settings {', '.join(unknown)}; expected any "
-                f"of {', '.join(known)}"
+                f"of {', '.join(names)}"
             )
         checkpoint.check_segments()
-        model = BertSpanLabeler(checkpoint.config, dtype=dtype)
-        tokenizer = checkpoint.tokenizer(tokenizer)
-        return cls._load(checkpoint, model, tokenizer, _answer_settings(checkpoint, settings))
+        return _answer_settings(checkpoint, settings)
+
+    @classmethod
+    def make_model(
+        cls, config: BertConfig, settings: AnswerSettings, dtype: str | None
+    ) -> BertSpanLabeler:
+        """Creates a newly initialized span labeler."""
+        return BertSpanLabeler(config, dtype=dtype)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
@@ -190,7 +178,7 @@ class QuestionAnswerer(Task):
         validation_data: tuple[Any, Sequence[Any]] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "QuestionAnswerer | None" = None,
-        **options: Unpack[FitOptions],
+        **options: Any,
     ) -> keras.callbacks.History:
         """Trains the model on one device and returns the history, as `keras.Model.fit` does.
 
@@ -222,7 +210,7 @@ class QuestionAnswerer(Task):
         prepared = prepare_questions(self.processor, trainable)
         self._report_truncation(prepared.truncated, "training questions")
         examples = training_examples(prepared, trainable)
-        objective = span_objective(distillation)
+        objective = SpanObjective(distillation)
         return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
 
     def evaluate(
@@ -250,8 +238,7 @@ class QuestionAnswerer(Task):
             raise InputError("evaluate() got no questions; expected at least one")
         columns = [[q.text for q in checked], [q.context for q in checked]]
         outputs = gathered(list(self._answers(columns, batch_size)))
-        # Exports of earlier versions do not have this output.
-        self._report_truncation(outputs.get("truncated", np.zeros(len(checked))), "questions")
+        self._report_truncation(outputs.get("truncated"), "questions")
         return score(Predictions(checked, outputs), self.settings)
 
     def predict(
@@ -306,10 +293,6 @@ class QuestionAnswerer(Task):
     def example_request(self) -> dict[str, str]:
         """Returns the input strings of a warm-up request for a server."""
         return {"question": _QUESTION, "context": _CONTEXT}
-
-    def _report_truncation(self, truncated: np.ndarray, questions: str) -> None:
-        limit = f"max_query_length={self.settings.max_query_length}"
-        report_truncation(truncated, questions, limit)
 
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
         questions, contexts = _columns(questions, contexts)
@@ -407,12 +390,9 @@ class ServedQuestionAnswering(ServedTask):
 class _QuestionSet:
     """Questions to score or to answer, split into windows once."""
 
-    def __init__(
-        self, questions: Sequence[Question], tokenizer: BertTokenizer, settings: AnswerSettings
-    ):
-        self.questions = questions
-        self._processor = SpanProcessor(tokenizer, settings)
-        self.prepared = prepare_questions(self._processor, questions)
+    def __init__(self, questions: Sequence[Question], processor: SpanProcessor):
+        self.questions, self._processor = questions, processor
+        self.prepared = prepare_questions(processor, questions)
 
     def decode(self, predict: Predict) -> Predictions:
         """Runs the model and decodes the candidate answers of each question."""
@@ -442,6 +422,8 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
 class SpanFineTuning(FineTuningTask):
     """The questions of a run: their windows, official scores and answers."""
 
+    task_class = QuestionAnswerer
+
     def __init__(
         self,
         squad: SquadSettings,
@@ -449,39 +431,29 @@ class SpanFineTuning(FineTuningTask):
         tokenizer: BertTokenizer,
         distillation: Distillation | None = None,
     ):
-        self.squad, self.tokenizer, self.dev, self.test = squad, tokenizer, None, None
+        self.squad, self.dev, self.test = squad, None, None
+        self.processor = SpanProcessor(tokenizer, squad.answers)
         self.best = "best_f1" if squad.version_2 else "f1"
-        self.objective = span_objective(distillation)
+        self.objective = SpanObjective(distillation)
         prepared: dict[str, Prepared] = {}
         if splits.dev is not None:
             questions = scorable(splits.dev, squad, "development")
-            self.dev = _QuestionSet(questions, tokenizer, squad.answers)
+            self.dev = _QuestionSet(questions, self.processor)
         if splits.test is not None:
             # Reuse the development windows, unless some of those questions cannot be scored.
             is_scored = splits.test is splits.dev and len(self.dev.questions) == len(splits.dev)
-            self.test = (
-                self.dev if is_scored else _QuestionSet(splits.test, tokenizer, squad.answers)
-            )
+            self.test = self.dev if is_scored else _QuestionSet(splits.test, self.processor)
         if splits.train is not None:
             questions = trainable(splits.train, squad)
-            prepared["train"] = prepare_questions(
-                SpanProcessor(tokenizer, squad.answers), questions
-            )
+            prepared["train"] = prepare_questions(self.processor, questions)
             self.train = training_examples(prepared["train"], questions)
             logging.info("Training on %d questions in %d windows", len(questions), len(self.train))
         sets = {"dev": self.dev, "test": self.test}
         prepared |= {name: each.prepared for name, each in sets.items() if each}
         self.has_dev, self.has_test = self.dev is not None, self.test is not None
-        self.truncated = report_splits(
-            prepared, "questions", f"max_query_length={squad.answers.max_query_length}"
-        )
+        self.report_truncation(prepared, "questions", "max_query_length")
         questions_of = {"dev": splits.dev, "test": splits.test}
         self.data = {name: each for name, each in questions_of.items() if each is not None}
-
-    def make(self, config: BertConfig, dtype: str) -> QuestionAnswerer:
-        """Creates the question answerer with a newly initialized model."""
-        model = BertSpanLabeler(config, dtype=dtype)
-        return QuestionAnswerer(model, self.tokenizer, self.squad.answers)
 
     def score(self, predict: Predict) -> dict[str, float]:
         """Returns the official SQuAD scores of the development questions, as in results.json."""

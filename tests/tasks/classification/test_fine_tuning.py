@@ -14,8 +14,8 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.data import ClassificationSettings, read_data
 from keras_bert.tasks.classification.task import ClassifierFineTuning, fine_tune_classifier
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
+from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
 
 

@@ -7,8 +7,8 @@ from scipy import stats
 
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.metrics import (
+    ClassificationObjective,
     accuracy,
-    classification_objective,
     f1,
     f1_macro,
     f1_micro,
@@ -133,7 +133,7 @@ WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one pads the batch
 
 
 def loss(problem_type, labels, class_weights=(), logits=LOGITS):
-    task = classification_objective(problem_type, tuple(class_weights))
+    task = ClassificationObjective(problem_type, tuple(class_weights))
     batch = {name: tf.zeros([4, 3], tf.int32) for name in ("input_ids", "input_mask")}
     batch |= {"labels": tf.constant(labels), "example_weights": tf.constant(WEIGHTS)}
     sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, False)

@@ -8,8 +8,8 @@ import pytest
 from keras_bert.errors import InputError
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
-from keras_bert.tasks.long_text import LongText
 from keras_bert.tasks.prepared import prepare
+from keras_bert.tasks.texts import LongText
 
 SHORT = ["good film .", "", "bad"]
 LONG = "good bad book film it is a very good film . " * 2 + "bad"

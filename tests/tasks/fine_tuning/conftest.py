@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from keras_bert.models import BertClassifier
-from keras_bert.tasks.classification.processor import ClassifierSettings
+from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.fine_tuning import FineTuningTask
 from keras_bert.text.tokenizer import BertTokenizer
 
 TOKENS = [f"w{index}" for index in range(45)]
@@ -31,18 +30,17 @@ def random_examples(count, seed=0, longest=40):
 class LabelTask(FineTuningTask):
     """Predicts labels, or without `labels` numbers; `changes` are attributes and methods."""
 
+    task_class = TextClassifier
+
     def __init__(self, objective, train, labels=("even", "odd"), max_seq_length=64, **changes):
         self.objective, self.train, self.labels = objective, train, [*labels] or None
         problem_type = "single_label" if labels else "regression"
-        self.settings = ClassifierSettings(tuple(labels), problem_type, max_seq_length)
+        settings = ClassifierSettings(tuple(labels), problem_type, max_seq_length)
+        self.processor = ClassificationProcessor(BertTokenizer(VOCAB), settings)
         for name, value in changes.items():
             setattr(self, name, value)
         self.has_dev = changes.get("score") is not None
         self.has_test = "write_predictions" in changes
-
-    def make(self, config, dtype):
-        model = BertClassifier(config, self.settings.num_logits, dtype=dtype)
-        return TextClassifier(model, BertTokenizer(VOCAB), self.settings)
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,13 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-import keras_bert.tasks.fine_tuning.run as run_module
+import keras_bert.tasks.fine_tuning as run_module
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models.encoder import select_inputs
+from keras_bert.tasks.checks import in_order_of
 from keras_bert.tasks.examples import make_predict_examples
-from keras_bert.tasks.fine_tuning.model import make_optimizer
-from keras_bert.tasks.fine_tuning.pretrained import in_order_of, open_pretrained
-from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, make_optimizer, open_pretrained
+from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.objective import Objective, TrainingSettings
 from keras_bert.training.strategy import make_strategy
@@ -29,16 +28,14 @@ KEEP_ALL = replace(TRAINING, keep_checkpoint_max=10)
 ONE_STEP = replace(TRAINING, num_train_steps=1)
 
 
-def sums_task():
-    def weights(batch):
-        return {"nll": tf.reduce_sum(batch["example_weights"])}
+class LabelObjective(Objective):
+    def weights(self, batch):
+        return {"loss": tf.reduce_sum(batch["example_weights"])}
 
-    def sums(model, batch, training):
+    def sums(self, model, batch, training):
         logits = model(select_inputs(batch), training=training)["logits"]
         nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
-        return {"nll": tf.reduce_sum(nll * batch["example_weights"])}
-
-    return Objective(("nll",), {"nll": 0.0}, weights, sums)
+        return {"loss": tf.reduce_sum(nll * batch["example_weights"])}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +58,7 @@ def make_task(make_examples):
             return {"accuracy": next(given, -1.0) if accuracies else hits.mean(), **loss}
 
         values = {"train": train, "score": score, "data": {"dev": ["24 examples"]}, **changes}
-        return LabelTask(sums_task(), labels=labels, **values)
+        return LabelTask(LabelObjective(), labels=labels, **values)
 
     return make
 
@@ -255,7 +252,7 @@ def test_weights_that_were_just_evaluated_are_not_evaluated_again(
 
         return call
 
-    monkeypatch.setattr("keras_bert.tasks.fine_tuning.run.make_predict_examples", counted)
+    monkeypatch.setattr("keras_bert.tasks.fine_tuning.make_predict_examples", counted)
     last, given = make_task().score, iter(accuracies)
 
     def score(predict):

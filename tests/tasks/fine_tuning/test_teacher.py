@@ -9,14 +9,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.classification.metrics import classification_objective
+from keras_bert.tasks.classification.metrics import ClassificationObjective
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.fine_tuning.distillation import add_teacher_outputs
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.fitting import add_teacher_outputs
 from keras_bert.tasks.losses import NO_OUTPUT
-from keras_bert.tasks.settings import Distillation
+from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.tasks.fine_tuning.conftest import TOKENS, VOCAB, LabelTask, random_examples
@@ -43,7 +41,7 @@ def texts_of(examples):
 
 def task_of(distillation=None, **changes):
     """Returns the task whose label is whether a token is odd, on 48 examples."""
-    objective = classification_objective("single_label", (), distillation)
+    objective = ClassificationObjective("single_label", (), distillation)
     return LabelTask(objective, **{"train": random_examples(48, 0, 12), **changes})
 
 
@@ -62,8 +60,7 @@ def run_of(start, output_dir, teacher="", distillation=None, **changes):
         strategy=make_strategy("default"),
         output_dir=output_dir,
         record={"teacher": str(teacher)},
-        teacher=str(teacher),
-        distillation=distillation,
+        distillation=distillation and replace(distillation, teacher=str(teacher)),
     )
 
 
@@ -170,9 +167,9 @@ def test_each_loss_includes_its_weight_and_skips_examples_that_pad_the_batch(tea
         "example_weights": np.array([1.0, 1.0, 0.0], np.float32),
         "teacher_logits": np.array([[1.0, -1.0], [2.0, 0.0], [9.0, 0.0]], np.float32),
     }
-    plain = classification_objective("single_label")
+    plain = ClassificationObjective("single_label")
     distillation = Distillation(0.25, temperature)
-    objective = classification_objective("single_label", (), distillation)
+    objective = ClassificationObjective("single_label", (), distillation)
     assert objective.metrics == ("label_loss", "soft_loss", "accuracy")
     sums, counts = objective.sums(model, batch, False), objective.weights(batch)
     assert {name: float(count) for name, count in counts.items()} == dict.fromkeys(sums, 2.0)

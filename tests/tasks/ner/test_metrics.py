@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_bert.tasks.ner.metrics import entity_scores, tagging_objective
+from keras_bert.tasks.ner.metrics import TaggingObjective, entity_scores
 
 
 def score(*pairs):
@@ -136,7 +136,7 @@ def test_only_tagged_tokens_of_real_examples_count():
         "tags": tf.constant(tags),
         "example_weights": tf.constant([1.0, 1.0, 0.0]),  # The last row pads the batch.
     }
-    task = tagging_objective()
+    task = TaggingObjective()
     sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, True)
     weights = task.weights(batch)
     metrics = task.divide(
@@ -160,7 +160,7 @@ def test_batch_without_tagged_tokens_has_the_loss_0_and_no_gradient():
         "tags": tf.fill([1, 4], -1),
         "example_weights": tf.ones([1]),
     }
-    task = tagging_objective()
+    task = TaggingObjective()
     with tf.GradientTape() as tape:
         tape.watch(logits)
         sums = task.sums(lambda inputs, training: {"logits": logits}, batch, True)

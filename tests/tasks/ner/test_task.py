@@ -9,12 +9,13 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.fine_tuning import FineTuningRun
 from keras_bert.tasks.load import load
 from keras_bert.tasks.ner.data import NerSettings, read_conll
 from keras_bert.tasks.ner.metrics import entity_scores
 from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.tasks.ner.task import EntityTagger, fine_tune_tagger
+from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
 
 OPTIONS = {"learning_rate": 1e-2, "batch_size": 16, "length_pool": 1, "verbose": 0}

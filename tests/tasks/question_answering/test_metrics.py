@@ -10,11 +10,11 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.question_answering.data import Answer, Question, load_questions
 from keras_bert.tasks.question_answering.metrics import (
+    SpanObjective,
     best_thresholds,
     normalize_answer,
     score_v1,
     score_v2,
-    span_objective,
 )
 from keras_bert.tasks.settings import Distillation
 
@@ -129,7 +129,7 @@ def sums(batch, start=START, end=END):
     def model(inputs, training):
         return {"start_logits": tf.constant(start), "end_logits": tf.constant(end)}
 
-    return {name: float(value) for name, value in span_objective().sums(model, batch, True).items()}
+    return {name: float(value) for name, value in SpanObjective().sums(model, batch, True).items()}
 
 
 def nll(logits, place):
@@ -156,7 +156,7 @@ def test_soft_loss_is_the_mean_divergence_over_both_ends_without_padding():
         outputs = {"teacher_start_logits": teacher, "teacher_end_logits": teacher}
         return batch_of(input_mask=mask, input_ids=mask, segment_ids=mask * 0, **outputs)
 
-    objective = span_objective(Distillation(1.0, 1.0))
+    objective = SpanObjective(Distillation(1.0, 1.0))
     short, long = (
         float(objective.sums(model_of(n), batch_with_teacher(n), True)["soft_loss"]) for n in (4, 9)
     )
@@ -174,4 +174,4 @@ def test_window_is_correct_if_both_ends_are_correct():
 def test_example_that_pads_the_batch_has_zero_weight():
     batch = batch_of(example_weights=np.array([1, 0], np.float32))
     assert sums(batch)["loss"] == pytest.approx((nll(START[0], 1) + nll(END[0], 2)) / 2, rel=1e-6)
-    assert float(span_objective().weights(batch)["loss"]) == 1.0
+    assert float(SpanObjective().weights(batch)["loss"]) == 1.0

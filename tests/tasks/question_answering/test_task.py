@@ -14,7 +14,7 @@ from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertEncoder, BertSpanLabeler
-from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.fine_tuning import FineTuningRun
 from keras_bert.tasks.load import load
 from keras_bert.tasks.question_answering.data import (
     Answer,
@@ -32,6 +32,7 @@ from keras_bert.tasks.question_answering.task import (
     SpanFineTuning,
     fine_tune_span_labeler,
 )
+from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.tasks.tables import Splits
 from keras_bert.training.objective import TrainingSettings
 

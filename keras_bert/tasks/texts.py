@@ -1,4 +1,4 @@
-"""Fits single texts into the window of a model, for the tasks that give one answer per text.
+"""Converts texts to model inputs, for the tasks that operate on whole texts, also in exports.
 
     text [B] -> tokens -> one sequence per text, truncated at the end or in the middle
                        or n windows -> network -> values [n, ...] -> pooled values [B, ...]
@@ -15,9 +15,10 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
-from keras_bert.tasks.prepared import Prepared
-from keras_bert.tasks.task import Task
-from keras_bert.tasks.text_tasks import TextProcessor
+from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows, same_shape
+from keras_bert.export.network import Network
+from keras_bert.export.saved_model import ServedTask, Steps
+from keras_bert.tasks.prepared import Prepared, Processor
 from keras_bert.text.padding import Segments, combine_segments
 from keras_bert.text.windows import TextWindows, head_and_tail, make_text_windows
 
@@ -94,8 +95,11 @@ class LongText:
 TRUNCATED = LongText()
 
 
-class LongTextProcessor(TextProcessor):
-    """Converts texts or pairs to inputs, with `settings.long_text` applied to single texts."""
+class TextProcessor(Processor):
+    """Converts texts or pairs of texts into model inputs; subclasses implement `decode`.
+
+    `settings.long_text` applies to single texts, if the settings have it.
+    """
 
     def preprocess(
         self, text: tf.Tensor, text_pair: tf.Tensor | None = None
@@ -106,18 +110,24 @@ class LongTextProcessor(TextProcessor):
             TooManyTokens: the windows of all texts have too many tokens for one call. In a graph,
                 the operation fails instead, with a tf.errors.InvalidArgumentError.
         """
-        long_text: LongText = self.settings.long_text
-        if long_text.strategy == TRUNCATE or text_pair is not None:
-            return super().preprocess(text, text_pair)
-        tokens = self.tokenizer.tokenize(text)
         length = self.settings.max_seq_length
         special = {
             "max_seq_length": length,
             "cls_token_id": self.tokenizer.cls_token_id,
             "sep_token_id": self.tokenizer.sep_token_id,
         }
+        if text_pair is not None:
+            # One call for both: for a single text, most time is spent on launching ops.
+            text, text_pair = same_shape(text=text, text_pair=text_pair)
+            tokens = self.tokenizer.tokenize(tf.concat([text, text_pair], axis=0))
+            count = tf.size(text)
+            return combine_segments(tokens[:count], tokens[count:], **special)
+        tokens = self.tokenizer.tokenize(text)
+        long_text: LongText = getattr(self.settings, "long_text", TRUNCATED)
         if long_text.strategy == WINDOWS:
             return make_text_windows(tokens, stride=long_text.stride(length), **special)
+        if long_text.strategy == TRUNCATE:
+            return combine_segments(tokens, **special)
         shortened, truncated = head_and_tail(tokens, length - 2)
         return combine_segments(shortened, **special)._replace(truncated=truncated)
 
@@ -131,35 +141,6 @@ class LongTextProcessor(TextProcessor):
         return tf.math.segment_mean(values, inputs.text)
 
 
-class LongTextTask(Task):
-    """A task with one answer per text, whose settings have `long_text`."""
-
-    processor: LongTextProcessor
-
-    def set_long_text(self, strategy: str, window_stride: int = 0) -> None:
-        """Sets what happens to single texts with more than `max_seq_length` tokens.
-
-        The setting applies to training, prediction and exports, and is saved with the model.
-
-        Args:
-            strategy: `truncate` removes tokens at the end (the default of a new model); `head_tail`
-                removes them in the middle, so that a quarter of the rest is the beginning of the
-                text; `windows` splits the text into overlapping windows, over whose logits or
-                vectors the mean is taken.
-            window_stride: number of tokens between the starts of two windows; 0 for half of a
-                window.
-
-        Raises:
-            InputError: an argument is invalid, or the object was loaded from an export.
-        """
-        _ = self.model  # Raises an error for an export, whose settings are in its graph.
-        self._replace_settings(long_text=LongText(strategy, window_stride))
-
-    def text_settings(self) -> dict[str, Any]:
-        """Returns the entries of export.json that describe preprocessing and decoding."""
-        return super().text_settings() | self.settings.long_text.to_dict()
-
-
 def window_counts(prepared: Prepared) -> np.ndarray:
     """Returns the number of sequences of each text, int [n]: of its windows, or 1."""
     counts = [
@@ -171,7 +152,39 @@ def window_counts(prepared: Prepared) -> np.ndarray:
     return np.concatenate(counts)
 
 
-def pooled_rows(prepared: Prepared, values: np.ndarray, processor: LongTextProcessor) -> np.ndarray:
+def pooled_rows(prepared: Prepared, values: np.ndarray, processor: TextProcessor) -> np.ndarray:
     """Pools the values of the sequences of preprocessed texts, [n, ...], into one row per text."""
     parts = [processor.pooled(values[chunk.rows], chunk.inputs) for chunk in prepared.chunks]
     return np.concatenate([np.asarray(part) for part in parts])
+
+
+# --- serving signatures ---
+
+
+class ServedTexts(ServedTask):
+    """The SavedModel signatures of a task on texts, which map strings or token ids to answers.
+
+    The signature `serving_default` is for texts, and `token_ids` for token ids.
+    """
+
+    input_names: tuple[str, ...] = ("text",)
+
+    def __init__(self, network: Network, processor: TextProcessor):
+        super().__init__()
+        self.network = network
+        self.processor = processor
+
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
+        texts = [tf.TensorSpec([None], tf.string, name=name) for name in self.input_names]
+        decode = self.processor.decode
+        return {
+            "serving_default": Steps(texts, self.processor.preprocess, decode),
+            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, decode),
+        }
+
+    def _of_token_ids(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> Segments:
+        rows = UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+        return Segments(rows.input_ids, rows.segment_ids, rows.truncated)

@@ -1,1 +1,0 @@
-"""Fine-tunes and evaluates the models of all tasks."""
