@@ -49,7 +49,7 @@ from keras_bert.pretraining.objective import (
 from keras_bert.pretraining.records import PretrainingData, explain_record_errors
 from keras_bert.pretraining.settings import SAMPLE_SIZE, PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
-from keras_bert.training.backend import free, make_evaluate
+from keras_bert.training.backend import free
 from keras_bert.training.checkpoint import list_checkpoints, restore_latest
 from keras_bert.training.cluster import (
     check_agreement,
@@ -58,6 +58,7 @@ from keras_bert.training.cluster import (
     num_workers,
     share_of,
 )
+from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.log import progress
 from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import (

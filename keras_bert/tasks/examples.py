@@ -34,8 +34,9 @@ from keras_bert.errors import InputError
 from keras_bert.models.memory import check_batch_fits
 from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.backend import BACKEND, make_predict
+from keras_bert.training.backend import BACKEND
 from keras_bert.training.cluster import all_sum
+from keras_bert.training.evaluate import compiled_with_jax, make_predict
 from keras_bert.training.log import progress
 from keras_bert.training.objective import AfterBatch, Batch
 
@@ -510,10 +511,8 @@ class ModelRunner:
         if self._compiled is None or [*map(id, self._compiled[1])] != [*map(id, variables)]:
             call: Callable[..., Mapping[str, Any]] = functools.partial(self._model, training=False)
             if BACKEND == "jax":
-                from keras_bert.training.jax_evaluate import pure
-
                 # `predict_on_batch` would delete the weights that other threads are using.
-                call = pure(self._model, call, jit_compile=True)
+                call = compiled_with_jax(self._model, call)
             else:
                 names = self._model.required_inputs
                 specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}

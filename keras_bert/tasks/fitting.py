@@ -23,10 +23,11 @@ from keras_bert.tasks.settings import DEFAULTS, Distillation, FineTuningSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
-from keras_bert.training.loop import FitLoop
+from keras_bert.training.loop import train_with_callbacks
 from keras_bert.training.objective import Objective, StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.schedules import LinearWarmupDecay
+from keras_bert.training.strategy import distribute
 
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
@@ -172,10 +173,14 @@ def fit(
             epochs=settings.epochs,
             steps=epoch_steps,
         )
-        loop = FitLoop(strategy, state, training, epoch_steps, evaluate, shown)
-        loop.train(
+        dataset = task.training_batches(examples, batches, 0)
+        train_with_callbacks(
             task.trainer.train_steps,
-            lambda step: task.training_batches(examples, batches, step),
+            distribute(strategy, dataset, endless=True),
+            objective,
+            epoch_steps,
+            evaluate,
+            shown,
         )
     return model.history
 

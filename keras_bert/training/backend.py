@@ -1,4 +1,4 @@
-"""Selects the functions that depend on the Keras backend.
+"""Selects the training step and the devices of the Keras backend.
 
 Keras reads the environment variable KERAS_BACKEND when it is imported. The functions of all
 backends are used in the same way.
@@ -13,11 +13,9 @@ from keras_bert.errors import InputError
 BACKEND = keras.backend.backend()
 
 if BACKEND == "tensorflow":
-    from keras_bert.training.evaluate import make_evaluate, make_predict
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import fastest_precision, free, make_strategy
 elif BACKEND == "jax":
-    from keras_bert.training.jax_evaluate import make_evaluate, make_predict
     from keras_bert.training.jax_step import (
         fastest_precision,
         free,
@@ -31,17 +29,8 @@ else:  # Programs do not run with the torch backend, but task objects do.
             f"KERAS_BACKEND={BACKEND}: training is not supported; expected tensorflow or jax"
         )
 
-    make_evaluate = make_predict = make_train_steps = _unsupported
-    fastest_precision = free = make_strategy = _unsupported
+    make_train_steps = fastest_precision = free = make_strategy = _unsupported
     if BACKEND == "torch":
-        from keras_bert.training.torch_step import make_predict, make_train_steps
+        from keras_bert.training.torch_step import make_train_steps
 
-__all__ = [
-    "BACKEND",
-    "fastest_precision",
-    "free",
-    "make_evaluate",
-    "make_predict",
-    "make_strategy",
-    "make_train_steps",
-]
+__all__ = ["BACKEND", "fastest_precision", "free", "make_strategy", "make_train_steps"]

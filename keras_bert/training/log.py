@@ -1,8 +1,8 @@
 """Reports what a run does: progress on a terminal or in the log, metrics.jsonl, TensorBoard.
 
-Summaries -> the steps of a run: progress bar or log lines, metrics.jsonl, TensorBoard
-progress  -> a bar or log lines for other long work, such as an evaluation
-Board     -> scalars, tables and precision-recall curves in TensorBoard
+RunLog   -> the steps of a run: averages and rates, progress bar or log lines, files
+progress -> a bar or log lines for other long work, such as an evaluation
+Board    -> scalars, tables and precision-recall curves in TensorBoard
 
 Each line of metrics.jsonl is a logged step, {"step": 100, "loss": 6.1, ...}, or an evaluation,
 whose metric names start with `EVALUATION`. The last line may be incomplete if the process was
@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import logging
@@ -25,6 +26,9 @@ from tqdm import tqdm
 
 from keras_bert.errors import InputError
 from keras_bert.files import write_bytes
+
+if TYPE_CHECKING:
+    from keras_bert.training.objective import StepMetrics, TrainState
 
 METRICS, BOARD = "metrics.jsonl", "tensorboard"
 EVALUATION = "eval_"
@@ -158,26 +162,50 @@ def _cell(value: object) -> str:
 # --- steps of a run ---
 
 
-class Summaries:
-    """Writes the metrics of one run to a progress bar or log, TensorBoard and metrics.jsonl.
+class RunLog:
+    """Reports the steps of a run: progress bar or log lines, TensorBoard and metrics.jsonl.
 
-    The run starts or resumes at `first_step`. Lines of later steps are deleted from metrics.jsonl,
-    because the run will write them again. With `silent`, nothing is written.
+    The metrics of the steps since the last line are averaged, and their rates measured: examples,
+    tokens and model FLOPs utilization (MFU). The first call of the training step does not count,
+    since it includes the compilation. During a call, such as a compilation, a thread reports every
+    SECONDS_BETWEEN_LINES that the run is alive.
+
+    Args:
+        output_dir: the folder of the run.
+        state: the objective, and whether there is a loss scale.
+        first_step: the step at which the run starts or resumes. Lines of later steps are deleted
+            from metrics.jsonl, because the run will write them again.
+        num_train_steps: the number of steps in total.
+        peak: the peak rate of all devices in FLOP/s, of which MFU is a share; 0 if it is unknown.
+        silent: whether to write nothing, because another worker does.
 
     Raises:
         InputError: `output_dir` cannot be written.
     """
 
     def __init__(
-        self, output_dir: Path, first_step: int, num_train_steps: int, silent: bool = False
+        self,
+        output_dir: Path,
+        state: "TrainState",
+        first_step: int,
+        num_train_steps: int,
+        peak: float = 0.0,
+        silent: bool = False,
     ):
-        self._silent = silent
+        self._objective, self._has_loss_scale = state.objective, state.loss_scale is not None
+        self._peak, self._silent = peak, silent
+        self._step, self._total, self._is_compiled = first_step, num_train_steps, False
+        self._parts: list[StepMetrics] = []  # of the steps since the last line
+        # Rows, tokens, FLOPs and seconds: since the last line, and before.
+        self._window, self._before = np.zeros(4), np.zeros(4)
+        self.restart_clock()
         if silent:
             return
-        self._metrics, self._total = output_dir / METRICS, num_train_steps
+        self._metrics = output_dir / METRICS
         with _writing(self._metrics):
             output_dir.mkdir(parents=True, exist_ok=True)
             last_line = _drop_after(self._metrics, first_step)
+        self._resumed = {RESUMED: first_step} if last_line < first_step else {}
         self._board = Board(output_dir)
         self._on_terminal = sys.stderr.isatty()
         self._bar = tqdm(
@@ -187,9 +215,17 @@ class Summaries:
             disable=not self._on_terminal,
             dynamic_ncols=True,
         )
-        self._resumed = {RESUMED: first_step} if last_line < first_step else {}
-        self._step, self._is_compiled = first_step, False
-        self._heartbeat = Heartbeat(self._report_running)
+        self._call_start: float | None = None  # None while no call runs.
+        self._last_line = time.monotonic()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._report_calls, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def restart_clock(self) -> None:
+        """Excludes the time since the last `add` from the rates, for example of an evaluation."""
+        self._since = time.monotonic()
+
+    # --- calls of the training step ---
 
     @contextlib.contextmanager
     def during_steps(self) -> Iterator[None]:
@@ -199,12 +235,18 @@ class Summaries:
             return
         if not self._is_compiled:
             self._report_running(0.0)
-        with self._heartbeat.during_call():
+        self._call_start = time.monotonic()
+        try:
             yield
-        if not self._is_compiled:
-            self._bar.set_postfix_str("")
-            self._bar.unpause()  # The rate does not include the compilation.
-        self._is_compiled = True
+        finally:
+            self._call_start = None
+
+    def _report_calls(self) -> None:
+        while not self._closed.wait(_SECONDS_TO_CHECK):
+            now, start = time.monotonic(), self._call_start
+            if start is not None and now - self._last_line >= SECONDS_BETWEEN_LINES:
+                self._last_line = now
+                self._report_running(now - start)
 
     def _report_running(self, seconds: float) -> None:
         if self._is_compiled:
@@ -220,43 +262,100 @@ class Summaries:
         else:
             logging.info("%s", text)
 
-    def advance(self, steps: int) -> None:
-        """Advances the progress bar by a number of steps."""
+    def add(self, metrics: "StepMetrics") -> None:
+        """Adds the metrics of completed steps, and the time since the last `add` or restart."""
+        self._parts.append(metrics)
+        if self._is_compiled:
+            parts = (metrics.examples, metrics.tokens, metrics.flops)
+            sums = [part.sum(dtype=np.float64) for part in parts]
+            self._window += [*sums, time.monotonic() - self._since]
+        elif not self._silent:
+            self._bar.set_postfix_str("")
+            self._bar.unpause()  # The rate of the bar does not include the compilation.
+        self._is_compiled = True
+        self._step += len(metrics.examples)
         if not self._silent:
-            self._step += steps
-            self._bar.update(steps)
+            self._bar.update(len(metrics.examples))
+        self.restart_clock()
 
-    def write(self, step: int, metrics: Mapping[str, float], prefix: str = "") -> None:
-        """Writes the metrics of a step; `prefix` is `EVALUATION` for those of an evaluation.
+    # --- lines ---
+
+    def write_steps(self) -> None:
+        """Writes the averages and rates of the steps since the last line.
+
+        The learning rate, the gradient norm and the loss scale are the latest ones (the latest
+        finite norm).
 
         Raises:
             InputError: a file cannot be written, for example because the disk is full.
         """
+        parts, self._parts = self._parts, []
+        steps = type(parts[0])(*map(np.concatenate, zip(*parts, strict=True)))
+        # The loss or the norm of a skipped step may not be finite.
+        finite = np.isfinite(steps.sums).all(axis=1)
+        values = {}
+        if finite.any():
+            sums, weights = (
+                part[finite].astype(np.float64).sum(axis=0) for part in (steps.sums, steps.weights)
+            )
+            values = self._objective.divide(sums, weights)
+        values["learning_rate"] = float(steps.learning_rate[-1])
+        norms = steps.gradient_norm[np.isfinite(steps.gradient_norm)]
+        if len(norms):
+            values["gradient_norm"] = float(norms[-1])
+        if self._has_loss_scale:
+            values["loss_scale"] = float(steps.loss_scale[-1])
+        values |= self._rates(self._window)
+        self._before += self._window
+        self._window = np.zeros(4)
         if self._silent:
             return
-        values = {prefix + name: float(value) for name, value in metrics.items()}
-        resumed = {}
-        if not prefix:
-            resumed, self._resumed = self._resumed, {}
+        resumed, self._resumed = self._resumed, {}
+        line = self._write(values, resumed)
+        if self._on_terminal:
+            self._bar.set_postfix_str(f"loss={values.get('loss', math.nan):.4f}")
+        else:
+            since = f" (since step {resumed[RESUMED]})" if resumed else ""
+            logging.info("step %d/%d%s %s", self._step, self._total, since, line)
+
+    def write_evaluation(self, metrics: Mapping[str, float]) -> None:
+        """Writes the metrics of an evaluation of the current weights; raises like `write_steps`."""
+        if self._silent:
+            return
+        line = self._write({EVALUATION + name: float(v) for name, v in metrics.items()}, {})
+        if self._on_terminal:
+            self._bar.write(f"step {self._step}/{self._total} {line}", file=sys.stderr)
+        else:
+            logging.info("step %d/%d %s", self._step, self._total, line)
+
+    def _write(self, values: Mapping[str, float], resumed: Mapping[str, int]) -> str:
         with _writing(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step} | resumed | values) + "\n")
+            file.write(json.dumps({"step": self._step, **resumed, **values}) + "\n")
             file.flush()
             os.fsync(file.fileno())  # A resumed run reads its evaluations here.
-        self._board.scalars(step, values)
-        since = f" (since step {resumed[RESUMED]})" if resumed else ""
-        line = " ".join(f"{name}={value:.4g}" for name, value in values.items())
-        if self._on_terminal and not prefix:
-            self._bar.set_postfix_str(f"loss={metrics.get('loss', math.nan):.4f}")
-        elif self._on_terminal:
-            self._bar.write(f"step {step}/{self._total} {line}", file=sys.stderr)
-        else:
-            logging.info("step %d/%d%s %s", step, self._total, since, line)
-        self._heartbeat.restart_clock()
+        self._board.scalars(self._step, values)
+        self._last_line = time.monotonic()
+        return " ".join(f"{name}={value:.4g}" for name, value in values.items())
+
+    def rates(self) -> dict[str, float]:
+        """Returns {metric: value} of the rates of all steps up to the last line; {} without any."""
+        return self._rates(self._before)
+
+    def _rates(self, total: np.ndarray) -> dict[str, float]:
+        rows, tokens, flops, seconds = total.tolist()
+        if not seconds:
+            return {}
+        rates = {
+            "examples_per_second": rows / self._objective.rows_per_example / seconds,
+            "tokens_per_second": tokens / seconds,
+        }
+        return rates | ({"mfu": flops / seconds / self._peak} if self._peak and flops else {})
 
     def close(self) -> None:
         """Closes the progress bar and the TensorBoard event file."""
         if not self._silent:
-            self._heartbeat.close()
+            self._closed.set()
+            self._thread.join()
             self._bar.close()
             self._board.close()
 
@@ -268,47 +367,6 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
-
-
-class Heartbeat:
-    """A thread that reports progress during long calls, such as a compilation.
-
-    While a call runs, the thread calls `report` every SECONDS_BETWEEN_LINES with the number of
-    seconds since the call started; `restart_clock` restarts this interval.
-    """
-
-    def __init__(self, report: Callable[[float], None]):
-        self._report = report
-        self._started: float | None = None  # None while no call runs.
-        self._closed = threading.Event()
-        self.restart_clock()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self._thread.start()
-
-    def restart_clock(self) -> None:
-        """Postpones the next report, because something else was logged."""
-        self._last = time.monotonic()
-
-    @contextlib.contextmanager
-    def during_call(self) -> Iterator[None]:
-        """Reports progress while the block runs."""
-        self._started = time.monotonic()
-        try:
-            yield
-        finally:
-            self._started = None
-
-    def close(self) -> None:
-        """Stops the thread."""
-        self._closed.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.wait(_SECONDS_TO_CHECK):
-            now, started = time.monotonic(), self._started
-            if started is not None and now - self._last >= SECONDS_BETWEEN_LINES:
-                self._last = now
-                self._report(now - started)
 
 
 # --- other long work ---

@@ -1,8 +1,8 @@
 """Trains a model: the loop of the programs and of `fit`.
 
-Loop      takes steps
-RunLoop   the programs: files, checkpoints, the best weights, signals, several workers
-FitLoop   `fit`: Keras callbacks
+take_steps            takes steps, for both of:
+train                 the programs: files, checkpoints, the best weights, signals, workers
+train_with_callbacks  `fit`: Keras callbacks
 
 A run of a program resumes from its newest checkpoint. It trains, logs, evaluates and saves
 checkpoints until `num_train_steps`, or until evaluations stop improving. All workers run the same
@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -34,12 +35,11 @@ from keras_bert.startup import INTERRUPTED, is_python_handler
 from keras_bert.training.backend import BACKEND, make_train_steps
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.cluster import all_sum, gather, num_workers, worker_index
-from keras_bert.training.log import BOARD, EVALUATION, Summaries, read_evaluations
+from keras_bert.training.log import BOARD, RunLog, read_evaluations
 from keras_bert.training.objective import (
     AfterBatch,
     Objective,
     StepMetrics,
-    StepWindow,
     TrainingRun,
     TrainingSettings,
     TrainState,
@@ -140,6 +140,40 @@ class Evaluation:
 # --- loop ---
 
 
+def take_steps(
+    train_steps: Callable[..., StepMetrics],
+    batches: Any,
+    step: int,
+    steps_of_call: Callable[[int], int],
+    starts_ahead: Callable[[int], bool] = lambda step: False,
+) -> Iterator[tuple[StepMetrics, bool]]:
+    """Yields the metrics of each call of `train_steps`, and whether the next call is running.
+
+    Args:
+        train_steps: the function that `make_train_steps` has built.
+        batches: the distributed dataset of the batches after `step` steps; infinite.
+        step: the number of completed steps.
+        steps_of_call: returns the number of steps to take without a return to Python.
+        starts_ahead: returns whether the next call starts before the metrics of the current one
+            are known, so that the device has work while this process reports them.
+            Both functions take the number of steps that have been started.
+    """
+    iterator, started = iter(batches), step
+
+    def start() -> StepMetrics:
+        nonlocal started
+        count = steps_of_call(started)
+        started += count
+        # An array, because TensorFlow would trace the function again for each Python int.
+        return train_steps(iterator, np.array(count, np.int32))
+
+    running = None
+    while True:
+        current = running or start()
+        running = start() if starts_ahead(started) else None
+        yield current.numpy(), running is not None
+
+
 def train(
     run: TrainingRun,
     state: TrainState,
@@ -168,232 +202,129 @@ def train(
         EndedEarly: the run received SIGTERM; its state is saved.
         KeyboardInterrupt: Ctrl-C stopped the run; its state is saved; the message has the step.
     """
-    loop = RunLoop(run, state, evaluation)
-    if loop.is_complete and not loop.evaluation_is_due:
-        return loop.metrics, {}
-    if loop.train(batches_from):
-        part = f" of {run.output_dir.name}" if run.is_part else ""
-        state = f"after step {loop.step}{part}; the checkpoint is saved"
-        if loop.interrupted:
-            raise KeyboardInterrupt(f"stopped {state}")
-        raise EndedEarly(f"stopped by SIGTERM {state}")
-    return loop.metrics, loop.performance
+    training, strategy, output_dir = run.training, run.strategy, run.output_dir
+    last, save_steps = training.num_train_steps, training.save_checkpoints_steps
+    evaluate_steps = training.evaluate_steps or save_steps
+    is_chief, best = worker_index(strategy) == 0, evaluation.best if evaluation else None
 
+    # --- resume ---
 
-class Loop:
-    """Takes training steps; subclasses report them, evaluate, save and stop.
+    checkpoints = output_dir / "checkpoints"
+    with strategy.scope():
+        step = restore_latest(checkpoints, state.model, state.optimizer)
+    evaluations = read_evaluations(output_dir, step)
+    check_same_start(strategy, step, evaluations, output_dir)
+    if step:
+        logging.info("Training resumed at step %d (%s)", step, checkpoints)
+    elif (output_dir / BOARD).is_dir():
+        logging.info("The interrupted run saved no checkpoint; training starts at step 0")
 
-    `step` is the number of steps whose metrics are known, and `started` the number of steps that
-    the device has run or still has to run.
-    """
+    def evaluates_at(step: int) -> bool:
+        return bool(evaluation and step and (step == last or step % evaluate_steps == 0))
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, state: TrainState, training: TrainingSettings
-    ):
-        self.strategy, self.state, self.training = strategy, state, training
-        self.step = self.started = 0
+    def is_complete() -> bool:
+        return step >= last or bool(best and best.has_stopped(evaluations))
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all steps are done."""
-        return self.step >= self.training.num_train_steps
+    def last_metrics() -> Mapping[str, float] | None:
+        return {n: v for n, v in evaluations[-1].items() if n != "step"} if evaluations else None
 
-    def take_steps(
-        self,
-        train_steps: Callable[..., StepMetrics],
-        batches_from: Callable[[int], tf.data.Dataset],
-    ) -> None:
-        """Trains to the end; the arguments are those of `make_train_steps` and `train`."""
-        batches = distribute(self.strategy, batches_from(self.step), endless=True)
-        iterator = iter(batches)
-        self.begin()
-        self.started = self.step
+    was_interrupted = evaluates_at(step) and step not in [each["step"] for each in evaluations]
+    if is_complete() and not was_interrupted:
+        return last_metrics(), {}
 
-        def start() -> StepMetrics:
-            count = self.steps_of_call()
-            self.started += count
-            # An array, because TensorFlow would trace the function again for each Python int.
-            return train_steps(iterator, np.array(count, np.int32))
+    # --- set up ---
 
-        running = None
-        while running or not self.is_complete:
-            with self.during_call():
-                current = running or start()
-                # The device has work while this process reports the metrics of the current steps.
-                running = start() if self.starts_next_call() else None
-                metrics = current.numpy()
-            self.after_call(metrics)
+    train_steps = make_train_steps(strategy, state, training)
+    devices = getattr(strategy, "num_devices", strategy.num_replicas_in_sync)
+    peak = peak_flops(training.peak_tflops, devices)
+    log = RunLog(output_dir, state, step, last, peak, silent=not is_chief)
+    writer = CheckpointWriter(checkpoints, training.keep_checkpoint_max)
+    stopping = Stopping(strategy, training.steps_per_loop)
 
-    def begin(self) -> None:
-        """Runs before the first step."""
-
-    def steps_of_call(self) -> int:
-        """Returns the number of steps to take without a return to Python."""
-        return 1
-
-    def starts_next_call(self) -> bool:
-        """Returns whether to start more steps before the metrics of those started are known."""
-        return False
-
-    def during_call(self) -> contextlib.AbstractContextManager[None]:
-        """Returns the context in which steps are taken."""
-        return contextlib.nullcontext()
-
-    def after_call(self, metrics: StepMetrics) -> None:
-        """Adds the steps to `step` and reports their metrics."""
-        raise NotImplementedError
-
-
-class RunLoop(Loop):
-    """One call of `train`."""
-
-    def __init__(self, run: TrainingRun, state: TrainState, evaluation: Evaluation | None):
-        super().__init__(run.strategy, state, run.training)
-        self._output_dir, self._evaluation = run.output_dir, evaluation
-        self._best = evaluation.best if evaluation else None
-        self._checkpoints = run.output_dir / "checkpoints"
-        with run.strategy.scope():
-            self.step = restore_latest(self._checkpoints, state.model, state.optimizer)
-        self._evaluations = read_evaluations(run.output_dir, self.step)
-        check_same_start(run.strategy, self.step, self._evaluations, run.output_dir)
-        if self.step:
-            logging.info("Training resumed at step %d (%s)", self.step, self._checkpoints)
-        elif (run.output_dir / BOARD).is_dir():
-            logging.info("The interrupted run saved no checkpoint; training starts at step 0")
-        self.metrics: Mapping[str, float] | None = None  # of the last evaluation
-        self.performance: Mapping[str, float] = {}
-        if self._evaluations:
-            self.metrics = {n: v for n, v in self._evaluations[-1].items() if n != "step"}
-        self._is_chief = worker_index(run.strategy) == 0
-        self._stopping = Stopping(run.strategy, run.training.steps_per_loop)
-        self._stop_requested = False
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all steps are done, evaluations stopped improving, or a signal came."""
-        if self._stop_requested or super().is_complete:
-            return True
-        return bool(self._best and self._best.has_stopped(self._evaluations))
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C stopped the run."""
-        return self._stopping.interrupted
-
-    @property
-    def evaluation_is_due(self) -> bool:
-        """Whether the evaluation at the current step was interrupted and must be repeated."""
-        evaluated = [each["step"] for each in self._evaluations]
-        return self._evaluates_at(self.step) and self.step not in evaluated
-
-    def train(self, batches_from: Callable[[int], tf.data.Dataset]) -> bool:
-        """Trains to the end; returns whether a signal stopped the run."""
-        train_steps = make_train_steps(self.strategy, self.state, self.training)
-        last = self.training.num_train_steps
-        self._summaries = Summaries(self._output_dir, self.step, last, silent=not self._is_chief)
-        self._writer = CheckpointWriter(self._checkpoints, self.training.keep_checkpoint_max)
-        has_loss_scale = self.state.loss_scale is not None
-        devices = getattr(self.strategy, "num_devices", self.strategy.num_replicas_in_sync)
-        peak = peak_flops(self.training.peak_tflops, devices)
-        self._window = StepWindow(self.state.objective, has_loss_scale, peak)
-        try:
-            with self._stopping.on_signals():
-                self.take_steps(train_steps, batches_from)
-                self._writer.wait()
-                all_sum(self.strategy)(np.zeros([1]))  # Waits for the files of worker 0.
-        finally:
-            self._writer.close()
-            self._summaries.close()
-        self._report_performance(peak)
-        return self._stop_requested or self._stopping.unanswered
-
-    def _report_performance(self, peak: float) -> None:
-        performance, memory = self._window.throughput.of_run(), peak_memory()
-        if memory:
-            performance["peak_memory_gb"] = memory / 1e9
-        if performance and self._is_chief:
-            values = " ".join(f"{name}={value:.4g}" for name, value in performance.items())
-            logging.info("Training throughput: %s", values)
-        self.performance = performance if peak or memory else {}
-
-    def begin(self) -> None:
-        """Repeats an interrupted evaluation."""
-        if self.evaluation_is_due:
-            self._evaluate()
-
-    def steps_of_call(self) -> int:
-        """Returns the number of steps up to the next log line, evaluation or checkpoint at most."""
-        count = _steps_to_next_event(self.started, self.training)
-        count = min(count, _JAX_STEPS_PER_CALL) if BACKEND == "jax" else count
-        return min(count, self._stopping.steps_per_call)
-
-    def starts_next_call(self) -> bool:
-        """Returns whether no checkpoint or evaluation needs the weights as they are now.
-
-        Only JAX returns before steps have run.
-        """
-        if BACKEND != "jax" or self._stop_requested or self._evaluates_at(self.started):
-            return False
-        training, step = self.training, self.started
-        return step < training.num_train_steps and step % training.save_checkpoints_steps != 0
-
-    @contextlib.contextmanager
-    def during_call(self) -> Iterator[None]:
-        """Shows progress while steps are taken, and measures their time."""
-        start = time.monotonic()
-        with self._summaries.during_steps():
-            yield
-        self._seconds = time.monotonic() - start
-
-    def after_call(self, metrics: StepMetrics) -> None:
-        """Logs, evaluates and saves a checkpoint, each if it is due."""
-        count = len(metrics.examples)
-        self._stop_requested = self._stopping.agree(count, self._seconds)
-        stop_if_not_finite(metrics, self.step, self.state.objective, self._writer)
-        self.step += count
-        self._window.add(metrics)
-        self._summaries.advance(count)
-        self._writer.check()
-        training, step = self.training, self.step
-        evaluates = self._evaluates_at(step)
-        must_stop = self._stop_requested and step == self.started
-        must_save = step == training.num_train_steps or evaluates or must_stop
-        if must_save or step % training.log_steps == 0:
-            self._summaries.write(step, self._window.close())
-        if not (must_save or step % training.save_checkpoints_steps == 0):
+    def evaluate() -> None:
+        metrics = stopping.evaluate(evaluation.evaluate)
+        if metrics is None:  # It was interrupted; the resumed run repeats it.
             return
-        check_weights(self.strategy, self.state.model, step, self._writer)
-        # The checkpoint is saved afterwards, so a run killed during the evaluation repeats it.
-        if evaluates and not self._stop_requested:
-            self._evaluate()
-        if self._is_chief:
-            self._writer.save(step, self.state.model, self.state.optimizer)
-        self._window.throughput.restart_clock()
-
-    def _evaluates_at(self, step: int) -> bool:
-        if self._evaluation is None or not step:
-            return False
-        every = self.training.evaluate_steps or self.training.save_checkpoints_steps
-        return step == self.training.num_train_steps or step % every == 0
-
-    def _evaluate(self) -> None:
-        """Evaluates; the evaluation does not count if a signal interrupts it."""
-        metrics = self._stopping.evaluate(self._evaluation.evaluate)
-        if metrics is None:
-            self._stop_requested = True
-            return
-        self.metrics, step, best = metrics, self.step, self._best
-        self._evaluations.append({"step": step, **metrics})
-        if best and self._is_chief:
-            best.save_if_better(self._evaluations)
-        self._summaries.write(step, metrics, prefix=EVALUATION)
-        if best and best.has_stopped(self._evaluations):
+        evaluations.append({"step": step, **metrics})
+        if best and is_chief:
+            best.save_if_better(evaluations)
+        log.write_evaluation(metrics)
+        if best and best.has_stopped(evaluations):
             logging.info(
                 "step %d: %s has not improved for %d evaluations; training stops",
                 step,
                 best.metric,
                 best.patience,
             )
+
+    def steps_of_call(started: int) -> int:
+        count = min(_steps_to_next_event(started, training), stopping.steps_per_call)
+        return min(count, _JAX_STEPS_PER_CALL) if BACKEND == "jax" else count
+
+    def starts_ahead(started: int) -> bool:
+        # Only JAX returns before steps have run. A checkpoint or an evaluation needs the weights
+        # as they are.
+        saves = evaluates_at(started) or started % save_steps == 0
+        return BACKEND == "jax" and not (stopping.requested or saves or started >= last)
+
+    try:
+        with stopping.on_signals():
+            batches = distribute(strategy, batches_from(step), endless=True)
+            steps = take_steps(train_steps, batches, step, steps_of_call, starts_ahead)
+            if was_interrupted:
+                evaluate()
+            is_running = False
+            while is_running or not (stopping.requested or is_complete()):
+                # --- train ---
+                start = time.monotonic()
+                with log.during_steps():
+                    metrics, is_running = next(steps)
+                count = len(metrics.examples)
+                stopping.agree(count, time.monotonic() - start)
+                stop_if_not_finite(metrics, step, state.objective, writer)
+                step += count
+                log.add(metrics)
+                writer.check()
+
+                # --- log ---
+                must_save = step == last or evaluates_at(step)
+                must_save = must_save or (stopping.requested and not is_running)
+                if must_save or step % training.log_steps == 0:
+                    log.write_steps()
+                if not (must_save or step % save_steps == 0):
+                    continue
+
+                # --- evaluate ---
+                check_weights(strategy, state.model, step, writer)
+                # The checkpoint is saved afterwards, so a run killed in the evaluation repeats it.
+                if evaluates_at(step) and not stopping.requested:
+                    evaluate()
+
+                # --- save ---
+                if is_chief:
+                    writer.save(step, state.model, state.optimizer)
+                log.restart_clock()
+            writer.wait()
+            all_sum(strategy)(np.zeros([1]))  # Waits for the files of worker 0.
+    finally:
+        writer.close()
+        log.close()
+
+    # --- end ---
+
+    performance, memory = log.rates(), peak_memory()
+    if memory:
+        performance["peak_memory_gb"] = memory / 1e9
+    if performance and is_chief:
+        values = " ".join(f"{name}={value:.4g}" for name, value in performance.items())
+        logging.info("Training throughput: %s", values)
+    if stopping.requested or stopping.unanswered:
+        part = f" of {output_dir.name}" if run.is_part else ""
+        reached = f"after step {step}{part}; the checkpoint is saved"
+        if stopping.interrupted:
+            raise KeyboardInterrupt(f"stopped {reached}")
+        raise EndedEarly(f"stopped by SIGTERM {reached}")
+    return last_metrics(), performance if peak or memory else {}
 
 
 def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
@@ -406,77 +337,51 @@ def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
     return min(settings.steps_per_loop, min(ends) - step)
 
 
-# --- Keras callbacks ---
-
-
-class FitLoop(Loop):
-    """Calls Keras callbacks before and after each step and epoch, as `keras.Model.fit` does.
+def train_with_callbacks(
+    train_steps: Callable[..., StepMetrics],
+    batches: tf.data.Dataset,
+    objective: Objective,
+    epoch_steps: int,
+    evaluate: Callable[[], Mapping[str, float]] | None,
+    callbacks: keras.callbacks.CallbackList,
+) -> None:
+    """Trains for `fit` on one device, and calls Keras callbacks as `keras.Model.fit` does.
 
     Args:
-        strategy: the strategy of one device.
-        state: the model, its new optimizer and the objective.
-        training: the number of steps, and their settings.
+        train_steps: the function that `make_train_steps` has built.
+        batches: the distributed dataset of the batches; infinite.
+        objective: the losses and metrics.
         epoch_steps: the number of steps in an epoch.
         evaluate: returns {metric: value} after each epoch, which the callbacks get as `val_METRIC`;
             None to never evaluate.
-        callbacks: the callbacks with their model, whose `stop_training` ends the training.
+        callbacks: the callbacks with their model, whose `stop_training` ends the training, and
+            their parameters, which have the number of epochs.
     """
-
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        state: TrainState,
-        training: TrainingSettings,
-        epoch_steps: int,
-        evaluate: Callable[[], Mapping[str, float]] | None,
-        callbacks: keras.callbacks.CallbackList,
-    ):
-        super().__init__(strategy, state, training)
-        self._epoch_steps, self._evaluate, self._callbacks = epoch_steps, evaluate, callbacks
-        self._logs: dict[str, float] = {}
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all steps are done, or a callback has stopped the training."""
-        return super().is_complete or self._callbacks.model.stop_training
-
-    def train(
-        self,
-        train_steps: Callable[..., StepMetrics],
-        batches_from: Callable[[int], tf.data.Dataset],
-    ) -> None:
-        """Trains to the end; the arguments are those of `take_steps`."""
-        self._callbacks.model.stop_training = False
-        self._callbacks.on_train_begin()
-        self.take_steps(train_steps, batches_from)
-        self._callbacks.on_train_end(self._logs)
-
-    def during_call(self) -> contextlib.AbstractContextManager[None]:
-        """Begins the step, and at its first step the epoch."""
-        epoch, index = divmod(self.step, self._epoch_steps)
+    model, logs = callbacks.model, {}
+    model.stop_training = False
+    callbacks.on_train_begin()
+    steps = take_steps(train_steps, batches, 0, lambda step: 1)
+    for step in range(callbacks.params["epochs"] * epoch_steps):
+        epoch, index = divmod(step, epoch_steps)
         if not index:
-            self._totals = np.zeros([2, len(self.state.objective.metrics)])
-            self._callbacks.on_epoch_begin(epoch)
-        self._callbacks.on_train_batch_begin(index)
-        return contextlib.nullcontext()
-
-    def after_call(self, metrics: StepMetrics) -> None:
-        """Ends the step, and after its last step the epoch; the metrics are those of the epoch."""
-        epoch, index = divmod(self.step, self._epoch_steps)
-        objective, model = self.state.objective, self._callbacks.model
+            totals = np.zeros([2, len(objective.metrics)])
+            callbacks.on_epoch_begin(epoch)
+        callbacks.on_train_batch_begin(index)
+        metrics, _ = next(steps)
         is_skipped = metrics.loss_scale[0] > 1 and not np.isfinite(metrics.gradient_norm[0])
         if not is_skipped:
-            self._totals += [metrics.sums[0], metrics.weights[0]]
-        self._logs = objective.divide(*self._totals)
-        self._callbacks.on_train_batch_end(index, dict(self._logs))
+            totals += [metrics.sums[0], metrics.weights[0]]
+        logs = objective.divide(*totals)
+        callbacks.on_train_batch_end(index, dict(logs))
         if not model.stop_training:
-            stop_if_not_finite(metrics, self.step, objective)
-        self.step += 1
-        if index + 1 == self._epoch_steps or model.stop_training:
-            if self._evaluate:
-                values = self._evaluate()
-                self._logs |= {f"val_{name}": float(value) for name, value in values.items()}
-            self._callbacks.on_epoch_end(epoch, self._logs)
+            stop_if_not_finite(metrics, step, objective)
+        if index + 1 == epoch_steps or model.stop_training:
+            values = evaluate() if evaluate else {}
+            logs |= {f"val_{name}": float(value) for name, value in values.items()}
+            callbacks.on_epoch_end(epoch, logs)
+        if model.stop_training:
+            break
+    callbacks.on_train_end(logs)
 
 
 # --- stopping ---
@@ -498,10 +403,9 @@ class Stopping:
         self._sum = all_sum(strategy)
         self._workers = num_workers(strategy)
         self._received: set[int] = set()
+        self.requested = False  # Whether the workers have agreed to stop.
         self._steps = _Pace(max_steps)
         self._batches = _Pace()
-        self._batches_done = 0
-        self._last_agreement = 0.0
 
     @property
     def steps_per_call(self) -> int:
@@ -518,12 +422,9 @@ class Stopping:
         """Whether a signal asks the only worker to stop, although `agree` may not know it yet."""
         return self._workers == 1 and bool(self._received)
 
-    def agree(self, steps: int, seconds: float) -> bool:
-        """Returns whether any worker must stop, and updates `steps_per_call`.
-
-        `steps` is the number of steps in the last call, and `seconds` the time that it took.
-        """
-        return self._agree(self._steps, steps, seconds)
+    def agree(self, steps: int, seconds: float) -> None:
+        """Updates `requested` and `steps_per_call` after a call of `steps` steps in `seconds`."""
+        self._agree(self._steps, steps, seconds)
 
     def evaluate(
         self, evaluation: Callable[[AfterBatch], Mapping[str, float]]
@@ -532,28 +433,29 @@ class Stopping:
 
         `evaluation` must call its argument after each batch, equally often on all workers.
         """
-        self._batches_done, self._last_agreement = 0, time.monotonic()
+        count, start = 0, time.monotonic()
+
+        def after_batch() -> None:
+            nonlocal count, start
+            count += 1
+            if count < self._batches.count and self._workers > 1:
+                return
+            self._agree(self._batches, count, time.monotonic() - start)
+            count, start = 0, time.monotonic()
+            if self.requested:
+                raise _StopRequested
+
         try:
-            return evaluation(self._after_batch)
+            return evaluation(after_batch)
         except _StopRequested:
             return None
 
-    def _after_batch(self) -> None:
-        self._batches_done += 1
-        if self._batches_done < self._batches.count and self._workers > 1:
-            return
-        seconds = time.monotonic() - self._last_agreement
-        stop_requested = self._agree(self._batches, self._batches_done, seconds)
-        self._batches_done, self._last_agreement = 0, time.monotonic()
-        if stop_requested:
-            raise _StopRequested
-
-    def _agree(self, pace: "_Pace", units: int, seconds: float) -> bool:
+    def _agree(self, pace: "_Pace", units: int, seconds: float) -> None:
         requests, total_seconds = self._sum(
             np.array([bool(self._received), seconds / units], np.float32)
         )
         pace.learn(float(total_seconds) / self._workers)
-        return bool(requests > 0)
+        self.requested = self.requested or bool(requests > 0)
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:

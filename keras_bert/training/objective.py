@@ -15,7 +15,6 @@ from keras_bert.errors import InputError
 from keras_bert.models.memory import check_batch_fits, gigabytes, kept_activations
 from keras_bert.training.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.settings import TrainingSettings
-from keras_bert.training.throughput import Throughput
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -243,47 +242,3 @@ class StepMetrics(NamedTuple):
         """Returns the loss of each step, [n]."""
         rows = zip(self.sums, self.weights, strict=True)
         return np.array([objective.divide(sums, weights)["loss"] for sums, weights in rows])
-
-
-def concatenate(parts: Sequence[StepMetrics]) -> StepMetrics:
-    """Concatenates the metrics of consecutive steps."""
-    return StepMetrics(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-class StepWindow:
-    """Averages the metrics of the steps between two log lines, and measures their throughput."""
-
-    def __init__(self, objective: Objective, has_loss_scale: bool = False, peak: float = 0.0):
-        self._objective = objective
-        self._has_loss_scale = has_loss_scale
-        self._parts: list[StepMetrics] = []
-        self.throughput = Throughput(objective.rows_per_example, peak)
-
-    def add(self, metrics: StepMetrics) -> None:
-        """Adds the metrics of completed steps, and their time."""
-        self._parts.append(metrics)
-        self.throughput.add(metrics)
-
-    def close(self) -> dict[str, float]:
-        """Returns {metric: value} of the steps since the last `close`, and starts a new window.
-
-        The learning rate, the gradient norm and the loss scale are the latest ones (the latest
-        finite norm); the other metrics are averages over the steps.
-        """
-        steps = concatenate(self._parts)
-        # The loss or the norm of a skipped step may not be finite.
-        finite = np.isfinite(steps.sums).all(axis=1)
-        metrics = {}
-        if finite.any():
-            sums, weights = (
-                part[finite].astype(np.float64).sum(axis=0) for part in (steps.sums, steps.weights)
-            )
-            metrics = self._objective.divide(sums, weights)
-        metrics["learning_rate"] = float(steps.learning_rate[-1])
-        norms = steps.gradient_norm[np.isfinite(steps.gradient_norm)]
-        if len(norms):
-            metrics["gradient_norm"] = float(norms[-1])
-        if self._has_loss_scale:
-            metrics["loss_scale"] = float(steps.loss_scale[-1])
-        self._parts = []
-        return metrics | self.throughput.close()

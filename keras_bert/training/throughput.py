@@ -1,15 +1,13 @@
-"""Finds the peak rate and the memory of the devices, on both backends, and measures throughput."""
+"""Finds the peak rate and memory of the devices, and counts the operations of a training step."""
 
 import re
-import time
 from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 from keras import ops
 
 if TYPE_CHECKING:
-    from keras_bert.training.objective import Batch, StepMetrics
+    from keras_bert.training.objective import Batch
 
 # Peak rates of dense bfloat16 products in TFLOP/s, from datasheets (float16 for V100 and T4). The
 # first name that is in the name of a device counts.
@@ -78,7 +76,7 @@ def peak_memory() -> int | None:
     return max((info["peak"] for info in infos), default=None)
 
 
-# --- throughput ---
+# --- operations ---
 
 
 def training_flops(model: keras.Model, batch: "Batch", length: Any) -> Any:
@@ -95,51 +93,3 @@ def training_flops(model: keras.Model, batch: "Batch", length: Any) -> Any:
     else:
         predictions = 0 if positions is None else ops.cast(ops.shape(positions)[1], "float32")
     return 3.0 * model.config.flops_per_row(length, predictions)
-
-
-class Throughput:
-    """Measures the rates of training steps: examples, tokens and model FLOPs utilization (MFU).
-
-    MFU is the share of `peak`, the peak rate of all devices in FLOP/s; it is unknown if `peak` is
-    0. The first steps do not count, since they include the compilation.
-    """
-
-    def __init__(self, rows_per_example: int = 1, peak: float = 0.0):
-        self._rows_per_example, self._peak = rows_per_example, peak
-        self._has_compiled = False
-        # Rows, tokens, FLOPs and seconds: since the last `close`, and before.
-        self._window, self._before = np.zeros(4), np.zeros(4)
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Excludes the time since the last `add`, for example of an evaluation."""
-        self._since = time.monotonic()
-
-    def add(self, metrics: "StepMetrics") -> None:
-        """Adds completed steps, and the time since the last `add` or restart."""
-        if self._has_compiled:
-            parts = (metrics.examples, metrics.tokens, metrics.flops)
-            sums = [part.sum(dtype=np.float64) for part in parts]
-            self._window += [*sums, time.monotonic() - self._since]
-        self._has_compiled = True
-        self.restart_clock()
-
-    def close(self) -> dict[str, float]:
-        """Returns {metric: value} of the steps since the last `close`; {} if there are none."""
-        window, self._window = self._window, np.zeros(4)
-        self._before += window
-        return self._rates(window)
-
-    def of_run(self) -> dict[str, float]:
-        """Returns {metric: value} of all steps up to the last `close`."""
-        return self._rates(self._before)
-
-    def _rates(self, total: np.ndarray) -> dict[str, float]:
-        rows, tokens, flops, seconds = total.tolist()
-        if not seconds:
-            return {}
-        rates = {
-            "examples_per_second": rows / self._rows_per_example / seconds,
-            "tokens_per_second": tokens / seconds,
-        }
-        return rates | ({"mfu": flops / seconds / self._peak} if self._peak and flops else {})

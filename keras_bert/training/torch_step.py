@@ -1,21 +1,16 @@
-"""Takes training steps and predicts with torch, eagerly and on one device, for `fit`.
+"""Takes training steps with torch, eagerly and on one device, for `fit`.
 
 The arithmetic is that of step.py, without micro-batches. Programs do not run with torch.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 
-from keras_bert.models.encoder import select_inputs
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import clip_scale, global_norm
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-    import torch
 
 
 def make_train_steps(
@@ -61,22 +56,7 @@ def make_train_steps(
     return train_steps
 
 
-def make_predict(
-    strategy: Any, model: keras.Model, *, jit_compile: bool = True
-) -> "Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]":
-    """Builds the function that runs a model on a dataset, eagerly (see evaluate.py)."""
-    import torch  # An optional package.
-
-    def predict(dataset: "tf.data.Dataset") -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
-        for batch in dataset.as_numpy_iterator():
-            with torch.no_grad():
-                outputs = model(_tensors(select_inputs(batch)), training=False)
-            yield batch, {n: keras.ops.convert_to_numpy(v) for n, v in outputs.items()}
-
-    return predict
-
-
-def _tensors(batch: Batch) -> "dict[str, torch.Tensor]":
+def _tensors(batch: Batch) -> dict[str, Any]:
     return {name: keras.ops.convert_to_tensor(np.asarray(values)) for name, values in batch.items()}
 
 

@@ -19,7 +19,7 @@ from keras_bert.errors import EndedEarly
 from keras_bert.pretraining import run as pretraining_run
 from keras_bert.programs import adapt, adaptation
 from keras_bert.programs.program import call
-from keras_bert.training.backend import make_evaluate
+from keras_bert.training.evaluate import make_evaluate
 
 KNOWN = ["good", "bad", "film", "book", "it", "is", "a", "very"]
 NEW = ["goodfilm", "isfilm", "bada"]  # Their subwords are in the vocabulary.

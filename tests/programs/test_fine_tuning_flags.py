@@ -6,6 +6,7 @@ import pytest
 
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.options import declared
+from keras_bert.tasks import fitting
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.task import TextEmbedder
@@ -13,7 +14,6 @@ from keras_bert.tasks.fill_mask import MaskFiller
 from keras_bert.tasks.fitting import fit
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.task import QuestionAnswerer
-from keras_bert.training.loop import FitLoop
 
 FLAG_NAMES = {
     "epochs": "num_train_epochs",
@@ -48,7 +48,7 @@ def test_fit_has_the_defaults_of_the_program_of_its_task(program, long_checkpoin
     monkeypatch.setattr(
         "keras_bert.tasks.task.fit", lambda *values: calls.append(values) or fit(*values)
     )
-    monkeypatch.setattr(FitLoop, "train", lambda *_: None)
+    monkeypatch.setattr(fitting, "train_with_callbacks", lambda *_: None)
     task = kind.from_pretrained(long_checkpoint, **arguments)
     task.fit(*examples)
     ((_, _, _, settings, *_),) = calls

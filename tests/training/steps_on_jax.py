@@ -52,7 +52,7 @@ from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_kernels import kernel_of
 from keras_bert.training.jax_step import JaxDevices, make_train_steps
-from keras_bert.training.objective import TrainingSettings, TrainState, concatenate
+from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay
 from keras_bert.training.schedules import LinearWarmupDecay
 
@@ -249,9 +249,8 @@ def main(folder: Path) -> None:
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
         compilations.count = 0
         with as_on_accelerators() if "chains" in case else nullcontext():
-            metrics = concatenate(
-                [train_steps(placed, 5).numpy() for _ in range(steps // 5)]
-            )._asdict()
+            calls = [train_steps(placed, 5).numpy() for _ in range(steps // 5)]
+        metrics = StepMetrics(*map(np.concatenate, zip(*calls, strict=True)))._asdict()
         facts["compilations"][case] = compilations.count
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
         np.savez(

@@ -1,5 +1,6 @@
 """Logging: metrics.jsonl, signs of progress at fixed intervals, progress bars, TensorBoard."""
 
+import contextlib
 import io
 import json
 import resource
@@ -12,110 +13,152 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from keras_bert.errors import InputError
 from keras_bert.training import log
-from keras_bert.training.log import Board, Summaries, progress
+from keras_bert.training.log import Board, RunLog, progress
+from keras_bert.training.objective import Objective, StepMetrics, TrainState
 
-# --- metrics ---
+# --- steps of a run ---
+
+OBJECTIVE = Objective(("nll",), {"nll": 0.0}, lambda batch: {}, lambda *_: {}, rows_per_example=2)
+
+
+def steps(*losses, norm=1.0, rate=1e-4):
+    """Returns the metrics of steps of 8 rows, 40 tokens and 1000 FLOP."""
+    ones = np.ones(len(losses))
+    norms = np.where(np.isfinite(losses), norm, np.inf)
+    return StepMetrics(
+        np.array([losses]).T,
+        ones[:, None],
+        40 * ones,
+        8 * ones,
+        1e3 * ones,
+        ones,
+        norms,
+        rate * ones,
+    )
 
 
 @pytest.fixture
-def write(tmp_path):
-    """Returns a function that resumes a run's summaries at a step and writes some lines."""
+def start(tmp_path):
+    """Returns a function that starts or resumes the log of a run of 40 steps."""
+    state = TrainState(None, None, OBJECTIVE)
+    with contextlib.ExitStack() as opened:
 
-    def session(first_step, *lines):
-        summaries = Summaries(tmp_path, first_step, num_train_steps=40)
-        for step, metrics, prefix in lines:
-            summaries.write(step, metrics, prefix)
-        summaries.close()
+        def make(step=0, state=state, **settings):
+            run_log = RunLog(tmp_path, state, step, 40, **settings)
+            opened.callback(run_log.close)
+            return run_log
 
-    return session
+        yield make
 
 
 @pytest.fixture
-def metrics(tmp_path):
-    return tmp_path / "metrics.jsonl"
+def lines(tmp_path):
+    """Returns a function that reads the lines of metrics.jsonl without rates."""
+
+    def read():
+        rows = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+        ignored = ("nll", "learning_rate", "gradient_norm", "eval_nll")
+        return [
+            {n: v for n, v in row.items() if n not in ignored and "per_second" not in n}
+            for row in rows
+        ]
+
+    return read
 
 
-def lines_of(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def write(run_log, *losses):
+    run_log.add(steps(*losses))
+    run_log.write_steps()
 
 
-def test_each_step_is_one_line_and_evaluation_metrics_have_a_prefix(write, metrics, tmp_path):
-    write(0, (10, {"loss": 2.5, "accuracy": 0.25}, ""), (10, {"loss": 3.0}, "eval_"))
-    assert lines_of(metrics) == [
-        {"step": 10, "loss": 2.5, "accuracy": 0.25},
-        {"step": 10, "eval_loss": 3.0},
-    ]
+def test_each_line_averages_its_steps_and_evaluation_metrics_have_a_prefix(start, lines, tmp_path):
+    run_log = start()
+    run_log.add(steps(2.0))
+    write(run_log, 3.0, 4.0)
+    run_log.write_evaluation({"loss": 3.5})
+    run_log.close()
+    assert lines() == [{"step": 3, "loss": 3.0}, {"step": 3, "eval_loss": 3.5}]
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
 
 
-def test_lines_after_the_first_step_are_dropped_when_resuming(write, metrics):
-    write(0, *((step, {"loss": 40.0 - step}, "") for step in (10, 20, 30)))
-    write(20, (30, {"loss": 1.0}, ""))
-    assert [(line["step"], line["loss"]) for line in lines_of(metrics)] == [
-        (10, 30.0),
-        (20, 20.0),
-        (30, 1.0),
+def test_skipped_steps_do_not_count_in_averages(start, tmp_path):
+    run_log = start(state=TrainState(None, None, OBJECTIVE, loss_scale=object()))
+    write(run_log, 2.0, np.inf, 4.0, np.nan)
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    expected = {"step": 4, "loss": 3.0, "nll": 3.0, "gradient_norm": 1.0, "loss_scale": 1.0}
+    assert row == {**expected, "learning_rate": 1e-4}
+
+
+def test_rates_exclude_the_compilation_and_evaluations(start, monkeypatch, tmp_path):
+    clock = [0.0]
+    monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
+    run_log = start(peak=5e3)
+    for seconds in (100.0, 2.0):  # The first call compiles.
+        clock[0] += seconds
+        run_log.add(steps(1.0, 1.0))
+    clock[0] += 50.0  # An evaluation.
+    run_log.restart_clock()
+    clock[0] += 2.0
+    write(run_log, 1.0, 1.0)
+    expected = {"examples_per_second": 4.0, "tokens_per_second": 40.0, "mfu": 0.2}
+    assert run_log.rates() == pytest.approx(expected)
+    row = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert {name: row[name] for name in expected} == pytest.approx(expected)
+    clock[0] += 4.0
+    write(run_log, 1.0, 1.0)
+    assert run_log.rates()["examples_per_second"] == 3.0  # of the whole run
+
+
+def test_resumed_run_drops_later_lines_and_names_where_its_first_one_starts(start, lines):
+    run_log = start()
+    for loss in (3.0, 2.0, 1.0):
+        write(run_log, *[loss] * 10)
+    start(15).close()
+    assert lines() == [{"step": 10, "loss": 3.0}]
+    run_log = start(15)
+    run_log.write_evaluation({"loss": 5.0})
+    write(run_log, *[4.0] * 5)
+    write(run_log, 3.0)
+    assert lines()[1:] == [
+        {"step": 15, "eval_loss": 5.0},
+        {"step": 20, "resumed_at_step": 15, "loss": 4.0},
+        {"step": 21, "loss": 3.0},
     ]
+    start(0)
+    assert lines() == []
 
 
 @pytest.mark.parametrize("incomplete", ['{"step": 20, "lo', '{"st', "{}"])
-def test_incomplete_last_line_is_dropped_when_resuming(write, metrics, incomplete):
-    write(0, (10, {"loss": 1.0}, ""))
-    with open(metrics, "a") as file:
+def test_incomplete_last_line_is_dropped_when_resuming(start, lines, tmp_path, incomplete):
+    write(start(), *[1.0] * 10)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
         file.write(incomplete)
-    write(20, (30, {"loss": 2.0}, ""))
-    assert lines_of(metrics) == [
+    write(start(20), 2.0)
+    assert lines() == [
         {"step": 10, "loss": 1.0},
-        {"step": 30, "resumed_at_step": 20, "loss": 2.0},
+        {"step": 21, "resumed_at_step": 20, "loss": 2.0},
     ]
 
 
-def test_only_the_first_line_after_a_resume_names_the_step_where_its_metrics_start(write, metrics):
-    write(0, (10, {"loss": 2.0}, ""), (10, {"loss": 3.0}, "eval_"))
-    write(15, (15, {"loss": 3.0}, "eval_"), (20, {"loss": 1.0}, ""), (30, {"loss": 0.5}, ""))
-    assert lines_of(metrics)[2:] == [
-        {"step": 15, "eval_loss": 3.0},
-        {"step": 20, "resumed_at_step": 15, "loss": 1.0},
-        {"step": 30, "loss": 0.5},
-    ]
-
-
-def test_run_from_step_0_removes_old_lines(write, metrics):
-    write(0, (10, {"loss": 1.0}, ""))
-    write(0)
-    assert metrics.read_text() == ""
-
-
-def test_full_disk_raises_an_error_that_names_the_file(tmp_path, metrics):
-    summaries = Summaries(tmp_path, 0, num_train_steps=40)
-    metrics.symlink_to("/dev/full")
+def test_full_disk_raises_an_error_that_names_the_file(start, tmp_path):
+    run_log = start()
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(InputError, match=r"metrics\.jsonl: cannot be written \(No space left"):
-        summaries.write(10, {"loss": 1.0})
-    summaries.close()
+        write(run_log, 1.0)
 
 
-def test_full_disk_for_tensorboard_raises_an_error_that_names_it(tmp_path):
+def test_full_disk_for_tensorboard_raises_an_error_that_names_it(start, tmp_path):
     """Limits the file size to the current one: TensorFlow's error is that of a full disk."""
-    summaries = Summaries(tmp_path, 0, num_train_steps=40)
+    run_log = start()
     (events,) = (tmp_path / "tensorboard").iterdir()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (events.stat().st_size, before[1]))
     try:
         with pytest.raises(InputError, match=r"tensorboard: cannot be written \(File too large\)$"):
-            summaries.write(10, {"loss": 1.0})
-        summaries.close()
+            run_log.write_evaluation({"loss": 1.0})
+        run_log.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-# --- heartbeat ---
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Reports after 0.2 seconds instead of ten."""
-    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.2)
-    monkeypatch.setattr(log, "_SECONDS_TO_CHECK", 0.02)
 
 
 def wait_until(condition):
@@ -125,66 +168,35 @@ def wait_until(condition):
     assert condition()
 
 
-def test_it_reports_only_during_calls(quick):
-    reports = []
-    beat = log.Heartbeat(reports.append)
-    time.sleep(0.5)
-    assert not reports
-    with beat.during_call():
-        wait_until(lambda: len(reports) >= 2)
-    beat.close()
-    count = len(reports)
-    time.sleep(0.5)
-    assert len(reports) == count
-    assert reports == sorted(reports)
-
-
-def test_other_lines_postpone_the_report(quick):
-    reports = []
-    beat = log.Heartbeat(reports.append)
-    with beat.during_call():
-        for _ in range(20):
-            beat.restart_clock()
-            time.sleep(0.02)
-    beat.close()
-    assert not reports
-
-
-def test_the_first_steps_report_the_compilation_and_later_ones_the_step(quick, tmp_path, caplog):
-    summaries = Summaries(tmp_path, 0, num_train_steps=40)
+def test_calls_report_the_compilation_or_the_step_and_lines_postpone_them(
+    start, monkeypatch, caplog
+):
+    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.2)
+    monkeypatch.setattr(log, "_SECONDS_TO_CHECK", 0.02)
+    run_log = start()
     with caplog.at_level("INFO", "absl"):
-        with summaries.during_steps():
+        with run_log.during_steps():
             assert caplog.messages == ["Compiling the training step"]
             wait_until(lambda: len(caplog.messages) >= 2)
         assert caplog.messages[1].startswith("Compiling the training step: ")
-        summaries.advance(3)
+        run_log.add(steps(1.0, 1.0, 1.0))
         caplog.clear()
-        with summaries.during_steps():
+        time.sleep(0.5)
+        assert caplog.messages == []  # Nothing is reported between two calls.
+        with run_log.during_steps():
             wait_until(lambda: len(caplog.messages) >= 2)
-        summaries.close()
+        run_log.close()
     assert caplog.messages[0].startswith("step 3/40")
     assert caplog.messages[-1].startswith("step 3/40; the next steps take ")
 
 
-def test_short_steps_are_reported_without_their_time(tmp_path, caplog):
-    summaries = Summaries(tmp_path, 0, num_train_steps=40)
-    with summaries.during_steps():
-        pass
-    summaries.advance(3)
-    with caplog.at_level("INFO", "absl"):
-        summaries._report_running(1.0)
-    summaries.close()
-    assert caplog.messages == ["step 3/40"]
-
-
-def test_the_rate_of_the_bar_excludes_the_compilation(monkeypatch, tmp_path):
+def test_the_rate_of_the_bar_excludes_the_compilation(monkeypatch, start):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    summaries = Summaries(tmp_path, 0, num_train_steps=40)
-    with summaries.during_steps():
+    run_log = start()
+    with run_log.during_steps():
         time.sleep(1)
-    summaries.advance(1)
-    assert summaries._bar.format_dict["elapsed"] < 0.5
-    summaries.close()
+    run_log.add(steps(1.0))
+    assert run_log._bar.format_dict["elapsed"] < 0.5
 
 
 # --- other long work ---

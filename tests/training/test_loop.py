@@ -60,27 +60,26 @@ def test_loop_ends_at_every_event(log_steps, save_steps, per_loop, last):
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_next_call_starts_before_metrics_are_read_unless_a_checkpoint_is_due(overlaps):
-    events = []
-
-    class Recorded(loop.Loop):
-        def steps_of_call(self):
-            return 2
-
-        def starts_next_call(self):
-            return overlaps and self.started not in (6, 8)  # A checkpoint, and the last step.
-
-        def after_call(self, metrics):
-            self.step += 2
-            events.append(f"report {self.step}, started {self.started}")
+    started, events = [], []
 
     class Steps:
         def numpy(self):
-            return self
+            return "metrics"
 
-    recorded = Recorded(tf.distribute.get_strategy(), None, settings(1, 6, 2, 8))
-    recorded.take_steps(lambda *_: Steps(), lambda step: tf.data.Dataset.range(99))
-    ahead = {2: 4, 4: 6} if overlaps else {}
-    assert events == [f"report {n}, started {ahead.get(n, n)}" for n in (2, 4, 6, 8)]
+    def start(iterator, count):
+        started.append(int(count))
+        return Steps()
+
+    def starts_ahead(step):
+        return overlaps and step not in (6, 8)  # A checkpoint, and the last step.
+
+    steps = loop.take_steps(start, range(99), 0, lambda step: 2, starts_ahead)
+    for _ in range(4):
+        metrics, is_running = next(steps)
+        events.append((metrics, sum(started), is_running))
+    ahead = [4, 6, 6, 8] if overlaps else [2, 4, 6, 8]
+    running = [overlaps, overlaps, False, False]
+    assert events == [("metrics", *pair) for pair in zip(ahead, running, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -200,50 +199,39 @@ def two_workers(monkeypatch):
     return summed
 
 
-def send_sigterm():
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def test_loop_length_follows_step_time_and_ignores_the_first_call():
-    stopping_check = Stopping(ONE, max_steps=10)
-    assert stopping_check.steps_per_call == 1
-    lengths = []
+    stopping, lengths = Stopping(ONE, max_steps=10), []
+    assert stopping.steps_per_call == 1
     for seconds in (100.0, SECONDS_PER_CALL / 4, SECONDS_PER_CALL / 4, 1e-6, 3 * SECONDS_PER_CALL):
-        assert stopping_check.agree(1, seconds) is False
-        lengths.append(stopping_check.steps_per_call)
+        stopping.agree(1, seconds)
+        lengths.append(stopping.steps_per_call)
     assert lengths == [1, 4, 4, 10, 1]
+    assert not stopping.requested
 
 
 def test_workers_agree_on_the_mean_of_their_step_times(two_workers):
-    stopping_check = Stopping(ONE, max_steps=10)
+    stopping = Stopping(ONE, max_steps=10)
     for _ in range(2):
-        stopping_check.agree(2, SECONDS_PER_CALL)
+        stopping.agree(2, SECONDS_PER_CALL)
     assert two_workers == [[0, SECONDS_PER_CALL / 2]] * 2
-    assert stopping_check.steps_per_call == 2
+    assert stopping.steps_per_call == 2
 
 
-def test_sigterm_is_reported_at_the_next_call_and_its_handler_restored():
-    before, stopping_check = signal.getsignal(signal.SIGTERM), Stopping(ONE, max_steps=10)
-    with stopping_check.on_signals():
-        assert stopping_check.agree(1, 0.1) is False
-        send_sigterm()
-        assert stopping_check.agree(1, 0.1) is True
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_ctrl_c_stops_a_single_worker_like_sigterm():
-    before, stopping_check = signal.getsignal(signal.SIGINT), Stopping(ONE, max_steps=10)
-    with stopping_check.on_signals():
-        assert not stopping_check.interrupted
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stopping_check.agree(1, 0.1) is True
-    assert stopping_check.interrupted
-    assert signal.getsignal(signal.SIGINT) is before
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_stops_a_single_worker_at_the_next_call_and_its_handler_is_restored(number):
+    before, stopping = signal.getsignal(number), Stopping(ONE, max_steps=10)
+    with stopping.on_signals():
+        stopping.agree(1, 0.1)
+        assert not stopping.requested
+        os.kill(os.getpid(), number)
+        stopping.agree(1, 0.1)
+    assert stopping.requested
+    assert stopping.interrupted == (number == signal.SIGINT)
+    assert signal.getsignal(number) is before
 
 
 def test_ctrl_c_ends_one_of_several_workers_at_once(two_workers):
-    stopping_check = Stopping(ONE, max_steps=10)
-    with pytest.raises(KeyboardInterrupt), stopping_check.on_signals():
+    with pytest.raises(KeyboardInterrupt), Stopping(ONE, max_steps=10).on_signals():
         os.kill(os.getpid(), signal.SIGINT)
 
 
@@ -265,14 +253,14 @@ def test_sigterm_ends_an_evaluation_after_the_current_batch():
     def evaluation(after_batch):
         for batch in range(5):
             if batch == 2:
-                send_sigterm()
+                os.kill(os.getpid(), signal.SIGTERM)
             done.append(batch)
             after_batch()
         return {"loss": 1.0}
 
-    stopping_check = Stopping(ONE, max_steps=10)
-    with stopping_check.on_signals():
-        assert stopping_check.evaluate(evaluation) is None
+    stopping = Stopping(ONE, max_steps=10)
+    with stopping.on_signals():
+        assert stopping.evaluate(evaluation) is None
     assert done == [0, 1, 2]
 
 
@@ -282,9 +270,9 @@ def test_uninterrupted_evaluation_returns_its_metrics(two_workers):
             after_batch()
         return {"loss": 1.0}
 
-    stopping_check = Stopping(ONE, max_steps=10)
+    stopping = Stopping(ONE, max_steps=10)
     for _ in range(2):
-        assert stopping_check.evaluate(evaluation) == {"loss": 1.0}
+        assert stopping.evaluate(evaluation) == {"loss": 1.0}
     # Two batches are timed. By their time, the next check comes after more batches than remain.
     assert len(two_workers) == 2
 

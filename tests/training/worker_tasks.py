@@ -28,8 +28,8 @@ from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training import loop, run_folder
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
-from keras_bert.training.log import Summaries
-from keras_bert.training.loop import Stopping, check_weights
+from keras_bert.training.log import RunLog
+from keras_bert.training.loop import check_weights
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import distribute, make_strategy
 from tests.tasks.fine_tuning.conftest import LabelTask, random_examples
@@ -135,9 +135,9 @@ def stopped(strategy, index, data, folder):
     """Stops worker 1 in training, then worker 0 in an evaluation."""
     go = functools.partial(pretraining, strategy, data, folder / "stopped")
     stop, no_one = signals(signal.SIGTERM), contextlib.nullcontext()
-    with at_call(Summaries, "advance", 3, stop) if index == 1 else no_one:
+    with at_call(RunLog, "add", 3, stop) if index == 1 else no_one:
         outcomes = [outcome(go)]
-    with at_call(Stopping, "_after_batch", 2, stop) if index == 0 else no_one:
+    with at_call(loop._Pace, "learn", 2, stop) if index == 0 else no_one:
         outcomes.append(outcome(go))
     return [*outcomes, outcome(go)]
 
@@ -226,7 +226,7 @@ def program(index, path, flags, killed=None, step=0):
     if killed != index:
         run()
         return
-    place = (Summaries, "advance", step) if step else (pretraining_run, "BertPretrainer", 1)
+    place = (RunLog, "add", step) if step else (pretraining_run, "BertPretrainer", 1)
     with at_call(*place, signals(signal.SIGKILL)):
         run()
 
@@ -251,7 +251,7 @@ def paused_once(path, folder, step, *flags):
             time.sleep(0.05)
 
     is_first = _own_index() == 1 and not mark.exists()
-    with at_call(Summaries, "advance", int(step), pause) if is_first else contextlib.nullcontext():
+    with at_call(RunLog, "add", int(step), pause) if is_first else contextlib.nullcontext():
         program(_own_index(), path, flags)
 
 
