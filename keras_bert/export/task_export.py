@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import keras
 from absl import logging
 
 from keras_bert.checkpoints.weights import WEIGHTS
@@ -47,6 +48,11 @@ def export_task(
     reads_text = format == "saved_model"
     _check_format(format, compute_type, int8, engines)
     check_version(export_dir)
+    if reads_text and keras.backend.backend() != "tensorflow":
+        raise InputError(
+            f"format={format!r}: found the {keras.backend.backend()} backend; expected TensorFlow; "
+            "save the model with save_pretrained, and export it without KERAS_BACKEND"
+        )
     if engines or not reads_text:
         user = f"engines={','.join(engines)}" if engines else f"format={format!r}"
         require_packages(["onnx"], user)

@@ -193,6 +193,8 @@ class SplitDense(keras.layers.Dense):
             return self._product(inputs), self.bias
 
     def _product(self, inputs: Any) -> Any:
+        if len(inputs.shape) == 2:
+            return ops.matmul(inputs, self.kernel)
         *leading, width = ops.shape(inputs)
         # With three dimensions, the product would be computed as a batch of small products.
         product = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)
@@ -423,10 +425,10 @@ class BertEmbeddings(ConfiguredLayer):
         means 0, 1, 2, ... `dropout_seed` is [B] int32, or None outside training.
 
         Raises:
-            InputError: if S is over `max_position_embeddings`.
+            InputError: if S is over `max_position_embeddings` without `position_ids`.
         """
         length, most = input_ids.shape[1], self.config.max_position_embeddings
-        if isinstance(length, int) and length > most:
+        if position_ids is None and isinstance(length, int) and length > most:
             raise InputError(
                 f"sequences of {length} tokens; expected at most max_position_embeddings, "
                 f"which is {most}"
