@@ -54,18 +54,14 @@ class Network(tf.Module):
         self.config = model.config
         self.per_token = model.per_token
         weights = weights_of(model)
-        model = _copy(model, weights, compute_type)
+        copy = _copy(model, weights, compute_type)
         # Not set as attributes: TensorFlow Serving cannot load a Keras model in a SavedModel.
-        vars(self).update(_model=model, _encoder=getattr(model, "encoder", model))
-        projections = [
-            _query_key_value(model.config, weights, f"encoder/layer_{index}/attention/self")
-            for index in range(model.config.num_hidden_layers)
-        ]
+        vars(self).update(_model=copy, _encoder=getattr(copy, "encoder", copy))
+        self._weights = [v.value for v in copy.weights if "/attention/self/" not in v.path]
         self._projections = [
-            [tf.Variable(tf.cast(value, compute_type), trainable=False) for value in values]
-            for values in projections
+            _query_key_value(self.config, weights, f"encoder/layer_{index}", compute_type)
+            for index in range(self.config.num_hidden_layers)
         ]
-        self._weights = [v.value for v in model.weights if "/attention/self/" not in v.path]
 
     def __call__(
         self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
@@ -206,21 +202,20 @@ def _copy(model: BertNetwork, weights: Mapping[str, np.ndarray], compute_type: s
 
 
 def _query_key_value(
-    config: BertConfig, weights: Mapping[str, np.ndarray], path: str
-) -> list[np.ndarray]:
-    """Returns the kernel [H, 3H] and the bias [3H] of a layer's query, key and value."""
+    config: BertConfig, weights: Mapping[str, np.ndarray], block: str, compute_type: str
+) -> list[tf.Variable]:
+    """Returns the kernel [H, 3H] and the bias [3H] of a block's query, key and value."""
     # Scaling the query weights scales the attention scores.
     scales = (1.0 / math.sqrt(config.hidden_size // config.num_attention_heads), 1.0, 1.0)
-    return [
-        np.concatenate(
-            [
-                scale * weights[f"{path}/{kind}/{part}"]
-                for scale, kind in zip(scales, ("query", "key", "value"), strict=True)
-            ],
-            axis=-1,
-        )
-        for part in ("kernel", "bias")
-    ]
+    variables = []
+    for part in ("kernel", "bias"):
+        values = [
+            scale * weights[f"{block}/attention/self/{projection}/{part}"]
+            for scale, projection in zip(scales, ("query", "key", "value"), strict=True)
+        ]
+        value = tf.cast(np.concatenate(values, axis=-1), compute_type)
+        variables.append(tf.Variable(value, trainable=False))
+    return variables
 
 
 class _Attention:
