@@ -1,5 +1,9 @@
 """Computes a model in serving graphs: its Keras layers, on rows without padding.
 
+The encoder exists twice: as Keras layers (models/), which train on every backend and are traced
+into SavedModels here, and as the ONNX graph of onnx.py, which other engines run. Each export
+compares an ONNX graph with the layers.
+
 Rows are sorted by length and computed in steps of a few rows, and only the requested outputs of
 each step are kept. Attention, the only part with padded rows, therefore has little padding, and a
 batch of any size needs only the memory of one step in addition to its inputs and outputs. Elsewhere

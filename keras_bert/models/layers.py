@@ -425,10 +425,10 @@ class BertEmbeddings(ConfiguredLayer):
         means 0, 1, 2, ... `dropout_seed` is [B] int32, or None outside training.
 
         Raises:
-            InputError: if S is over `max_position_embeddings` without `position_ids`.
+            InputError: if S is over `max_position_embeddings`.
         """
         length, most = input_ids.shape[1], self.config.max_position_embeddings
-        if position_ids is None and isinstance(length, int) and length > most:
+        if isinstance(length, int) and length > most:
             raise InputError(
                 f"sequences of {length} tokens; expected at most max_position_embeddings, "
                 f"which is {most}"

@@ -1,5 +1,7 @@
 """The network of served models matches the Keras model on rows without padding."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -47,10 +49,15 @@ def padded(model, ids: tf.RaggedTensor, segments: tf.RaggedTensor) -> dict[str, 
     }
 
 
-def served(network: Network, *rows: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+def served(network: Callable, *rows: tf.RaggedTensor) -> dict[str, tf.Tensor]:
     """Runs the network in a graph with unknown numbers of rows and tokens."""
     spec = tf.RaggedTensorSpec([None, None], tf.int32)
     return tf.function(network, input_signature=[spec, spec])(*rows)
+
+
+def count_rows(steps: list[int], splits: tf.Tensor) -> None:
+    """Appends the number of rows of a step when the graph runs it."""
+    tf.py_function(lambda splits: steps.append(len(splits) - 1), [splits], [])
 
 
 @pytest.mark.slow
@@ -97,7 +104,7 @@ def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
 
     def some_tokens(hidden, input_ids, splits):
         """Keeps the tokens with some ids; most rows have several, some have none."""
-        seen.append(len(splits) - 1)
+        count_rows(seen, splits)
         return tf.gather(hidden, tf.where(input_ids % 11 == 0)[:, 0])
 
     def two_of_a_row(hidden, input_ids, splits):
@@ -107,11 +114,11 @@ def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
     kept = ids.values.numpy() % 11 == 0
     counts = np.bincount(ids.value_rowids()[kept], minlength=rows)
     assert rows == 1 or (counts.min() == 0 and counts.max() > 1)
-    hidden = network.reduced(ids, segments, some_tokens, [24], counts)
+    hidden = served(lambda *rows: network.reduced(*rows, some_tokens, [24], counts), ids, segments)
     np.testing.assert_allclose(hidden, expected["sequence_output"][kept], atol=2e-5)
     assert sum(seen) == rows
     assert max(seen) <= ROWS_AT_ONCE  # A large batch is processed in parts.
-    vectors = network.reduced(ids, segments, two_of_a_row, [2, 24])
+    vectors = served(lambda *rows: network.reduced(*rows, two_of_a_row, [2, 24]), ids, segments)
     first = expected["sequence_output"][ids.row_starts()]
     np.testing.assert_allclose(vectors[:, 0], first, atol=2e-5)
     np.testing.assert_allclose(vectors[:, 1], expected["pooled_output"], atol=2e-5)
@@ -124,11 +131,12 @@ def test_gpu_computes_more_rows_at_once(monkeypatch, device, steps):
     seen = []
 
     def first_of_a_row(hidden, input_ids, splits):
-        seen.append(len(splits) - 1)
+        count_rows(seen, splits)
         return tf.gather(hidden, splits[:-1])
 
     monkeypatch.setattr(tf.raw_ops, "DeviceIndex", lambda device_names: tf.constant(device))
-    vectors = Network(model).reduced(ids, segments, first_of_a_row, [24])
+    network = Network(model)
+    vectors = served(lambda *rows: network.reduced(*rows, first_of_a_row, [24]), ids, segments)
     assert seen == steps
     expected = padded(model, ids, segments)["sequence_output"][ids.row_starts()]
     np.testing.assert_allclose(vectors, expected, atol=2e-5)
