@@ -1,14 +1,18 @@
-"""Computes a model in serving graphs, on rows without padding, with fewer ops than its layers.
+"""Computes a model in serving graphs: its Keras layers, on rows without padding.
+
+The encoder exists twice: as Keras layers (models/), which train on every backend and are traced
+into SavedModels here, and as the ONNX graph of onnx.py, which other engines run. Each export
+compares an ONNX graph with the layers.
 
 Rows are sorted by length and computed in steps of a few rows, and only the requested outputs of
 each step are kept. Attention, the only part with padded rows, therefore has little padding, and a
 batch of any size needs only the memory of one step in addition to its inputs and outputs. Elsewhere
 the tokens of a step are concatenated, [T, H].
 
-Query, key and value are computed by one matmul, in which the query's kernel and bias are divided
-by √D, so that the attention scores need no scaling. TensorFlow fuses each matmul with its bias and
-activation. Weights are plain variables, because TensorFlow Serving cannot load a Keras model in a
-SavedModel.
+For speed, two things differ from the layers in training. Query, key and value are computed by one
+matmul, in which the query's kernel and bias are divided by √D, so that the attention scores need no
+scaling. Biases are added in the compute dtype, so that TensorFlow fuses each matmul with its bias
+and activation.
 
 B rows, S length of the longest row, T tokens of all rows, H hidden size, N heads, D head size,
 C labels, V vocabulary size, P masked tokens; b rows and t tokens of a step.
@@ -16,14 +20,17 @@ C labels, V vocabulary size, P masked tokens; b rows and t tokens of a step.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
-from keras_bert.models import BertPretrainer
+from keras_bert.models.attention import biased_activation, residual_norm
 from keras_bert.models.encoder import BertNetwork
+from keras_bert.models.layers import BiasAndNorm, compile_chains_with
 
 # On a CPU, more rows per step are hardly faster and need more memory: with 16 heads, the float32
 # attention scores of 8 rows of 512 tokens need 134 MB. A GPU needs more rows to be busy.
@@ -37,36 +44,28 @@ Reduce = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 # Added to the attention scores of padding, as in Google's released code.
 _MASKED_SCORE = -10000.0
 
-_ACTIVATIONS = {
-    "gelu": lambda x: tf.nn.gelu(x, approximate=False),
-    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
-    "gelu_tanh": lambda x: tf.nn.gelu(x, approximate=True),
-    "relu": tf.nn.relu,
-}
-
 
 class Network(tf.Module):
-    """Computes a model of keras_bert.models, whose weights it copies to plain TensorFlow variables.
+    """Computes a model of keras_bert.models, whose layers and weights it copies.
 
     Inputs are ragged int32 [B, (S)]. No row may be empty or longer than max_position_embeddings.
-    `compute_type` is the dtype of the encoder's matmuls, `float32` or `bfloat16`.
+    `compute_type` is the dtype of the encoder's matmuls, `float32` or `bfloat16`; residual sums,
+    layer norms and heads are float32.
     """
 
     def __init__(self, model: BertNetwork, compute_type: str = "float32"):
         super().__init__(name="network")
         self.config = model.config
-        weights = weights_of(model)
-        inner = {p.partition("/")[2]: value for p, value in weights.items() if p.startswith("enc")}
-        self.encoder = _Encoder(model.config, inner, compute_type)
         self.per_token = model.per_token
-        self.pooler = None if self.per_token else _Dense.of(inner, "pooler/dense")
-        self.head = None
-        if "masked_lm" in model.heads:
-            self.masked_lm = _MaskedLM(model, weights, self.encoder.embeddings[0])
-        elif model.heads:
-            [name] = model.heads
-            self.head = _Dense.of(weights, name)
-            self.output_names = model.output_names
+        weights = weights_of(model)
+        copy = _copy(model, weights, compute_type)
+        # Not set as attributes: TensorFlow Serving cannot load a Keras model in a SavedModel.
+        vars(self).update(_model=copy, _encoder=getattr(copy, "encoder", copy))
+        self._weights = [v.value for v in copy.weights if "/attention/self/" not in v.path]
+        self._projections = [
+            _query_key_value(self.config, weights, f"encoder/layer_{index}", compute_type)
+            for index in range(self.config.num_hidden_layers)
+        ]
 
     def __call__(
         self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
@@ -78,12 +77,13 @@ class Network(tf.Module):
         `input_ids.values`.
         """
         counts = input_ids.row_lengths() if self.per_token else None
-        logits = self.reduced(
-            input_ids, segment_ids, self._logits, self.head.bias.shape.as_list(), counts
-        )
-        if len(self.output_names) == 1:
-            return {self.output_names[0]: logits}
-        return {name: logits[:, column] for column, name in enumerate(self.output_names)}
+        [head] = self._model.heads
+        shape = [getattr(self._model, head).units]
+        logits = self.reduced(input_ids, segment_ids, self._logits, shape, counts)
+        names = self._model.output_names
+        if len(names) == 1:
+            return {names[0]: logits}
+        return {name: logits[:, column] for column, name in enumerate(names)}
 
     def reduced(
         self,
@@ -110,17 +110,45 @@ class Network(tf.Module):
         return tf.cond(
             tf.logical_and(rows > 0, rows <= rows_at_once),
             lambda: reduce(
-                self.encoder(input_ids.values, segment_ids.values, splits), input_ids.values, splits
+                self.hidden_states(input_ids.values, segment_ids.values, splits),
+                input_ids.values,
+                splits,
             ),
             lambda: self._step_by_step(input_ids, segment_ids, reduce, shape, counts, rows_at_once),
         )
 
+    def hidden_states(
+        self, input_ids: tf.Tensor, segment_ids: tf.Tensor, row_splits: tf.Tensor
+    ) -> tf.Tensor:
+        """Computes hidden states, float32 [T, H], from input and segment ids, int32 [T] each.
+
+        `row_splits`, int32 [B + 1], has the start of each row, followed by T.
+        """
+        attention = _Attention(self.config, row_splits)
+        positions = attention.positions[tf.newaxis]
+        with compile_chains_with(lambda function: _FUSED.get(function, function)):
+            rows = input_ids[tf.newaxis], segment_ids[tf.newaxis]
+            hidden = self._encoder.embeddings(*rows, None, positions)[0]
+            for block, projection in zip(self._encoder.blocks, self._projections, strict=True):
+                context = attention(hidden, *projection)
+                attended = block.attention.residual_output(context, hidden)
+                hidden = block.residual_output(block.intermediate(attended), attended)
+        return hidden
+
     def pooled(self, first: tf.Tensor) -> tf.Tensor:
         """Computes the pooled output from the hidden states of [CLS]: [b, H] -> [b, H]."""
-        return tf.tanh(self.pooler(first))
+        return self._encoder.pooler(first[:, tf.newaxis])
+
+    def masked_lm(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Scores the tokens of the vocabulary: hidden states [P, H] -> logits [P, V]."""
+        table = self._encoder.embeddings.word_embeddings
+        return self._model.masked_lm(hidden[tf.newaxis], None, table)[0]
 
     def _logits(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        return self.head(hidden if self.per_token else self.pooled(tf.gather(hidden, splits[:-1])))
+        [head] = self._model.heads
+        if not self.per_token:
+            hidden = self.pooled(tf.gather(hidden, splits[:-1]))
+        return getattr(self._model, head)(hidden)
 
     def _step_by_step(
         self,
@@ -147,7 +175,7 @@ class Network(tf.Module):
                 x.values[step_splits[0] : step_splits[-1]] for x in (input_ids, segment_ids)
             )
             step_splits -= step_splits[0]
-            hidden = self.encoder(ids, segments, step_splits)
+            hidden = self.hidden_states(ids, segments, step_splits)
             return index + 1, parts.write(index, reduce(hidden, ids, step_splits))
 
         _, parts = tf.while_loop(
@@ -161,176 +189,90 @@ class Network(tf.Module):
         return tf.gather(ragged, original_order).values
 
 
-class _MaskedLM(tf.Module):
-    """The masked-LM head: hidden states [P, H] -> logits [P, V]."""
+def _copy(model: BertNetwork, weights: Mapping[str, np.ndarray], compute_type: str) -> BertNetwork:
+    """Creates a model with these weights, whose blocks have kernels of the dtype `compute_type`.
 
-    def __init__(self, model: BertPretrainer, weights: dict, table: tf.Variable):
-        super().__init__(name="masked_lm")
-        self.dense = _Dense.of(weights, "masked_lm/dense", activation=model.config.hidden_act)
-        self.norm = _LayerNorm(model.config, weights, "masked_lm/LayerNorm")
-        self.bias = tf.Variable(weights["masked_lm/output_bias"], trainable=False, name="bias")
-        self.table = table
+    Its residual sums and layer norms are float32.
+    """
+    dtype = keras.dtype_policies.DTypePolicyMap(default_policy="float32")
+    dtype[r"encoder/layer_(?!.*LayerNorm).*"] = keras.dtype_policies.DTypePolicy(compute_type)
+    copy = type(model).from_config({**model.get_config(), "dtype": dtype})
+    for block in getattr(copy, "encoder", copy).blocks:
+        for layer in (block.attention.residual_output, block.residual_output):
+            layer.autocast = False  # The hidden states that they add stay float32.
+    for variable in copy.weights:
+        variable.assign(weights[variable.path])
+    return copy
 
-    def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
-        x = self.norm(self.dense(hidden))
-        return tf.nn.bias_add(tf.matmul(x, self.table, transpose_b=True), self.bias)
+
+def _query_key_value(
+    config: BertConfig, weights: Mapping[str, np.ndarray], block: str, compute_type: str
+) -> list[tf.Variable]:
+    """Returns the kernel [H, 3H] and the bias [3H] of a block's query, key and value."""
+    # Scaling the query weights scales the attention scores.
+    scales = (1.0 / math.sqrt(config.hidden_size // config.num_attention_heads), 1.0, 1.0)
+    variables = []
+    for part in ("kernel", "bias"):
+        values = [
+            scale * weights[f"{block}/attention/self/{projection}/{part}"]
+            for scale, projection in zip(scales, ("query", "key", "value"), strict=True)
+        ]
+        value = tf.cast(np.concatenate(values, axis=-1), compute_type)
+        variables.append(tf.Variable(value, trainable=False))
+    return variables
 
 
-class _Encoder(tf.Module):
-    """Computes BERT's encoder on rows without padding.
+class _Attention:
+    """Computes the self-attention of concatenated rows, which `row_splits` [B + 1] int32 divides.
 
-    `weights` maps variable paths below the encoder, such as `layer_0/output/dense/bias`, to float32
-    arrays. `compute_type` is the dtype of the matmuls, `float32` or `bfloat16`; residual sums and
-    layer norms are float32.
+    It is shared by all layers: in a batch of one row, launching the ops that prepare it takes
+    longer than executing them.
     """
 
-    def __init__(self, config: BertConfig, weights: Mapping[str, np.ndarray], compute_type: str):
-        super().__init__(name="encoder")
-        self.config = config
-        self.compute_type = tf.as_dtype(compute_type)
-        self.embeddings = [
-            tf.Variable(weights[f"embeddings/{kind}_embeddings"], trainable=False, name=kind)
-            for kind in ("word", "position", "token_type")
-        ]
-        self.embeddings_norm = _LayerNorm(config, weights, "embeddings/LayerNorm")
-        self.blocks = [
-            _Block(config, weights, f"layer_{index}", self.compute_type)
-            for index in range(config.num_hidden_layers)
-        ]
-
-    def __call__(
-        self, input_ids: tf.Tensor, segment_ids: tf.Tensor, row_splits: tf.Tensor
-    ) -> tf.Tensor:
-        """Computes hidden states, float32 [T, H], from input and segment ids, int32 [T] each.
-
-        `row_splits`, int32 [B + 1], has the start of each row, followed by T.
-        """
+    def __init__(self, config: BertConfig, row_splits: tf.Tensor):
         lengths = row_splits[1:] - row_splits[:-1]
         longest = tf.reduce_max(lengths)
         column = tf.range(longest)[tf.newaxis]
         real = column < lengths[:, tf.newaxis]  # [B, S]
         # [B * S]: the token index at each position. Padding points to token 0 and is masked.
-        to_rows = tf.reshape(tf.where(real, row_splits[:-1, tf.newaxis] + column, 0), [-1])
-        # [T]: the position of each token in [B * S].
-        to_tokens = tf.cast(tf.where(tf.reshape(real, [-1]))[:, 0], tf.int32)
-        mask = (1.0 - tf.cast(real, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED_SCORE
-        mask = tf.cast(mask, self.compute_type)
-
-        word, position, token_type = self.embeddings
-        hidden = self.embeddings_norm(
-            tf.gather(word, input_ids)
-            + tf.gather(position, to_tokens % longest)
-            + tf.gather(token_type, segment_ids)
-        )
-        heads = self.config.num_attention_heads
-        width = self.config.hidden_size // heads
-        # Computed once for all layers: in a batch of one row, launching ops takes longer than
-        # executing them.
-        shape = tf.stack([tf.size(lengths), longest, 3, heads, width])
-        for block in self.blocks:
-            hidden = block(hidden, mask, shape, to_rows, to_tokens)
-        return hidden
-
-
-class _Block(tf.Module):
-    def __init__(
-        self,
-        config: BertConfig,
-        weights: Mapping[str, np.ndarray],
-        name: str,
-        compute_type: tf.DType,
-    ):
-        super().__init__(name=name)
+        self._to_rows = tf.reshape(tf.where(real, row_splits[:-1, tf.newaxis] + column, 0), [-1])
+        # [T]: the index of each token in [B * S].
+        self._to_tokens = tf.cast(tf.where(tf.reshape(real, [-1]))[:, 0], tf.int32)
+        self._mask = (1.0 - tf.cast(real, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED_SCORE
         width = config.hidden_size // config.num_attention_heads
-        attention = f"{name}/attention"
-        # Scaling the query weights scales the attention scores.
-        scales = (1.0 / math.sqrt(width), 1.0, 1.0)
-        kernel, bias = (
-            np.concatenate(
-                [
-                    scale * weights[f"{attention}/self/{kind}/{part}"]
-                    for scale, kind in zip(scales, ("query", "key", "value"), strict=True)
-                ],
-                axis=-1,
-            )
-            for part in ("kernel", "bias")
-        )
-        self.query_key_value = _Dense(kernel, bias, compute_type)
-        self.attended = _Dense.of(weights, f"{attention}/output/dense", compute_type)
-        self.attention_norm = _LayerNorm(config, weights, f"{attention}/output/LayerNorm")
-        self.intermediate = _Dense.of(
-            weights, f"{name}/intermediate/dense", compute_type, config.hidden_act
-        )
-        self.output = _Dense.of(weights, f"{name}/output/dense", compute_type)
-        self.output_norm = _LayerNorm(config, weights, f"{name}/output/LayerNorm")
+        self._shape = tf.stack([tf.size(lengths), longest, 3, config.num_attention_heads, width])
+        # [T]: the position of each token in its row.
+        self.positions = self._to_tokens % longest
 
-    def __call__(
-        self,
-        hidden: tf.Tensor,
-        mask: tf.Tensor,
-        shape: tf.Tensor,
-        to_rows: tf.Tensor,
-        to_tokens: tf.Tensor,
-    ) -> tf.Tensor:
-        """Computes the hidden states after one transformer layer, [T, H].
+    def __call__(self, hidden: tf.Tensor, kernel: tf.Variable, bias: tf.Variable) -> tf.Tensor:
+        """Computes the context of each token: hidden states [T, H] -> [T, H].
 
-        Args:
-            hidden: [T, H].
-            mask: added to the attention scores, [B, 1, 1, S]: -10000 at padding, 0 elsewhere.
-            shape: int32 [5] with the values B, S, 3, N, D.
-            to_rows: int32 [B * S], the token index at each position.
-            to_tokens: int32 [T], the position of each token.
+        `kernel` and `bias` are those of `_query_key_value`, in the compute dtype.
         """
-        projected = tf.gather(self.query_key_value(hidden), to_rows)
-        projected = tf.reshape(projected, shape)
+        projected = tf.nn.bias_add(tf.matmul(tf.cast(hidden, kernel.dtype), kernel), bias)
+        projected = tf.reshape(tf.gather(projected, self._to_rows), self._shape)
         query, key, value = tf.unstack(tf.transpose(projected, [2, 0, 3, 1, 4]), 3)  # [B, N, S, D]
-        probabilities = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + mask)
+        scores = tf.matmul(query, key, transpose_b=True)
+        probabilities = tf.nn.softmax(scores + tf.cast(self._mask, scores.dtype))
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
-        context = tf.gather(tf.reshape(context, [-1, hidden.shape[-1]]), to_tokens)
-        hidden = self.attention_norm(tf.cast(self.attended(context), tf.float32) + hidden)
-        widened = self.output(self.intermediate(hidden))
-        return self.output_norm(tf.cast(widened, tf.float32) + hidden)
+        return tf.gather(tf.reshape(context, [-1, hidden.shape[-1]]), self._to_tokens)
 
 
-class _Dense(tf.Module):
-    """A dense layer, act(x · kernel + bias), in the compute dtype."""
-
-    def __init__(
-        self, kernel: np.ndarray, bias: np.ndarray, compute_type: tf.DType, activation: str = ""
-    ):
-        super().__init__()
-        self.kernel = tf.Variable(tf.cast(kernel, compute_type), trainable=False, name="kernel")
-        self.bias = tf.Variable(tf.cast(bias, compute_type), trainable=False, name="bias")
-        self.activation = _ACTIVATIONS[activation] if activation else None
-
-    @classmethod
-    def of(
-        cls,
-        weights: Mapping[str, np.ndarray],
-        path: str,
-        compute_type: tf.DType = tf.float32,
-        activation: str = "",
-    ) -> "_Dense":
-        """Creates the layer from the weights `path`/kernel and `path`/bias."""
-        return cls(weights[f"{path}/kernel"], weights[f"{path}/bias"], compute_type, activation)
-
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Applies the layer: [T, in] -> [T, out]."""
-        x = tf.nn.bias_add(tf.matmul(tf.cast(x, self.kernel.dtype), self.kernel), self.bias)
-        return self.activation(x) if self.activation else x
+# --- chains whose bias TensorFlow fuses with the matmul ---
 
 
-class _LayerNorm(tf.Module):
-    """Layer normalization over the last axis, in float32."""
+def _biased_activation(product: tf.Tensor, bias: Any, *, activation: Callable) -> tf.Tensor:
+    return activation(tf.nn.bias_add(product, bias))
 
-    def __init__(self, config: BertConfig, weights: Mapping[str, np.ndarray], path: str):
-        super().__init__()
-        self.gamma = tf.Variable(weights[f"{path}/gamma"], trainable=False, name="gamma")
-        self.beta = tf.Variable(weights[f"{path}/beta"], trainable=False, name="beta")
-        self.epsilon = config.layer_norm_eps
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Normalizes [T, H]."""
-        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-        variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-        return centred * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
+def _residual_norm(
+    product: tf.Tensor, x: tf.Tensor, weights: BiasAndNorm, drop_key: None, **settings: float
+) -> tf.Tensor:
+    product = tf.nn.bias_add(product, weights.bias)
+    return residual_norm.__wrapped__(product, x, weights._replace(bias=None), drop_key, **settings)
+
+
+_FUSED = {
+    biased_activation.__wrapped__: _biased_activation,
+    residual_norm.__wrapped__: _residual_norm,
+}

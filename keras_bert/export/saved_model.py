@@ -29,6 +29,8 @@ from absl import logging
 from keras_bert.errors import InputError
 from keras_bert.export.engine_network import ATTRIBUTE
 from keras_bert.export.engines import NetworkSpec
+from keras_bert.export.inputs import UnpaddedRows
+from keras_bert.export.network import Network
 from keras_bert.export.version_folders import CARD, INFO
 from keras_bert.files import atomic_path, write_json
 
@@ -59,7 +61,17 @@ class Steps(NamedTuple):
 
 
 class ServedTask(tf.Module):
-    """The SavedModel signatures of a task."""
+    """The SavedModel signatures of a task.
+
+    Args:
+        network: computes the outputs of the task's model.
+        processor: preprocesses the inputs, and decodes the outputs.
+    """
+
+    def __init__(self, network: Network, processor: Any):
+        super().__init__()
+        self.network = network
+        self.processor = processor
 
     def steps(self) -> dict[str, Steps]:
         """Returns the steps of each signature."""
@@ -83,6 +95,12 @@ class ServedTask(tf.Module):
         )
         outputs = self.outputs(prepared.input_ids, prepared.segment_ids)
         return steps.decode(outputs, prepared)
+
+    def unpadded(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> UnpaddedRows:
+        """Removes the padding of rows that the client has tokenized, int32 [B, S] each."""
+        return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
 
     def signatures(self) -> dict[str, Callable]:
         """Returns the signatures by name."""

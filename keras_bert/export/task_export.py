@@ -1,10 +1,15 @@
 """Writes a task object as a version folder: a SavedModel, or an ONNX file."""
 
 import functools
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import keras
 from absl import logging
 
 from keras_bert.checkpoints.weights import WEIGHTS
@@ -19,7 +24,7 @@ from keras_bert.export.model_card import model_card, public_name
 from keras_bert.export.network import Network
 from keras_bert.export.saved_model import write_saved_model
 from keras_bert.export.version_folders import check_version
-from keras_bert.files import sha256
+from keras_bert.files import sha256, write_json
 
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
@@ -82,22 +87,13 @@ def export_task(
         **task.text_settings(),
     }
 
-    def card(info: Mapping[str, object]) -> str:
-        request = task.example_request() if reads_text else {}
-        return model_card(info, config, settings, results, request)
-
     if reads_text:
-        served = task.served(Network(task.model, compute_type))
-        write_engines = None
-        if engines:
-            # Imported here, because only exports with engines need the package onnx.
-            from keras_bert.export.onnx import write_engine_files
-
-            info["engines"] = {"names": list(engines), "network": served.spec().to_json()}
-            write_engines = functools.partial(
-                write_engine_files, task.model, served, compute_type, int8=int8
-            )
-        write_saved_model(served, export_dir, info, card, task.example_request(), write_engines)
+        arguments = {"info": info, "settings": settings, "results": results}
+        arguments |= {"int8": int8, "engines": list(engines)}
+        if keras.backend.backend() == "tensorflow":
+            export_saved_model(task, export_dir, **arguments)
+        else:
+            _export_in_tensorflow(task, export_dir, arguments)
     else:
         info["max_seq_length"] = config.max_position_embeddings  # No text is truncated to less.
         # Imported here, because only exports to ONNX need the package onnx.
@@ -108,12 +104,71 @@ def export_task(
             task.tokenizer,
             export_dir,
             info,
-            card,
+            lambda info: model_card(info, config, settings, results, {}),
             int8=int8,
             omitted_outputs=_omitted_outputs(task),
         )
     logging.info("Exported %s to %s (task: %s)", path or info["model"], export_dir, task.task)
     return export_dir
+
+
+def export_saved_model(
+    task: "Task",
+    export_dir: Path,
+    info: dict[str, Any],
+    settings: Mapping[str, Any],
+    results: Mapping[str, Any],
+    int8: bool,
+    engines: Sequence[str],
+) -> None:
+    """Writes a version folder with a SavedModel; the Keras backend must be TensorFlow.
+
+    `info`, `settings` and `results` are those of `model_card`, and the others those of
+    `export_task`.
+    """
+    served = task.served(Network(task.model, info["compute_type"]))
+    write_engines = None
+    if engines:
+        # Imported here, because only exports with engines need the package onnx.
+        from keras_bert.export.onnx import write_engine_files
+
+        info["engines"] = {"names": engines, "network": served.spec().to_json()}
+        write_engines = functools.partial(
+            write_engine_files, task.model, served, info["compute_type"], int8=int8
+        )
+    request, config = task.example_request(), task.model.config
+    write_saved_model(
+        served,
+        export_dir,
+        info,
+        lambda info: model_card(info, config, settings, results, request),
+        request,
+        write_engines,
+    )
+
+
+def _export_in_tensorflow(task: "Task", export_dir: Path, arguments: Mapping[str, Any]) -> None:
+    """Runs `export_saved_model` in a process with the TensorFlow backend.
+
+    The graph of a SavedModel consists of the model's Keras layers, which run on one backend in a
+    process. `arguments` are written as JSON.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        task.save_pretrained(Path(folder, "model"))
+        write_json(Path(folder, "arguments.json"), arguments)
+        code = "import keras_bert.tasks.export as e, sys; e.export_saved_task(*sys.argv[1:])"
+        environment = {"KERAS_BACKEND": "tensorflow", "PYTHONPATH": os.pathsep.join(sys.path)}
+        process = subprocess.run(
+            [sys.executable, "-c", code, folder, str(export_dir)],
+            # The other backend may have reserved the memory of the GPUs.
+            env=os.environ | environment | {"CUDA_VISIBLE_DEVICES": ""},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    if process.returncode:
+        message = process.stdout.strip().replace(f"{folder}/", "")
+        raise InputError(message or f"{export_dir}: the export failed in the TensorFlow backend")
 
 
 def _check_format(

@@ -193,6 +193,8 @@ class SplitDense(keras.layers.Dense):
             return self._product(inputs), self.bias
 
     def _product(self, inputs: Any) -> Any:
+        if len(inputs.shape) == 2:
+            return ops.matmul(inputs, self.kernel)
         *leading, width = ops.shape(inputs)
         # With three dimensions, the product would be computed as a batch of small products.
         product = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)

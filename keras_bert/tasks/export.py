@@ -3,6 +3,7 @@
 export_run -> export (settings, as the flags give them) -> open_task -> Task.export
 """
 
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
-from keras_bert.export.task_export import weights_checksum
+from keras_bert.export.task_export import export_saved_model, weights_checksum
 from keras_bert.export.version_folders import INFO, check_version, find_versions, next_version
 from keras_bert.files import read_json
 from keras_bert.tasks.load import open_task
@@ -134,3 +135,18 @@ def export_run(output_dir: Path) -> Path:
         if checksum is not None and checksum == weights_checksum(model):
             return newest
     return export(ExportSettings(str(model), str(folder / str(next_version(folder)))))
+
+
+def export_saved_task(folder: str, export_dir: str) -> None:
+    """Exports the task object that a process with another Keras backend saved in `folder`.
+
+    The folder has model/, a model directory, and arguments.json, the arguments of
+    `export_saved_model`. An error is printed, and the exit status is then 1.
+    """
+    arguments = read_json(Path(folder, "arguments.json"))
+    try:
+        task = open_task(arguments["info"]["task"], open_checkpoint(Path(folder, "model")))
+        export_saved_model(task, Path(export_dir), **arguments)
+    except InputError as error:
+        print(error)
+        sys.exit(1)

@@ -27,11 +27,11 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import Engine
+from keras_bert.export.inputs import failed_check
 from keras_bert.export.network import Network
 from keras_bert.export.task_export import export_task
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner, training_batches
-from keras_bert.tasks.exported import Columns, Serve, positional, served_answers
 from keras_bert.tasks.fitting import (
     FitSettings,
     Trainer,
@@ -45,6 +45,7 @@ from keras_bert.tasks.fitting import (
 from keras_bert.tasks.prepared import (
     Prepared,
     Processor,
+    as_tensor,
     decoded,
     gathered,
     prepare,
@@ -55,6 +56,11 @@ from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.tasks.texts import LongText
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.objective import Objective
+
+# A signature of an export, which takes tensors by name.
+Serve = Callable[..., Mapping[str, tf.Tensor]]
+# A value per text for each input.
+Columns = Sequence[Sequence[Any]]
 
 
 class Task:
@@ -102,6 +108,7 @@ class Task:
         self.untrained: tuple[str, ...] = ()
         self.checkpoint: Checkpoint | None = None
         self.serve: Serve | None = None
+        self._served_inputs: Sequence[str] = ()
         self.engine: Engine | None = None
         self.trainer: Trainer | None = None
         self.initial_values: dict[str, np.ndarray] = {}
@@ -318,8 +325,8 @@ class Task:
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
         """Creates the object for a SavedModel from its export.json (`info`) and its signatures."""
         loaded = cls(None, None, cls.settings_of_export(info))
-        names = info["signatures"]["serving_default"]["inputs"]
-        loaded.serve = positional(signatures["serving_default"], cls.input_names, names)
+        loaded.serve = signatures["serving_default"]
+        loaded._served_inputs = list(info["signatures"]["serving_default"]["inputs"])
         return loaded
 
     # Helpers for subclasses.
@@ -345,13 +352,30 @@ class Task:
         """
         check_batch_size(batch_size)
         if self.serve is not None:
-            yield from served_answers(self.serve, columns, batch_size)
+            yield from self._served_answers(columns, batch_size)
             return
         prepared = prepare(
             preprocess or self.processor.preprocess, columns, tokenizer=self.tokenizer
         )
         outputs = self._outputs(prepared, batch_size)
         yield from decoded(self.processor, prepared, outputs, self._parts(prepared))
+
+    def _served_answers(self, columns: Columns, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the answers of an export for each batch; without texts, for one empty batch."""
+        names = self.input_names[: len(columns)]
+        if set(names) != set(self._served_inputs):
+            raise InputError(
+                f"predict() got {', '.join(names)}; the exported model expects "
+                f"{', '.join(self._served_inputs)}"
+            )
+        for start in range(0, max(len(columns[0]), 1), batch_size):
+            batch = [as_tensor(column[start : start + batch_size]) for column in columns]
+            try:
+                answers = self.serve(**dict(zip(names, batch, strict=True)))
+                yield {name: value.numpy() for name, value in answers.items()}
+            except tf.errors.InvalidArgumentError as error:
+                message = failed_check(error.message) or error.message.partition("\n")[0]
+                raise InputError(message) from None
 
     def _predict(self, columns: Columns, batch_size: int) -> dict[str, Any]:
         """Returns the answers for n texts, {name: [n, ...]}; byte strings become Python strings."""

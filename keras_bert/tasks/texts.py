@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
-from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows, same_shape
-from keras_bert.export.network import Network
+from keras_bert.export.inputs import TOKEN_ID_SPECS, same_shape
 from keras_bert.export.saved_model import ServedTask, Steps
 from keras_bert.tasks.prepared import Prepared, Processor
 from keras_bert.text.padding import Segments, combine_segments
@@ -168,11 +167,7 @@ class ServedTexts(ServedTask):
     """
 
     input_names: tuple[str, ...] = ("text",)
-
-    def __init__(self, network: Network, processor: TextProcessor):
-        super().__init__()
-        self.network = network
-        self.processor = processor
+    processor: TextProcessor
 
     def steps(self) -> dict[str, Steps]:
         """Returns the steps of each signature."""
@@ -186,5 +181,5 @@ class ServedTexts(ServedTask):
     def _of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> Segments:
-        rows = UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+        rows = self.unpadded(input_ids, input_mask, segment_ids)
         return Segments(rows.input_ids, rows.segment_ids, rows.truncated)

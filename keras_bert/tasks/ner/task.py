@@ -28,7 +28,6 @@ from keras_bert.tasks.checks import (
     check_validation_data,
 )
 from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.exported import Serve
 from keras_bert.tasks.fine_tuning import (
     SHOWN,
     FineTuningRun,
@@ -69,7 +68,7 @@ from keras_bert.tasks.ner.tag_schemes import (
 )
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.tasks.tables import Splits
-from keras_bert.tasks.task import Task
+from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
@@ -351,10 +350,7 @@ class _Sentences(NamedTuple):
 class ServedTagger(ServedTask):
     """The SavedModel signatures of a tagger."""
 
-    def __init__(self, network: Network, processor: TaggingProcessor):
-        super().__init__(name="tagger")
-        self.network = network
-        self.processor = processor
+    processor: TaggingProcessor
 
     def spec(self) -> NetworkSpec:
         """Describes the outputs of the network."""
@@ -367,7 +363,7 @@ class ServedTagger(ServedTask):
         return {
             "serving_default": Steps([text], self.processor.preprocess, self._entities),
             "words": Steps([words], self._sentences, self._tags),
-            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._token_tags),
+            "token_ids": Steps(TOKEN_ID_SPECS, self.unpadded, self._token_tags),
         }
 
     def _entities(self, outputs: Outputs, inputs: WordWindows) -> dict[str, tf.Tensor]:
@@ -396,12 +392,6 @@ class ServedTagger(ServedTask):
             name: tf.gather(tf.concat([values.values, [PADDING[name]]], axis=0), inputs.places)
             for name, values in found.items()
         }
-
-    def _of_token_ids(
-        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> UnpaddedRows:
-        """Removes the padding of rows that the client has tokenized, int32 [B, S] each."""
-        return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
 
     def _token_tags(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
         """Labels the tokens of rows.

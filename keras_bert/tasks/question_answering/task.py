@@ -341,9 +341,7 @@ class ServedQuestionAnswering(ServedTask):
             raise InputError(
                 f"max_seq_length={length}: expected at most the model's {limit} positions"
             )
-        super().__init__(name="question_answering")
-        self.network = network
-        self.processor = processor
+        super().__init__(network, processor)
 
     def spec(self) -> NetworkSpec:
         """Describes the outputs of the network."""
@@ -354,7 +352,7 @@ class ServedQuestionAnswering(ServedTask):
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
         return {
             "serving_default": Steps(texts, self.processor.preprocess, self._answers),
-            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, self._logits),
+            "token_ids": Steps(TOKEN_ID_SPECS, self.unpadded, self._logits),
         }
 
     def _answers(self, outputs: Outputs, inputs: SpanWindows) -> dict[str, tf.Tensor]:
@@ -363,12 +361,6 @@ class ServedQuestionAnswering(ServedTask):
             name: tf.cast(value, tf.float32) if value.dtype.is_floating else value
             for name, value in self.processor.decode(outputs, inputs).items()
         }
-
-    def _of_token_ids(
-        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> UnpaddedRows:
-        """Removes the padding of windows that the client has tokenized, int32 [B, S] each."""
-        return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
 
     def _logits(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
         """Returns the logits of the tokens of each window.

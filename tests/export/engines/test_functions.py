@@ -11,7 +11,6 @@ from keras_bert.export.engine_network import (
     ATTRIBUTE,
     SIGNATURE,
     EngineNetwork,
-    SavedFunction,
     difference,
     different_answers,
     different_outputs,
@@ -133,27 +132,3 @@ def test_not_a_number_is_a_difference():
     spec = NetworkSpec({"logits": "row"})
     found, expected = np.array([np.nan, 1], np.float32), np.array([1, 1], np.float32)
     assert different_outputs(spec, [found], [expected], "int8").startswith("logits differs by nan")
-
-
-@pytest.fixture(scope="module")
-def function(tmp_path_factory):
-    module = tf.Module()
-    module.scale = tf.Variable(2.0)
-    specs = [tf.TensorSpec([None], tf.float32, name=name) for name in ("a", "b")]
-    module.run = tf.function(lambda a, b: {"sum": a * module.scale + b}, input_signature=specs)
-    folder = str(tmp_path_factory.mktemp("saved"))
-    tf.saved_model.save(module, folder)
-    return tf.saved_model.load(folder)
-
-
-def test_installed_tensorflow_has_the_expected_method(function):
-    assert SavedFunction(function.run)._call_flat is not None
-
-
-@pytest.mark.parametrize("is_flat", [True, False])
-def test_both_calls_give_the_same_result(function, is_flat):
-    saved = SavedFunction(function.run)
-    if not is_flat:
-        saved._call_flat = None
-    assert saved.input_names == ["a", "b"]
-    assert saved(tf.constant([1.0]), tf.constant([3.0]))["sum"].numpy() == [5.0]
