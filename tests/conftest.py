@@ -40,7 +40,7 @@ def pytest_configure() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in background jobs of a shell.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    from keras_bert.programs.compilation_cache import use_compilation_cache
+    from keras_bert.programs.runs import use_compilation_cache
 
     use_compilation_cache()
     import tensorflow as tf

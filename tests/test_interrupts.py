@@ -55,7 +55,7 @@ def write_library(place, name, reaction):
 @pytest.mark.parametrize("reaction", REACTIONS)
 def test_while_tensorflow_is_imported(root, tmp_path, reaction):
     write_library(tmp_path, "tensorflow", reaction)
-    code = "from keras_bert.programs.start import start; "
+    code = "from keras_bert.programs.command import start; "
     code += "start('keras_bert.programs.convert', ['convert.py', 'a', 'b'])"
     assert interrupted(root, tmp_path, "-c", code) == (130, "", "convert.py: interrupted\n")
 
@@ -63,7 +63,7 @@ def test_while_tensorflow_is_imported(root, tmp_path, reaction):
 @pytest.mark.parametrize("reaction", REACTIONS)
 def test_while_the_program_is_imported(root, tmp_path, reaction):
     write_library(tmp_path, "slow_program", reaction)
-    code = "from keras_bert.programs.start import start; start('slow_program', ['slow.py'])"
+    code = "from keras_bert.programs.command import start; start('slow_program', ['slow.py'])"
     assert interrupted(root, tmp_path, "-c", code) == (130, "", "slow.py: interrupted\n")
 
 
@@ -107,7 +107,7 @@ def main(flags, arguments):
         atexit.register(wait)
 PROGRAM = Program("slow", "Waits.", () if {at_exit} else Slow(), main)
 """
-START = "from keras_bert.programs.start import start; start('waiting_program', ['slow.py'])"
+START = "from keras_bert.programs.command import start; start('waiting_program', ['slow.py'])"
 
 
 def test_while_flags_are_defined(root, tmp_path):

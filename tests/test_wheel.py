@@ -17,7 +17,8 @@ from keras_bert.programs.command import PROGRAMS
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("keras_bert", "data_tools", "setup.py", "setup.cfg", "README.md", "LICENSE")
+SOURCES = ("keras_bert", "data_tools", "pyproject.toml", "setup.py", "setup.cfg")
+SOURCES += ("README.md", "LICENSE")
 TEXT = "The king swore an oath.\nThe film was very good.\n\nA dog ran home.\nIt was a bad day.\n\n"
 CONFIG = {
     "vocab_size": 100,

@@ -1,9 +1,16 @@
-"""Defines the command `keras-bert`, which imports and runs one of the programs."""
+"""Defines the command `keras-bert`, and starts programs as processes of their own.
 
+This module imports nothing that takes time, so that Ctrl-C ends the process with one line even
+while a program is imported.
+"""
+
+import importlib
+import os
 import sys
+from collections.abc import Sequence
 
 import keras_bert
-from keras_bert.programs.start import start
+from keras_bert.startup import exit_at_interrupt, quiet_end_without_reader
 
 TYPE_CHECKING = False  # As in `typing`, which takes milliseconds to import.
 if TYPE_CHECKING:
@@ -46,35 +53,37 @@ PROGRAMS = {
 }
 
 
+def start(module: str, argv: Sequence[str] | None = None) -> "NoReturn":
+    """Imports the module of a program, runs its `PROGRAM` and exits with the exit code.
+
+    `argv` is the command line; by default that of the process.
+    """
+    with exit_at_interrupt(os.path.basename((argv or sys.argv)[0])):
+        from keras_bert.programs.program import run
+
+        run(importlib.import_module(module).PROGRAM, argv)
+
+
 def main() -> "NoReturn":
     """Runs the program that the command line names."""
     name, *arguments = sys.argv[1:] or ["--help"]
-    if name in ("--help", "-h", "help"):
-        _print_and_exit(_usage())
-    if name == "--version":
-        _print_and_exit(f"keras_bert {keras_bert.__version__}")
-    if name not in PROGRAMS:
-        import difflib
+    if name in PROGRAMS:
+        start(PROGRAMS[name][0], [f"keras-bert {name}", *arguments])
+    if name in ("--help", "-h", "help", "--version"):
+        with quiet_end_without_reader():
+            print(f"keras_bert {keras_bert.__version__}" if name == "--version" else _usage())
+        sys.exit()
+    import difflib
 
-        (nearest,) = difflib.get_close_matches(name, PROGRAMS, n=1) or [""]
-        expected = f"did you mean {nearest}?" if nearest else "see keras-bert --help"
-        print(f"keras-bert: error: {name!r} is not a program; {expected}", file=sys.stderr)
-        sys.exit(1)
-    module, _ = PROGRAMS[name]
-    start(module, [f"keras-bert {name}", *arguments])
-
-
-def _print_and_exit(text: str) -> "NoReturn":
-    from keras_bert.startup import quiet_end_without_reader
-
-    with quiet_end_without_reader():
-        print(text)
-    sys.exit()
+    (nearest,) = difflib.get_close_matches(name, PROGRAMS, n=1) or [""]
+    expected = f"did you mean {nearest}?" if nearest else "see keras-bert --help"
+    print(f"keras-bert: error: {name!r} is not a program; {expected}", file=sys.stderr)
+    sys.exit(1)
 
 
 def _usage() -> str:
-    wide = max(map(len, PROGRAMS))
-    lines = [f"  {name:{wide}}  {purpose}" for name, (_, purpose) in PROGRAMS.items()]
+    width = max(map(len, PROGRAMS))
+    lines = [f"  {name:{width}}  {purpose}" for name, (_, purpose) in PROGRAMS.items()]
     return "\n".join(
         [
             "BERT from raw text to a served model.",

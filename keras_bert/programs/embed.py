@@ -19,9 +19,9 @@ from absl.flags import FlagValues
 
 from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
-from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.options import set_flag, values_of
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.programs.runs import use_compilation_cache
 from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.settings import EmbeddingSettings
 

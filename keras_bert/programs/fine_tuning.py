@@ -16,7 +16,6 @@ from keras_bert.checkpoints.earlier_run import EarlierRun
 from keras_bert.errors import InputError
 from keras_bert.options import fit_arguments, from_values, option
 from keras_bert.programs import runs
-from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
 from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.settings import DEFAULTS, Distillation, FineTuningSettings
@@ -144,7 +143,7 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
     runs.check_not_input_folder(
         flags.output_dir, [flags[name].value for name in _INPUT_FLAGS if name in flags]
     )
-    use_compilation_cache()
+    runs.use_compilation_cache()
     start_tensorflow()  # Imported after the checks, which do not need it.
     from keras_bert.tasks.fine_tuning import FineTuningRun
     from keras_bert.training.backend import BACKEND, fastest_precision

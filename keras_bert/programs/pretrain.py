@@ -24,7 +24,6 @@ from keras_bert.options import from_values, option, options_of, same_as
 from keras_bert.pretraining.recipe import RecipePhase, read_recipe
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.programs import runs
-from keras_bert.programs.compilation_cache import use_compilation_cache
 from keras_bert.programs.options import recorded, values_of
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import start_tensorflow
@@ -75,7 +74,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         names = ("input_file", "eval_file")
         inputs = ",".join(phase.flags[name] for phase in phases for name in names)
         runs.check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
-    use_compilation_cache()
+    runs.use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.pretraining.dry_run import dry_run
     from keras_bert.pretraining.run import pretrain

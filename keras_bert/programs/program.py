@@ -28,8 +28,8 @@ from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
 from keras_bert.errors import EndedEarly, InputError, InUse
-from keras_bert.programs.compilation_cache import VARIABLE
 from keras_bert.programs.options import absl_flags, check_flags, define_flags
+from keras_bert.programs.runs import CACHE_VARIABLE
 from keras_bert.startup import INTERRUPTED, keyboard_interrupts, quiet_end_without_reader
 
 # The file, line and thread of absl's format do not help users.
@@ -211,7 +211,7 @@ def _system_errors() -> Iterator[None]:
             raise InputError(
                 f"{os.environ.get('TF_XLA_FLAGS', '')}: a file of the compilation cache cannot be "
                 f"used ({str(error).splitlines()[0][:200]}); expected an intact file and free disk "
-                f"space; delete the folder, or set {VARIABLE}= to compile without it"
+                f"space; delete the folder, or set {CACHE_VARIABLE}= to compile without it"
             ) from error
         kinds = {kind.__name__ for kind in type(error).__mro__}
         reason = str(error).split("\n")[0][:200] or "an allocation failed"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert.programs import compilation_cache
-from keras_bert.programs.compilation_cache import VARIABLE, use_compilation_cache
+from keras_bert.programs import runs
+from keras_bert.programs.runs import CACHE_VARIABLE, use_compilation_cache
 
 FLAG = "--tf_xla_persistent_cache_directory="
 COMPILE = """
-from keras_bert.programs.compilation_cache import use_compilation_cache
+from keras_bert.programs.runs import use_compilation_cache
 use_compilation_cache()
 import tensorflow as tf
 function = tf.function(lambda x: tf.nn.softmax(x * x), jit_compile=True)
@@ -29,7 +29,7 @@ def environment(monkeypatch, tmp_path) -> Path:
     monkeypatch.setenv("TF_XLA_FLAGS", "")
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -58,13 +58,13 @@ def test_the_folder_is_private_and_depends_on_flags(environment, monkeypatch):
 
 
 def test_without_the_variable_it_is_in_the_users_cache_folder(monkeypatch, tmp_path):
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     assert used_folder().parent == tmp_path / "home" / "keras_bert" / "xla"
 
 
 def test_an_empty_variable_keeps_nothing(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "")
+    monkeypatch.setenv(CACHE_VARIABLE, "")
     use_compilation_cache()
     assert os.environ["TF_XLA_FLAGS"] == ""
 
@@ -98,7 +98,7 @@ def test_an_unusable_folder_is_not_used(environment, monkeypatch, caplog, proble
         environment.write_text("")
         message = "Not a directory"
     else:
-        monkeypatch.setenv(VARIABLE, str(environment / "with space"))
+        monkeypatch.setenv(CACHE_VARIABLE, str(environment / "with space"))
     with caplog.at_level("WARNING"):
         use_compilation_cache()
     assert os.environ["TF_XLA_FLAGS"] == ""
@@ -127,7 +127,7 @@ def test_the_oldest_of_too_many_entries_are_removed(monkeypatch):
     folder = used_folder()
     content = b"\x0a\x62" + bytes(98)
     ages = {age: entry(folder, str(age), content, age) for age in (30, 10, 20)}
-    monkeypatch.setattr(compilation_cache, "_MAX_BYTES", 250)
+    monkeypatch.setattr(runs, "_MAX_BYTES", 250)
     use_compilation_cache()
     assert [age for age, path in sorted(ages.items()) if path.exists()] == [10, 20]
 
@@ -142,7 +142,7 @@ def test_a_second_process_reads_the_program_that_the_first_one_compiled(environm
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    without = run(**{VARIABLE: ""})
+    without = run(**{CACHE_VARIABLE: ""})
     assert not environment.exists()
     assert run() == without
     (entry,) = environment.glob("*/xla_compile_cache__*.pb")

@@ -246,7 +246,7 @@ def test_second_ctrl_c_ends_the_compilation_at_once(place, tmp_path):
     code = """if True:
         import sys, tensorflow as tf
         from keras_bert.training import loop
-        from keras_bert.programs.start import start
+        from keras_bert.programs.command import start
         @tf.function
         def wait():
             return tf.while_loop(lambda i: i < 2**62, lambda i: i + 1, [tf.constant(0, tf.int64)])
