@@ -357,7 +357,10 @@ def _open_safetensors(folder: Path) -> Iterator[StoredWeights]:
                 f"{', '.join(sorted(shard_of.keys() ^ files.keys()))}; expected the same names in "
                 "both"
             )
-        names_in_file = _current_names(source, files)
+        # Files of transformers may contain a shared weight under both of its names.
+        names_in_file: dict[str, str] = {}
+        for name in files:
+            names_in_file.setdefault(current_name(name), name)
         slices = {name: files[old].get_slice(old) for name, old in names_in_file.items()}
 
         def read(name: str) -> np.ndarray:
@@ -401,28 +404,3 @@ def _read_index(index: Path) -> dict[str, str]:
             "the same folder"
         )
     return shard_of
-
-
-def _current_names(source: Path, files: Mapping[str, safe_open]) -> dict[str, str]:
-    """Returns {current name: name in the file}; the names in older files may differ.
-
-    Files of transformers may contain a shared weight under both of its names; equal copies count as
-    one weight.
-    """
-    names_in_file: dict[str, str] = {}
-    for name, file in files.items():
-        first = names_in_file.setdefault(current_name(name), name)
-        if first != name and not _are_equal(files[first].get_slice(first), file.get_slice(name)):
-            raise InputError(
-                f"{source}: {first} and {name} are two names of one weight, with different values; "
-                "expected one of them"
-            )
-    return names_in_file
-
-
-def _are_equal(a: Any, b: Any) -> bool:
-    """Returns whether two slices of safetensors have equal values."""
-    try:
-        return a.get_dtype() == b.get_dtype() and np.array_equal(a[:], b[:])
-    except (AttributeError, TypeError):  # NumPy has no 8-bit floats.
-        return False

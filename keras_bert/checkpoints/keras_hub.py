@@ -1,10 +1,7 @@
 """Reads KerasHub presets of a BertBackbone, without the KerasHub library.
 
-KerasHub always computes the tanh approximation of gelu. Presets that earlier versions of this
-library wrote contain further settings under `keras_bert` in `metadata.json`, and further heads
-under `keras_bert` in `task.weights.h5`.
-
-HDF5 files can refer to other files of the machine; such weights are rejected.
+KerasHub always computes the tanh approximation of gelu. HDF5 files can refer to other files of the
+machine; such weights are rejected.
 """
 
 import contextlib
@@ -26,7 +23,7 @@ from keras_bert.checkpoints.weights import Layout, StoredWeights
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, value_of
-from keras_bert.text.settings import USER_TOKENS, TokenizerSettings, UserToken
+from keras_bert.text.settings import TokenizerSettings, UserToken
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, fit_vocab, load_vocab
 
 CONFIG, METADATA = "config.json", "metadata.json"
@@ -44,7 +41,7 @@ SIZES = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-# Settings that are fixed in KerasHub, except under `keras_bert` in metadata.json.
+# Settings that are fixed in KerasHub.
 _FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
 
 # Keys of tokenizer.json, each with the only value that matches BERT's tokenizer.
@@ -54,9 +51,6 @@ _TOKENIZER_RULES = (
     ("suffix_indicator", "##"),
     ("oov_token", "[UNK]"),
 )
-# Keys of the tokenizer under `keras_bert` in metadata.json.
-_STRIP_ACCENTS, _MAX_CHARS = "strip_accents", "max_input_chars_per_word"
-_OF_TOKENIZER = (_STRIP_ACCENTS, _MAX_CHARS, USER_TOKENS)
 # KerasHub counts bytes, not characters.
 _KERAS_HUB_MAX_CHARS = 100
 
@@ -114,13 +108,15 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
             f"{path}: has no {WEIGHTS}; expected a KerasHub preset with all weights in one file"
         )
     metadata = read_json(path / METADATA) if (path / METADATA).is_file() else {}
-    extra = metadata.get("keras_bert")
-    extra = dict(extra) if isinstance(extra, dict) else {}
-    of_tokenizer = {key: extra.pop(key) for key in _OF_TOKENIZER if key in extra}
+    if "keras_bert" in metadata:
+        raise InputError(
+            f"{path / METADATA}: was written by keras_bert 0.2 or earlier, with settings that "
+            "KerasHub does not have; convert the preset with that version"
+        )
     backbone = written["config"]
     sizes = {ours: backbone[theirs] for ours, theirs in SIZES.items() if theirs in backbone}
     fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
-    settings = {**fixed, **extra, **sizes}
+    settings = {**fixed, **sizes}
     try:
         config = BertConfig.from_dict(settings)
     except InputError as error:
@@ -128,7 +124,7 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     vocab = load_vocab(path / VOCAB) if (path / VOCAB).is_file() else None
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
-    tokenizer, mismatch = _read_tokenizer(path, of_tokenizer, vocab)
+    tokenizer, mismatch = _read_tokenizer(path, vocab)
     return Checkpoint(
         path=path,
         kind="a KerasHub preset",
@@ -136,7 +132,7 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
         vocab=None if mismatch else vocab,
         tokenizer_settings=tokenizer,
         settings=settings,
-        open_weights=partial(_open_weights, path, layout_of(config, settings)),
+        open_weights=partial(_open_weights, path, layout_of(config)),
         tokenizer_mismatch=mismatch,
     )
 
@@ -145,11 +141,9 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
 
 
 def _read_tokenizer(
-    path: Path, metadata: Mapping[str, Any], vocab: Sequence[str] | None
+    path: Path, vocab: Sequence[str] | None
 ) -> tuple[TokenizerSettings, str | None]:
     """Reads the settings of the tokenizer of the preset `path`.
-
-    `metadata` has those of _OF_TOKENIZER that are under `keras_bert` in metadata.json.
 
     Returns:
         The settings, and one line about a setting that is not supported; None if all are.
@@ -163,34 +157,10 @@ def _read_tokenizer(
     content = content if isinstance(content, dict) else {}
     content = {**content, "class_name": tokenizer.get("class_name")}
     mismatch = find_mismatch(file, content, _TOKENIZER_RULES)
-    keeps_accents = value_of(path / METADATA, metadata, _STRIP_ACCENTS, bool, None) is False
-    settings = replace(
-        _settings(file, content, guess_lower_case(vocab, path.name), keeps_accents),
-        max_input_chars_per_word=value_of(
-            path / METADATA, metadata, _MAX_CHARS, int, _KERAS_HUB_MAX_CHARS
-        ),
-    )
-    if USER_TOKENS in metadata:
-        of_metadata = TokenizerSettings.read(path / METADATA, {USER_TOKENS: metadata[USER_TOKENS]})
-        return replace(settings, user_tokens=of_metadata.user_tokens), mismatch
-    contents = _special_tokens(file, content, vocab or ())
-    try:
-        return replace(settings, user_tokens=tuple(map(UserToken, contents))), mismatch
-    except InputError as error:
-        return settings, mismatch or f"{file}: special_tokens: {error}"
-
-
-def _settings(
-    file: Path, content: Mapping[str, Any], casing: bool, keeps_accents: bool
-) -> TokenizerSettings:
-    """Returns the settings in a preset's tokenizer.json.
-
-    `casing` is the value of a missing `lowercase`; `keeps_accents` is whether metadata.json states
-    that accents are kept.
-    """
+    casing = guess_lower_case(vocab, path.name)
     do_lower_case = value_of(file, content, "lowercase", bool, casing)
     strip_accents = value_of(file, content, "strip_accents", bool, None)
-    if do_lower_case and strip_accents is False and not keeps_accents:
+    if do_lower_case and strip_accents is False:
         # KerasHub's default is false, even in presets of uncased models that it converted from
         # Hugging Face. This is an error of KerasHub: these models were trained without accents.
         logging.warning(
@@ -200,7 +170,14 @@ def _settings(
         )
         strip_accents = None
     chinese = value_of(file, content, "split_on_cjk", bool, True)
-    return TokenizerSettings(do_lower_case, strip_accents, chinese)
+    settings = TokenizerSettings(
+        do_lower_case, strip_accents, chinese, max_input_chars_per_word=_KERAS_HUB_MAX_CHARS
+    )
+    contents = _special_tokens(file, content, vocab or ())
+    try:
+        return replace(settings, user_tokens=tuple(map(UserToken, contents))), mismatch
+    except InputError as error:
+        return settings, mismatch or f"{file}: special_tokens: {error}"
 
 
 def _special_tokens(file: Path, content: Mapping[str, Any], vocab: Sequence[str]) -> list[str]:
@@ -217,8 +194,8 @@ def _special_tokens(file: Path, content: Mapping[str, Any], vocab: Sequence[str]
 # --- the weights ---
 
 
-def layout_of(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
-    """Returns the names and array layout of the weights; `settings` are those of the checkpoint."""
+def layout_of(config: BertConfig) -> Layout:
+    """Returns the names and array layout of the weights."""
     heads = config.num_attention_heads
 
     def store(path: str, value: np.ndarray) -> np.ndarray:
@@ -229,22 +206,15 @@ def layout_of(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
             return value.reshape(heads, -1, value.shape[-1])
         return value
 
-    is_token_classifier = settings.get("architectures") == ["BertForTokenClassification"]
-    return Layout(
-        name=partial(keras_hub_name, is_token_classifier=is_token_classifier),
-        store=store,
-        restore=lambda path, value: value,
-        encoder_prefix=_BACKBONE,
-    )
+    return Layout(name=keras_hub_name, store=store, encoder_prefix=_BACKBONE)
 
 
-def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
+def keras_hub_name(path: str) -> str:
     """Converts a variable path of this library to the file, group and index in KerasHub's files.
 
     `encoder/layer_0/output/dense/kernel` becomes
     `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`. Heads that KerasHub
-    does not have, such as a token classifier (with `is_token_classifier`), are stored under
-    `task/keras_bert/`, followed by the path.
+    does not have get names that are in no file.
     """
     if path in _SINGLE_VARIABLES:
         return _SINGLE_VARIABLES[path]
@@ -253,7 +223,7 @@ def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
     if block:
         number = f"_{block[1]}" * (block[1] != "0")
         group = f"{_BACKBONE}transformer_encoder{number}/{_BLOCK[block[2]]}"
-    elif layer in _LAYERS and not (is_token_classifier and layer == "classifier"):
+    elif layer in _LAYERS:
         group = _LAYERS[layer]
     else:
         return f"task/keras_bert/{path}"

@@ -22,12 +22,7 @@ STATE = "state.json"
 # Variables of a training model that are not weights.
 _SEED_STATE = "seed_generator_state"
 # Training checkpoints have this library's variable paths and arrays.
-_TRAINING_LAYOUT = Layout(
-    name=str,
-    store=lambda path, value: value,
-    restore=lambda path, value: value,
-    encoder_prefix="encoder/",
-)
+_TRAINING_LAYOUT = Layout(name=str, encoder_prefix="encoder/")
 
 
 def open_checkpoint(

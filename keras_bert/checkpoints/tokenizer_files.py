@@ -5,23 +5,23 @@ for example one that splits words with MeCab. The weights in such a directory ca
 vocabulary cannot, because this library's tokenizer would split texts into other tokens than in the
 model's training.
 
-Added tokens are in up to three files, which transformers combines:
+Added tokens are in up to three files:
 
     tokenizer.json          added_tokens            [{"id": 30522, "content": "[URL]", ...}, ...]
     tokenizer_config.json   added_tokens_decoder    {"30522": {"content": "[URL]", ...}, ...}
                             additional_special_tokens, extra_special_tokens     ["[URL]", ...]
     added_tokens.json                               {"[URL]": 30522}
 
-An added token is a user token (`keras_bert.text.settings`). Its id is that of the same token in
-the vocabulary, or else it follows the vocabulary. BERT's special tokens may be listed too.
+The first two have precedence in this order; added_tokens.json counts if neither has any. An added
+token is a user token (`keras_bert.text.settings`). Its id is that of the same token in the
+vocabulary, or else it follows the vocabulary. BERT's special tokens may be listed too.
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from absl import logging
 
@@ -93,7 +93,7 @@ def read_tokenizer(
     """Reads the tokenizer files of a directory; `config` is the content of its config.json.
 
     Returns:
-        vocab: the V tokens in the order of their ids, from `vocab.txt`, or else `tokenizer.json`,
+        vocab: the V tokens in the order of their ids, from `tokenizer.json`, or else `vocab.txt`,
             followed by added tokens; None if the directory has neither file, or if the tokenizer is
             not BERT's.
         settings: the settings of the tokenizer.
@@ -120,29 +120,31 @@ def read_tokenizer(
             path / TOKENIZER,
             json.dumps(slow["truncation_side"]),
         )
-    vocab = None
-    if not mismatch and (path / VOCAB).is_file():
+    vocab, has_vocab_file = None, (path / VOCAB).is_file()
+    if mismatch:
+        pass  # The vocabulary is that of another tokenizer.
+    elif "model.vocab" in steps or (fast and not has_vocab_file):
+        vocab = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"), config)
+    elif has_vocab_file:
         vocab = load_vocab(path / VOCAB)
-    # transformers 5 and later write only tokenizer.json.
-    if not mismatch and fast and (vocab is None or "model.vocab" in steps):
-        in_fast = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"), config)
-        if vocab is not None and vocab[: len(in_fast)] != in_fast:
-            logging.warning(
-                "%s: has another vocabulary than %s; the former is used, as in transformers",
-                path / FAST_TOKENIZER,
-                VOCAB,
-            )
-            vocab = None
-        vocab = vocab or in_fast
     files = [
         (path / TOKENIZER, slow, {name: name for name in _FAST_KEYS}),
         (path / FAST_TOKENIZER, steps, _FAST_KEYS),
     ]
     # As in transformers: BERT's classes follow tokenizer_config.json, and generic ones the other.
-    if _declared_class(slow, config)[1] in _GENERIC_CLASSES:
+    if _declared_class(slow, config)[1] not in _GENERIC_CLASSES:
         files.reverse()
-    casing = guess_lower_case(vocab, path.name)
-    settings = _read_settings(files, casing)
+    values = {"do_lower_case": guess_lower_case(vocab, path.name), _MAX_CHARS: _DEFAULT_MAX_CHARS}
+    for file, content, keys in files:
+        for name, key in keys.items():
+            kind = int if name == _MAX_CHARS else bool
+            # A null has a meaning only for strip_accents.
+            if key in content and (content[key] is not None or name == "strip_accents"):
+                values[name] = value_of(file, content, key, kind, None)
+    try:
+        settings = TokenizerSettings(**values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     if vocab is None:
         return None, settings, mismatch
     try:
@@ -163,49 +165,6 @@ def guess_lower_case(vocab: Sequence[str] | None, folder: str = "") -> bool:
         words = (token for token in vocab if token[0] not in "[<" or len(token) == 1)
         return all(token == token.lower() for token in words)
     return "uncased" in folder or "cased" not in folder
-
-
-def _read_settings(
-    files: Sequence[tuple[Path, Mapping[str, Any], Mapping[str, str]]], do_lower_case: bool
-) -> TokenizerSettings:
-    """Combines the settings in two files; the values of the first file take precedence.
-
-    Args:
-        files: for each file its path, its content, and the key of each setting.
-        do_lower_case: the value if it is in neither file.
-
-    Raises:
-        InputError: a value has the wrong type.
-    """
-    first, second = (_stated(*file, do_lower_case) for file in files)
-    for name in first.keys() & second.keys():
-        if first[name] != second[name]:
-            (path, content, keys), (other, its_content, its_keys) = files
-            key, its_key = keys[name], its_keys[name]
-            logging.warning(
-                "%s: %s is %s, but %s: %s is %s; the former is used, as in transformers",
-                *(path, key, json.dumps(content[key])),
-                *(other, its_key, json.dumps(its_content[its_key])),
-            )
-    defaults = {"do_lower_case": do_lower_case, _MAX_CHARS: _DEFAULT_MAX_CHARS}
-    return TokenizerSettings(**{**defaults, **second, **first})
-
-
-def _stated(
-    path: Path, content: Mapping[str, Any], keys: Mapping[str, str], do_lower_case: bool
-) -> dict[str, bool | int | None]:
-    """Returns the settings that a file contains, by name."""
-    values = {
-        name: value_of(path, content, key, int if name == _MAX_CHARS else bool, None)
-        for name, key in keys.items()
-        # A null has a meaning only for strip_accents.
-        if key in content and (content[key] is not None or name == "strip_accents")
-    }
-    try:
-        settings = TokenizerSettings(**{"do_lower_case": do_lower_case, **values})
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    return {name: getattr(settings, name) for name in values}
 
 
 def find_mismatch(
@@ -286,14 +245,6 @@ def _fast_vocab(file: Path, model: Any, config: Mapping[str, Any]) -> list[str]:
 # --- added tokens ---
 
 
-class _Entry(NamedTuple):
-    """An added token in a file; `where` names the file and the key in error messages."""
-
-    where: str
-    token_id: int | None
-    token: UserToken
-
-
 def _with_added_tokens(
     path: Path,
     fast: Mapping[str, Any],
@@ -317,105 +268,65 @@ def _with_added_tokens(
     Raises:
         InputError: an added token is not supported.
     """
-    first_entries: dict[str, _Entry] = {}
-    for entry in _entries(path, fast, slow, added):
-        first = first_entries.setdefault(entry.token.content, entry)
-        if first.token_id is None:
-            first = first_entries[entry.token.content] = first._replace(token_id=entry.token_id)
-        _check_agree(first, entry)
-    entries = [*first_entries.values()]
-    ids = {token: index for index, token in enumerate(vocab)}
-    new = [entry for entry in entries if entry.token.content not in ids]
+    tokens: dict[str, UserToken] = {}
+    ids: dict[str, int | None] = {}
+    try:
+        for file, token_id, value in _listed_tokens(fast, slow, added):
+            if value["content"] in {*SPECIAL_TOKENS, *tokens}:
+                continue
+            token = UserToken.of(value, f"{path / file}: the user token")
+            tokens[token.content], ids[token.content] = token, token_id
+            for name in _UNSUPPORTED:
+                if value.get(name):
+                    raise InputError(
+                        f"{path / file}: {token.content!r} has {name} {json.dumps(value[name])}; "
+                        "expected false"
+                    )
+    except InputError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: the added tokens cannot be read ({error!r:.80}); expected the files that "
+            "transformers writes"
+        ) from None
     # Tokens without an id get the next ones, as in transformers.
-    new.sort(key=lambda entry: float("inf") if entry.token_id is None else entry.token_id)
-    extended = [*vocab, *(entry.token.content for entry in new)]
-    ids = {token: index for index, token in enumerate(extended)}
-    for entry in entries:
-        index = ids[entry.token.content]
-        if entry.token_id not in (None, index):
+    new = sorted(
+        (content for content in tokens if content not in {*vocab}),
+        key=lambda content: float("inf") if ids[content] is None else ids[content],
+    )
+    extended = [*vocab, *new]
+    positions = {token: index for index, token in enumerate(extended)}
+    for content, token_id in ids.items():
+        if token_id not in (None, positions[content]):
             raise InputError(
-                f"{entry.where}: {entry.token.content!r} has the id {entry.token_id}; expected "
-                f"{index}, as in the vocabulary or directly after it"
+                f"{path}: the added token {content!r} has the id {token_id}; expected "
+                f"{positions[content]}, as in the vocabulary or directly after it"
             )
-    tokens = sorted((entry.token for entry in entries), key=lambda token: ids[token.content])
-    return extended, tuple(tokens)
+    return extended, tuple(tokens[content] for content in sorted(tokens, key=positions.get))
 
 
-def _entries(
-    path: Path, fast: Mapping[str, Any], slow: Mapping[str, Any], added: Mapping[str, Any]
-) -> Iterator[_Entry]:
-    """Yields the entries of all files, except BERT's special tokens."""
-    for value in _list(path / FAST_TOKENIZER, fast, "added_tokens"):
-        token_id = _id_of(path / FAST_TOKENIZER, value)
-        yield from _entry(f"{path / FAST_TOKENIZER}: added_tokens", value, token_id)
+def _listed_tokens(
+    fast: Mapping[str, Any], slow: Mapping[str, Any], added: Mapping[str, Any]
+) -> Iterator[tuple[str, int | None, Mapping[str, Any]]]:
+    """Yields (name of the file, id or None, object) for each added token, in order of precedence.
+
+    Raises an exception if the files do not have the form that transformers writes.
+    """
+    listed = fast.get("added_tokens") or []
     decoder = slow.get("added_tokens_decoder") or {}
-    if not isinstance(decoder, Mapping) or not all(
-        re.fullmatch(r"\d{1,9}", key) for key in decoder
-    ):
-        raise InputError(
-            f"{path / TOKENIZER}: added_tokens_decoder is {json.dumps(decoder)[:80]}; expected an "
-            "object from ids to tokens"
-        )
-    for key, value in decoder.items():
-        yield from _entry(f"{path / TOKENIZER}: added_tokens_decoder", value, int(key))
-    # If one of the two keys exists, it has all tokens of added_tokens.json.
-    is_complete = bool(fast.get("added_tokens") or decoder)
-    for content, index in added.items():
-        if content not in SPECIAL_TOKENS:
+    for value in listed:
+        yield FAST_TOKENIZER, int(value["id"]), value
+    for token_id, value in decoder.items():
+        yield TOKENIZER, int(token_id), value
+    if not listed and not decoder:
+        for content, token_id in added.items():
             # As in transformers, which searches for these tokens in normalized text.
-            value = {"content": content, "normalized": True, "id": index}
-            token_id = _id_of(path / _ADDED_TOKENS, value)
-            yield from _entry(str(path / _ADDED_TOKENS), None if is_complete else value, token_id)
-    listed = [*(fast.get("added_tokens") or ()), *decoder.values()]
-    listed = [each.get("content") for each in listed if isinstance(each, Mapping)]
+            yield _ADDED_TOKENS, int(token_id), {"content": content, "normalized": True}
     for key in ("additional_special_tokens", "extra_special_tokens"):
-        value = slow.get(key)
-        value = [*value.values()] if isinstance(value, Mapping) else value
-        for each in _list(path / TOKENIZER, {key: value}, key):
-            content = each.get("content") if isinstance(each, Mapping) else each
-            if content not in listed:
-                each = {"content": each, "special": True} if isinstance(each, str) else each
-                yield from _entry(f"{path / TOKENIZER}: {key}", each, None)
-
-
-def _entry(where: str, value: Any, token_id: int | None) -> Iterator[_Entry]:
-    """Yields the entry of an object in a file, unless it is a special token of BERT."""
-    if value is None or (isinstance(value, Mapping) and value.get("content") in SPECIAL_TOKENS):
-        return
-    token = UserToken.of(value, f"{where}: the user token")
-    for name in _UNSUPPORTED:
-        if value.get(name):
-            raise InputError(
-                f"{where}: {token.content!r} has {name} {json.dumps(value[name])}; expected false"
-            )
-    yield _Entry(where, token_id, token)
-
-
-def _list(path: Path, content: Mapping[str, Any], key: str) -> Sequence[Any]:
-    value = content.get(key) or []
-    if not isinstance(value, list):
-        raise InputError(f"{path}: {key} is {json.dumps(value)[:80]}; expected a list")
-    return value
-
-
-def _id_of(path: Path, value: Any) -> int:
-    token_id = value.get("id") if isinstance(value, Mapping) else None
-    if not isinstance(token_id, int) or isinstance(token_id, bool):
-        raise InputError(
-            f"{path}: the added token {json.dumps(value)[:80]} has no id; expected a whole number"
-        )
-    return token_id
-
-
-def _check_agree(first: _Entry, other: _Entry) -> None:
-    ids = {first.token_id, other.token_id} - {None}
-    # `special` has no effect on ids.
-    tokens = {replace(entry.token, special=False) for entry in (first, other)}
-    if len(ids) > 1 or len(tokens) > 1:
-        raise InputError(
-            f"{other.where}: {other.token.content!r} has another id or `normalized` than in "
-            f"{first.where}; expected the same"
-        )
+        values = slow.get(key) or []
+        for value in values.values() if isinstance(values, Mapping) else values:
+            is_text = isinstance(value, str)
+            yield TOKENIZER, None, {"content": value, "special": True} if is_text else value
 
 
 # --- writing ---
@@ -466,7 +377,7 @@ def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[st
     size = number_of_subwords(settings.user_tokens, vocab)
     added = sorted([*_SPECIAL, *settings.user_tokens], key=lambda token: ids[token.content])
     cls, sep = _special("[CLS]", 0), _special("[SEP]", 0)
-    single = [cls, _sequence("A", 0), sep]
+    single = [cls, {"Sequence": {"id": "A", "type_id": 0}}, sep]
     return {
         "version": "1.0",
         "truncation": None,
@@ -483,7 +394,7 @@ def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[st
         "post_processor": {
             "type": "TemplateProcessing",
             "single": single,
-            "pair": [*single, _sequence("B", 1), _special("[SEP]", 1)],
+            "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}, _special("[SEP]", 1)],
             "special_tokens": {
                 token: {"id": token, "ids": [ids[token]], "tokens": [token]}
                 for token in ("[CLS]", "[SEP]")
@@ -502,10 +413,6 @@ def tokenizer_json(vocab: Sequence[str], settings: TokenizerSettings) -> dict[st
 
 def _special(token: str, segment_id: int) -> dict[str, Any]:
     return {"SpecialToken": {"id": token, "type_id": segment_id}}
-
-
-def _sequence(name: str, segment_id: int) -> dict[str, Any]:
-    return {"Sequence": {"id": name, "type_id": segment_id}}
 
 
 def _added_token(token: UserToken) -> dict[str, Any]:

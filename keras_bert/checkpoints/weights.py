@@ -31,17 +31,17 @@ class Layout:
 
     Attributes:
         name: function, variable path -> name in the format.
+        encoder_prefix: the name prefix of the encoder's weights.
         store: function, (path, array in this library's layout) -> array in the format's layout.
         restore: the inverse of `store`, except for the shape, which the caller restores.
-        encoder_prefix: the name prefix of the encoder's weights.
         buffers: names with `encoder_prefix` that are not weights.
         tied_decoder: the name of a second copy of the word embeddings, if the format has one.
     """
 
     name: Callable[[str], str]
-    store: Callable[[str, np.ndarray], np.ndarray]
-    restore: Callable[[str, np.ndarray], np.ndarray]
     encoder_prefix: str
+    store: Callable[[str, np.ndarray], np.ndarray] = lambda path, value: value
+    restore: Callable[[str, np.ndarray], np.ndarray] = lambda path, value: value
     buffers: frozenset[str] = frozenset()
     tied_decoder: str | None = None
 

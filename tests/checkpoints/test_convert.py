@@ -42,7 +42,7 @@ def saved(request, tiny, tmp_path_factory):
     return path, model, description
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("form", ["hugging_face", "tf1"])
 def test_conversion_is_bit_exact(saved, form, tmp_path):
     path, model, description = saved
     WRITERS[form](tmp_path / "source", model, description)
@@ -121,7 +121,7 @@ def test_full_disk_raises_input_error_and_leaves_no_files(tiny, tmp_path):
     assert os.listdir(tmp_path) == ["a"]
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("form", ["hugging_face", "tf1"])
 def test_left_to_right_model_stays_one(tiny, tmp_path, form):
     config = replace(tiny.config, is_decoder=True)
     model = tiny.make("pretrainer", config)

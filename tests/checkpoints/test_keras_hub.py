@@ -19,7 +19,6 @@ from keras_bert.models.heads import MaskedLMHead
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.checkpoints.test_tokenizer_json import vocab_of
-from tests.other_formats import write_keras_hub
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CLASSIFIER, MASKED_LM = GOLDEN / "keras_hub_classifier", GOLDEN / "keras_hub_masked_lm"
@@ -98,18 +97,6 @@ def test_kerashub_opens_our_directories(tiny, run_in_peers, tmp_path):
     ours = [[vocab[index] for index in row] for row in tokenizer.tokenize(texts).to_list()]
     assert theirs == ours[0]
     assert dict(zip(DIFFERENCES, zip(different, ours[1:], strict=True), strict=True)) == DIFFERENCES
-
-
-def test_settings_unknown_to_kerashub_are_restored(tiny, tmp_path):
-    model = tiny.make("token_classifier")
-    labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    description = ModelDescription(tiny.config, tiny.vocab, labels=labels)
-    write_keras_hub(tmp_path / "preset", model, description)
-    opened = open_checkpoint(tmp_path / "preset")
-    assert opened.labels == labels
-    assert opened.architecture == "BertForTokenClassification"
-    with h5py.File(tmp_path / "preset" / "task.weights.h5") as file:
-        assert file["keras_bert/classifier/kernel"].shape == (8, 5)
 
 
 def test_half_precision_presets_load_as_float32(tmp_path):

@@ -258,6 +258,7 @@ def test_untied_masked_lm_head_is_rejected(saved):
 )
 def test_damaged_directory_is_rejected(saved, name, content, expected):
     path, _ = saved
+    (path / "tokenizer.json").unlink()
     (path / name).unlink()
     if content is not None:
         (path / name).write_bytes(content)

@@ -9,13 +9,12 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.convert import convert
-from keras_bert.checkpoints.hugging_face import open_model_directory, save_model_directory
+from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.tokenizer_files import guess_lower_case
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 from tests.other_formats import WRITERS, write_tf1
 
@@ -59,9 +58,11 @@ def test_format_is_detected(tiny, tmp_path, form, kind):
     assert checkpoint.config == tiny.config
     assert checkpoint.vocab == tiny.vocab
     loaded = BertPretrainer(checkpoint.config)
-    assert len(checkpoint.load_into(loaded).loaded) == 46
+    report = checkpoint.load_into(loaded)
+    # KerasHub has no next-sentence head.
+    assert len(report.new) == (2 if form == "keras_hub" else 0)
     for found, expected in zip(loaded.weights, model.weights, strict=True):
-        assert np.array_equal(found, expected)
+        assert found.path in report.new or np.array_equal(found, expected)
 
 
 def test_run_folder_opens_the_model_of_the_run(saved):
@@ -88,6 +89,8 @@ def test_hugging_face_directory_may_also_have_googles_config(saved):
 def test_vocabulary_of_wrong_size_is_rejected(tiny, tmp_path, form):
     description = ModelDescription(tiny.config, tiny.vocab)
     WRITERS[form](tmp_path / "other", tiny.make("encoder"), description)
+    if form == "hugging_face":
+        (tmp_path / "other" / "tokenizer.json").unlink()
     vocab = next((tmp_path / "other").rglob("vocab*.txt"))
     vocab.write_text(vocab.read_text() + "extra\n")
     expected = rf"{vocab.name}: has 18 tokens, but vocab_size in the config is 17"
@@ -172,15 +175,6 @@ def test_casing_is_inferred_from_googles_names_without_vocabulary(tiny, tmp_path
         assert open_checkpoint(tmp_path / name / "bert_model.ckpt").do_lower_case is is_lower
 
 
-@pytest.mark.parametrize("form", WRITERS)
-def test_casing_is_read_from_every_format(tiny, tmp_path, form):
-    model = tiny.make("encoder")
-    for casing in (True, False):
-        description = ModelDescription(tiny.config, tiny.vocab, TokenizerSettings(casing))
-        WRITERS[form](tmp_path / f"{casing}", model, description)
-        assert open_checkpoint(tmp_path / f"{casing}").do_lower_case is casing
-
-
 def test_shards_load_like_one_file(saved):
     path, model = saved
     shard(path)
@@ -239,27 +233,6 @@ def test_pickle_is_rejected_with_the_way_to_convert_it(saved, name):
     (path / "model.safetensors").rename(path / name)
     with pytest.raises(InputError, match=rf"{name}, a pickle.*save_pretrained"):
         open_checkpoint(path)
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"model": []},
-        {"model": None},
-        {"model": {"type": "WordPiece"}},
-        {"model": {"type": "WordPiece", "vocab": ["[PAD]"]}},
-        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 1, "[UNK]": 1}}},
-        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 17}}},
-        {"model": {"type": "WordPiece", "vocab": {"[PAD]": -1}}},
-        {"model": {"type": "WordPiece", "vocab": {"[PAD]": "0"}}},
-    ],
-)
-def test_malformed_tokenizer_json_is_rejected(saved, odd):
-    path, _ = saved
-    (path / "vocab.txt").unlink()
-    (path / "tokenizer.json").write_text(json.dumps(odd))
-    with pytest.raises(InputError, match=r"tokenizer\.json: (model has no type|expected a vocab)"):
-        open_model_directory(path)
 
 
 def test_missing_checkpoint_is_rejected_with_expected_formats(tmp_path):

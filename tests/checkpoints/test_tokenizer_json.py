@@ -101,41 +101,9 @@ def vocab_of(texts) -> list[str]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_written_normalizer_has_the_effect_of_that_of_transformers(settings):
-    theirs = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=settings.tokenize_chinese_chars,
-        strip_accents=settings.strip_accents,
-        lowercase=settings.do_lower_case,
-    )
-    written = tokenizer_json(VOCAB, TokenizerSettings(*settings))
-    ours = Tokenizer.from_str(json.dumps(written)).normalizer
-    for text in ("Ünlock É", "中un", "e\u0301 İ ẞ ß", "한\u1100 ά", "\ufa0e"):
-        assert ours.normalize_str(text) == theirs.normalize_str(text)
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
 def test_examples(settings):
     texts = ["unlock café!", "中un", "É é", "x" * 201, "x" * 200, "", "e\u0301 \u200b un\tlock"]
     assert not different(VOCAB, settings, texts)
-
-
-@pytest.mark.parametrize(
-    ("settings", "tokens"),
-    [
-        ((True, None, True), ["caf", "##e", "中", "中"]),
-        ((True, False, True), ["café", "中", "中"]),
-        ((False, None, True), ["Café", "中", "中"]),
-        ((False, True, True), ["[UNK]", "中", "中"]),
-        ((True, None, False), ["caf", "##e", "中中"]),
-        ((True, False, False), ["café", "中中"]),
-    ],
-)
-def test_each_setting_has_an_effect(settings, tokens):
-    vocab = [*VOCAB, "café", "Café", "中中"]
-    tokenizer = BertTokenizer(vocab, **TokenizerSettings(*settings).to_dict())
-    assert [vocab[i] for i in tokenizer.tokenize(["Café 中中"]).values.numpy()] == tokens
-    assert open_in_tokenizers(vocab, *settings).encode("Café 中中").tokens[1:-1] == tokens
 
 
 def test_pairs_get_special_tokens_and_segments():
@@ -143,10 +111,6 @@ def test_pairs_get_special_tokens_and_segments():
     assert encoded.tokens == ["[CLS]", "un", "##lock", "[SEP]", "caf", "##e", "[SEP]"]
     assert encoded.type_ids == [0, 0, 0, 0, 1, 1, 1]
     assert open_in_tokenizers(VOCAB, True).decode(encoded.ids) == "unlock cafe"
-
-
-def test_special_tokens_in_a_text_are_single_tokens_there():
-    assert open_in_tokenizers(VOCAB, True).encode("[MASK]", add_special_tokens=False).ids == [4]
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -216,20 +180,18 @@ def real_texts(data, step: int) -> Iterator[tuple[Path, list[str]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("folder", "do_lower_case"), VOCABS)
-@pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
-def test_real_text(shared_data, folder, do_lower_case, step):
+def test_real_text(shared_data, folder, do_lower_case):
     vocab = load_vocab(shared_data / "vocab" / folder / "vocab.txt")
-    check_real_text(shared_data, vocab, (do_lower_case,), step)
+    check_real_text(shared_data, vocab, (do_lower_case,), 5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", OTHER_SETTINGS)
-@pytest.mark.parametrize("step", [200, pytest.param(1, marks=pytest.mark.slow)])
-def test_real_text_with_other_settings(shared_data, settings, step):
+def test_real_text_with_other_settings(shared_data, settings):
     """Uses a vocabulary with all characters of the texts, so that [UNK] hides no difference."""
-    characters = {c for _, texts in real_texts(shared_data, step) for c in {*"".join(texts)}}
+    characters = {c for _, texts in real_texts(shared_data, 20) for c in {*"".join(texts)}}
     vocab = vocab_of(sorted(characters))
-    check_real_text(shared_data, vocab, settings, step)
+    check_real_text(shared_data, vocab, settings, 20)
 
 
 def check_real_text(data, vocab, settings, step) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +13,8 @@ from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.vocabulary_change import (
     add_tokens,
-    change_rows,
     follow_extension,
     keep_tokens,
-    keep_tokens_of,
     used_token_ids,
 )
 from keras_bert.config import BertConfig
@@ -156,76 +152,6 @@ def test_a_token_within_words_starts_as_the_mean_of_tokens_within_words(source, 
     assert names == [["##a", "##work", "##s"], ["a", "##work", "##s"], ["[UNK]"]]
 
 
-def test_encoder_without_heads_has_no_bias_to_grow():
-    table = np.arange(40, dtype=np.float32).reshape(20, 2)
-    grown = add_tokens(VOCAB, SETTINGS, ["jacks"], "here")
-    weights = change_rows({"encoder/embeddings/word_embeddings": table, "x": table[:1]}, grown)
-    assert weights.keys() == {"encoder/embeddings/word_embeddings", "x"}
-    assert np.array_equal(weights["x"], table[:1])
-    expected = table[[VOCAB.index("jack"), VOCAB.index("##s")]].mean(0)
-    assert np.array_equal(weights["encoder/embeddings/word_embeddings"][20], expected)
-
-
-@pytest.mark.slow
-def test_model_follows_an_extended_vocabulary_and_trains_on_its_records(
-    source, tmp_path, run_program
-):
-    """The four commands of docs/guides/checkpoints.md."""
-    text = "jacks work no play .\nworkful jacks play jack .\n\ndulls work a jacks .\nno play .\n"
-    (tmp_path / "text.txt").write_text(text * 9)
-    files = {"input_file": tmp_path / "text.txt", "vocab_file": tmp_path / "new.txt"}
-    done = run_program(
-        "build_vocab.py", extend_vocab=source / "vocab.txt", num_new_words=3, **files
-    )
-    assert done.returncode == 0, done.stderr
-    vocab = load_vocab(tmp_path / "new.txt")
-    assert vocab == [*VOCAB[:5], "jacks", *VOCAB[6:], "dulls", "workful"]
-    done = change(run_program, source, tmp_path / "grown", vocab_file=tmp_path / "new.txt")
-    assert done.returncode == 0, done.stderr
-    table, old = (load_file(p / "model.safetensors")[TABLE] for p in (tmp_path / "grown", source))
-    for token, subwords in (
-        ("jacks", "jack ##s"),
-        ("dulls", "dull ##s"),
-        ("workful", "work ##ful"),
-    ):
-        rows = old[[VOCAB.index(subword) for subword in subwords.split()]]
-        np.testing.assert_allclose(table[vocab.index(token)], rows.mean(0), rtol=1e-6)
-    check_same_outputs(source, tmp_path / "grown", ["No work , dull jack!"])
-
-    done = run_program(
-        "create_pretraining_data.py",
-        output_dir=tmp_path / "records",
-        max_seq_length=24,
-        max_predictions_per_seq=4,
-        num_shards=1,
-        **files,
-    )
-    assert done.returncode == 0, done.stderr
-
-    def pretrain(model, output):
-        return run_program(
-            "run_pretraining.py",
-            "--nojit_compile",
-            init_checkpoint=model,
-            input_file=tmp_path / "records",
-            output_dir=output,
-            num_train_steps=2,
-            num_warmup_steps=1,
-            learning_rate=1e-2,
-            train_batch_size=4,
-        )
-
-    done = pretrain(tmp_path / "grown", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    trained = load_file(tmp_path / "out" / "model" / "model.safetensors")[TABLE]
-    assert load_vocab(tmp_path / "out" / "model" / "vocab.txt") == vocab
-    assert (trained[vocab.index("workful")] != table[vocab.index("workful")]).all()
-    done = pretrain(source, tmp_path / "other")
-    assert done.returncode == 1
-    remedy = f"To add tokens to the model: convert {source} NEW --vocab_file={tmp_path}/records/"
-    assert remedy in done.stderr.splitlines()[-1]
-
-
 def test_ids_in_other_settings_follow_their_tokens(tmp_path):
     vocab = ["work", *VOCAB[:6], *VOCAB[7:]]
     extra = {"sep_token_id": 4, "bos_token_id": 0, "eos_token_id": None}
@@ -262,29 +188,7 @@ def test_tokens_of_a_corpus_are_kept_and_its_outputs_stay(source, tmp_path, run_
     assert load_vocab(tmp_path / "b" / "vocab.txt") == [*SPECIAL_TOKENS, "dull"]
 
 
-@pytest.mark.slow
-def test_a_multilingual_vocabulary_shrinks_to_the_tokens_of_a_real_corpus(shared_data):
-    vocab = load_vocab(shared_data / "vocab/bert-base-multilingual-cased/vocab.txt")
-    texts = (shared_data / "corpus/pride_and_prejudice.txt").read_text().splitlines()
-    texts += json.dumps(
-        json.loads((shared_data / "squad/xquad.de.json").read_text()), ensure_ascii=False
-    ).split(". ")
-    texts += json.dumps(
-        json.loads((shared_data / "squad/xquad.zh.json").read_text()), ensure_ascii=False
-    ).split("。")
-    settings = TokenizerSettings(False)
-    small = keep_tokens_of(vocab, settings, [texts], "here")
-    assert 1000 < len(small.tokens) < 30_000
-    before, after = (
-        BertTokenizer(tokens, do_lower_case=False).tokenize(texts)
-        for tokens in (vocab, small.tokens)
-    )
-    old_ids = np.array([ids[0] for ids in small.sources])
-    assert np.array_equal(before.row_splits, after.row_splits)
-    assert np.array_equal(before.values, old_ids[after.values.numpy()])
-
-
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_texts_have_the_same_tokens_with_the_tokens_that_they_use(seed):
     random = np.random.default_rng(seed)
 
@@ -306,31 +210,10 @@ def test_texts_have_the_same_tokens_with_the_tokens_that_they_use(seed):
 @pytest.mark.parametrize(
     ("flag", "content", "expected"),
     [
-        ("add_tokens", "", ": is empty; expected one token per line"),
-        ("add_tokens", "jacks\n\n", ", line 2: an empty line; expected one token per line"),
         ("add_tokens", "jacks\nnew york\n", ", line 2: 'new york' contains white space"),
-        ("add_tokens", "jacks\n works\n", ", line 2: ' works' contains white space"),
-        ("add_tokens", "jacks\nworks\njacks\n", ": the token 'jacks' is on lines 1 and 3"),
         ("add_tokens", "jacks\nwork\n", ": 'work' is already in the vocabulary; expected only new"),
-        ("add_tokens", "work\nno\na\n.\n", "'work', 'no', 'a' and 1 other tokens are already in"),
-        ("add_tokens", "[MASK]\n", ": '[MASK]' is already in the vocabulary"),
-        (
-            "add_tokens",
-            "Jacks\n",
-            ": 'Jacks' would never be used, because the tokenizer makes 'jac",
-        ),
-        ("add_tokens", "a-b\n", ": 'a-b' would never be used, because the tokenizer makes 'a - b'"),
         ("add_tokens", "##.\n", ": '##.' would never be used, because the tokenizer makes 'a .'"),
-        ("add_tokens", "a" * 201 + "\n", ", line 1: a token of 201 characters in 201 bytes, over"),
-        ("add_tokens", "a\0b\n", ", line 1: has a NUL character; expected text in UTF-8"),
-        ("add_tokens", b"\xff\xfe\n", ", line 1: expected UTF-8, got the bytes b'\\xff\\xfe"),
         ("keep_corpus", "\n \n", ": contains no words; expected text"),
-        ("vocab_file", "", ": expected one token per line, got an empty file"),
-        (
-            "vocab_file",
-            "\n".join([*VOCAB, "new"]).replace("[UNK]", "UNK"),
-            ": expected the special token(s) [UNK]",
-        ),
         ("vocab_file", "\n".join(VOCAB), ": is the vocabulary of the model; expected additional"),
         ("vocab_file", "\n".join(VOCAB[:-1]), ": has 19 tokens, and the model 20; expected the"),
         (
@@ -385,46 +268,3 @@ def test_extension_is_compared_with_unused_tokens():
     assert changed.tokens == extended
     assert changed.sources[5] == [VOCAB.index("jack"), VOCAB.index("##s")]
     assert changed.sources[:5] + changed.sources[6:] == [[i] for i in range(20) if i != 5]
-
-
-@pytest.mark.slow
-def test_transformers_opens_changed_models_with_the_same_outputs(
-    source, tmp_path, root, peers_python
-):
-    convert(
-        source,
-        tmp_path / "grown",
-        change_vocab=lambda vocab, settings: add_tokens(
-            vocab, settings, ["jacks", "##cks"], "here"
-        ),
-    )
-    convert(
-        tmp_path / "grown",
-        tmp_path / "small",
-        change_vocab=lambda vocab, settings: keep_tokens(vocab, settings, ["jacks", "work"]),
-    )
-    text = ["Jacks work all", "no jacks work", "ja cks jack"]
-    pairs = []
-    for model in (tmp_path / "grown", tmp_path / "small"):
-        _, inputs = tokenize(model, text)
-        rows = [
-            row[: int(mask.sum())]
-            for row, mask in zip(*(inputs[k] for k in ("input_ids", "input_mask")), strict=True)
-        ]
-        pairs += [model, Path(f"{model}.npz")]
-        np.savez(
-            pairs[-1],
-            **inputs,
-            **run_model(model, inputs),
-            text=text,
-            token_ids=[" ".join(map(str, row)) for row in rows],
-        )
-    done = subprocess.run(
-        [peers_python, root / "tests" / "check_transformers_opens.py", *pairs],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("problems: none") == 2
