@@ -361,8 +361,8 @@ def test_entities_that_do_not_fit_are_counted_and_named(read, caplog):
     assert [*file.counts.values()] == [2, 1, 1]
     for message in (
         "spans extended to whole words: 2, the first: ",
-        "dev.jsonl, line 1, characters 8 to 10, 'Bo' (PER), became 8 to 13, 'Bo-Li'; ",
-        "characters 1 to 2, 'n' (PER), became 0 to 3, 'Ann'",
+        "dev.jsonl, line 1, characters 8 to 10, 'Bo' (PER), in the words 8 to 13, 'Bo-Li'; ",
+        "characters 1 to 2, 'n' (PER), in the words 0 to 3, 'Ann'",
         "spans dropped because they overlap a longer one: 1, the first: ",
         "characters 21 to 25, 'York' (LOC)",
         "spans dropped because they contain no word: 1, the first: ",

@@ -1,7 +1,6 @@
 """Questions of a run: settings, SQuAD files and tables, TensorFlow Datasets."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -241,7 +240,7 @@ def test_answer_is_moved_to_its_text_near_the_given_position(text, start, found)
     if found is None:
         assert moved is None
     else:
-        assert moved == replace(asked, answers=(Answer(*found), Answer("Rollo", 0)))
+        assert moved == asked._replace(answers=(Answer(*found), Answer("Rollo", 0)))
 
 
 @pytest.mark.parametrize("text", ["Rollo", "Rollo \U0001f600", "to"])
@@ -249,7 +248,7 @@ def test_offset_in_utf_16_is_converted(text):
     context = 30 * "\U0001f600 " + "Oslo to Rollo \U0001f600 " + 30 * "from "
     start = context.index(text)
     asked = Question("a", "Who?", context, (Answer(text, start + 30),))
-    assert aligned([asked]) == [replace(asked, answers=(Answer(text, start),))]
+    assert aligned([asked]) == [asked._replace(answers=(Answer(text, start),))]
 
 
 def test_offsets_of_a_file_in_utf_16_are_converted_where_characters_match_too():
@@ -266,7 +265,7 @@ def test_offsets_of_a_file_in_utf_16_are_converted_where_characters_match_too():
 def test_nearest_position_is_used_and_no_answer_stays_unchanged():
     asked = Question("a", "?", "to be or not to be", (Answer("be", 15),))
     assert aligned([asked])[0].answers == (Answer("be", 16),)
-    impossible = replace(asked, answers=())
+    impossible = asked._replace(answers=())
     assert aligned([impossible]) == [impossible]
 
 
