@@ -1,4 +1,4 @@
-"""Reads the rows, texts and splits of TSV, CSV, JSON, Parquet and Arrow files.
+"""Reads the rows, texts and splits of files and of TensorFlow Datasets.
 
 TSV files are read like GLUE's: there is no quoting, and every tab separates two cells. CSV files
 are read like those of spreadsheets: cells may be quoted, and quoted cells may contain line breaks.
@@ -9,12 +9,14 @@ without a byte-order mark. Parquet and Arrow files need the package pyarrow.
 import csv
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from absl import logging
 
 from keras_bert.columnar_files import FORMS, read_batches
@@ -200,6 +202,62 @@ def _quoted(cells: Sequence[str]) -> str:
     return shorten(repr("\t".join(map(str, cells))), 100)
 
 
+# --- datasets of TensorFlow Datasets ---
+# Nothing is downloaded, because without a network `tfds.load` would retry for minutes.
+
+
+def open_prepared(name: str, data_dir: str = "") -> Any:
+    """Opens the newest prepared version of a dataset as a tfds.core.DatasetBuilder.
+
+    `name` is a dataset and config, such as `glue/mrpc`. `data_dir` is the folder of TensorFlow
+    Datasets; empty for the environment variable TFDS_DATA_DIR or ~/tensorflow_datasets.
+
+    Raises:
+        InputError: the dataset is not prepared, or tensorflow-datasets is not installed.
+    """
+    root = Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+    folders = [path.parent for path in (root / name).glob("*/dataset_info.json")]
+    folder = max(folders, key=_version_of, default=None)
+    if folder is None:
+        raise InputError(
+            f"--tfds: {root / name}: no prepared dataset {name} was found, and nothing is "
+            f"downloaded automatically; prepare it once with: tfds build {name} --data_dir={root}"
+        )
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError:
+        raise InputError(
+            "tensorflow-datasets is not installed; --tfds needs it: "
+            "pip install 'keras-bert-pipeline[tfds]'"
+        ) from None
+    return tfds.builder_from_directory(folder)
+
+
+def read_split(builder: Any, split: str) -> list[Row]:
+    """Reads the rows of a split; raises InputError if there is no such split."""
+    import tensorflow_datasets as tfds
+
+    path = f"{builder.data_path}, split {split}"
+    if split not in builder.info.splits:
+        raise InputError(f"{path}: expected one of {', '.join(builder.info.splits)}")
+    dataset = tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
+    return [Row(path, "row", n, _json_value(row)) for n, row in enumerate(dataset, start=1)]
+
+
+def _json_value(value: Any) -> Any:
+    """Converts a NumPy value of TensorFlow Datasets to a JSON value."""
+    if isinstance(value, dict):
+        return {name: _json_value(part) for name, part in value.items()}
+    value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+    if isinstance(value, list):
+        return [_json_value(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _version_of(folder: Path) -> list[int]:
+    return [int(part) for part in folder.name.split(".") if part.isdigit()]
+
+
 # --- texts ---
 
 
@@ -248,8 +306,7 @@ class Texts:
         return zip(*self.columns, *labels, strict=True)
 
 
-@dataclass(frozen=True)
-class Splits:
+class Splits(NamedTuple):
     """The training, development and test examples of a run; None for a split that is not used.
 
     `dev` are examples to score, and `test` those to predict; both may be the same object. Those of
@@ -297,7 +354,7 @@ def read_splits(
     test = test or dev
     if do_predict and test:
         is_dev = splits.dev is not None and test == dev
-        splits = replace(splits, test=splits.dev if is_dev else read(test, False))
+        splits = splits._replace(test=splits.dev if is_dev else read(test, False))
     check_splits(splits)
     return splits
 

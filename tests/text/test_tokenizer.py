@@ -198,14 +198,6 @@ def test_ids_with_and_without_offsets_are_equal_on_hard_strings(setting):
     assert_equal_ids(tokenizer_of(setting), hard_strings())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", ["uncased", "multilingual"])
-def test_ids_with_and_without_offsets_are_equal_on_real_text(shared_data, setting):
-    for name, lines in real_texts(shared_data):
-        if name.startswith("corpus"):
-            assert_equal_ids(tokenizer_of(setting, shared_data), lines)
-
-
 def assert_equal_ids(tokenizer, texts):
     plain = tokenizer.tokenize(texts)
     with_offsets = tokenizer.tokenize_with_offsets(texts)

@@ -31,7 +31,3 @@ def test_assigned_characters_are_also_assigned_in_python():
     if unicodedata.unidata_version == "14.0.0":
         everything = (chr(code) for code in range(0x110000))
         assert assigned == [char for char in everything if unicodedata.category(char) != "Cn"]
-
-
-def test_characters_of_later_versions_are_unassigned():
-    assert not {"\u0cf3", "\U00011b00", "\U0001fae8"} & {*assigned_characters()}

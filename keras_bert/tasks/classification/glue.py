@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.prepared_tfds import open_prepared, read_split
-from keras_bert.tasks.tables import Splits, Texts, read_texts
+from keras_bert.tasks.tables import Splits, Texts, open_prepared, read_split, read_texts
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -31,7 +31,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -58,9 +58,16 @@ from keras_bert.tasks.ner.tag_schemes import (
     standard_tag,
     to_iob2,
 )
-from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 from keras_bert.tasks.settings import NerSettings
-from keras_bert.tasks.tables import JSON_ENDINGS, Row, Splits, read_rows, read_splits
+from keras_bert.tasks.tables import (
+    JSON_ENDINGS,
+    Row,
+    Splits,
+    open_prepared,
+    read_rows,
+    read_split,
+    read_splits,
+)
 from keras_bert.text.tokenizer import BertTokenizer
 
 DOCUMENT_START = "-DOCSTART-"  # As the only word of a sentence: a document starts.
@@ -68,8 +75,7 @@ DOCUMENT_START = "-DOCSTART-"  # As the only word of a sentence: a document star
 _FILE_SETTINGS = ("train_file", "eval_file", "test_file", "columns")
 
 
-@dataclass(frozen=True)
-class Sentence:
+class Sentence(NamedTuple):
     """A sentence of W words.
 
     Attributes:

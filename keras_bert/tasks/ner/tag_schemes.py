@@ -13,7 +13,9 @@ of the official scorer conlleval, which find entities in every sequence of tags,
 violate their scheme (see `continues_entity`). The tag - of spaCy means that the label of a word is
 unknown.
 
-A model may have labels of no scheme, which are entity types such as PER; see `label_tags`.
+A model may have labels of no scheme, which are entity types such as PER; see `label_tags`. An
+entity of a text, {"start": 3, "end": 7, "type": "LOC"} with offsets in characters, becomes tags of
+the words of the text; see `fit_entities`.
 """
 
 import re
@@ -215,10 +217,12 @@ def _count_violations(tags: Sequence[str], scheme: str) -> int:
 
     `tags` have the prefixes of BIOES. Next to -, all tags are allowed.
     """
+    if scheme == "io":
+        return 0
     written = iob2_tags(entities(tags), len(tags))
     if scheme == "iob1":
         written = [
-            f"I{tag[1:]}" if tag[:1] == "B" and tag[1:] != previous[1:] else tag
+            tag if not is_inside(tag) or _is_same_type(previous, tag) else f"I{tag[1:]}"
             for previous, tag in pairwise([OUTSIDE, *written])
         ]
     elif scheme != "iob2":
@@ -226,15 +230,15 @@ def _count_violations(tags: Sequence[str], scheme: str) -> int:
             _last_tag(tag) if is_inside(tag) and not continues_entity(following, tag) else tag
             for tag, following in pairwise([*written, OUTSIDE])
         ]
-    neighbors = zip([OUTSIDE, *tags], [*tags[1:], OUTSIDE], strict=False)
-    return (
-        0
-        if scheme == "io"
-        else sum(
-            tag != new and UNKNOWN not in (tag, *around)
-            for tag, new, around in zip(tags, written, neighbors, strict=True)
-        )
+    padded = [OUTSIDE, *tags, OUTSIDE]
+    return sum(
+        tag != tags[index] and UNKNOWN not in padded[index : index + 3]
+        for index, tag in enumerate(written)
     )
+
+
+def _is_same_type(tag: str, following: str) -> bool:
+    return is_inside(tag) and split_tag(tag)[1] == split_tag(following)[1]
 
 
 def _last_tag(tag: str) -> str:
@@ -289,10 +293,10 @@ def fit_entities(
     """
     problems: list[tuple[str, int, str]] = []
 
-    def report(problem: str, index: int, became: str = "") -> None:
+    def report(problem: str, index: int, in_words: str = "") -> None:
         kind, start, end = entities[index]
         quoted = f"characters {start} to {end}, {text[start:end]!r:.60} ({kind})"
-        problems.append((problem, index, quoted + became))
+        problems.append((problem, index, quoted + in_words))
 
     spans: list[tuple[int, int, int]] = []  # (first word, word after the last, index)
     unique = {entity: index for index, entity in reversed([*enumerate(entities)])}
@@ -307,8 +311,10 @@ def fit_entities(
         stripped = start + len(quoted) - len(quoted.lstrip()), start + len(quoted.rstrip())
         extended = words[first][0], words[last - 1][1]
         if extended != stripped:
-            became = f", became {extended[0]} to {extended[1]}, {text[slice(*extended)]!r:.60}"
-            report("misaligned_spans", index, became)
+            in_words = (
+                f", in the words {extended[0]} to {extended[1]}, {text[slice(*extended)]!r:.60}"
+            )
+            report("misaligned_spans", index, in_words)
         spans.append((first, last, index))
     # The longest span in characters first.
     spans.sort(key=lambda span: (words[span[0]][0] - words[span[1] - 1][1], span[0]))
@@ -334,10 +340,9 @@ def exact_tags(
             is the name of the list in the message.
     """
     tags, problems = fit_entities(text, entities, words)
-    for problem, index, description in problems:
+    for _, index, description in problems:
         raise InputError(
-            f"{where}[{index}]: {description}: {PROBLEMS[problem]}; expected separate entities of "
-            "complete words"
+            f"{where}[{index}]: {description}; expected complete words that are in no other entity"
         )
     return tags
 

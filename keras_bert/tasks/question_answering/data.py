@@ -20,9 +20,9 @@ a warning reports how many.
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import logging
 
@@ -30,8 +30,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import check_schema
 from keras_bert.options import MAX_SEQ_LENGTH, check, option
 from keras_bert.tasks.checks import check_list, check_same_length
-from keras_bert.tasks.prepared_tfds import open_prepared, read_split
-from keras_bert.tasks.tables import Row, Splits, read_rows, read_splits
+from keras_bert.tasks.tables import Row, Splits, open_prepared, read_rows, read_split, read_splits
 
 # --- settings ---
 
@@ -141,16 +140,14 @@ class SquadSettings:
 # --- questions ---
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer's text and its start, a character offset in the context."""
 
     text: str
     start: int
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """A question about a context, with its gold answers.
 
     `answers` is empty if the context has no answer (v2.0), and None if the question has no
@@ -421,7 +418,7 @@ def _from_utf16(question: Question) -> Question:
     answer, *further = question.answers
     units = question.context[: answer.start].encode("utf-16-le", "surrogatepass")
     start = len(units[: 2 * answer.start].decode("utf-16-le", "replace"))
-    return replace(question, answers=(replace(answer, start=start), *further))
+    return question._replace(answers=(answer._replace(start=start), *further))
 
 
 def _nearest(question: Question) -> Question | None:
@@ -441,4 +438,4 @@ def _nearest(question: Question) -> Question | None:
     if not matches:
         return None
     start, end = min(matches, key=lambda match: abs(match[0] - answer.start))
-    return replace(question, answers=(Answer(context[start:end], start), *further))
+    return question._replace(answers=(Answer(context[start:end], start), *further))

@@ -26,7 +26,6 @@ from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.prepared import prepare
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import load_vocab
-from keras_bert.training import log
 from keras_bert.training.strategy import make_strategy
 
 # --- examples ---
@@ -254,13 +253,3 @@ def test_non_finite_outputs_of_another_worker_are_rejected(
     run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
     with pytest.raises(InputError, match="logits are not finite for 3 of 3 examples"):
         run(make_examples(3))
-
-
-def test_prediction_logs_its_progress(tiny_checkpoint, make_examples, monkeypatch, caplog):
-    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.0)
-    model = make_model("examples", tiny_checkpoint)
-    run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
-    with caplog.at_level("INFO", "absl"):
-        run(make_examples(11))
-    logged = [record.getMessage().partition(",")[0] for record in caplog.records]
-    assert logged == [f"predicting: {done}/11 examples" for done in (4, 8, 11)]

@@ -271,22 +271,20 @@ def test_lengths_that_exceed_the_model_are_rejected(ner_files, max_seq_length):
         ("a b", [], "inputs is 'a b', a str; expected a list of strings, or of lists of words"),
         (["a"], [[], []], "texts has 1 items, entities has 2 items"),
         (["a", 1], [[], []], r"texts\[1\] is 1, a int; expected a string"),
-        (["a"], [["PER"]], r"entities\[0\]\[0\] is 'PER'; expected an entity such as"),
-        (["a"], [[{"start": 0, "end": 1}]], "expected an entity such as"),
+        (["a"], [["PER"]], r"entities\[0\]\[0\] is 'PER'; expected an object with start"),
+        (["a"], [[{"start": 0, "end": 1}]], r"\[0\] has no 'type'; expected a string"),
         (["a"], [[(0, 2, "PER")]], "0 <= start < end <= 1, the length of the"),
-        (["a"], [[("0", 1, "PER")]], "expected an entity such as"),
+        (["a"], [[("0", 1, "PER")]], r"\[0\]\.start is '0'; expected a whole number"),
         (["a"], [[(0, 1, "ORG")]], "expected a type of LOC, PER"),
         (
             ["d", "axx c"],
             [[], [(0, 1, "PER")]],
-            r"entities\[1\]\[0\]: characters 0 to 1, 'a', are not complete words; expected "
-            "the start and the end of words, such as 0 to 3: 'axx'",
+            r"entities\[1\]\[0\]: characters 0 to 1, 'a' \(PER\), in the words 0 to 3, 'axx'; exp",
         ),
         (
             ["a b c"],
             [[(0, 3, "PER"), (2, 5, "LOC")]],
-            r"entities\[0\]\[1\]: characters 2 to 5 overlap entities\[0\]\[0\]; expected entities "
-            "that do not overlap",
+            r"entities\[0\]\[1\]: characters 2 to 5, 'b c' \(LOC\); expected complete words that",
         ),
         ([], [], "got no"),
     ],

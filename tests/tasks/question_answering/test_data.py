@@ -1,12 +1,10 @@
 """Questions of a run: settings, SQuAD files and tables, TensorFlow Datasets."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.prepared_tfds import find_prepared
 from keras_bert.tasks.question_answering.data import (
     Answer,
     AnswerSettings,
@@ -16,7 +14,6 @@ from keras_bert.tasks.question_answering.data import (
     check_doc_stride,
     load_questions,
     read_data,
-    read_tfds,
 )
 
 CONTEXT = "Rollo swore fealty."
@@ -243,7 +240,7 @@ def test_answer_is_moved_to_its_text_near_the_given_position(text, start, found)
     if found is None:
         assert moved is None
     else:
-        assert moved == replace(asked, answers=(Answer(*found), Answer("Rollo", 0)))
+        assert moved == asked._replace(answers=(Answer(*found), Answer("Rollo", 0)))
 
 
 @pytest.mark.parametrize("text", ["Rollo", "Rollo \U0001f600", "to"])
@@ -251,7 +248,7 @@ def test_offset_in_utf_16_is_converted(text):
     context = 30 * "\U0001f600 " + "Oslo to Rollo \U0001f600 " + 30 * "from "
     start = context.index(text)
     asked = Question("a", "Who?", context, (Answer(text, start + 30),))
-    assert aligned([asked]) == [replace(asked, answers=(Answer(text, start),))]
+    assert aligned([asked]) == [asked._replace(answers=(Answer(text, start),))]
 
 
 def test_offsets_of_a_file_in_utf_16_are_converted_where_characters_match_too():
@@ -268,7 +265,7 @@ def test_offsets_of_a_file_in_utf_16_are_converted_where_characters_match_too():
 def test_nearest_position_is_used_and_no_answer_stays_unchanged():
     asked = Question("a", "?", "to be or not to be", (Answer("be", 15),))
     assert aligned([asked])[0].answers == (Answer("be", 16),)
-    impossible = replace(asked, answers=())
+    impossible = asked._replace(answers=())
     assert aligned([impossible]) == [impossible]
 
 
@@ -286,59 +283,37 @@ def test_real_files_are_read_completely(shared_data, name, questions, impossible
 # --- TensorFlow Datasets ---
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """Prepares a folder with squad/v2.0 and two questions about one context."""
+def test_prepared_questions_are_read(tmp_path):
     tfds = pytest.importorskip("tensorflow_datasets")
     import numpy as np
+    import tensorflow as tf
 
-    answers = tfds.features.Sequence({"text": tfds.features.Text(), "answer_start": np.int32})
     text = tfds.features.Text()
-    features = {"context": text, "question": text, "id": np.str_, "title": text}
-
-    def entry(name, texts, starts):
-        found = {"text": texts, "answer_start": starts}
-        row = {"context": "Rollo schwor ½ Treue.", "question": "Wer?", "id": name, "title": "N"}
-        return name, row | {"answers": found, "is_impossible": not texts}
-
-    class Squad(tfds.core.GeneratorBasedBuilder):
-        name = "squad"
-        VERSION = tfds.core.Version("3.0.0")
-        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="v2.0")]  # noqa: RUF012
-
-        def _info(self):
-            return tfds.core.DatasetInfo(
-                builder=self,
-                features=tfds.features.FeaturesDict(
-                    features | {"answers": answers, "is_impossible": np.bool_}
-                ),
-            )
-
-        def _split_generators(self, dl_manager):
-            return {"validation": [entry("a", ["Treue"], [15]), entry("b", [], [])]}
-
-        def _generate_examples(self):
-            raise NotImplementedError
-
-    folder = tmp_path_factory.mktemp("tfds")
-    Squad(data_dir=folder).download_and_prepare()
-    return folder
-
-
-def test_prepared_questions_are_read(prepared):
-    read = {question.id: question for question in read_tfds("v2.0", "validation", str(prepared))}
-    assert read["a"].answers == (Answer("Treue", 15),)
-    assert read["b"].answers == ()
-    assert read["a"].context is read["b"].context
-    assert find_prepared("squad/v2.0", str(prepared)) == prepared / "squad" / "v2.0" / "3.0.0"
-
-
-def test_missing_split_is_rejected(prepared):
+    features = dict.fromkeys(["context", "question", "id"], text)
+    features["answers"] = tfds.features.Sequence({"text": text, "answer_start": np.int32})
+    rows = {
+        "context": ["Rollo schwor ½ Treue."] * 2,
+        "question": ["Wer?"] * 2,
+        "id": ["a", "b"],
+        "answers": {
+            "text": tf.ragged.constant([["Treue"], []], tf.string),
+            "answer_start": tf.ragged.constant([[15], []], tf.int32),
+        },
+    }
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="squad",
+        config="v2.0",
+        version="3.0.0",
+        data_dir=tmp_path,
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={"validation": tf.data.Dataset.from_tensor_slices(rows)},
+        disable_shuffling=True,
+    )
+    answers = AnswerSettings(version_2_with_negative=True)
+    squad = SquadSettings(answers, tfds=True, data_dir=str(tmp_path))
+    splits = read_data(squad, do_train=False, do_eval=True, do_predict=True)
+    assert splits.test is splits.dev
+    assert [question.answers for question in splits.dev] == [(Answer("Treue", 15),), ()]
+    assert splits.dev[0].context is splits.dev[1].context
     with pytest.raises(InputError, match="split train: expected one of validation"):
-        read_tfds("v2.0", "train", str(prepared))
-
-
-def test_nothing_is_downloaded(tmp_path):
-    assert find_prepared("squad/v1.1", str(tmp_path)) is None
-    with pytest.raises(InputError, match=r"tfds build squad/v1\.1 --data_dir="):
-        read_tfds("v1.1", "train", str(tmp_path))
+        read_data(squad, do_train=True, do_eval=False, do_predict=False)

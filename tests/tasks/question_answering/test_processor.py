@@ -12,7 +12,6 @@ from keras_bert.tasks.question_answering.processor import (
     prepare_questions,
     training_examples,
 )
-from keras_bert.training import log
 from tests.tasks.question_answering.reference import owners_of, windows_of
 
 LONG = "rollo was the norse leader who swore fealty to king charles in the year 911"  # 17 tokens
@@ -37,13 +36,6 @@ def labelled(questions, tokenizer, *sizes):
 def test_question_is_truncated_to_its_first_tokens(ask, tokenizer, vocab):
     made = windows([ask("rollo", "when was the king ?")], tokenizer, 384, 3)
     assert words_of(made, vocab) == ["[CLS] when was the [SEP] rollo [SEP]"]
-
-
-def test_tokenizing_many_texts_logs_progress(ask, tokenizer, monkeypatch, caplog):
-    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.0)
-    with caplog.at_level("INFO", "absl"):
-        labelled([ask(LONG)], tokenizer)
-    assert caplog.messages[-1].startswith("tokenizing: 1/1 texts, ")
 
 
 def test_answer_is_labeled_in_windows_that_contain_all_of_it(ask, tokenizer):
