@@ -41,7 +41,7 @@ from keras_bert.programs.options import recorded, values_of
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
-from keras_bert.training.objective import check_batch_sizes, check_train_batch_fits
+from keras_bert.training.objective import check_batch_sizes
 from keras_bert.training.run_folder import is_finished, log_finished, running
 from keras_bert.training.settings import TrainingSettings
 
@@ -90,7 +90,9 @@ def adapt(
     # Batches that do not fit are rejected before the first stage.
     length, rows = flags.max_seq_length, settings.eval_batch_size
     check_batch_sizes(strategy, training, rows)
-    check_train_batch_fits(training, 1, checkpoint.config, length)
+    rows = training.train_batch_size // training.gradient_accumulation_steps
+    flag = f"--train_batch_size={training.train_batch_size}"
+    check_batch_fits(checkpoint.config, rows, length, flag)
     check_batch_fits(checkpoint.config, rows, length, f"evaluation with {rows} records per batch")
     record = {
         "program": "adapt",
