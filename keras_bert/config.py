@@ -5,7 +5,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import warnings
 from pathlib import Path
@@ -13,24 +12,15 @@ from typing import Any
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
+from keras_bert.options import option, options_of
 
 # `gelu` is the erf form, as in Hugging Face. Google's released code computes the tanh form, so the
 # bundled configs have `gelu_new`; `gelu_tanh` is another name for `gelu_new`.
 HIDDEN_ACTS = ("gelu", "gelu_new", "gelu_tanh", "relu")
 
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
-_MAX_SIZE = 2**31 - 1  # Shapes and token ids have 32 bits.
-_MAX_LAYERS = 1000  # Each layer takes time to build, however small its weights are.
-_PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
-_POSITIVE_NUMBERS = ("initializer_range", "layer_norm_eps")
+_SIZE = {"min": 1, "max": 2**31 - 1}  # Shapes and token ids have 32 bits.
+_LAYERS = {"min": 1, "max": 1000}  # Each layer takes time to build, however small it is.
+_PROBABILITY = {"min": 0, "below": 1}
 
 # Keys in the configs of other libraries that change the computation, each with the only accepted
 # value: the one for plain BERT.
@@ -83,48 +73,33 @@ class BertConfig:
         InputError: a value is not allowed.
     """
 
-    vocab_size: int
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu_new"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.1
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    classifier_dropout: float | None = None
-    is_decoder: bool = False
+    vocab_size: int = option(dataclasses.MISSING, **_SIZE)
+    hidden_size: int = option(768, **_SIZE)
+    num_hidden_layers: int = option(12, **_LAYERS)
+    num_attention_heads: int = option(12, **_SIZE)
+    intermediate_size: int = option(3072, **_SIZE)
+    hidden_act: str = option("gelu_new", choices=HIDDEN_ACTS)
+    hidden_dropout_prob: float = option(0.1, **_PROBABILITY)
+    attention_probs_dropout_prob: float = option(0.1, **_PROBABILITY)
+    max_position_embeddings: int = option(512, **_SIZE)
+    type_vocab_size: int = option(2, **_SIZE)
+    initializer_range: float = option(0.02, above=0)
+    layer_norm_eps: float = option(1e-12, above=0)
+    classifier_dropout: float | None = option(None, **_PROBABILITY)
+    is_decoder: bool = option(False)
 
     def __post_init__(self) -> None:
-        for key in _SIZES:
+        for key, declaration in options_of(BertConfig).items():
             value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise _invalid_value(key, value, "a whole number of at least 1")
-            limit = _MAX_LAYERS if key == "num_hidden_layers" else _MAX_SIZE
-            if value > limit:
-                raise _invalid_value(key, value, f"at most {limit}")
-        for key in _PROBABILITIES:
-            value = getattr(self, key)
-            if value is None and key == "classifier_dropout":
-                continue
-            if not _is_number(value) or not 0.0 <= value < 1.0:
-                raise _invalid_value(key, value, "a probability of at least 0 and below 1")
-        for key in _POSITIVE_NUMBERS:
-            value = getattr(self, key)
-            if not _is_number(value) or not value > 0.0:
-                raise _invalid_value(key, value, "a number above 0")
-        if not isinstance(self.is_decoder, bool):
-            raise _invalid_value("is_decoder", self.is_decoder, "true or false")
-        if self.hidden_act not in HIDDEN_ACTS:
-            raise _invalid_value("hidden_act", self.hidden_act, "one of " + ", ".join(HIDDEN_ACTS))
+            try:
+                declaration.check(value)
+            except ValueError as error:
+                raise _invalid_value(key, value, str(error)) from None
         if self.hidden_size % self.num_attention_heads:
             raise _invalid_value(
                 "hidden_size",
                 self.hidden_size,
-                f"a multiple of num_attention_heads, which is {self.num_attention_heads}",
+                f"expected a multiple of num_attention_heads, which is {self.num_attention_heads}",
             )
 
     @property
@@ -168,7 +143,9 @@ class BertConfig:
             value = values.get(key)
             if value is not None and value != allowed:
                 raise _invalid_value(
-                    key, value, f"{json.dumps(allowed)}; other values change the computation"
+                    key,
+                    value,
+                    f"expected {json.dumps(allowed)}; other values change the computation",
                 )
         unknown = sorted(set(values) - fields - _IGNORED_KEYS - set(_FIXED_KEYS))
         if unknown:
@@ -233,14 +210,10 @@ def _find(path: str | os.PathLike) -> Path:
     )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _json_type(value: object) -> str:
     names = {list: "array", str: "string", bool: "boolean", type(None): "null"}
     return names.get(type(value), "number")
 
 
-def _invalid_value(key: str, value: object, allowed: str) -> InputError:
-    return InputError(f"{key} is {json.dumps(value, default=repr)}; expected {allowed}")
+def _invalid_value(key: str, value: object, expected: str) -> InputError:
+    return InputError(f"{key} is {json.dumps(value, default=repr)}; {expected}")

@@ -109,12 +109,14 @@ class Option:
         return self.check(value)
 
 
-def option(default: Any, help: str, **declaration: Any) -> Any:
+def option(default: Any, help: str = "", **declaration: Any) -> Any:
     """Declares a dataclass field as an option.
 
     Args:
-        default: the default value; None for a value that another setting determines.
-        help: one or more sentences; they also state the default if it is None or empty.
+        default: the default value; None for a value that another setting determines, MISSING for
+            a value that has no default.
+        help: one or more sentences; they also state the default if it is None or empty. Empty if
+            the field is not a flag.
         **declaration: any of
             min, max: inclusive bounds. Integers have 32 bits without them.
             above, below: exclusive bounds.

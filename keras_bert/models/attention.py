@@ -140,17 +140,7 @@ class AttendingLayer(ConfiguredLayer):
     All inputs after `hidden` are int32. `input_mask` is 1 for tokens and 0 for padding.
     `dropout_seed` is None outside training. `example_ids` are 1, 2, ... for the examples of a row
     and 0 for padding, or None if each row is one example.
-
-    Args:
-        config: a `BertConfig` or its dict.
-        dropout_site: the number of the layer's first dropout site.
     """
-
-    def __init__(
-        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
-    ):
-        super().__init__(config, **kwargs)
-        self.dropout_site = dropout_site
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         """Returns the shape of the hidden states."""
@@ -171,10 +161,6 @@ class AttendingLayer(ConfiguredLayer):
         batch, length, _ = hidden.shape
         shape = (batch, self.config.num_attention_heads, length, length)
         return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        return {**super().get_config(), "dropout_site": self.dropout_site}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -275,15 +261,13 @@ def biased_activation(product: Any, bias: Any, *, activation: Callable[[Any], An
 class ResidualOutput(ConfiguredLayer):
     """Computes the output of a sublayer, LN(x + dropout(dense(y))), from its input x.
 
-    y is the result of the sublayer's attention heads or of its intermediate layer. `dropout_site`
-    is the number of this layer's dropout site.
+    y is the result of the sublayer's attention heads or of its intermediate layer.
     """
 
     def __init__(
         self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
     ):
-        super().__init__(config, **kwargs)
-        self.dropout_site = dropout_site
+        super().__init__(config, dropout_site, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.dense = SplitDense.of(config.hidden_size, config.initializer_range, "dense", dtype)
         self.dropout = Dropout(config.hidden_dropout_prob, dropout_site, dtype=dtype)
@@ -309,10 +293,6 @@ class ResidualOutput(ConfiguredLayer):
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         """Returns the shape [B, S, H]."""
         return (*input_shape[:-1], self.config.hidden_size)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        return {**super().get_config(), "dropout_site": self.dropout_site}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

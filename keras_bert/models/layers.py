@@ -21,15 +21,23 @@ def bert_config(config: BertConfig | Mapping[str, Any]) -> BertConfig:
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """A layer that is configured by a `BertConfig` or its dict."""
+    """A layer that is configured by a `BertConfig`.
 
-    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+    Args:
+        config: a `BertConfig` or its dict.
+        dropout_site: the number of the layer's first dropout site, if it has any.
+    """
+
+    def __init__(
+        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
+    ):
         super().__init__(**kwargs)
-        self.config = bert_config(config)
+        self.config, self.dropout_site = bert_config(config), dropout_site
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""
-        return {**super().get_config(), "config": self.config.to_dict()}
+        config = {"config": self.config.to_dict(), "dropout_site": self.dropout_site}
+        return {**super().get_config(), **config}
 
 
 def gelu_erf(x: Any) -> Any:
@@ -379,16 +387,12 @@ def sum_norm(
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertEmbeddings(ConfiguredLayer):
-    """Adds the three embeddings of each token, and applies LayerNorm and dropout.
-
-    `dropout_site` is the number of the layer's dropout site.
-    """
+    """Adds the three embeddings of each token, and applies LayerNorm and dropout."""
 
     def __init__(
         self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
     ):
-        super().__init__(config, **kwargs)
-        self.dropout_site = dropout_site
+        super().__init__(config, dropout_site, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.layer_norm = LayerNorm(config.layer_norm_eps, name="LayerNorm", dtype=dtype)
         self.dropout = Dropout(config.hidden_dropout_prob, dropout_site, dtype=dtype)
@@ -451,10 +455,6 @@ class BertEmbeddings(ConfiguredLayer):
     def compute_output_shape(self, input_shape: tuple) -> tuple:
         """Returns the shape [B, S, H]."""
         return (*input_shape, self.config.hidden_size)
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns the arguments of the constructor."""
-        return {**super().get_config(), "dropout_site": self.dropout_site}
 
 
 def take_positions(hidden: Any, positions: Any) -> Any:

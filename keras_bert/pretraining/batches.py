@@ -17,7 +17,6 @@ program for all records. Left-to-right prediction has next tokens instead of mas
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
@@ -32,38 +31,28 @@ _EVALUATION_SEED = 0
 _MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
-@dataclass(frozen=True)
-class RecordSource:
-    """The records to create batches from, which may come from other BERT tools.
-
-    Attributes:
-        data: the record files, with their format and shape.
-        vocab_size: the size of the vocabulary; all token ids must be smaller.
-        left_to_right: whether the label of each token is the next token; nothing is masked then.
-        share: index of this worker and number of workers.
-    """
-
-    data: PretrainingData
-    vocab_size: int
-    left_to_right: bool = False
-    share: tuple[int, int] = (0, 1)
-
-
 def training_batches(
-    source: RecordSource,
+    data: PretrainingData,
+    vocab_size: int,
     batch_size: int,
     seed: int,
     first_step: int = 0,
+    left_to_right: bool = False,
+    share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Creates the endless dataset of training batches, starting at `first_step`.
+
+    The records may come from other BERT tools. All token ids must be below `vocab_size`. With
+    `left_to_right`, the label of each token is the next token, and nothing is masked. `share` is
+    the index of this worker and the number of workers.
 
     Each worker reads its own files, and creates its own rows of each batch, [B / W, ...] for W
     workers; if there are fewer files than workers, InputError is raised. Batches continue across
     epochs, so all have `batch_size` records over all devices. `seed` determines the order of the
     records, the dropout masks, and the masked tokens of records without masks.
     """
-    index, workers = source.share
-    data = source.data.share(index, workers)
+    index, workers = share
+    data = data.share(index, workers)
     worker_rows = batch_size // workers
     files = tf.constant(data.files)
     epoch, rest = divmod(first_step * worker_rows, data.num_examples)
@@ -86,12 +75,12 @@ def training_batches(
     records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(one_epoch).skip(rest)
     batches = records.batch(worker_rows, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
-    prepare = _preparer(data, source.left_to_right)
+    prepare = _preparer(data, left_to_right)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         # The third number of the seed differs from 1, which evaluations use.
         mask_seed = tf.stack([seed, step, 2 + index] if index else [seed, step])
-        batch = prepare(parse_records(serialized, data, source.vocab_size), mask_seed)
+        batch = prepare(parse_records(serialized, data, vocab_size), mask_seed)
         count = serialized.shape[0] or tf.shape(serialized)[0]
         seeds = tf.random.stateless_uniform(
             [workers * count], [tf.cast(seed, tf.int64), step], None, None, tf.int32
@@ -107,25 +96,32 @@ def training_batches(
 
 
 def evaluation_batches(
-    source: RecordSource, batch_size: int, max_batches: int = 0
+    data: PretrainingData,
+    vocab_size: int,
+    batch_size: int,
+    max_batches: int = 0,
+    left_to_right: bool = False,
+    share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Creates the batches of one pass over the records, in the order of the files.
+
+    The arguments are those of `training_batches`.
 
     Each worker creates its own rows of a batch. The last batch is padded with records of weight 0.
     The masked tokens of records without masks are the same in every evaluation with the same
     `batch_size`. If `max_batches` is 0, all records are used.
     """
-    data, (index, workers) = source.data, source.share
+    index, workers = share
     worker_rows = batch_size // workers
     records = tf.data.TFRecordDataset(data.files).batch(batch_size)
     if max_batches:
         records = records.take(max_batches)
-    prepare = _preparer(data, source.left_to_right)
+    prepare = _preparer(data, left_to_right)
 
     def features(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         # Training steps have other seeds: two numbers, or three, of which the last is at least 3.
         seed = tf.stack([_EVALUATION_SEED, number, 1])
-        batch = prepare(parse_records(serialized, data, source.vocab_size), seed)
+        batch = prepare(parse_records(serialized, data, vocab_size), seed)
         count = tf.shape(serialized)[0]
         batch["example_weights"] = tf.ones([count])
         return {

@@ -72,20 +72,17 @@ def estimate(phase: Phase, inputs: PretrainingInputs | None, devices: int) -> di
             f"{config.max_position_embeddings}"
         )
     settings, training = phase.settings, phase.training
+    predictions = length if settings.objective == "ltr" else predictions
     states = len(OPTIMIZERS[settings.optimizer].state_names)
     parts = training.gradient_accumulation_steps
     rows = training.train_batch_size // (devices * parts)  # of a micro-batch on each device
     sequences = training.num_train_steps * training.train_batch_size
     h, wide, vocab_size = config.hidden_size, config.intermediate_size, config.vocab_size
+    # The backward pass costs as much as two forward passes.
+    flop = int(3 * config.flops_per_row(length, predictions))
     layers, heads = config.num_hidden_layers, config.num_attention_heads
-    predictions = length if settings.objective == "ltr" else predictions
     # The encoder, the masked-LM head (its kernel is the embedding table), and the NSP head.
     parameters = config.num_encoder_weights + (h * h + 3 * h + vocab_size) + (2 * h + 2)
-    # Products with the weights, attention scores and contexts; then both heads and the pooler. A
-    # multiply-add is two operations, and the backward pass costs as much as two forward passes.
-    layer = length * (4 * h * h + 2 * h * wide) + 2 * length * length * h
-    output = predictions * (h * h + h * vocab_size) + h * h + 2 * h
-    flop = 3 * 2 * (layers * layer + output)
     # A layer keeps 12 H values of a token (query, key, value and context, each twice, two outputs,
     # two sums), 2 I around the activation, and 2 N S scores and probabilities; or only its input.
     compute_bytes = 4 if settings.mixed_precision == "float32" else 2

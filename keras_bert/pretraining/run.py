@@ -34,11 +34,7 @@ from keras_bert.export.model_card import run_card
 from keras_bert.files import atomic_path, read_json, write_json
 from keras_bert.models import BertPretrainer
 from keras_bert.models.memory import check_batch_fits
-from keras_bert.pretraining.batches import (
-    RecordSource,
-    evaluation_batches,
-    training_batches,
-)
+from keras_bert.pretraining.batches import evaluation_batches, training_batches
 from keras_bert.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.pretraining.objective import (
     OBJECTIVES,
@@ -60,15 +56,14 @@ from keras_bert.training.cluster import (
 )
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.log import progress
-from keras_bert.training.loop import Evaluation, train
+from keras_bert.training.loop import train
 from keras_bert.training.objective import (
     AfterBatch,
     TrainingRun,
     TrainingSettings,
     TrainState,
     check_batch_sizes,
-    check_train_batch_fits,
-    explain_exhausted_memory,
+    limited_memory,
 )
 from keras_bert.training.optimizers import OPTIMIZERS, LossScale
 from keras_bert.training.run_folder import flat, is_finished, log_finished, running
@@ -145,29 +140,18 @@ def pretrain(
         {**asdict(phase.training), **record} for phase, record in zip(phases, records, strict=True)
     ]
     check_agreement(strategy, flat(_by_phase(settings)))
-    if len(phases) > 1:
-        return _run_phases(phases, inputs, records, strategy, output_dir, is_part)
-    with phases[0].named():
-        return _run_phase(phases[0], inputs[0], records[0], strategy, output_dir, is_part)
+    runs = [*zip(phases, inputs, records, strict=True)]
+    if len(runs) == 1:
+        with phases[0].named():
+            return _run_phase(*runs[0], strategy, output_dir, is_part)
 
-
-def _run_phases(
-    phases: Sequence[Phase],
-    inputs: Sequence[PretrainingInputs],
-    records: Sequence[Mapping[str, object]],
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    is_part: bool,
-) -> dict[str, float]:
-    """Runs or resumes several phases, each in its folder; returns the results of the last."""
-    each = [*zip(phases, inputs, records, strict=True)]
-    with_data = [{**record, "data": dict(phase.data)} for phase, _, record in each]
+    with_data = [{**record, "data": dict(phase.data)} for phase, _, record in runs]
     all_phases = {**_by_phase(with_data), "phases": len(phases)}
     if is_finished(output_dir, all_phases, strategy):
         log_finished(output_dir, is_part)
         return read_json(output_dir / "results.json")
     with running(output_dir, all_phases, strategy) as folder_of_worker:
-        for number, (phase, phase_inputs, record) in enumerate(each, 1):
+        for number, (phase, phase_inputs, record) in enumerate(runs, 1):
             gc.collect()  # The programs of two phases may not fit in memory together.
             steps = phase.training.num_train_steps
             logging.info("Starting phase %d of %d: %d steps", number, len(phases), steps)
@@ -280,8 +264,6 @@ def _run_phase(
     # Load the weights first, so that no folder is created if they do not match the model.
     state = make_state(phase, inputs, strategy)
     workers, length = num_workers(strategy), inputs.data.max_seq_length
-    if settings.do_train:
-        check_train_batch_fits(training, workers, inputs.config, length)
     if settings.do_eval:
         rows = settings.eval_batch_size
         check_batch_fits(inputs.config, rows // workers, length, f"--eval_batch_size={rows}")
@@ -360,17 +342,17 @@ def _train_and_evaluate(
 ) -> dict[str, float]:
     training, strategy = run.training, run.strategy
     vocab_size, share = inputs.config.vocab_size, share_of(strategy)
-    source, held_out = (
-        RecordSource(data, vocab_size, inputs.objective == "ltr", share)
-        for data in (inputs.data, inputs.held_out)
-    )
+    of_batches = {"left_to_right": inputs.objective == "ltr", "share": share}
     score = make_evaluate(strategy, state.model, state.objective, jit_compile=training.jit_compile)
     batch_size = settings.eval_batch_size
     trained = training.num_train_steps * training.train_batch_size
     evaluated = settings.eval_examples(inputs.held_out.num_examples, trained)
 
     def evaluate(after_batch: AfterBatch | None = None) -> dict[str, float]:
-        batches = evaluation_batches(held_out, batch_size, -(-evaluated // batch_size))
+        max_batches = -(-evaluated // batch_size)
+        batches = evaluation_batches(
+            inputs.held_out, vocab_size, batch_size, max_batches, **of_batches
+        )
         with (
             explain_record_errors(inputs.held_out, vocab_size),
             progress("evaluating", evaluated, "examples", silent=share[0] > 0) as advance,
@@ -385,18 +367,17 @@ def _train_and_evaluate(
 
     def batches_from(step: int) -> tf.data.Dataset:
         size, seed = training.train_batch_size, settings.random_seed
-        return training_batches(source, size, seed, step)
+        return training_batches(inputs.data, vocab_size, size, seed, step, **of_batches)
 
     metrics, performance = None, {}
     if settings.do_train:
         workers, length = num_workers(strategy), inputs.data.max_seq_length
         with (
             explain_record_errors(inputs.data, vocab_size),
-            explain_exhausted_memory(training, workers, inputs.config, length),
+            limited_memory(training, workers, inputs.config, length),
         ):
             evaluates = settings.do_eval and settings.eval_file
-            evaluation = Evaluation(evaluate) if evaluates else None
-            metrics, performance = train(run, state, batches_from, evaluation)
+            metrics, performance = train(run, state, batches_from, evaluate if evaluates else None)
     results = {"step": training.num_train_steps} if settings.do_train else {}
     if settings.do_eval:
         if not metrics:
@@ -471,8 +452,9 @@ def _counts(
     }
     batch_size = min(1000, data.num_examples)
     max_batches = -(-max_examples // batch_size)
-    source = RecordSource(data, vocab_size, left_to_right=objective == "ltr")
-    batches = evaluation_batches(source, batch_size, max_batches)
+    batches = evaluation_batches(
+        data, vocab_size, batch_size, max_batches, left_to_right=objective == "ltr"
+    )
     for batch in without_autotuning(batches).as_numpy_iterator():
         for name, count in counts.items():
             labels = batch[PREDICTIONS[name].labels].ravel()

@@ -49,15 +49,14 @@ from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import check_agreement, convert_lost_worker_errors, share_of
 from keras_bert.training.log import Board, read_evaluations
-from keras_bert.training.loop import BestWeights, Evaluation, train
+from keras_bert.training.loop import BestWeights, train
 from keras_bert.training.objective import (
     AfterBatch,
     Objective,
     TrainingRun,
     TrainState,
     check_batch_sizes,
-    check_train_batch_fits,
-    explain_exhausted_memory,
+    limited_memory,
 )
 from keras_bert.training.optimizers import AdamWeightDecay, LossScale, layer_decay_multipliers
 from keras_bert.training.run_folder import is_finished, log_finished, running
@@ -268,7 +267,6 @@ def _train(
     _, workers = batches.share
     longest = int(task.train.lengths.max())
     sizes = (training, workers, model.config, longest, task.train.group_size)
-    check_train_batch_fits(*sizes)
     outputs: OutputCache = {}  # of the last evaluation
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
@@ -282,12 +280,13 @@ def _train(
         lambda: read_best_step(best_dir),
         settings.early_stopping_patience,
     )
-    with explain_exhausted_memory(*sizes):
+    with limited_memory(*sizes):
         _, performance = train(
             run,
             TrainState(model, optimizer, task.objective, loss_scale),
             lambda step: training_batches(task.train, batches, step),
-            Evaluation(evaluate, best) if evaluates else None,
+            evaluate if evaluates else None,
+            best if evaluates else None,
         )
     if not evaluates:
         return {"step": steps, "best_step": steps, **performance}, {}

@@ -3,10 +3,11 @@
 cluster.py, strategy.py     workers and devices; distributed batches
 objective.py                settings, losses, the state that a step updates, the metrics it returns
 optimizers.py, schedules.py AdamW and LAMB, clipping, loss scale; warm-up and decay
-backend.py                  TensorFlow (step, evaluate, strategy), JAX (jax_*), torch (torch_step)
+backend.py                  the step: TensorFlow (step, strategy), JAX (jax_*), torch (torch_step)
+evaluate.py                 evaluation and prediction on all backends
 loop.py                     steps -> log line, evaluation, checkpoint; or Keras callbacks of `fit`
 run_folder.py               the directory of a run, locked and recorded
-log.py                      progress, TensorBoard, metrics.jsonl
-throughput.py               tokens per second, MFU, memory of the devices
+log.py                      progress, rates, TensorBoard, metrics.jsonl
+throughput.py               peak rate and memory of the devices, operations of a step
 checkpoint.py               weights, optimizer state and step, written atomically
 """

@@ -125,18 +125,6 @@ class BestWeights:
         return tuple(-math.inf if math.isnan(value) else value for value in values)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The evaluation of a run, and the selection of the run's best weights.
-
-    `evaluate` returns {metric: value}, and calls its argument after each batch. `best` saves the
-    best weights and stops the run early; None for neither.
-    """
-
-    evaluate: Callable[[AfterBatch], Mapping[str, float]]
-    best: BestWeights | None = None
-
-
 # --- loop ---
 
 
@@ -178,7 +166,8 @@ def train(
     run: TrainingRun,
     state: TrainState,
     batches_from: Callable[[int], tf.data.Dataset],
-    evaluation: Evaluation | None = None,
+    evaluate: Callable[[AfterBatch], Mapping[str, float]] | None = None,
+    best: BestWeights | None = None,
 ) -> tuple[Mapping[str, float] | None, Mapping[str, float]]:
     """Trains a model to the last step, from its newest checkpoint or else from its current weights.
 
@@ -188,8 +177,10 @@ def train(
         batches_from: a function of the number of completed steps that returns the infinite dataset
             of the batches to train on next. Batches contain this worker's rows of the global
             batches.
-        evaluation: the evaluation to run every `evaluate_steps` steps (if 0, before each
-            checkpoint) and after the last step; None to never evaluate.
+        evaluate: returns {metric: value}, and calls its argument after each batch. It runs every
+            `evaluate_steps` steps (if 0, before each checkpoint) and after the last step; None to
+            never evaluate.
+        best: saves the best weights and stops the run early; None for neither.
 
     Returns:
         {metric: value} of the evaluation after the last step, None if there is none; and
@@ -205,7 +196,7 @@ def train(
     training, strategy, output_dir = run.training, run.strategy, run.output_dir
     last, save_steps = training.num_train_steps, training.save_checkpoints_steps
     evaluate_steps = training.evaluate_steps or save_steps
-    is_chief, best = worker_index(strategy) == 0, evaluation.best if evaluation else None
+    is_chief = worker_index(strategy) == 0
 
     # --- resume ---
 
@@ -220,7 +211,7 @@ def train(
         logging.info("The interrupted run saved no checkpoint; training starts at step 0")
 
     def evaluates_at(step: int) -> bool:
-        return bool(evaluation and step and (step == last or step % evaluate_steps == 0))
+        return bool(evaluate and step and (step == last or step % evaluate_steps == 0))
 
     def is_complete() -> bool:
         return step >= last or bool(best and best.has_stopped(evaluations))
@@ -241,8 +232,8 @@ def train(
     writer = CheckpointWriter(checkpoints, training.keep_checkpoint_max)
     stopping = Stopping(strategy, training.steps_per_loop)
 
-    def evaluate() -> None:
-        metrics = stopping.evaluate(evaluation.evaluate)
+    def evaluate_and_report() -> None:
+        metrics = stopping.evaluate(evaluate)
         if metrics is None:  # It was interrupted; the resumed run repeats it.
             return
         evaluations.append({"step": step, **metrics})
@@ -272,7 +263,7 @@ def train(
             batches = distribute(strategy, batches_from(step), endless=True)
             steps = take_steps(train_steps, batches, step, steps_of_call, starts_ahead)
             if was_interrupted:
-                evaluate()
+                evaluate_and_report()
             is_running = False
             while is_running or not (stopping.requested or is_complete()):
                 # --- train ---
@@ -298,7 +289,7 @@ def train(
                 check_weights(strategy, state.model, step, writer)
                 # The checkpoint is saved afterwards, so a run killed in the evaluation repeats it.
                 if evaluates_at(step) and not stopping.requested:
-                    evaluate()
+                    evaluate_and_report()
 
                 # --- save ---
                 if is_chief:

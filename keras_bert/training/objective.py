@@ -42,54 +42,41 @@ class TrainingRun:
     is_part: bool = False
 
 
-def check_train_batch_fits(
-    settings: TrainingSettings,
-    workers: int,
-    config: BertConfig,
-    length: int,
-    rows_per_example: int = 1,
-) -> None:
-    """Raises an InputError if a worker's micro-batch cannot fit in the memory of its machine.
-
-    `workers` is the number of workers, and `length` the number of tokens in a row.
-    """
-    rows = _rows_at_once(settings, workers, rows_per_example)
-    check_batch_fits(config, rows, length, f"--train_batch_size={settings.train_batch_size}")
-
-
 @contextlib.contextmanager
-def explain_exhausted_memory(
+def limited_memory(
     settings: TrainingSettings,
     workers: int,
     config: BertConfig,
     length: int,
     rows_per_example: int = 1,
 ) -> Iterator[None]:
-    """Converts the error of a training step that exhausts the memory to an InputError.
+    """Checks that a worker's micro-batch fits in memory, and explains errors of the block.
 
-    The arguments are those of `check_train_batch_fits`; the error has an estimate and the flags.
+    `workers` is the number of workers, and `length` the number of tokens in a row.
+
+    Raises:
+        InputError: the micro-batch cannot fit, or a training step exhausts the memory; the error
+            has an estimate and the flags.
     """
+    flag = f"--train_batch_size={settings.train_batch_size}"
+    rows = settings.train_batch_size * rows_per_example
+    rows = rows // settings.gradient_accumulation_steps // workers
+    check_batch_fits(config, rows, length, flag)
     try:
         yield
     except Exception as error:
         is_tensorflow = type(error).__name__ == "ResourceExhaustedError"
         if not is_tensorflow and "RESOURCE_EXHAUSTED" not in str(error):  # The latter is JAX's.
             raise
-        rows = _rows_at_once(settings, workers, rows_per_example)
         recomputed = settings.gradient_checkpointing
         needed = kept_activations(config, rows, length, recomputed)
         raise InputError(
-            f"--train_batch_size={settings.train_batch_size}: the memory is exhausted "
+            f"{flag}: the memory is exhausted "
             f"({str(error).splitlines()[0][:200]}); the activations of {rows} rows of {length} "
             f"tokens need at least {gigabytes(needed)}; expected a smaller batch, or more "
             "--gradient_accumulation_steps"
             + ("" if recomputed else ", or --gradient_checkpointing")
         ) from error
-
-
-def _rows_at_once(settings: TrainingSettings, workers: int, rows_per_example: int) -> int:
-    rows = settings.train_batch_size * rows_per_example
-    return rows // settings.gradient_accumulation_steps // workers
 
 
 def check_batch_sizes(

@@ -326,38 +326,15 @@ class Lamb(AdamWeightDecay):
     |w| / |r| adapts the learning rate to each variable, which large batches need. It is 1 if either
     norm is 0.
 
-    The arguments and errors are those of `AdamWeightDecay`, without `bias_correction`, which is
-    always on. Variables that match `exclude_from_weight_decay` are neither decayed nor rescaled.
+    The keyword arguments and errors are those of `AdamWeightDecay`, without `bias_correction`,
+    which is always on. Variables that match `exclude_from_weight_decay` are neither decayed nor
+    rescaled.
 
     Source: You et al. 2020, algorithm 2.
     """
 
-    def __init__(
-        self,
-        learning_rate: Any = 1e-3,
-        weight_decay: float = 0.01,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-6,
-        exclude_from_weight_decay: Sequence[str] = NO_WEIGHT_DECAY,
-        learning_rate_multipliers: Sequence[tuple[str, float]] = (),
-        state_dtype: str = "float32",
-        name: str = "lamb",
-        **kwargs: Any,
-    ):
-        super().__init__(
-            learning_rate,
-            weight_decay=weight_decay,
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon,
-            bias_correction=True,
-            exclude_from_weight_decay=exclude_from_weight_decay,
-            learning_rate_multipliers=learning_rate_multipliers,
-            state_dtype=state_dtype,
-            name=name,
-            **kwargs,
-        )
+    def __init__(self, learning_rate: Any = 1e-3, *, name: str = "lamb", **kwargs: Any):
+        super().__init__(learning_rate, bias_correction=True, name=name, **kwargs)
 
     def _adapt(self, update: Any, variable: Any) -> Any:
         size = ops.norm(variable)

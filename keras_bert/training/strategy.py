@@ -10,7 +10,6 @@ import tensorflow as tf
 from keras_bert.errors import InputError
 from keras_bert.training.cluster import join, num_workers, read_cluster
 
-STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
 # Hardware with instructions for products of bfloat16: NVIDIA GPUs from Ampere on, and CPUs with one
 # of these names in /proc/cpuinfo.
 _BFLOAT16_CAPABILITY = (8, 0)
@@ -40,7 +39,7 @@ def make_strategy(
         model_parallel: must be 1; variables are sharded only with JAX (jax_step.py).
 
     Raises:
-        InputError: the name is unknown, the devices are not available, or TF_CONFIG is invalid.
+        InputError: the devices are not available, or TF_CONFIG is invalid.
     """
     if model_parallel > 1:
         raise InputError(f"--model_parallel={model_parallel} needs KERAS_BACKEND=jax")
@@ -54,17 +53,13 @@ def make_strategy(
         return tf.distribute.MirroredStrategy(_devices(num_devices))
     if name == "multi_worker_mirrored":
         return join(read_cluster(), worker_timeout)
-    if name == "tpu":
-        try:
-            resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
-        except ValueError as error:
-            raise InputError(f"--distribution_strategy=tpu: found no TPU: {error}") from error
-        tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
-    raise InputError(
-        f"--distribution_strategy={name!r} is unknown; expected one of {', '.join(STRATEGIES)}"
-    )
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+    except ValueError as error:
+        raise InputError(f"--distribution_strategy=tpu: found no TPU: {error}") from error
+    tf.config.experimental_connect_to_cluster(resolver)
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return tf.distribute.TPUStrategy(resolver)
 
 
 def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:

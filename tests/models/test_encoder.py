@@ -1,9 +1,7 @@
 """The encoder: effects of padding, sequence length and segments on its outputs."""
 
-import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_bert.config import BertConfig
 from keras_bert.models.encoder import BertEncoder
@@ -47,31 +45,7 @@ def test_int64_inputs_are_accepted(encoder):
     assert np.array_equal(encoder(wide)["pooled_output"], encoder(narrow)["pooled_output"])
 
 
-@pytest.mark.slow
-def test_one_graph_serves_any_batch_size_and_length(encoder):
-    spec = {name: tf.TensorSpec((None, None), tf.int32) for name in inputs(1, 1)}
-    spec["dropout_seed"] = tf.TensorSpec((None,), tf.int32)
-
-    @tf.function(input_signature=[spec])
-    def forward(x):
-        return encoder(x, training=True)["pooled_output"]
-
-    for batch, length in ((1, 5), (3, 12)):
-        x = inputs(batch, length) | {"dropout_seed": np.arange(batch, dtype=np.int32)}
-        expected = encoder(x, training=True)["pooled_output"]
-        np.testing.assert_allclose(forward(x), expected, atol=1e-5)
-    assert forward.experimental_get_tracing_count() == 1
-
-
 def test_dropout_sites_are_unique(encoder):
     sites = [layer.site for layer in encoder._flatten_layers() if type(layer).__name__ == "Dropout"]
     assert sorted(sites) == list(range(1 + 3 * CONFIG.num_hidden_layers))
     assert encoder.next_dropout_site == len(sites)
-
-
-def test_encoder_works_in_a_functional_model_and_has_a_summary(encoder, capsys):
-    x = {name: keras.Input((None,), dtype="int32", name=name) for name in inputs(1, 1)}
-    model = keras.Model(x, keras.layers.Dense(3)(encoder(x)["pooled_output"]))
-    assert model(inputs(2, 6)).shape == (2, 3)
-    encoder.summary()
-    assert "layer_1 (TransformerBlock)" in capsys.readouterr().out

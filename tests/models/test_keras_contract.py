@@ -78,8 +78,10 @@ def test_every_layer_has_a_config_and_an_output_shape(name):
 @every_network
 def test_output_shapes_equal_those_of_a_call(name):
     model = NETWORKS[name](CONFIG)
-    inputs = inputs_of(model)
+    inputs, paths = inputs_of(model), [variable.path for variable in model.variables]
+    assert len({*paths}) == len(paths)
     outputs = model(inputs)
+    assert [variable.path for variable in model.variables] == paths
     shapes = model.compute_output_shape({key: value.shape for key, value in inputs.items()})
     assert shapes == {key: tuple(value.shape) for key, value in outputs.items()}
     symbolic = model({key: keras.Input([None], dtype="int32", name=key) for key in inputs})
@@ -232,7 +234,7 @@ def test_export_needs_no_signature(name, tmp_path):
 
 
 @pytest.mark.slow
-@every_network
+@pytest.mark.parametrize("name", ["pretrainer", "left-to-right"])
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
 def test_litert_files_need_only_built_in_operators(name, tmp_path):
     model = NETWORKS[name](CONFIG)

@@ -13,19 +13,14 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models.attention import SelfAttention
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.models.heads import MaskedLMHead, linear_head
 from keras_bert.models.layers import (
     ACTIVATIONS,
     BertEmbeddings,
     Dropout,
     LayerNorm,
-    LazyTruncatedNormal,
     Pooler,
     SplitDense,
-    chain,
-    compile_chains_with,
     recompute_with,
-    recomputed,
     with_bias,
 )
 
@@ -92,17 +87,6 @@ def test_int8_is_close_and_its_product_includes_the_bias(dtype):
     assert 0 < np.abs(after - before).max() < 0.02 * np.abs(before).max()
 
 
-def test_kernel_seed_is_drawn_at_first_use():
-    def kernels(unused):
-        keras.utils.set_random_seed(1)
-        initializers = [LazyTruncatedNormal(1.0) for _ in range(unused + 2)][unused:]
-        return [np.asarray(initializer((4, 4))) for initializer in initializers]
-
-    first, second = kernels(0)
-    assert not np.array_equal(first, second)
-    assert np.array_equal([first, second], kernels(3))
-
-
 def test_layer_norm_computes_in_float32_with_a_tiny_epsilon():
     random = np.random.default_rng(1)
     layers = [LayerNorm(1e-12, dtype=dtype) for dtype in ("float32", "mixed_bfloat16")]
@@ -161,16 +145,6 @@ def test_tables_are_initialized_from_different_truncated_normals():
     assert not np.array_equal(tables[1], tables[2])
 
 
-def test_logits_are_float32_under_mixed_bfloat16():
-    config = BertConfig(11, 8, 1, 2)
-    head = MaskedLMHead(config, name="masked_lm", dtype="mixed_bfloat16")
-    head.build((None, None, 8))
-    hidden, table = ops.ones((2, 5, 8), "bfloat16"), ops.ones((11, 8))
-    assert head(hidden, np.array([[4, 0], [2, 3]], "int32"), table).dtype == "float32"
-    assert {v.dtype for v in head.variables} == {"float32"}
-    assert linear_head(2, 0.02, "x")(hidden[:, 0]).dtype == "float32"
-
-
 def test_pooler_uses_the_first_token_of_every_packed_example():
     pooler = Pooler(BertConfig(11, 8, 1, 2, initializer_range=0.5))
     pooler.build((None, None, 8))
@@ -195,18 +169,6 @@ def attention(dtype="float32", rate=0.0):
     return layer
 
 
-def test_attention_in_bfloat16_is_close_to_float32():
-    low, exact = attention("mixed_bfloat16"), attention()
-    exact.set_weights(low.get_weights())
-    hidden = np.random.default_rng(0).normal(size=(2, 5, 12)).astype("float32")
-    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], "int32")
-    context = low(ops.cast(hidden, "bfloat16"), mask)
-    assert context.dtype == "bfloat16"
-    difference = np.abs(np.asarray(ops.cast(context, "float32")) - exact(hidden, mask))
-    assert difference.max() < 0.1
-    assert difference.mean() < 0.02
-
-
 def test_dropout_is_applied_to_the_attention_probabilities():
     layer = attention(rate=0.5)
     # If all values are one, each context is twice the sum of the probabilities that remain.
@@ -222,27 +184,6 @@ def test_dropout_is_applied_to_the_attention_probabilities():
 # --- functions that a training step replaces ---
 
 
-@chain
-def scaled_sum(a, b, *, scale):
-    return (a + b) * scale
-
-
-def test_active_compiler_receives_the_function_of_a_chain_its_tensors_and_settings():
-    calls = []
-
-    def compiler(function):
-        def call(*tensors, **settings):
-            calls.append((function.__name__, tensors, settings))
-            return function(*tensors, **settings)
-
-        return call
-
-    with compile_chains_with(compiler):
-        assert scaled_sum(1, 2, scale=10) == 30
-    assert scaled_sum(3, 4, scale=1) == 7
-    assert calls == [("scaled_sum", (1, 2), {"scale": 10})]
-
-
 def test_encoder_marks_its_blocks_for_recomputation():
     encoder = BertEncoder(BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8))
     ones = keras.ops.ones((1, 4), "int32")
@@ -250,18 +191,6 @@ def test_encoder_marks_its_blocks_for_recomputation():
     with recompute_with(lambda layer: marked.append(layer) or layer):
         encoder({"input_ids": ones, "input_mask": ones, "segment_ids": ones})
     assert marked == encoder.blocks
-
-
-def test_error_deactivates_the_replacements():
-    layer = keras.layers.Identity()
-    with (
-        pytest.raises(TypeError),
-        recompute_with(lambda layer: None),
-        compile_chains_with(lambda function: None),
-    ):
-        scaled_sum(1, 2, scale=10)
-    assert scaled_sum(1, 2, scale=10) == 30
-    assert recomputed(layer) is layer
 
 
 # --- dropout: a pure function of (example seed, site, position) ---
@@ -288,11 +217,6 @@ def test_scale_is_the_exact_inverse_of_the_keep_probability():
     assert values.tolist() == pytest.approx([0.0, 65536 / (65536 - 6554)], rel=1e-6)
 
 
-def test_dropout_preserves_the_mean():
-    x = np.ones((len(SEEDS), SIZE), "float32")
-    assert np.asarray(Dropout(0.1, 0)(x, SEEDS)).mean() == pytest.approx(1.0, abs=2e-3)
-
-
 def correlation(a, b):
     """Returns the correlation of two masks in standard deviations expected by chance."""
     a, b = a - a.mean(), b - b.mean()
@@ -311,7 +235,7 @@ def test_masks_of_different_sites_are_uncorrelated():
     assert worst < 5.0  # 38 sites; a 12-layer model has 37; 703 pairs
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 64, 128, 768, 1024])
+@pytest.mark.parametrize("stride", [1, 64, 768])
 def test_masks_of_different_positions_are_uncorrelated(stride):
     masks = is_kept(0.1).astype("float64")
     assert correlation(masks[:, :-stride].ravel(), masks[:, stride:].ravel()) < 5.0

@@ -1,12 +1,274 @@
-"""Tests the order of records, a function of (seed, step)."""
+"""Batches of records of every kind: packing, masks, next sentences, left-to-right labels, order."""
+
+import json
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from scipy import stats
 
+from keras_bert.errors import InputError
 from keras_bert.pretraining import batches as pretraining_batches
-from keras_bert.pretraining.batches import RecordSource, training_batches
-from keras_bert.pretraining.records import find_records
+from keras_bert.pretraining.batches import (
+    evaluation_batches,
+    next_tokens,
+    training_batches,
+)
+from keras_bert.pretraining.objective import PretrainingObjective
+from keras_bert.pretraining.records import explain_record_errors, find_records
+from keras_bert.pretraining.run import unigram_baseline
+
+# --- kinds ---
+
+
+VOCAB_SIZE, MASK, S, P = 48, 4, 32, 6
+ROW = {"input_ids", "input_mask", "segment_ids"}
+MASKS = {"masked_lm_positions", "masked_lm_ids", "masked_lm_weights"}
+PACKED = {"position_ids", "example_ids", "next_sentence_positions", "next_sentence_weights"}
+REST = {"next_sentence_labels", "example_weights", "dropout_seed"}
+KINDS = [{"dynamic": d, "pack": p} for d in (False, True) for p in (False, True)]
+
+
+def take(dataset, count=10**9):
+    return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def change_setting(folder, **changes):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["settings"] |= changes
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batch_has_the_features_of_its_kind(tmp_path, write_dataset, kind):
+    data = find_records(str(write_dataset(tmp_path / "a", **kind)))
+    assert (data.max_seq_length, data.max_predictions_per_seq) == (S, P)
+    (batch,) = take(training_batches(data, VOCAB_SIZE, 4, seed=1), 1)
+    assert batch.keys() == ROW | MASKS | REST | (PACKED if kind["pack"] else set())
+    assert batch["next_sentence_labels"].shape == ((4, P) if kind["pack"] else (4,))
+    for name, value in batch.items():
+        assert value.dtype == ("float32" if name.endswith("weights") else "int32"), name
+        width = [] if value.ndim == 1 else [P if name in MASKS or "sentence" in name else S]
+        assert value.shape == (4, *width), name
+    static = training_batches(data, VOCAB_SIZE, 4, seed=1).element_spec
+    assert all(spec.shape.is_fully_defined() for spec in static.values())
+    assert batch["masked_lm_weights"].sum(axis=1).min() >= 1
+
+
+@pytest.mark.parametrize("step", [1, 13, 40])
+def test_masks_of_a_step_equal_those_of_an_uninterrupted_run(tmp_path, write_dataset, step):
+    data = find_records(str(write_dataset(tmp_path / "a", dynamic=True, pack=True)))
+    uninterrupted = take(training_batches(data, VOCAB_SIZE, 4, seed=1), step + 2)
+    resumed = take(training_batches(data, VOCAB_SIZE, 4, seed=1, first_step=step), 2)
+    assert same(uninterrupted[step], resumed[0])
+    assert same(uninterrupted[step + 1], resumed[1])
+
+
+def test_masks_differ_between_epochs_and_seeds(tmp_path, write_dataset):
+    data = find_records(str(write_dataset(tmp_path / "a", dynamic=True)))
+    n = data.num_examples
+
+    def masked(seed):
+        """Returns for each epoch the masked columns by the text before masking."""
+        found = []
+        for batch in take(training_batches(data, VOCAB_SIZE, n, seed), 2):
+            ids = batch["input_ids"].copy()
+            for row, count in enumerate(batch["masked_lm_weights"].sum(1).astype(int)):
+                columns = batch["masked_lm_positions"][row, :count]
+                ids[row, columns] = batch["masked_lm_ids"][row, :count]
+            texts = [row.tobytes() for row in ids]
+            found.append(dict(zip(texts, batch["masked_lm_positions"].tolist(), strict=True)))
+        return found
+
+    (one, two), (other, _) = masked(1), masked(2)
+    assert one.keys() == two.keys() == other.keys()
+    for a, b in ((one, two), (one, other)):
+        assert sum(a[text] != b[text] for text in a) > 0.9 * n
+
+
+def test_every_evaluation_has_the_same_masks(tmp_path, write_dataset):
+    data = find_records(str(write_dataset(tmp_path / "a", dynamic=True)))
+    one, two = (take(evaluation_batches(data, VOCAB_SIZE, 8)) for _ in range(2))
+    assert all(same(a, b) for a, b in zip(one, two, strict=True))
+    first, second = (batch["masked_lm_positions"] for batch in one[:2])
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_that_pad_the_last_batch_have_zero_weight(tmp_path, write_dataset, kind):
+    data = find_records(str(write_dataset(tmp_path / "a", **kind)))
+    size = data.num_examples - 1
+    last = take(evaluation_batches(data, VOCAB_SIZE, size))[-1]
+    for name in ("example_weights", "masked_lm_weights", "next_sentence_weights"):
+        if name in last:
+            assert last[name][0].max() == 1
+            assert last[name][1:].sum() == 0
+
+
+def predictions(data):
+    """Returns counts, positions, replacements and run lengths of the masked tokens."""
+    found = {"place": [], "fate": [], "token": [], "run": [], "count": []}
+    for batch in take(evaluation_batches(data, VOCAB_SIZE, 256)):
+        for row in np.flatnonzero(batch["example_weights"]):
+            count = int(batch["masked_lm_weights"][row].sum())
+            at = batch["masked_lm_positions"][row, :count]
+            was, now = batch["masked_lm_ids"][row, :count], batch["input_ids"][row, at]
+            found["count"].append(count)
+            found["place"] += (at / batch["input_mask"][row].sum()).tolist()
+            found["fate"] += np.where(now == MASK, 0, np.where(now == was, 1, 2)).tolist()
+            found["token"] += was.tolist()
+            found["run"] += np.diff(
+                np.flatnonzero(np.diff(at, prepend=-9, append=99) != 1)
+            ).tolist()
+    return found
+
+
+def chi_square(one, two):
+    """Returns the p-value that two lists of small whole numbers have one distribution."""
+    table = np.array([np.bincount(x, minlength=VOCAB_SIZE) for x in (one, two)])
+    return stats.chi2_contingency(table[:, table.sum(axis=0) >= 10]).pvalue
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "masking",
+    [{}, {"do_whole_word_mask": True, "ngram": 3}, {"pack": True}],
+    ids=lambda masking: ", ".join(masking) or "tokens",
+)
+def test_dynamic_masks_have_the_distribution_of_static_masks(tmp_path, write_dataset, masking):
+    static, dynamic = (
+        predictions(
+            find_records(
+                str(write_dataset(tmp_path / str(d), documents=1500, dynamic=d, **masking))
+            )
+        )
+        for d in (False, True)
+    )
+    assert len(static["fate"]) > 4000
+    for name in ("fate", "token", "run", "count"):
+        assert chi_square(static[name], dynamic[name]) > 1e-3, name
+    assert stats.ks_2samp(static["place"], dynamic["place"]).pvalue > 1e-3
+    # These tests detect a share that is wrong by a twentieth, or masks that avoid the start.
+    wrong = np.array(dynamic["fate"])
+    wrong[np.flatnonzero(wrong == 0)[::16]] = 1
+    assert chi_square(static["fate"], wrong) < 1e-3
+    late = [place for place in dynamic["place"] if place > 0.1]
+    assert stats.ks_2samp(static["place"], late).pvalue < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("position_ids", S),
+        ("example_ids", P + 1),
+        ("example_ids", -1),
+        ("next_sentence_positions", S),
+        ("next_sentence_labels", 2),
+    ],
+)
+def test_packed_value_out_of_range_is_named(tmp_path, write_dataset, name, value):
+
+    path = (
+        write_dataset(tmp_path / "a", pack=True, num_shards=1) / "records-00000-of-00001.tfrecord"
+    )
+    examples = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
+    bad = tf.train.Example.FromString(examples[2])
+    bad.features.feature[name].int64_list.value[0] = value
+    examples[2] = bad.SerializeToString()
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            writer.write(example)
+    manifest = path.parent / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["shards"][0]["bytes"] = path.stat().st_size
+    manifest.write_text(json.dumps(content))
+    data = find_records(str(path))
+    with (
+        pytest.raises(InputError, match=rf"tfrecord: record 2: .*{name} is out of range"),
+        explain_record_errors(data, VOCAB_SIZE),
+    ):
+        take(evaluation_batches(data, VOCAB_SIZE, 4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ({"pack": True}, ("pack False", "pack True")),
+        ({"dynamic": True}, ("dynamic False", "dynamic True")),
+        ({"next_sentence": "order"}, ("next_sentence random", "next_sentence order")),
+    ],
+)
+def test_records_of_different_kinds_in_one_run_are_rejected(tmp_path, write_dataset, kind, words):
+    for folder, settings in (("a", kind), ("b", {})):
+        write_dataset(tmp_path / folder, **settings)
+    with pytest.raises(
+        InputError,
+        match=rf"b.records-.*: the record format is .*{words[0]}.* expected .*{words[1]}",
+    ):
+        find_records(str(tmp_path / "*"))
+
+
+def test_dynamic_records_with_different_masking_are_rejected(tmp_path, write_dataset):
+    for folder, ngram in (("a", 1), ("b", 3)):
+        write_dataset(tmp_path / folder, dynamic=True, ngram=ngram)
+    with pytest.raises(InputError, match=r"ngram 3.*expected .*ngram 1"):
+        find_records(str(tmp_path / "*"))
+    for folder in ("a", "b"):  # The masking settings of static records may differ.
+        write_dataset(tmp_path / "static" / folder, ngram=1 if folder == "a" else 3)
+    assert find_records(str(tmp_path / "static" / "*")).format.ngram is None
+
+
+def test_masking_settings_of_dynamic_records_are_in_the_fingerprint(tmp_path, write_dataset):
+    folder = write_dataset(tmp_path / "a", dynamic=True)
+    before = find_records(str(folder)).fingerprint
+    change_setting(folder, masked_lm_prob=0.2)
+    assert find_records(str(folder)).fingerprint != before
+
+
+@pytest.mark.parametrize("kind", [{"pack": True}, {"dynamic": True}])
+def test_baseline_counts_the_examples_of_any_kind(tmp_path, write_dataset, kind):
+    data = [
+        find_records(str(write_dataset(tmp_path / str(i), **settings)))
+        for i, settings in enumerate(({}, kind))
+    ]
+    static, other = (unigram_baseline(records, records, VOCAB_SIZE) for records in data)
+    # The pairs and labels are equal; packed and dynamic masks are other random draws.
+    name = "unigram_next_sentence_accuracy"
+    assert other.pop(name) == pytest.approx(static.pop(name))
+    assert other == pytest.approx(static, rel=0.5)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_changed_vocabulary_is_rejected(tmp_path, write_dataset, dynamic):
+    folder = write_dataset(tmp_path / "a", dynamic=dynamic)
+    vocab = (folder / "vocab.txt").read_text().split("\n")
+    vocab[-3], vocab[6] = vocab[6], vocab[-3]  # the size is the same
+    (folder / "vocab.txt").write_text("\n".join(vocab))
+    with pytest.raises(InputError, match=r"vocab\.txt: has changed since the records were created"):
+        find_records(str(folder))
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(InputError, match=r"vocab\.txt: cannot be read"):
+        find_records(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [({"pack": True}, "packed rows"), ({"dynamic": True}, "records without masks")],
+)
+def test_missing_manifest_of_records_that_need_it_is_reported(tmp_path, write_dataset, kind, words):
+    folder = write_dataset(tmp_path / "a", **kind)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(
+        InputError, match=rf"manifest\.json: file not found.*records-.* contains {words}"
+    ):
+        find_records(str(folder))
+
+
+# --- order of records, a function of (seed, step) ---
 
 
 @pytest.fixture
@@ -16,24 +278,8 @@ def data(tmp_path, write_records):
     return find_records(str(tmp_path / "*.tfrecord"))
 
 
-def take(dataset, count):
-    return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
-
-
-def same(a, b):
-    return all(np.array_equal(a[name], b[name]) for name in a)
-
-
-@pytest.mark.parametrize("step", [1, 6, 7, 8, 15, 23])
-def test_stream_from_step_n_equals_the_stream_from_0_at_n(data, step):
-    uninterrupted = take(training_batches(RecordSource(data, 50), 4, seed=1), step + 2)
-    resumed = take(training_batches(RecordSource(data, 50), 4, seed=1, first_step=step), 2)
-    assert same(uninterrupted[step], resumed[0])
-    assert same(uninterrupted[step + 1], resumed[1])
-
-
 def test_epoch_reads_every_record_once_in_a_new_order(data):
-    batches = take(training_batches(RecordSource(data, 50), 10, seed=1), 6)
+    batches = take(training_batches(data, 50, 10, seed=1), 6)
     ids = np.concatenate([b["input_ids"] for b in batches])
     first, second = ids[:30], ids[30:]
     assert len({row.tobytes() for row in first}) == 30
@@ -42,16 +288,16 @@ def test_epoch_reads_every_record_once_in_a_new_order(data):
 
 
 def test_other_seed_gives_another_order_and_other_dropout(data):
-    (one,), (two,) = (take(training_batches(RecordSource(data, 50), 8, seed=s), 1) for s in (1, 2))
+    (one,), (two,) = (take(training_batches(data, 50, 8, seed=s), 1) for s in (1, 2))
     assert not np.array_equal(one["input_ids"], two["input_ids"])
     assert not np.array_equal(one["dropout_seed"], two["dropout_seed"])
 
 
 @pytest.mark.parametrize("global_seed", [0, 7])
 def test_global_seed_does_not_change_the_order(data, global_seed):
-    (one,) = take(training_batches(RecordSource(data, 50), 30, seed=1), 1)
+    (one,) = take(training_batches(data, 50, 30, seed=1), 1)
     tf.random.set_seed(global_seed)
-    (two,) = take(training_batches(RecordSource(data, 50), 30, seed=1), 1)
+    (two,) = take(training_batches(data, 50, 30, seed=1), 1)
     assert same(one, two)
 
 
@@ -64,9 +310,113 @@ def test_many_files_and_a_small_shuffle_buffer_give_each_record_once(
         write_records(tmp_path / f"{shard}.tfrecord", 3 + shard % 3, seed=shard)
     data = find_records(str(tmp_path))
     n = data.num_examples
-    uninterrupted = take(training_batches(RecordSource(data, 50), 1, seed=1), 2 * n + 3)
+    uninterrupted = take(training_batches(data, 50, 1, seed=1), 2 * n + 3)
     for epoch in (uninterrupted[:n], uninterrupted[n : 2 * n]):
         assert len({batch["input_ids"].tobytes() for batch in epoch}) == n
     for step in (1, n - 1, n, n + 5):
-        (resumed,) = take(training_batches(RecordSource(data, 50), 1, seed=1, first_step=step), 1)
+        (resumed,) = take(training_batches(data, 50, 1, seed=1, first_step=step), 1)
         assert same(uninterrupted[step], resumed)
+
+
+# --- left to right ---
+
+
+TEXT = [[2, 7, 8, 6, 3, 0], [2, 9, 9, 3, 5, 3]]
+MASKED = {
+    # [MASK], another token, and the token itself; padded predictions do not change [CLS].
+    "input_ids": tf.constant([[2, 7, MASK, 11, 3, 0], [2, 9, 9, 3, MASK, 3]]),
+    "input_mask": tf.constant([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]),
+    "masked_lm_positions": tf.constant([[2, 3, 0], [1, 4, 0]]),
+    "masked_lm_ids": tf.constant([[8, 6, 0], [9, 5, 0]]),
+    "masked_lm_weights": tf.constant([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]]),
+}
+
+
+def test_text_is_restored_and_each_label_is_the_next_token():
+    batch = next_tokens(MASKED)
+    assert batch.keys() == {"input_ids", "input_mask", "next_token_ids", "next_token_weights"}
+    assert batch["input_ids"].numpy().tolist() == TEXT
+    assert batch["next_token_ids"].numpy().tolist() == [[7, 8, 6, 3, 0, 0], [9, 9, 3, 5, 3, 0]]
+    weights = batch["next_token_weights"].numpy().tolist()
+    assert weights == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
+
+
+def test_last_token_of_a_packed_example_has_no_label():
+    examples = tf.constant([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 2, 2]])
+    weights = next_tokens(MASKED | {"example_ids": examples})["next_token_weights"]
+    assert weights.numpy().tolist() == [[1, 1, 0, 1, 0, 0], [1, 1, 1, 0, 1, 0]]
+
+
+def test_loss_is_the_mean_over_all_real_tokens_except_the_last():
+    logits = np.random.default_rng(0).normal(size=(2, 6, 13)).astype("float32")
+    task = PretrainingObjective("ltr")
+    batch = next_tokens(MASKED)
+    sums = task.sums(lambda inputs, training: {"next_token_logits": logits}, batch, False)
+    metrics = task.divide(*([float(of[n]) for n in task.metrics] for of in (sums, weights(batch))))
+    places = [(row, place) for row, length in enumerate((5, 6)) for place in range(length - 1)]
+    nll = [
+        np.log(np.exp(logits[row, place]).sum()) - logits[row, place, TEXT[row][place + 1]]
+        for row, place in places
+    ]
+    hits = [logits[row, place].argmax() == TEXT[row][place + 1] for row, place in places]
+    assert metrics.keys() == {"loss", "next_token_loss", "next_token_accuracy"}
+    assert metrics["loss"] == metrics["next_token_loss"]
+    assert metrics["loss"] == pytest.approx(sum(nll) / (9 + 1e-5), rel=1e-6)
+    assert metrics["next_token_accuracy"] == pytest.approx(np.mean(hits))
+
+
+def weights(batch):
+    return PretrainingObjective("ltr").weights(batch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_of_every_kind_give_the_same_features(tmp_path, write_dataset, kind):
+    data = find_records(str(write_dataset(tmp_path / "a", **kind)))
+    (batch,) = take(training_batches(data, VOCAB_SIZE, 4, seed=1, left_to_right=True), 1)
+    assert not [name for name in batch if name.startswith("masked_lm")]
+    assert MASK not in batch["input_ids"]
+    assert (batch["next_token_ids"].dtype, batch["next_token_weights"].dtype) == (
+        "int32",
+        "float32",
+    )
+    spec = training_batches(data, VOCAB_SIZE, 4, 1, left_to_right=True).element_spec
+    assert all(feature.shape.is_fully_defined() for feature in spec.values())
+    # The last batch is padded with rows of zero weight.
+    size = data.num_examples - 1
+    last = take(evaluation_batches(data, VOCAB_SIZE, size, left_to_right=True))[-1]
+    assert last["next_token_weights"][0].sum() > 0
+    assert last["next_token_weights"][1:].sum() == 0
+
+
+def test_masked_records_are_restored_to_the_original_text(tmp_path, write_dataset):
+    masked, unmasked = (
+        take(
+            evaluation_batches(
+                find_records(str(write_dataset(tmp_path / str(d), dynamic=d))),
+                VOCAB_SIZE,
+                64,
+                left_to_right=True,
+            )
+        )
+        for d in (False, True)
+    )
+    texts = [
+        {row.tobytes() for batch in batches for row in batch["input_ids"]}
+        for batches in (masked, unmasked)
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_baseline_counts_next_tokens(tmp_path, write_dataset, dynamic):
+    data = find_records(str(write_dataset(tmp_path / "a", dynamic=dynamic)))
+    batches = take(evaluation_batches(data, VOCAB_SIZE, 64, left_to_right=True))
+    labels = np.concatenate([b["next_token_ids"][b["next_token_weights"] > 0] for b in batches])
+    counts = np.bincount(labels, minlength=VOCAB_SIZE)
+    log_probabilities = np.log((counts + 1) / (counts + 1).sum())
+    baseline = unigram_baseline(data, data, VOCAB_SIZE, "ltr")
+    assert baseline == {
+        "unigram_next_token_loss": pytest.approx(-log_probabilities[labels].mean()),
+        "unigram_next_token_accuracy": pytest.approx(counts.max() / counts.sum()),
+    }

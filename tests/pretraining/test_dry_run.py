@@ -53,8 +53,6 @@ def test_flop_are_three_times_those_of_all_matrix_products():
         (12, (length, wide), (wide, h)),
         (12 * heads, (length, h // heads), (h // heads, length)),  # scores
         (12 * heads, (length, length), (length, h // heads)),  # contexts
-        (1, (1, h), (h, h)),  # pooler
-        (1, (1, h), (h, 2)),
         (1, (predictions, h), (h, h)),
         (1, (predictions, h), (h, 30_522)),
     ]

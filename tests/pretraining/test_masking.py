@@ -1,6 +1,5 @@
 """Tests of choosing masked-LM predictions against the rules in FACTS (pre-training data)."""
 
-import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -236,12 +235,12 @@ def test_ngram_lengths_are_drawn_with_probability_proportional_to_1_over_n(
     assert stats.chisquare(*zip(*counts, strict=True)).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_continuation_at_the_start_of_a_segment_starts_a_word(seed):
+def test_continuation_at_the_start_of_a_segment_starts_a_word():
     """In [CLS] a ##b [SEP] ##c ##d [SEP], Google joins ##c ##d to the word `a ##b`; we do not."""
-    ids = [[CLS, WHOLE, CONTINUED, SEP, CONTINUED, CONTINUED, SEP]]
-    chosen = choose(ids, masking(2, 0.3, whole_words=True), seed)[0]
-    assert chosen.nonzero()[0].tolist() in ([1, 2], [4, 5])
+    ids = [[CLS, WHOLE, CONTINUED, SEP, CONTINUED, CONTINUED, SEP]] * 50
+    chosen = choose(ids, masking(2, 0.3, whole_words=True))
+    rows = {tuple(row.nonzero()[0].tolist()) for row in chosen}
+    assert rows == {(1, 2), (4, 5)}
 
 
 def test_words_and_ngrams_do_not_cross_examples():
@@ -343,21 +342,3 @@ def test_empty_batch(whole_words, ngram):
         masked = mask_examples(nothing, nothing, how, np.random.default_rng(0), example_ids)
         assert masked["input_ids"].shape == (0, 8)
         assert masked["masked_lm_weights"].shape == (0, 5)
-
-
-def test_masking_from_vocab_has_the_expected_fields():
-    how = dataclasses.asdict(masking(7, 0.2, True, 2))
-    is_continuation = how.pop("is_continuation")
-    assert how == {
-        "masked_lm_prob": 0.2,
-        "max_predictions_per_seq": 7,
-        "do_whole_word_mask": True,
-        "ngram": 2,
-        "vocab_size": VOCAB_SIZE,
-        "cls_token_id": CLS,
-        "sep_token_id": SEP,
-        "mask_token_id": MASK,
-    }
-    assert [token for token, is_one in zip(VOCAB, is_continuation, strict=True) if is_one] == [
-        token for token in VOCAB if token.startswith("##")
-    ]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.pretraining import records
-from keras_bert.pretraining.batches import RecordSource, training_batches
+from keras_bert.pretraining.batches import training_batches
 from keras_bert.pretraining.record_files import FORMAT, VERSION, RecordFiles, find_record_files
 from keras_bert.pretraining.records import explain_record_errors, find_records
 
@@ -162,7 +162,7 @@ def read(path, vocab_size=50):
     """Reads a batch of all records, as training does."""
     data = find_records(str(path))
     with explain_record_errors(data, vocab_size):
-        next(iter(training_batches(RecordSource(data, vocab_size), data.num_examples, seed=0)))
+        next(iter(training_batches(data, vocab_size, data.num_examples, seed=0)))
 
 
 def change(path, index, **values):

@@ -43,39 +43,3 @@ def test_checkpoint_is_flushed_before_and_after_its_rename(tmp_path, trace_files
     renamed = [paths[1] for name, paths in calls if name == "rename"]
     assert {str(folder / f"step-0000000{step}") for step in (1, 2)} <= {*renamed}
     assert unsafe_renames(calls) == []
-
-
-def test_missing_flushes_are_found():
-    flushed_late = [("write", ["/a"]), ("rename", ["/a", "/d/b"]), ("fsync", ["/d/b"])]
-    assert unsafe_renames(flushed_late) == [
-        "/a is renamed to /d/b, but not flushed",
-        "/a itself is not flushed before it becomes /d/b",
-        "the name /d/b is not flushed",
-    ]
-    folder = [("write", ["/p/a"]), ("fsync", ["/p/a"]), ("rename", ["/p", "/d/b"])]
-    assert unsafe_renames([*folder, ("fsync", ["/d"])]) == [
-        "/p itself is not flushed before it becomes /d/b"
-    ]
-    again = [("write", ["/p/a"]), ("fsync", ["/p"]), ("rename", ["/p", "/d/b"]), ("fsync", ["/d"])]
-    assert unsafe_renames([*folder[:2], *again]) == ["/p/a is renamed to /d/b, but not flushed"]
-    safe = [*folder[:2], ("fsync", ["/p"]), folder[2], ("fsync", ["/d"])]
-    assert unsafe_renames(safe) == []
-    assert unsafe_renames([*safe, ("rename", ["/d/b", "/e/b"]), ("fsync", ["/e"])]) == []
-    assert unsafe_renames([*safe, ("delete", ["/d/c/file"])]) == []
-    assert unsafe_renames([*safe[:-1], ("delete", ["/d/c/file"]), safe[-1]]) == [
-        "/d/c/file is deleted before the name /d/b is flushed"
-    ]
-
-
-def test_names_in_a_partial_folder_are_not_final_but_must_be_flushed_with_it():
-    """safetensors renames its file itself."""
-    inner = [("write", ["/d/.b.partial/x"]), ("rename", ["/d/.b.partial/x", "/d/.b.partial/a"])]
-    outer = [("rename", ["/d/.b.partial", "/d/b"]), ("fsync", ["/d"])]
-    flushes = [("fsync", ["/d/.b.partial/a"]), ("fsync", ["/d/.b.partial"])]
-    assert unsafe_renames([*inner, *flushes, *outer]) == []
-    assert unsafe_renames([*inner, *flushes[:1], *outer]) == [
-        "/d/.b.partial itself is not flushed before it becomes /d/b"
-    ]
-    assert unsafe_renames([*inner, *flushes[1:], *outer]) == [
-        "/d/.b.partial/a is renamed to /d/b, but not flushed"
-    ]

@@ -18,7 +18,7 @@ from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.pretraining.batches import RecordSource, training_batches
+from keras_bert.pretraining.batches import training_batches
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
@@ -49,7 +49,7 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     keras.utils.set_random_seed(3)
     model = BertPretrainer(CONFIG)
     save_model_directory(folder / "model", model, ModelDescription(CONFIG))
-    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0).take(STEPS)
+    batches = training_batches(data, CONFIG.vocab_size, 8, seed=0).take(STEPS)
     np.savez(
         folder / "batches.npz",
         **{

@@ -21,16 +21,6 @@ def start(folder):
         pass
 
 
-def test_folder_in_use_is_rejected_for_other_processes(tmp_path):
-    with (
-        running(tmp_path, SETTINGS, ONE),
-        pytest.raises(InputError, match="another process is using this folder"),
-        running(tmp_path, SETTINGS, ONE),
-    ):
-        pass
-    start(tmp_path)
-
-
 def test_one_of_two_runs_that_start_together_is_rejected(tmp_path, monkeypatch):
     """The second run starts while the first one writes run.json."""
 
@@ -101,11 +91,6 @@ def test_versions_that_do_not_matter_or_are_not_recorded_give_no_warning(
     write_json(tmp_path / "run.json", {**content, "versions": versions})
     start(tmp_path)
     assert not [r for r in caplog.records if r.levelname == "WARNING"]
-
-
-def test_same_settings_resume_the_run(tmp_path):
-    start(tmp_path)
-    assert is_finished(tmp_path, SETTINGS, ONE) is False
 
 
 def test_setting_that_an_earlier_version_did_not_have_was_off(tmp_path):

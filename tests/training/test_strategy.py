@@ -50,13 +50,6 @@ def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, details, precisi
     assert fastest_precision() == precision
 
 
-def test_unknown_strategy_is_rejected_with_the_known_ones():
-    with pytest.raises(
-        InputError, match=r"'cluster' is unknown; expected one of default, mirrored, multi"
-    ):
-        make_strategy("cluster")
-
-
 def test_more_devices_than_available_are_rejected():
     with pytest.raises(InputError, match=r"--num_devices=9999 is more than the number"):
         make_strategy("mirrored", 9999)

@@ -14,12 +14,8 @@ from keras_bert.training.throughput import peak_flops, peak_memory
     [
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H200", 989),
-        ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA L4", 121),
         ("NVIDIA L40S", 362),
-        ("Tesla V100-SXM2-16GB", 125),
-        ("Tesla T4", 65),
         ("TPU v5 lite", 197),
         ("TPU v5p", 459),
         ("cpu", 0),

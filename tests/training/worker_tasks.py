@@ -52,7 +52,6 @@ TRAINING = TrainingSettings(
     log_steps=1,
     save_checkpoints_steps=5,
 )
-FEW_STEPS = TrainingSettings(4, BATCH, jit_compile=False, log_steps=1)
 FINE_TUNING = TrainingSettings(
     0, 12, gradient_accumulation_steps=2, max_grad_norm=0.1, jit_compile=False, log_steps=1
 )
@@ -140,11 +139,6 @@ def stopped(strategy, index, data, folder):
     with at_call(loop._Pace, "learn", 2, stop) if index == 0 else no_one:
         outcomes.append(outcome(go))
     return [*outcomes, outcome(go)]
-
-
-def bfloat16(strategy, index, data, folder):
-    settings = {"mixed_precision": "bfloat16", "do_eval": False}
-    return pretraining(strategy, data, folder / "bfloat16", FEW_STEPS, **settings)
 
 
 def tuned(strategy, index, data, folder):
