@@ -3,7 +3,7 @@
 A task object becomes a version folder through these files, in this order:
 
     task_export       the settings of the export; SavedModel or ONNX
-    network           the model in TensorFlow ops, on rows without padding
+    network           the layers of the model, on rows without padding
     saved_model       the signatures of a task, from texts to answers
     inputs            the checks of token ids in the graph
     onnx              the model, and the network of engines, as ONNX files

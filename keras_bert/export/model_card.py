@@ -55,27 +55,18 @@ def model_card(
         results: the content of the run's results.json; empty if it does not exist.
         request: {input name: text} of an example request; empty if the model takes no texts.
     """
-    limits = _limits(info, was_scored=any(map(_is_score, results)))
-    sections = [
-        _opening(info, config),
-        _section("Data", data_table(run)),
-        _section("Training", training_table(run)),
-        _section("Scores", _scores_table(results)),
-        _section("Limits", "\n".join(f"- {line}" for line in limits)),
-        _section("Usage", _signatures(info) + _example(request)),
-    ]
-    return "\n".join(part for part in sections if part)
-
-
-def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
-    pooling = info.get("pooling")
-    settings = TokenizerSettings.read("export.json", info)
-    return (
-        f"# BERT model that {TASK_DESCRIPTIONS[info['task']]}\n\n"
-        f"{_describe_sizes(config, settings)} Matrix products are computed in "
-        f"{info['compute_type']}. Exported by keras_bert from `{info['model']}`.\n"
-        + _list_labels(info.get("labels", ()))
-        + (f"\nsentence-transformers uses the output `{pooling}`.\n" if pooling else "")
+    return _card(
+        info["task"],
+        config,
+        TokenizerSettings.read("export.json", info),
+        f"Matrix products are computed in {info['compute_type']}. "
+        f"Exported by keras_bert from `{info['model']}`.",
+        run,
+        results,
+        _limits(info, was_scored=any(map(_is_score, results))),
+        labels=info.get("labels", ()),
+        pooling=info.get("pooling"),
+        usage=_signatures(info) + _example(request),
     )
 
 
@@ -163,40 +154,55 @@ def run_card(
     `task` is a fine-tuning task such as `classification`; None for pre-training. `settings` are
     those in run.json, and `results` the metrics in results.json.
     """
-    sections = [
-        _run_opening(task, description, settings.get("init_checkpoint")),
-        _section("Data", data_table(settings)),
-        _section("Training", training_table(settings)),
-        _section("Scores", _scores_table(results)),
-        _section("Limits", _run_limits(task, description, settings, results)),
-    ]
-    return "\n".join(part for part in sections if part)
-
-
-def _run_opening(task: str | None, description: ModelDescription, base: str | None) -> str:
+    base = settings.get("init_checkpoint")
     start = f"the weights of `{public_name(base)}`" if base else "newly initialized weights"
-    sizes = _describe_sizes(description.config, description.tokenizer_settings)
-    return (
-        f"# BERT model that {TASK_DESCRIPTIONS[task] if task else _PRETRAINED}\n\n"
-        f"{sizes} Trained by keras_bert from {start}.\n" + _list_labels(description.labels or ())
+    length = settings.get("max_seq_length") or description.config.max_position_embeddings
+    limits = [f"The model was trained on sequences of at most {length} tokens."]
+    if task is None:
+        limits.append("Its encoder must be fine-tuned before it can solve a task.")
+    if any(map(_is_score, results)):
+        limits.append(
+            "The scores were measured on the data listed above; other data can give other scores."
+        )
+    return _card(
+        task,
+        description.config,
+        description.tokenizer_settings,
+        f"Trained by keras_bert from {start}.",
+        settings,
+        results,
+        limits,
+        labels=description.labels or (),
     )
 
 
-def _run_limits(
+def _card(
     task: str | None,
-    description: ModelDescription,
-    settings: Mapping[str, Any],
+    config: BertConfig,
+    tokenizer_settings: TokenizerSettings,
+    origin: str,
+    run: Mapping[str, Any],
     results: Mapping[str, Any],
+    limits: Sequence[str],
+    *,
+    labels: Sequence[str],
+    pooling: str | None = None,
+    usage: str = "",
 ) -> str:
-    length = settings.get("max_seq_length") or description.config.max_position_embeddings
-    lines = [f"The model was trained on sequences of at most {length} tokens."]
-    if task is None:
-        lines.append("Its encoder must be fine-tuned before it can solve a task.")
-    if any(map(_is_score, results)):
-        lines.append(
-            "The scores were measured on the data listed above; other data can give other scores."
-        )
-    return "\n".join(f"- {line}" for line in lines)
+    """Returns a model card; `origin` is a sentence about how the model was made."""
+    names = ", ".join(f"`{label}`" for label in labels)
+    sections = [
+        f"# BERT model that {TASK_DESCRIPTIONS[task] if task else _PRETRAINED}\n\n"
+        f"{_describe_sizes(config, tokenizer_settings)} {origin}\n"
+        + (f"\nLabels, in the order of the logits: {names}.\n" if names else "")
+        + (f"\nsentence-transformers uses the output `{pooling}`.\n" if pooling else ""),
+        _section("Data", data_table(run)),
+        _section("Training", training_table(run)),
+        _section("Scores", _scores_table(results)),
+        _section("Limits", "\n".join(f"- {line}" for line in limits)),
+        _section("Usage", usage),
+    ]
+    return "\n".join(part for part in sections if part)
 
 
 # --- sections ---
@@ -215,12 +221,6 @@ def _describe_sizes(config: BertConfig, settings: TokenizerSettings) -> str:
         f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
         f"{'lower-cased' if settings.do_lower_case else 'cased'} tokens{accents}.{words}{whole}"
     )
-
-
-def _list_labels(labels: Sequence[str]) -> str:
-    """Returns a paragraph with the labels; "" if there are none."""
-    names = ", ".join(f"`{label}`" for label in labels)
-    return f"\nLabels, in the order of the logits: {names}.\n" if names else ""
 
 
 def _section(title: str, body: str) -> str:

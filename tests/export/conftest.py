@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -21,16 +21,15 @@ from keras_bert.models import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
-from keras_bert.tasks.classification.task import ServedClassifier
-from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.embedding.task import ServedEmbedding
-from keras_bert.tasks.fill_mask import MaskFillerSettings, MaskFillingProcessor, ServedFillMask
-from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
-from keras_bert.tasks.ner.task import ServedTagger
+from keras_bert.tasks.classification.processor import ClassifierSettings
+from keras_bert.tasks.classification.task import TextClassifier
+from keras_bert.tasks.embedding.processor import EmbedderSettings
+from keras_bert.tasks.embedding.task import TextEmbedder
+from keras_bert.tasks.fill_mask import MaskFiller, MaskFillerSettings
+from keras_bert.tasks.ner.processor import TaggerSettings
+from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.data import AnswerSettings
-from keras_bert.tasks.question_answering.processor import SpanProcessor
-from keras_bert.tasks.question_answering.task import ServedQuestionAnswering
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.text.tokenizer import BertTokenizer
 
 MODELS = {
@@ -60,40 +59,47 @@ TEXTS = [b"The cat [MASK] on the mat.", b"", b"Wh\xff o? \xe7\x8e\x8b " + b"the 
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 
-def classifier(problem_type: str, num_labels: int, pair: bool) -> ServedClassifier:
-    """Creates a classifier of texts of up to 16 tokens."""
-    labels = tuple(f"label {number}" for number in range(num_labels))
-    settings = ClassifierSettings(labels, problem_type, 16, pair)
-    network = Network(BertClassifier(CONFIG, settings.num_logits))
-    return ServedClassifier(network, ClassificationProcessor(BertTokenizer(VOCAB), settings))
+LABELS = ("no", "maybe", "yes")
 
-
-TASKS: Mapping[str, Callable[[], tf.Module]] = {
-    "pair": lambda: classifier("single_label", 3, True),
-    "multi_label": lambda: classifier("multi_label", 3, False),
-    "regression": lambda: classifier("regression", 0, True),
-    # Long contexts need several windows, and a question may have no answer.
-    "question_answering": lambda: ServedQuestionAnswering(
-        Network(BertSpanLabeler(CONFIG)),
-        SpanProcessor(
-            BertTokenizer(VOCAB), AnswerSettings(24, 8, 8, 3, 5, version_2_with_negative=True)
-        ),
+TASKS: dict[str, Callable[[], Any]] = {
+    "pair": lambda: TextClassifier(
+        BertClassifier(CONFIG, 3),
+        BertTokenizer(VOCAB),
+        ClassifierSettings(LABELS, "single_label", 16, True),
     ),
-    "ner": lambda: ServedTagger(
-        Network(BertTokenClassifier(CONFIG, len(TAGS))),
-        TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(TAGS), 16)),
+    "multi_label": lambda: TextClassifier(
+        BertClassifier(CONFIG, 3),
+        BertTokenizer(VOCAB),
+        ClassifierSettings(LABELS, "multi_label", 16),
     ),
-    "fill_mask": lambda: ServedFillMask(
-        Network(BertPretrainer(CONFIG)),
-        MaskFillingProcessor(
-            BertTokenizer(VOCAB, keep_special_tokens=True), MaskFillerSettings(16, 3)
-        ),
+    "regression": lambda: TextClassifier(
+        BertClassifier(CONFIG, 1),
+        BertTokenizer(VOCAB),
+        ClassifierSettings((), "regression", 16, True),
     ),
-    "embedding": lambda: ServedEmbedding(
-        Network(BertEncoder(CONFIG), "bfloat16"),
-        EmbeddingProcessor(BertTokenizer(VOCAB), EmbedderSettings(16, normalize=True)),
+    "question_answering": lambda: QuestionAnswerer(
+        BertSpanLabeler(CONFIG),
+        BertTokenizer(VOCAB),
+        AnswerSettings(24, 8, 8, 3, 5, version_2_with_negative=True),
+    ),
+    "ner": lambda: EntityTagger(
+        BertTokenClassifier(CONFIG, len(TAGS)), BertTokenizer(VOCAB), TaggerSettings(TAGS, 16)
+    ),
+    "fill_mask": lambda: MaskFiller(
+        BertPretrainer(CONFIG),
+        BertTokenizer(VOCAB, keep_special_tokens=True),
+        MaskFillerSettings(16, 3),
+    ),
+    "embedding": lambda: TextEmbedder(
+        BertEncoder(CONFIG), BertTokenizer(VOCAB), EmbedderSettings(16, normalize=True)
     ),
 }
+
+
+def make_task(name: str) -> Any:
+    """Creates a task object with random weights that are large enough to decide clearly."""
+    keras.utils.set_random_seed(0)
+    return TASKS[name]()
 
 
 class Export(NamedTuple):
@@ -175,8 +181,9 @@ def export(tmp_path_factory) -> Callable[[str], Export]:
 
     def make(task: str) -> Export:
         if task not in exports:
-            keras.utils.set_random_seed(0)  # The tagger finds entities in the text of test_page.py.
-            served = TASKS[task]()
+            created = make_task(task)  # The tagger finds entities in the text of test_page.py.
+            compute_type = "bfloat16" if task == "embedding" else "float32"
+            served = created.served(Network(created.model, compute_type))
             folder = tmp_path_factory.mktemp(task) / "1"
             names = ("text", "text_pair", "question", "context")
             texts = dict.fromkeys(names, "The cat sat on the mat.")

@@ -10,7 +10,7 @@ import pytest
 
 import keras_bert
 from keras_bert.errors import InputError
-from tests.export.engines.conftest import make_task
+from tests.export.conftest import make_task
 
 EXPORT = """
 import sys

@@ -11,17 +11,9 @@ import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
-from google.protobuf import any_pb2
-from tensorflow.core.protobuf import saved_model_pb2
-from tensorflow_serving.apis.get_model_metadata_pb2 import (
-    GetModelMetadataRequest,
-    GetModelMetadataResponse,
-    SignatureDefMap,
-)
 from tensorflow_serving.apis.predict_pb2 import PredictResponse
 from tensorflow_serving.apis.prediction_service_pb2_grpc import (
     PredictionServiceServicer,
-    PredictionServiceStub,
     add_PredictionServiceServicer_to_server,
 )
 
@@ -103,33 +95,17 @@ class Service(PredictionServiceServicer):
     """
 
     def __init__(self, folder: Path):
-        content = (folder / "saved_model.pb").read_bytes()
-        graph = saved_model_pb2.SavedModel.FromString(content).meta_graphs[0]
-        self.signature_defs = graph.signature_def
         self.model = tf.saved_model.load(str(folder))
         self.labels: list[str] = []
 
     def Predict(self, request, context):
         self.labels.append(request.model_spec.version_label)
-        name = request.model_spec.signature_name or "serving_default"
-        wanted = self.signature_defs[name].inputs
-        if request.inputs.keys() != wanted.keys() or any(
-            request.inputs[key].dtype != wanted[key].dtype for key in wanted
-        ):
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{name} takes {wanted}")
         inputs = {key: tf.constant(tf.make_ndarray(v)) for key, v in request.inputs.items()}
+        name = request.model_spec.signature_name
         response = PredictResponse(model_spec=request.model_spec)
         for key, value in self.model.signatures[name](**inputs).items():
             response.outputs[key].CopyFrom(tf.make_tensor_proto(value))
         return response
-
-    def GetModelMetadata(self, request, context):
-        known = SignatureDefMap(signature_def=self.signature_defs)
-        packed = any_pb2.Any()
-        packed.Pack(known)
-        return GetModelMetadataResponse(
-            model_spec=request.model_spec, metadata={"signature_def": packed}
-        )
 
 
 @pytest.fixture(scope="module")
@@ -142,48 +118,6 @@ def service(export):
     server.start()
     yield service, f"127.0.0.1:{port}"
     server.stop(None).wait()
-
-
-@pytest.mark.slow
-def test_file_has_one_request_per_signature(export, read_warmup):
-    folder = export("ner").folder
-    specs = [request.model_spec for request in read_warmup(folder)]
-    assert {spec.signature_name for spec in specs} == {"serving_default", "words", "token_ids"}
-    assert {spec.name for spec in specs} == {folder.parent.name}
-    # No version is set, because the folder may be copied to another number.
-    assert not any(spec.WhichOneof("version_choice") for spec in specs)
-    assert list((folder / "assets.extra").iterdir()) == [folder / WARMUP_FILE]
-
-
-@pytest.mark.slow
-def test_replayed_requests_match_direct_calls(export, service, read_warmup):
-    exported = export("ner")
-    with grpc.insecure_channel(service[1]) as channel:
-        stub = PredictionServiceStub(channel)
-        for request in read_warmup(exported.folder):
-            response = stub.Predict(request, timeout=60)
-            inputs = {key: tf.make_ndarray(value) for key, value in request.inputs.items()}
-            expected = exported.call(request.model_spec.signature_name, inputs)
-            assert response.outputs.keys() == expected.keys()
-            for key, value in expected.items():
-                answer = tf.make_ndarray(response.outputs[key])
-                assert answer.shape == value.shape
-                assert len(answer) == 1
-                if value.dtype == np.float32:
-                    np.testing.assert_allclose(answer, value, atol=1e-6)
-                else:
-                    assert answer.tolist() == value.tolist()
-
-
-def test_service_returns_the_signatures(export, service):
-    request = GetModelMetadataRequest(metadata_field=["signature_def"])
-    request.model_spec.name = NAME
-    with grpc.insecure_channel(service[1]) as channel:
-        response = PredictionServiceStub(channel).GetModelMetadata(request, timeout=60)
-    known = SignatureDefMap()
-    assert response.metadata["signature_def"].Unpack(known)
-    for name in export("ner").functions:
-        assert known.signature_def[name].method_name == "tensorflow/serving/predict"
 
 
 def test_texts_can_be_str_or_any_bytes(tmp_path: Path, read_warmup):

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from keras_bert.errors import InputError
-from tests.export.engines.conftest import make_task
+from tests.export.conftest import make_task
 
 
 @pytest.mark.parametrize(

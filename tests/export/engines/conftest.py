@@ -3,75 +3,17 @@
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_bert.export.engines import PRECISIONS
-from keras_bert.models import (
-    BertClassifier,
-    BertEncoder,
-    BertPretrainer,
-    BertSpanLabeler,
-    BertTokenClassifier,
-)
-from keras_bert.tasks.classification.processor import ClassifierSettings
-from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.embedding.processor import EmbedderSettings
-from keras_bert.tasks.embedding.task import TextEmbedder
-from keras_bert.tasks.fill_mask import MaskFiller, MaskFillerSettings
-from keras_bert.tasks.ner.processor import TaggerSettings
-from keras_bert.tasks.ner.task import EntityTagger
-from keras_bert.tasks.question_answering.data import AnswerSettings
-from keras_bert.tasks.question_answering.task import QuestionAnswerer
-from keras_bert.text.tokenizer import BertTokenizer
-from tests.export.conftest import CONFIG, TAGS, VOCAB
+from tests.export.conftest import VOCAB, make_task
 
 pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
 
 INSTALLED = [name for name in PRECISIONS if importlib.util.find_spec(name)]
-LABELS = ("no", "maybe", "yes")
-
-TASKS: dict[str, Callable[[], Any]] = {
-    "pair": lambda: TextClassifier(
-        BertClassifier(CONFIG, 3),
-        BertTokenizer(VOCAB),
-        ClassifierSettings(LABELS, "single_label", 16, True),
-    ),
-    "multi_label": lambda: TextClassifier(
-        BertClassifier(CONFIG, 3),
-        BertTokenizer(VOCAB),
-        ClassifierSettings(LABELS, "multi_label", 16),
-    ),
-    "regression": lambda: TextClassifier(
-        BertClassifier(CONFIG, 1), BertTokenizer(VOCAB), ClassifierSettings((), "regression", 16)
-    ),
-    "question_answering": lambda: QuestionAnswerer(
-        BertSpanLabeler(CONFIG),
-        BertTokenizer(VOCAB),
-        AnswerSettings(24, 8, 8, 3, 5, version_2_with_negative=True),
-    ),
-    "ner": lambda: EntityTagger(
-        BertTokenClassifier(CONFIG, len(TAGS)), BertTokenizer(VOCAB), TaggerSettings(TAGS, 16)
-    ),
-    "fill_mask": lambda: MaskFiller(
-        BertPretrainer(CONFIG),
-        BertTokenizer(VOCAB, keep_special_tokens=True),
-        MaskFillerSettings(16, 3),
-    ),
-    "embedding": lambda: TextEmbedder(
-        BertEncoder(CONFIG), BertTokenizer(VOCAB), EmbedderSettings(16, normalize=True)
-    ),
-}
-
-
-def make_task(name: str) -> Any:
-    """Creates a task object with random weights that are large enough to decide clearly."""
-    keras.utils.set_random_seed(0)
-    return TASKS[name]()
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,15 @@ import tensorflow as tf
 
 import keras_bert
 from keras_bert.export.engines import PRECISIONS, EngineRequest, open_engine
-from tests.export.engines.conftest import INSTALLED, TASKS
+from tests.export.conftest import TASKS
+from tests.export.engines.conftest import INSTALLED
 
-CASES = [(engine, precision) for engine in INSTALLED for precision in PRECISIONS[engine]]
+CASES = [
+    (engine, precision)
+    for engine in INSTALLED
+    for precision in PRECISIONS[engine]
+    if precision != "float32"
+]
 
 
 def open_export(folder, engine, precision):
@@ -56,7 +62,7 @@ def test_other_precisions_are_close(task, engine, precision, export_with_engines
     key = {"fill_mask": "scores", "embedding": "mean"}.get(task, "logits")
     assert found[key].shape == expected[key].shape
     error = np.linalg.norm(found[key] - expected[key]) / np.linalg.norm(expected[key])
-    assert error < {"float32": 1e-4, "bfloat16": 0.05, "int8": 0.2}[precision]
+    assert error < {"bfloat16": 0.05, "int8": 0.2}[precision]
 
 
 @pytest.mark.slow
@@ -120,8 +126,10 @@ print(len(received))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", INSTALLED)
-def test_sigterm_is_handled_after_an_engine_is_freed(engine, export_with_engines, root):
+def test_sigterm_is_handled_after_openvino_is_freed(export_with_engines, root):
+    pytest.importorskip("openvino", reason="pip install 'keras-bert-pipeline[openvino]'")
     command = [sys.executable, "-c", FREED_THEN_TERMINATED, str(export_with_engines("embedding"))]
-    done = subprocess.run([*command, engine], cwd=root, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*command, "openvino"], cwd=root, capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

@@ -1,10 +1,7 @@
 """Rows run in groups of similar lengths, and their outputs get their order back."""
 
 import itertools
-import json
-import os
 import threading
-import unittest.mock
 
 import numpy as np
 import pytest
@@ -14,12 +11,10 @@ from keras_bert.export.engine_network import (
     Batch,
     EngineNetwork,
     Rows,
-    available_cores,
     open_network,
-    run_in_onnxruntime,
     sort_into_groups,
 )
-from keras_bert.export.engines import PRECISIONS, NetworkSpec
+from keras_bert.export.engines import NetworkSpec
 
 SPEC = NetworkSpec({"length": "row"})
 MASK = 4
@@ -58,11 +53,6 @@ def test_several_groups_run_at_the_same_time_if_each_call_has_one(rows, single, 
     assert [len(each.shapes) for each in networks] == [single, several]
 
 
-def test_rows_without_any_group_have_empty_outputs():
-    [found] = EngineNetwork(SPEC, Lengths(), Lengths(), 4)(make_rows([]))
-    assert found.shape == (0,)
-
-
 @pytest.mark.parametrize(("cores", "compiled"), [(1, [1]), (2, [1, 2]), (64, [1, 8])])
 def test_as_many_groups_as_cores_run_at_the_same_time(cores, compiled, monkeypatch):
     made = []
@@ -77,16 +67,6 @@ def test_as_many_groups_as_cores_run_at_the_same_time(cores, compiled, monkeypat
     opened = open_network("onnxruntime", None, "float32", SPEC)
     assert [each.parallel for each in made] == compiled
     assert opened.parallel == compiled[-1]
-
-
-def test_cores_are_those_of_the_process_or_else_of_the_machine(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 5, 7}, raising=False)
-    assert available_cores() == 3
-    monkeypatch.delattr(os, "sched_getaffinity")  # As on macOS and Windows.
-    monkeypatch.setattr(os, "cpu_count", lambda: 6)
-    assert available_cores() == 6
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert available_cores() == 1
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 3])
@@ -113,6 +93,8 @@ def test_groups_of_long_rows_are_smaller():
 def test_groups_that_run_at_the_same_time_share_the_limits(monkeypatch):
     assert [len(group) for group in sort_into_groups(np.full(32, 512), 32, 2)] == [4] * 8
     assert [len(group) for group in sort_into_groups(np.full(16, 512), 8, 16)] == [1] * 16
+    # On many cores, groups are not smaller than needed.
+    assert [len(group) for group in sort_into_groups(np.full(64, 128), 8, 16)] == [4] * 16
     monkeypatch.setattr(network, "_MAX_MASKS", 8)
     rows = make_rows([6] * 6)
     rows.input_ids[:] = MASK
@@ -120,11 +102,6 @@ def test_groups_that_run_at_the_same_time_share_the_limits(monkeypatch):
     batch = Batch(rows, NetworkSpec({"best": "mask"}, top_k=2, mask_token_id=MASK))
     assert [len(group.masks) for group in batch.groups(3, 1)] == [6, 6]
     assert max(len(group.masks) for group in batch.groups(3, 2)) == 4
-
-
-def test_groups_on_many_cores_are_not_smaller_than_needed():
-    groups = sort_into_groups(np.full(64, 128), 8, 16)
-    assert [len(group) for group in groups] == [4] * 16
 
 
 def run(batch: Batch, rows: Rows, group_rows: int, parallel: int) -> None:
@@ -166,36 +143,3 @@ def test_rows_without_masks_are_skipped_and_groups_have_a_limited_number_of_mask
     run(batch, rows, 8, 1)
     [best] = batch.outputs()
     np.testing.assert_array_equal(best, np.full([(rows.input_ids == MASK).sum(), 2], MASK))
-
-
-def test_rows_without_masks_have_no_groups():
-    rows = make_rows([3, 2])
-    rows.input_ids[:] = 7
-    batch = Batch(rows, NetworkSpec({"best": "mask"}, top_k=2, mask_token_id=MASK))
-    assert list(batch.groups(8, 2)) == []
-    assert batch.outputs() is None
-
-
-@pytest.mark.parametrize(
-    ("threads", "parallel", "expected"), [(8, 1, 8), (8, 2, 7), (8, 8, 1), (1, 1, 1), (2, 4, 1)]
-)
-def test_callers_and_the_pool_use_the_given_number_of_threads(
-    monkeypatch, threads, parallel, expected
-):
-    onnxruntime = pytest.importorskip(
-        "onnxruntime", reason="pip install 'keras-bert-pipeline[onnx]'"
-    )
-    session = unittest.mock.MagicMock()
-    monkeypatch.setattr(onnxruntime, "InferenceSession", session)
-    run_in_onnxruntime("network.onnx", threads, parallel)
-    options = session.call_args.args[1]
-    assert options.intra_op_num_threads == expected
-    assert not options.enable_mem_pattern
-
-
-@pytest.mark.slow
-def test_export_describes_the_network_and_names_its_engines(export_with_engines):
-    info = json.loads((export_with_engines("fill_mask") / "export.json").read_text())
-    assert info["engines"].keys() == {"names", "network"}
-    assert info["engines"]["names"] == list(PRECISIONS)
-    assert info["engines"]["network"]["per"] == [["scores", "mask"], ["token_ids", "mask"]]
