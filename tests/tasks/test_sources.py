@@ -91,25 +91,6 @@ def test_pair_needs_two_segments(make_run, tmp_path: Path):
     assert opened("classification", tmp_path / "classification", pair=False)
 
 
-@pytest.mark.parametrize(
-    ("task", "how", "message"),
-    [
-        ("classification", {"max_seq_length": 97}, "from 5 to the model's 96 positions"),
-        ("fill_mask", {"top_k": 0}, "top_k=0: expected a whole number of at least 1"),
-        ("question_answering", {"max_seq_length": 20}, "max_seq_length=20: expected"),
-        (
-            "question_answering",
-            {"version_2_with_negative": False, "null_score_diff_threshold": 1.0},
-            "threshold=1.0: needs version_2_with_negative",
-        ),
-    ],
-)
-def test_invalid_settings_are_reported_on_one_line(task: str, how: dict, message: str, runs: dict):
-    with pytest.raises(InputError, match=message) as caught:
-        opened(task, runs[task], **how)
-    assert "\n" not in str(caught.value)
-
-
 def test_older_run_without_a_recorded_length_uses_the_default_length(make_run, tmp_path: Path):
     for task in ("fill_mask", "embedding"):
         run = make_run(tmp_path, "fill_mask", {"max_seq_length": 0}, max_position_embeddings=160)
