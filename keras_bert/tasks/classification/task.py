@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,12 +48,13 @@ from keras_bert.tasks.classification.processor import (
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
     SHOWN,
+    EvaluationSet,
     FineTuningRun,
     FineTuningTask,
     fine_tune,
     open_pretrained,
 )
-from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
+from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits, Texts
 from keras_bert.tasks.task import Task
@@ -339,24 +340,6 @@ class ServedClassifier(ServedTexts):
 # --- fine-tuning ---
 
 
-@dataclass(frozen=True)
-class _Split:
-    """The n texts of a file, their model inputs and their labels.
-
-    `labels` is the result of `label_array`; None for texts that are predicted, but not scored.
-    """
-
-    texts: Texts
-    processor: ClassificationProcessor
-    prepared: Prepared
-    labels: np.ndarray | None = None
-
-    def answers(self, predict: Predict) -> dict[str, np.ndarray]:
-        """Runs the model; returns its raw outputs and the decoded answers, {name: [n, ...]}."""
-        outputs = predict(self.prepared.examples)
-        return outputs | gathered(list(decoded(self.processor, self.prepared, outputs)))
-
-
 def fine_tune_classifier(
     classification: ClassificationSettings, run: FineTuningRun
 ) -> dict[str, object]:
@@ -433,14 +416,14 @@ class ClassifierFineTuning(FineTuningTask):
         self.dev = {suffix: self._labeled(texts) for suffix, texts in splits.dev.items()}
         if problem.labels:
             for split in self.dev.values():
-                warn_of_absent_labels(split.texts, split.labels, problem.labels)
+                warn_of_absent_labels(split.items, split.labels, problem.labels)
         # Reuse the development split, so that the model runs over the same texts only once.
-        dev_of = {id(split.texts): split for split in self.dev.values()}
+        dev_of = {id(split.items): split for split in self.dev.values()}
         self.test = {
-            name: dev_of.get(id(texts)) or _Split(texts, self.processor, self._prepared(texts))
+            name: dev_of.get(id(texts))
+            or EvaluationSet(texts, self.processor, self._prepared(texts))
             for name, texts in splits.test.items()
         }
-        self.has_dev, self.has_test = bool(self.dev), bool(self.test)
         prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
         prepared |= {name: split.prepared for name, split in self.test.items()}
         self.report_truncation(prepared, "examples")
@@ -478,29 +461,30 @@ class ClassifierFineTuning(FineTuningTask):
         """Writes the predictions for each test set."""
         for name, split in self.test.items():
             answers = split.answers(predict)
-            write_predictions(folder / name, self.problem, split.texts.indices, answers)
-            logging.info("Wrote %d predictions to %s", len(split.texts), folder / f"{name}.tsv")
+            write_predictions(folder / name, self.problem, split.items.indices, answers)
+            logging.info("Wrote %d predictions to %s", len(split.items), folder / f"{name}.tsv")
 
-    def _prepared(self, texts: Texts) -> Prepared:
+    def _labeled(self, texts: Texts) -> EvaluationSet:
+        problem = self.problem
+        return self._set(texts, label_array(texts, problem.problem_type, problem.labels))
+
+    def _set(self, texts: Texts, labels: np.ndarray | None = None) -> EvaluationSet:
         if texts.second is not None:
             self._start.check_segments()
         columns = [texts.first] if texts.second is None else [texts.first, texts.second]
-        return prepare(self.processor.preprocess, columns, tokenizer=self.processor.tokenizer)
-
-    def _labeled(self, texts: Texts) -> _Split:
-        problem = self.problem
-        labels = label_array(texts, problem.problem_type, problem.labels)
-        return _Split(texts, self.processor, self._prepared(texts), labels)
+        tokenizer = self.processor.tokenizer
+        prepared = prepare(self.processor.preprocess, columns, tokenizer=tokenizer)
+        return EvaluationSet(texts, self.processor, prepared, labels)
 
 
 def _worst(
-    problem: Problem, scored: _Split, answers: Mapping[str, np.ndarray]
+    problem: Problem, scored: EvaluationSet, answers: Mapping[str, np.ndarray]
 ) -> list[list[object]]:
     """Returns table rows of at most SHOWN wrong predictions, the most confident one first.
 
     For regression, every prediction counts as wrong, and the one with the largest error is first.
     """
-    labels, texts = scored.labels, scored.texts
+    labels, texts = scored.labels, scored.items
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":
         error = np.abs(decided - labels)

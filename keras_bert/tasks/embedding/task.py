@@ -416,7 +416,6 @@ class EmbedderFineTuning(FineTuningTask):
             prepared["train"] = prepare(in_training.preprocess, [train.texts], tokenizer=tokenizer)
             self.train = train.labelled(prepared["train"].examples, largest_score)
         if dev is not None:
-            self.has_dev = True
             prepared["dev"] = prepare(self.processor.preprocess, [dev.texts], tokenizer=tokenizer)
             self._prepared = prepared["dev"]
             self.data = {"dev": _items(dev)}
