@@ -54,16 +54,13 @@ from keras_bert.tasks.fine_tuning import (
     fine_tune,
     open_pretrained,
 )
-from keras_bert.tasks.prepared import Prepared, prepare
+from keras_bert.tasks.prepared import Prepared, Processor, prepare
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits, Texts
-from keras_bert.tasks.task import Task
+from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
-
-_TEXT = "The Norman dynasty had a major impact on medieval Europe."
-_QUESTION = "Who had an impact on Europe?"
 
 
 class TextClassifier(Task):
@@ -81,6 +78,11 @@ class TextClassifier(Task):
     """
 
     task: ClassVar[str] = "classification"
+    processor_class: ClassVar[type[Processor]] = ClassificationProcessor
+    example: ClassVar[Mapping[str, str]] = {
+        "text": EXAMPLE_TEXT,
+        "text_pair": "Who had an impact on Europe?",
+    }
     input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
 
     settings: ClassifierSettings
@@ -263,10 +265,6 @@ class TextClassifier(Task):
         """
         return self._predict(self._columns(texts), batch_size)
 
-    def make_processor(self) -> ClassificationProcessor:
-        """Creates the processor for the current settings."""
-        return ClassificationProcessor(self.tokenizer, self.settings)
-
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""
         return ServedClassifier(network, self.processor)
@@ -281,12 +279,8 @@ class TextClassifier(Task):
 
     def example_request(self) -> dict[str, str]:
         """Returns the input strings of a warm-up request for a server."""
-        return {"text": _TEXT} | ({"text_pair": _QUESTION} if self.settings.pair else {})
-
-    @property
-    def label_names(self) -> Sequence[str]:
-        """The names of the model's labels."""
-        return self.labels
+        names = self.input_names if self.settings.pair else ("text",)
+        return {name: self.example[name] for name in names}
 
     @property
     def problem_type_name(self) -> str:

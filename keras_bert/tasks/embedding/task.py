@@ -61,8 +61,6 @@ from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
-_TEXT = "The Norman dynasty had a major impact on medieval Europe."
-
 
 class TextEmbedder(Task):
     """Converts texts to vectors.
@@ -302,10 +300,6 @@ class TextEmbedder(Task):
             "prompts": dict(settings.prompts),
             "default_prompt_name": settings.default_prompt_name,
         }
-
-    def example_request(self) -> dict[str, str]:
-        """Returns {input name: string} for a warm-up request to a server."""
-        return {"text": _TEXT}
 
     @functools.cached_property
     def _runner(self) -> ModelRunner:

@@ -66,14 +66,12 @@ from keras_bert.tasks.ner.tag_schemes import (
     label_names,
     tag_ids,
 )
-from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.prepared import Prepared, Processor
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
-
-_TEXT = "The Norman dynasty had a major impact on medieval Europe."
 
 
 class _Annotated(NamedTuple):
@@ -98,6 +96,7 @@ class EntityTagger(Task):
     """
 
     task: ClassVar[str] = "ner"
+    processor_class: ClassVar[type[Processor]] = TaggingProcessor
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
 
     settings: TaggerSettings
@@ -255,10 +254,6 @@ class EntityTagger(Task):
         texts = check_strings("texts", inputs)
         return listed_entities(texts, self._answers([texts], batch_size))
 
-    def make_processor(self) -> TaggingProcessor:
-        """Creates the processor for the current settings."""
-        return TaggingProcessor(self.tokenizer, self.settings)
-
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""
         return ServedTagger(network, self.processor)
@@ -266,15 +261,6 @@ class EntityTagger(Task):
     def description(self) -> dict[str, Any]:
         """Returns the entries of export.json for the labels."""
         return {"labels": list(self.labels)}
-
-    def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a warm-up request for a server."""
-        return {"text": _TEXT}
-
-    @property
-    def label_names(self) -> Sequence[str]:
-        """The names of the model's labels."""
-        return self.labels
 
     def _annotated(self, inputs: Any, targets: Any) -> _Annotated:
         """Checks sentences or texts with their annotations, and splits them into windows.

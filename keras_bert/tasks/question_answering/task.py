@@ -30,7 +30,7 @@ from keras_bert.tasks.fine_tuning import (
     fine_tune,
     open_pretrained,
 )
-from keras_bert.tasks.prepared import Prepared, gathered
+from keras_bert.tasks.prepared import Prepared, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
@@ -56,12 +56,9 @@ from keras_bert.tasks.question_answering.processor import (
 )
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits
-from keras_bert.tasks.task import Task
+from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
-
-_CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
-_QUESTION = "Who had an impact on Europe?"
 
 
 def _answer_settings(checkpoint: Checkpoint, given: Mapping[str, Any]) -> AnswerSettings:
@@ -105,6 +102,11 @@ class QuestionAnswerer(Task):
     """
 
     task: ClassVar[str] = "question_answering"
+    processor_class: ClassVar[type[Processor]] = SpanProcessor
+    example: ClassVar[Mapping[str, str]] = {
+        "question": "Who had an impact on Europe?",
+        "context": EXAMPLE_TEXT,
+    }
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
     limit: ClassVar[str] = "max_query_length"
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
@@ -279,10 +281,6 @@ class QuestionAnswerer(Task):
         )
         return outputs
 
-    def make_processor(self) -> SpanProcessor:
-        """Creates the processor for the current settings."""
-        return SpanProcessor(self.tokenizer, self.settings)
-
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""
         return ServedQuestionAnswering(network, self.processor)
@@ -290,10 +288,6 @@ class QuestionAnswerer(Task):
     def text_settings(self) -> dict[str, Any]:
         """Returns the entries of export.json that describe preprocessing and decoding."""
         return asdict(self.settings)
-
-    def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a warm-up request for a server."""
-        return {"question": _QUESTION, "context": _CONTEXT}
 
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
         questions, contexts = _columns(questions, contexts)
