@@ -358,7 +358,7 @@ def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
 
 def test_many_masks_are_scored_in_chunks(served_filler, signatures, monkeypatch):
     monkeypatch.setattr(fill_mask, "_MASKS_AT_ONCE_SERVED", 4)
-    by_four = served_filler.run("serving_default", tf.constant(SERVED_TEXTS))
+    by_four = served_filler.signatures()["serving_default"](tf.constant(SERVED_TEXTS))
     at_once = signatures["serving_default"](tf.constant(SERVED_TEXTS))
     assert by_four["tokens"].numpy().tolist() == at_once["tokens"].numpy().tolist()
     np.testing.assert_allclose(by_four["scores"], at_once["scores"], atol=1e-6)

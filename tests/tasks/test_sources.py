@@ -76,10 +76,9 @@ def test_keras_hub_classifier_gives_the_same_logits(root: Path):
     assert labels_of(folder) == ("single_label_classification", ["LABEL_0", "LABEL_1", "LABEL_2"])
     golden = np.load(folder / "outputs.npz")
     classifier = opened("classification", folder)
-    found = classifier.served(Network(classifier.model)).run(
-        "token_ids",
-        *(tf.constant(golden[name]) for name in ("input_ids", "input_mask", "segment_ids")),
-    )
+    names = ("input_ids", "input_mask", "segment_ids")
+    signatures = classifier.served(Network(classifier.model)).signatures()
+    found = signatures["token_ids"](*(tf.constant(golden[name]) for name in names))
     np.testing.assert_allclose(found["logits"], golden["logits"], atol=1e-5)
 
 
