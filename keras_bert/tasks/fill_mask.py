@@ -28,14 +28,13 @@ from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
-from keras_bert.tasks.prepared import Prepared, prepare
-from keras_bert.tasks.task import Task
+from keras_bert.tasks.prepared import Prepared, Processor, prepare
+from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
 
-_TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
 _MASKED_LM_PROB = 0.15
 # The features of a batch that masking changes or adds, and their dtypes.
 _MASKED = {
@@ -128,6 +127,8 @@ class MaskFiller(Task):
     """
 
     task: ClassVar[str] = "fill_mask"
+    processor_class: ClassVar[type[Processor]] = MaskFillingProcessor
+    example: ClassVar[Mapping[str, str]] = {"text": EXAMPLE_TEXT.replace("major", "[MASK]")}
     special_tokens: ClassVar[bool] = True
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler", "next_sentence")
 
@@ -320,11 +321,11 @@ class MaskFiller(Task):
         batches = super().training_batches(examples, settings, first_step)
         return batches.map(masked).prefetch(2)
 
-    def make_processor(self) -> MaskFillingProcessor:
+    def make_processor(self) -> Processor:
         """Creates the processor for the current settings."""
         if not self.tokenizer.keep_special_tokens:
             raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
-        return MaskFillingProcessor(self.tokenizer, self.settings)
+        return super().make_processor()
 
     def served(self, network: Network) -> tf.Module:
         """Creates the module with the signatures of an export."""
@@ -333,10 +334,6 @@ class MaskFiller(Task):
     def text_settings(self) -> dict[str, Any]:
         """Returns the text settings that export.json stores."""
         return super().text_settings() | {"top_k": self.settings.top_k}
-
-    def example_request(self) -> dict[str, str]:
-        """Returns {input name: string} for a warm-up request to a server."""
-        return {"text": _TEXT}
 
     @functools.cached_property
     def _runner(self) -> ModelRunner:

@@ -44,7 +44,13 @@ from keras_bert.tasks.examples import (
     training_batches,
 )
 from keras_bert.tasks.fitting import check_same_tokenizer, check_sizes, label_examples, reinitialize
-from keras_bert.tasks.prepared import Prepared, Processor, report_truncation
+from keras_bert.tasks.prepared import (
+    Prepared,
+    Processor,
+    decoded,
+    gathered,
+    report_truncation,
+)
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import check_agreement, convert_lost_worker_errors, share_of
@@ -83,6 +89,23 @@ class FineTuningRun(TrainingRun):
     distillation: Distillation | None = None
 
 
+class EvaluationSet:
+    """The n items of a development or test set, preprocessed once.
+
+    Attributes:
+        items: the texts, sentences or questions.
+        labels: the labels of the items, if they are not part of them; None for a test set.
+    """
+
+    def __init__(self, items: Any, processor: Processor, prepared: Prepared, labels: Any = None):
+        self.items, self.processor, self.prepared, self.labels = items, processor, prepared, labels
+
+    def answers(self, predict: Predict) -> dict[str, Any]:
+        """Runs the model and decodes its outputs, {name: [n, ...]}."""
+        outputs = predict(self.prepared.examples)
+        return gathered(list(decoded(self.processor, self.prepared, outputs)))
+
+
 class FineTuningTask:
     """The data of a fine-tuning run: training examples, scores and prediction files.
 
@@ -97,8 +120,8 @@ class FineTuningTask:
         processor: the tokenizer and the settings of the task object.
         objective: the losses to minimize and the metrics to report during training.
         train: the training examples with the labels for `objective`; None without training.
-        has_dev: whether there is a development set, so that `score` can be called.
-        has_test: whether there is a test set, so that `write_predictions` can be called.
+        dev: the development sets, for `score`; None or {} without one.
+        test: the test sets, for `write_predictions`; None or {} without one.
         best: the metric of `score` whose highest value determines the best weights.
         labels: names of the model's labels in the order of its logits; None if it has no labels.
         problem_type: the `problem_type` of a classifier in transformers; None for other tasks.
@@ -112,8 +135,8 @@ class FineTuningTask:
     processor: Processor
     objective: Objective
     train: Examples | None = None
-    has_dev: bool = False
-    has_test: bool = False
+    dev: Any = None
+    test: Any = None
     best: str = "accuracy"
     labels: Sequence[str] | None = None
     problem_type: str | None = None
@@ -190,9 +213,9 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
     if is_finished(output_dir, record, strategy):
         log_finished(output_dir)
         return read_json(output_dir / "results.json")
-    if settings.do_eval and not task.has_dev:
+    if settings.do_eval and not task.dev:
         logging.info("No development set: evaluation is skipped")
-    if settings.do_predict and not task.has_test:
+    if settings.do_predict and not task.test:
         logging.info("No test set: prediction is skipped")
     if teacher and run.distillation.is_used:
         task.train = _labeled_by_teacher(run, teacher, task)
@@ -209,10 +232,10 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
         if settings.do_train:
             results, outputs = _train(run, task, task_object, predict)
         predict = _cached(predict, outputs)  # From here on, the weights do not change.
-        if settings.do_eval and task.has_dev:
+        if settings.do_eval and task.dev:
             results |= {name: float(value) for name, value in task.score(predict).items()}
             _show(task, predict, folder, results.get("best_step", 0))
-        if settings.do_predict and task.has_test:
+        if settings.do_predict and task.test:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:
             card = run_card(task_object.task, task_object.describe(), record, results)
@@ -228,7 +251,7 @@ def _check_run(run: FineTuningRun, task: FineTuningTask) -> None:
     settings = run.settings
     if settings.do_train and not task.train:
         raise InputError("there are no training examples; expected at least one")
-    if settings.early_stopping_patience and not task.has_dev:
+    if settings.early_stopping_patience and not task.dev:
         raise InputError(
             f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
         )
@@ -273,7 +296,7 @@ def _train(
         outputs.clear()  # The weights have changed since the last evaluation.
         return task.score(_cached(functools.partial(predict, after_batch=after_batch), outputs))
 
-    evaluates = settings.do_eval and task.has_dev
+    evaluates = settings.do_eval and task.dev
     best = BestWeights(
         task.best,
         lambda step: save_best(best_dir, task_object, step),

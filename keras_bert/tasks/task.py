@@ -63,6 +63,9 @@ Serve = Callable[..., Mapping[str, tf.Tensor]]
 Columns = Sequence[Sequence[Any]]
 
 
+EXAMPLE_TEXT = "The Norman dynasty had a major impact on medieval Europe."
+
+
 class Task:
     """A Keras model with its tokenizer and task settings.
 
@@ -91,6 +94,8 @@ class Task:
     """
 
     task: ClassVar[str]
+    processor_class: ClassVar[type[Processor]]
+    example: ClassVar[Mapping[str, str]] = {"text": EXAMPLE_TEXT}
     input_names: ClassVar[tuple[str, ...]] = ("text",)
     optional_weights: ClassVar[tuple[str, ...]] = ()
     limit: ClassVar[str] = "max_seq_length"  # The setting to which texts are truncated.
@@ -132,7 +137,7 @@ class Task:
 
     def make_processor(self) -> Processor:
         """Creates the processor for the current settings."""
-        raise NotImplementedError
+        return self.processor_class(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""
@@ -150,12 +155,12 @@ class Task:
 
     def example_request(self) -> dict[str, str]:
         """Returns {input name: string} for a warm-up request to a server."""
-        raise NotImplementedError
+        return dict(self.example)
 
     @property
     def label_names(self) -> Sequence[str]:
         """The model's label names in the order of its logits; empty without labels."""
-        return ()
+        return getattr(self.settings, "labels", ())
 
     @property
     def problem_type_name(self) -> str | None:

@@ -311,7 +311,7 @@ def write_data(folder):
 
 @pytest.mark.slow
 def test_whole_study_in_miniature(ablation, tmp_path, monkeypatch):
-    """Runs all programs of the study: one task, one seed, a checkpoint and features."""
+    """Runs all programs of the study: one task, one seed and features."""
     monkeypatch.setattr(ablation.run, "NICENESS", 0)  # Other tests use the CPU.
     write_data(tmp_path / "data")
     config = tmp_path / "config.json"
@@ -321,8 +321,6 @@ def test_whole_study_in_miniature(ablation, tmp_path, monkeypatch):
         str(config),
         "mlm",
         tasks=("MRPC",),
-        points=(50,),
-        point_task="MRPC",
         features=("concat_last_four",),
         recipe=write_recipe(tmp_path, 5),
     )
@@ -339,13 +337,12 @@ def test_whole_study_in_miniature(ablation, tmp_path, monkeypatch):
     results = ablation.run.Results(tmp_path / "results", plan)
     folders = ablation.run.Folders(tmp_path / "data", tmp_path / "work")
     ablation.run.run_study(units, results, folders)
-    pretraining, mrpc, features, point = map(results.get, units[arm])
+    pretraining, mrpc, features = map(results.get, units[arm])
     curve = pretraining["figures"]["curve"]
     assert [row["step"] for row in curve] == [*range(1, 11)]
     assert [row["length"] for row in curve] == [16] * 5 + [32] * 5
     assert 0 <= mrpc["figures"]["last"]["accuracy"] <= 1
     assert 0 <= features["figures"]["test"]["f1"] <= 1
-    assert 0 <= point["figures"]["last"]["accuracy"] <= 1
     assert not list((tmp_path / "work" / "fine_tuning" / "miniature").iterdir())
     assert "| miniature | " in ablation.report.report(results)
     assert all(path.stat().st_size for path in ablation.plots.draw_all(results, tmp_path))

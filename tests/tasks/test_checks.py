@@ -7,8 +7,6 @@ import pytest
 from keras_bert.errors import InputError
 from keras_bert.tasks.checks import (
     check_batch_size,
-    check_list,
-    check_same_length,
     check_strings,
     check_texts,
 )
@@ -62,12 +60,6 @@ def test_value_that_is_not_a_list_of_strings_is_rejected(value, message):
     assert isinstance(caught.value, ValueError)
 
 
-def test_long_value_is_truncated_in_the_message():
-    with pytest.raises(InputError) as caught:
-        check_list("labels", "x" * 10_000, "labels")
-    assert len(str(caught.value)) < 150
-
-
 def test_tuple_of_two_lists_is_pairs_if_pairs_are_allowed():
     assert check_texts("texts", (["a", "b"], np.array(["c", "d"])), allow_pairs=True) == (
         ["a", "b"],
@@ -90,12 +82,6 @@ def test_tuple_of_two_lists_is_pairs_if_pairs_are_allowed():
 def test_invalid_pairs_are_rejected(value, allow_pairs, message):
     with pytest.raises(InputError, match=message):
         check_texts("texts", value, allow_pairs=allow_pairs)
-
-
-def test_lists_of_different_lengths_are_named():
-    check_same_length(texts=["a"], labels=["b"])
-    with pytest.raises(InputError, match="texts has 1 items, labels has 2 items; expected lists"):
-        check_same_length(texts=["a"], labels=["b", "c"])
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "8", True, None])

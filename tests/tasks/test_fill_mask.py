@@ -193,14 +193,6 @@ def test_masks_of_an_evaluation_do_not_depend_on_the_batches(filler):
         assert filler.evaluate(CORPUS, batch_size) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.slow
-def test_same_seed_gives_the_same_weights(pretrained, trained):
-    filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
-    filler.fit(CORPUS, epochs=4, **FAST)
-    for mine, theirs in zip(filler.model.weights, trained[0].model.weights, strict=True):
-        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (mine, theirs)))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -364,29 +356,9 @@ def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
             assert not scores[i, SERVED_MASKS[i] :].any()
 
 
-@pytest.mark.slow
-def test_text_of_1_mb_is_truncated_to_its_first_tokens(signatures):
-    answer = signatures["serving_default"](
-        tf.constant(
-            ["the [MASK] sat on " * 60_000, "the [MASK] sat on the [MASK] sat on the [MASK]"]
-        )
-    )
-    assert answer["tokens"].shape == (2, 3, K)
-    assert answer["tokens"][0].numpy().tolist() == answer["tokens"][1].numpy().tolist()
-    np.testing.assert_allclose(answer["scores"][0], answer["scores"][1], atol=1e-5)
-    assert answer["truncated"].numpy().tolist() == [True, False]
-
-
-def test_mask_beyond_the_length_has_no_tokens_and_its_text_is_marked(signatures):
-    texts = ["the " * (LENGTH - 3) + "[MASK]", "the " * (LENGTH - 2) + "[MASK]"]
-    answer = {name: x.numpy() for name, x in signatures["serving_default"](texts).items()}
-    assert (answer["token_ids"][:, 0, 0] >= 0).tolist() == [True, False]
-    assert answer["truncated"].tolist() == [False, True]
-
-
 def test_many_masks_are_scored_in_chunks(served_filler, signatures, monkeypatch):
     monkeypatch.setattr(fill_mask, "_MASKS_AT_ONCE_SERVED", 4)
-    by_four = served_filler.run("serving_default", tf.constant(SERVED_TEXTS))
+    by_four = served_filler.signatures()["serving_default"](tf.constant(SERVED_TEXTS))
     at_once = signatures["serving_default"](tf.constant(SERVED_TEXTS))
     assert by_four["tokens"].numpy().tolist() == at_once["tokens"].numpy().tolist()
     np.testing.assert_allclose(by_four["scores"], at_once["scores"], atol=1e-6)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,21 +48,19 @@ from keras_bert.tasks.classification.processor import (
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
     SHOWN,
+    EvaluationSet,
     FineTuningRun,
     FineTuningTask,
     fine_tune,
     open_pretrained,
 )
-from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
+from keras_bert.tasks.prepared import Prepared, Processor, prepare
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits, Texts
-from keras_bert.tasks.task import Task
+from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
-
-_TEXT = "The Norman dynasty had a major impact on medieval Europe."
-_QUESTION = "Who had an impact on Europe?"
 
 
 class TextClassifier(Task):
@@ -80,6 +78,11 @@ class TextClassifier(Task):
     """
 
     task: ClassVar[str] = "classification"
+    processor_class: ClassVar[type[Processor]] = ClassificationProcessor
+    example: ClassVar[Mapping[str, str]] = {
+        "text": EXAMPLE_TEXT,
+        "text_pair": "Who had an impact on Europe?",
+    }
     input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
 
     settings: ClassifierSettings
@@ -262,10 +265,6 @@ class TextClassifier(Task):
         """
         return self._predict(self._columns(texts), batch_size)
 
-    def make_processor(self) -> ClassificationProcessor:
-        """Creates the processor for the current settings."""
-        return ClassificationProcessor(self.tokenizer, self.settings)
-
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""
         return ServedClassifier(network, self.processor)
@@ -280,12 +279,8 @@ class TextClassifier(Task):
 
     def example_request(self) -> dict[str, str]:
         """Returns the input strings of a warm-up request for a server."""
-        return {"text": _TEXT} | ({"text_pair": _QUESTION} if self.settings.pair else {})
-
-    @property
-    def label_names(self) -> Sequence[str]:
-        """The names of the model's labels."""
-        return self.labels
+        names = self.input_names if self.settings.pair else ("text",)
+        return {name: self.example[name] for name in names}
 
     @property
     def problem_type_name(self) -> str:
@@ -337,24 +332,6 @@ class ServedClassifier(ServedTexts):
 
 
 # --- fine-tuning ---
-
-
-@dataclass(frozen=True)
-class _Split:
-    """The n texts of a file, their model inputs and their labels.
-
-    `labels` is the result of `label_array`; None for texts that are predicted, but not scored.
-    """
-
-    texts: Texts
-    processor: ClassificationProcessor
-    prepared: Prepared
-    labels: np.ndarray | None = None
-
-    def answers(self, predict: Predict) -> dict[str, np.ndarray]:
-        """Runs the model; returns its raw outputs and the decoded answers, {name: [n, ...]}."""
-        outputs = predict(self.prepared.examples)
-        return outputs | gathered(list(decoded(self.processor, self.prepared, outputs)))
 
 
 def fine_tune_classifier(
@@ -433,14 +410,14 @@ class ClassifierFineTuning(FineTuningTask):
         self.dev = {suffix: self._labeled(texts) for suffix, texts in splits.dev.items()}
         if problem.labels:
             for split in self.dev.values():
-                warn_of_absent_labels(split.texts, split.labels, problem.labels)
+                warn_of_absent_labels(split.items, split.labels, problem.labels)
         # Reuse the development split, so that the model runs over the same texts only once.
-        dev_of = {id(split.texts): split for split in self.dev.values()}
+        dev_of = {id(split.items): split for split in self.dev.values()}
         self.test = {
-            name: dev_of.get(id(texts)) or _Split(texts, self.processor, self._prepared(texts))
+            name: dev_of.get(id(texts))
+            or EvaluationSet(texts, self.processor, self._prepared(texts))
             for name, texts in splits.test.items()
         }
-        self.has_dev, self.has_test = bool(self.dev), bool(self.test)
         prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
         prepared |= {name: split.prepared for name, split in self.test.items()}
         self.report_truncation(prepared, "examples")
@@ -478,29 +455,30 @@ class ClassifierFineTuning(FineTuningTask):
         """Writes the predictions for each test set."""
         for name, split in self.test.items():
             answers = split.answers(predict)
-            write_predictions(folder / name, self.problem, split.texts.indices, answers)
-            logging.info("Wrote %d predictions to %s", len(split.texts), folder / f"{name}.tsv")
+            write_predictions(folder / name, self.problem, split.items.indices, answers)
+            logging.info("Wrote %d predictions to %s", len(split.items), folder / f"{name}.tsv")
 
-    def _prepared(self, texts: Texts) -> Prepared:
+    def _labeled(self, texts: Texts) -> EvaluationSet:
+        problem = self.problem
+        return self._set(texts, label_array(texts, problem.problem_type, problem.labels))
+
+    def _set(self, texts: Texts, labels: np.ndarray | None = None) -> EvaluationSet:
         if texts.second is not None:
             self._start.check_segments()
         columns = [texts.first] if texts.second is None else [texts.first, texts.second]
-        return prepare(self.processor.preprocess, columns, tokenizer=self.processor.tokenizer)
-
-    def _labeled(self, texts: Texts) -> _Split:
-        problem = self.problem
-        labels = label_array(texts, problem.problem_type, problem.labels)
-        return _Split(texts, self.processor, self._prepared(texts), labels)
+        tokenizer = self.processor.tokenizer
+        prepared = prepare(self.processor.preprocess, columns, tokenizer=tokenizer)
+        return EvaluationSet(texts, self.processor, prepared, labels)
 
 
 def _worst(
-    problem: Problem, scored: _Split, answers: Mapping[str, np.ndarray]
+    problem: Problem, scored: EvaluationSet, answers: Mapping[str, np.ndarray]
 ) -> list[list[object]]:
     """Returns table rows of at most SHOWN wrong predictions, the most confident one first.
 
     For regression, every prediction counts as wrong, and the one with the largest error is first.
     """
-    labels, texts = scored.labels, scored.texts
+    labels, texts = scored.labels, scored.items
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":
         error = np.abs(decided - labels)

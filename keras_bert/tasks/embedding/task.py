@@ -61,8 +61,6 @@ from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
-_TEXT = "The Norman dynasty had a major impact on medieval Europe."
-
 
 class TextEmbedder(Task):
     """Converts texts to vectors.
@@ -303,10 +301,6 @@ class TextEmbedder(Task):
             "default_prompt_name": settings.default_prompt_name,
         }
 
-    def example_request(self) -> dict[str, str]:
-        """Returns {input name: string} for a warm-up request to a server."""
-        return {"text": _TEXT}
-
     @functools.cached_property
     def _runner(self) -> ModelRunner:
         # The hidden states of all tokens would need much memory outside the device.
@@ -416,7 +410,6 @@ class EmbedderFineTuning(FineTuningTask):
             prepared["train"] = prepare(in_training.preprocess, [train.texts], tokenizer=tokenizer)
             self.train = train.labelled(prepared["train"].examples, largest_score)
         if dev is not None:
-            self.has_dev = True
             prepared["dev"] = prepare(self.processor.preprocess, [dev.texts], tokenizer=tokenizer)
             self._prepared = prepared["dev"]
             self.data = {"dev": _items(dev)}

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,6 +29,7 @@ from keras_bert.tasks.checks import (
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
     SHOWN,
+    EvaluationSet,
     FineTuningRun,
     FineTuningTask,
     fine_tune,
@@ -66,14 +66,12 @@ from keras_bert.tasks.ner.tag_schemes import (
     label_names,
     tag_ids,
 )
-from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.prepared import Prepared, Processor
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
-
-_TEXT = "The Norman dynasty had a major impact on medieval Europe."
 
 
 class _Annotated(NamedTuple):
@@ -98,6 +96,7 @@ class EntityTagger(Task):
     """
 
     task: ClassVar[str] = "ner"
+    processor_class: ClassVar[type[Processor]] = TaggingProcessor
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
 
     settings: TaggerSettings
@@ -255,10 +254,6 @@ class EntityTagger(Task):
         texts = check_strings("texts", inputs)
         return listed_entities(texts, self._answers([texts], batch_size))
 
-    def make_processor(self) -> TaggingProcessor:
-        """Creates the processor for the current settings."""
-        return TaggingProcessor(self.tokenizer, self.settings)
-
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""
         return ServedTagger(network, self.processor)
@@ -266,15 +261,6 @@ class EntityTagger(Task):
     def description(self) -> dict[str, Any]:
         """Returns the entries of export.json for the labels."""
         return {"labels": list(self.labels)}
-
-    def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a warm-up request for a server."""
-        return {"text": _TEXT}
-
-    @property
-    def label_names(self) -> Sequence[str]:
-        """The names of the model's labels."""
-        return self.labels
 
     def _annotated(self, inputs: Any, targets: Any) -> _Annotated:
         """Checks sentences or texts with their annotations, and splits them into windows.
@@ -413,27 +399,6 @@ class ServedTagger(ServedTask):
 # --- fine-tuning ---
 
 
-@dataclass(frozen=True)
-class _Evaluated:
-    """Sentences to score or to predict, split into windows."""
-
-    tagged: TaggedSentences
-    processor: TaggingProcessor
-    prepared: Prepared
-
-    def predicted(self, predict: Predict) -> list[list[str]]:
-        """Predicts the tags of each sentence, in IOB2 whatever the scheme of the model's labels."""
-        return predicted_tags(self.processor, self.prepared, predict(self.prepared.examples))
-
-    def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Scores predicted tags, a list for each sentence, against the gold tags.
-
-        The result has scores of all entity types of the model, even if a type does not occur.
-        """
-        types = entity_types(self.processor.settings.labels)
-        return entity_scores(zip(self.tagged.tags, predicted, strict=True), types)
-
-
 def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a tagger once for each seed, or resumes an unfinished run.
 
@@ -470,7 +435,6 @@ class TaggerFineTuning(FineTuningTask):
                 check_types(split, labels, labels_from)
         self.dev = self._evaluated(splits.dev)
         self.test = self.dev if splits.test is splits.dev else self._evaluated(splits.test)
-        self.has_dev, self.has_test = self.dev is not None, self.test is not None
         if splits.train:
             ids = tag_ids(splits.train.tags, labels)
             prepared = self._prepared(splits.train)
@@ -481,27 +445,42 @@ class TaggerFineTuning(FineTuningTask):
 
     def score(self, predict: Predict) -> dict[str, float]:
         """Returns the scores of the development sentences."""
-        return self.dev.scores(self.dev.predicted(predict))
+        return self._scores(self.dev, self._predicted(self.dev, predict))
 
     def show(self, predict: Predict, board: Board) -> None:
         """Writes the sentences with wrong predictions to TensorBoard."""
         board.table(
             "wrong_predictions",
             ("where", "sentence", "missed", "wrong"),
-            list(_wrong_sentences(self.dev, self.dev.predicted(predict)))[:SHOWN],
+            list(_wrong_sentences(self.dev.items, self._predicted(self.dev, predict)))[:SHOWN],
         )
 
     def write_predictions(self, predict: Predict, folder: Path) -> None:
         """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
-        tagged, predicted = self.test.tagged, self.test.predicted(predict)
+        tagged, predicted = self.test.items, self._predicted(self.test, predict)
         columns = [[sentence.words for sentence in tagged.sentences], tagged.tags, predicted]
         rows = zip(*(column for column in columns if column is not None), strict=True)
         write_conll(folder / "predictions.conll", list(rows))
         logging.info("Wrote %d sentences to %s", len(predicted), folder / "predictions.conll")
         if tagged.tags is not None:
-            scores = self.test.scores(predicted)
+            scores = self._scores(self.test, predicted)
             write_json(folder / "test_results.json", {"file": tagged.source} | scores)
             logging.info("%s: f1=%.4g", tagged.source, scores["f1"])
+
+    def _predicted(self, sentences: EvaluationSet, predict: Predict) -> list[list[str]]:
+        """Predicts the tags of each sentence, in IOB2 whatever the scheme of the model's labels."""
+        outputs = predict(sentences.prepared.examples)
+        return predicted_tags(self.processor, sentences.prepared, outputs)
+
+    def _scores(
+        self, sentences: EvaluationSet, predicted: Sequence[Sequence[str]]
+    ) -> dict[str, float]:
+        """Scores predicted tags, a list for each sentence, against the gold tags.
+
+        The result has scores of all entity types of the model, even if a type does not occur.
+        """
+        pairs = zip(sentences.items.tags, predicted, strict=True)
+        return entity_scores(pairs, entity_types(self.labels))
 
     def _prepared(self, split: TaggedSentences) -> Prepared:
         documents = [sentence.document for sentence in split.sentences]
@@ -510,10 +489,10 @@ class TaggerFineTuning(FineTuningTask):
             self.processor, words, documents if self._document_context else None
         )
 
-    def _evaluated(self, split: TaggedSentences | None) -> _Evaluated | None:
+    def _evaluated(self, split: TaggedSentences | None) -> EvaluationSet | None:
         if split is None:
             return None
-        return _Evaluated(split, self.processor, self._prepared(split))
+        return EvaluationSet(split, self.processor, self._prepared(split))
 
 
 def _span_counts(splits: Splits) -> dict[str, int]:
@@ -546,11 +525,9 @@ def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[li
 
 
 def _wrong_sentences(
-    dev: _Evaluated, predicted: Sequence[Sequence[str]]
+    dev: TaggedSentences, predicted: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str, str, str]]:
-    for sentence, gold_tags, tags in zip(
-        dev.tagged.sentences, dev.tagged.tags, predicted, strict=True
-    ):
+    for sentence, gold_tags, tags in zip(dev.sentences, dev.tags, predicted, strict=True):
         gold, found = entities(gold_tags), entities(tags)
         if gold == found:
             continue
@@ -563,7 +540,7 @@ def _wrong_sentences(
             for these, others in ((gold, found), (found, gold))
         )
         yield (
-            f"{Path(dev.tagged.source).name}:{sentence.line}",
+            f"{Path(dev.source).name}:{sentence.line}",
             " ".join(sentence.words),
             missed,
             wrong,

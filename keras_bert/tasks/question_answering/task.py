@@ -24,12 +24,13 @@ from keras_bert.tasks.checks import check_not_empty, check_same_length, check_st
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
     SHOWN,
+    EvaluationSet,
     FineTuningRun,
     FineTuningTask,
     fine_tune,
     open_pretrained,
 )
-from keras_bert.tasks.prepared import Prepared, decoded, gathered
+from keras_bert.tasks.prepared import Prepared, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
@@ -55,12 +56,9 @@ from keras_bert.tasks.question_answering.processor import (
 )
 from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits
-from keras_bert.tasks.task import Task
+from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
-
-_CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
-_QUESTION = "Who had an impact on Europe?"
 
 
 def _answer_settings(checkpoint: Checkpoint, given: Mapping[str, Any]) -> AnswerSettings:
@@ -104,6 +102,11 @@ class QuestionAnswerer(Task):
     """
 
     task: ClassVar[str] = "question_answering"
+    processor_class: ClassVar[type[Processor]] = SpanProcessor
+    example: ClassVar[Mapping[str, str]] = {
+        "question": "Who had an impact on Europe?",
+        "context": EXAMPLE_TEXT,
+    }
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
     limit: ClassVar[str] = "max_query_length"
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
@@ -278,10 +281,6 @@ class QuestionAnswerer(Task):
         )
         return outputs
 
-    def make_processor(self) -> SpanProcessor:
-        """Creates the processor for the current settings."""
-        return SpanProcessor(self.tokenizer, self.settings)
-
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""
         return ServedQuestionAnswering(network, self.processor)
@@ -289,10 +288,6 @@ class QuestionAnswerer(Task):
     def text_settings(self) -> dict[str, Any]:
         """Returns the entries of export.json that describe preprocessing and decoding."""
         return asdict(self.settings)
-
-    def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a warm-up request for a server."""
-        return {"question": _QUESTION, "context": _CONTEXT}
 
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
         questions, contexts = _columns(questions, contexts)
@@ -379,20 +374,6 @@ class ServedQuestionAnswering(ServedTask):
 # test questions -> windows -> logits -> candidates -> texts ----------> predictions.json, ...
 
 
-class _QuestionSet:
-    """Questions to score or to answer, split into windows once."""
-
-    def __init__(self, questions: Sequence[Question], processor: SpanProcessor):
-        self.questions, self._processor = questions, processor
-        self.prepared = prepare_questions(processor, questions)
-
-    def decode(self, predict: Predict) -> Predictions:
-        """Runs the model and decodes the candidate answers of each question."""
-        logits = predict(self.prepared.examples)
-        chunks = decoded(self._processor, self.prepared, logits)
-        return Predictions(self.questions, gathered(list(chunks)))
-
-
 def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a span labeler once for each seed, or resumes an unfinished run.
 
@@ -430,11 +411,11 @@ class SpanFineTuning(FineTuningTask):
         prepared: dict[str, Prepared] = {}
         if splits.dev is not None:
             questions = scorable(splits.dev, squad, "development")
-            self.dev = _QuestionSet(questions, self.processor)
+            self.dev = self._questions(questions)
         if splits.test is not None:
             # Reuse the development windows, unless some of those questions cannot be scored.
-            is_scored = splits.test is splits.dev and len(self.dev.questions) == len(splits.dev)
-            self.test = self.dev if is_scored else _QuestionSet(splits.test, self.processor)
+            is_scored = splits.test is splits.dev and len(self.dev.items) == len(splits.dev)
+            self.test = self.dev if is_scored else self._questions(splits.test)
         if splits.train is not None:
             questions = trainable(splits.train, squad)
             prepared["train"] = prepare_questions(self.processor, questions)
@@ -442,18 +423,17 @@ class SpanFineTuning(FineTuningTask):
             logging.info("Training on %d questions in %d windows", len(questions), len(self.train))
         sets = {"dev": self.dev, "test": self.test}
         prepared |= {name: each.prepared for name, each in sets.items() if each}
-        self.has_dev, self.has_test = self.dev is not None, self.test is not None
         self.report_truncation(prepared, "questions", "max_query_length")
         questions_of = {"dev": splits.dev, "test": splits.test}
         self.data = {name: each for name, each in questions_of.items() if each is not None}
 
     def score(self, predict: Predict) -> dict[str, float]:
         """Returns the official SQuAD scores of the development questions, as in results.json."""
-        return score(self.dev.decode(predict), self.squad.answers)
+        return score(self._predictions(self.dev, predict), self.squad.answers)
 
     def show(self, predict: Predict, board: Board) -> None:
         """Writes wrong answers to TensorBoard, and for v2.0 the curve of "no answer"."""
-        predictions, settings = self.dev.decode(predict), self.squad.answers
+        predictions, settings = self._predictions(self.dev, predict), self.squad.answers
         board.table(
             "wrong_predictions",
             ("id", "question", "answered", "expected", "null odds", "context"),
@@ -463,7 +443,7 @@ class SpanFineTuning(FineTuningTask):
             odds = np.array([*predictions.null_odds.values()])
             board.pr_curve(
                 "no_answer",
-                np.array([not question.answers for question in self.dev.questions]),
+                np.array([not question.answers for question in self.dev.items]),
                 1 / (1 + np.exp(-np.clip(odds, -50, 50))),
             )
 
@@ -473,17 +453,25 @@ class SpanFineTuning(FineTuningTask):
         threshold = settings.threshold
         if version_2 and self.test is not self.dev:
             if self.dev:
-                threshold = threshold_for_others(self.dev.decode(predict), settings)
+                threshold = threshold_for_others(self._predictions(self.dev, predict), settings)
             logging.info(
                 "Questions whose null odds (score of no answer minus score of the best answer) are "
                 "above %.4f get the empty answer",
                 threshold,
             )
-        predictions = self.test.decode(predict)
+        predictions = self._predictions(self.test, predict)
         write_json(folder / "predictions.json", predictions.answers(threshold))
         write_json(folder / "nbest_predictions.json", predictions.n_best(version_2))
         if version_2:
             write_json(folder / "null_odds.json", predictions.null_odds)
+
+    def _questions(self, questions: Sequence[Question]) -> EvaluationSet:
+        return EvaluationSet(
+            questions, self.processor, prepare_questions(self.processor, questions)
+        )
+
+    def _predictions(self, questions: EvaluationSet, predict: Predict) -> Predictions:
+        return Predictions(questions.items, questions.answers(predict))
 
 
 def _wrong_answers(found: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:

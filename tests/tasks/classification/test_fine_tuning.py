@@ -102,12 +102,6 @@ def test_wrong_predictions_and_a_curve_are_written_to_tensorboard(trained):
     assert any("label_good" in tag for tag in tags)
 
 
-def test_trained_model_is_evaluated_without_training(trained, reviews, tmp_path):
-    again = classify(tmp_path / "again", trained[0], reviews, do_train=False)
-    for name in ("accuracy", "f1_macro", "loss"):
-        assert again[name] == pytest.approx(trained[1][name], abs=1e-6)
-
-
 @pytest.mark.slow
 def test_head_that_is_trained_further_keeps_its_label_order(trained, reviews, tmp_path):
     start = tmp_path / "start"
@@ -182,17 +176,6 @@ def test_changed_texts_are_detected(trained, reviews, tiny_model, write_reviews,
     try:
         write_reviews(path, count, seed=2)
         with pytest.raises(InputError, match=rf"other settings: (.*; )?{split}_sha256 was"):
-            classify(trained[0], tiny_model, reviews)
-    finally:
-        path.write_text(before)
-
-
-def test_changed_label_of_a_training_example_is_detected(trained, reviews, tiny_model):
-    path = Path(reviews["train_file"])
-    before = path.read_text()
-    try:
-        path.write_text(before.replace("\tgood\n", "\tbad\n", 1))
-        with pytest.raises(InputError, match=r"other settings: train_sha256 was"):
             classify(trained[0], tiny_model, reviews)
     finally:
         path.write_text(before)

@@ -161,21 +161,6 @@ def test_pairs_are_only_truncated(classifier):
         ClassifierSettings(("a", "b"), pair=True, long_text=LongText("windows"))
 
 
-@pytest.mark.slow
-def test_text_of_ten_megabytes_has_windows(classifier):
-    """A chunk has few long texts, so that the windows of one call stay within their limit."""
-    classifier.set_long_text("windows")
-    half = 425_000
-    text = "good film . " * half + "bad book . " * half
-    assert len(text) > 9_000_000
-    found = classifier.predict([text], batch_size=4096)
-    assert found["truncated"].tolist() == [False]
-    halves = classifier.predict(["good film . " * 100, "bad book . " * 100])
-    expected = halves["logits"].mean(axis=0)
-    assert np.abs(halves["logits"] - expected).max() > 0.1
-    np.testing.assert_allclose(found["logits"][0], expected, atol=0.02)
-
-
 def test_windows_of_a_text_have_a_limit(classifier, monkeypatch):
     monkeypatch.setattr(windows, "MAX_WINDOW_TOKENS", 100)
     classifier.set_long_text("windows", 1)

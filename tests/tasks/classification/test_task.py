@@ -12,13 +12,11 @@ import pytest
 
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
-from keras_bert.models import BertPretrainer
 from keras_bert.tasks import task
 from keras_bert.tasks.classification.processor import takes_pairs
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
 from keras_bert.tasks.prepared import prepare
-from tests.other_formats import WRITERS
 from tests.tasks.classification import classify_on_backend
 
 # From 4 to 31 tokens.
@@ -172,22 +170,6 @@ def test_exported_model_gives_the_same_predictions(trained, tmp_path):
             call()
 
 
-@pytest.mark.parametrize("format", ["hugging_face", "tf1", "keras_hub", "run"])
-def test_checkpoint_of_every_format_opens(pretrained, format, tmp_path):
-    path = tmp_path / "checkpoint"
-    if format == "run":
-        shutil.copytree(pretrained, path / "model")
-        (path / "run.json").write_text('{"settings": {"max_seq_length": 24}}')
-    else:
-        model = BertPretrainer.from_pretrained(pretrained)
-        WRITERS[format](path, model, open_checkpoint(pretrained).description)
-    classifier = TextClassifier.from_pretrained(path, labels=["0", "1"])
-    assert classifier.settings.max_seq_length == (24 if format == "run" else 32)
-    expected = open_new(pretrained).model.encoder
-    for mine, theirs in zip(classifier.model.encoder.weights, expected.weights, strict=True):
-        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (mine, theirs)))
-
-
 @pytest.fixture(scope="module")
 def several(pretrained):
     """Returns a multi-label classifier that is trained on pairs."""
@@ -213,28 +195,6 @@ def test_multiple_labels_of_pairs(several, tmp_path):
     found = exported.predict(PAIRS)
     assert found["labels"].tolist() == answers["labels"].tolist()
     np.testing.assert_allclose(found["logits"], answers["logits"], atol=1e-5)
-
-
-@pytest.mark.slow
-def test_regression_with_early_stopping(pretrained, tmp_path):
-    numbers = [float("good" in text) - 0.5 for text in TEXTS]
-    model = TextClassifier.from_pretrained(pretrained, problem_type="regression", max_seq_length=32)
-    stopping = keras.callbacks.EarlyStopping(
-        monitor="val_loss", min_delta=9.0, patience=1, restore_best_weights=True
-    )
-    data = (TEXTS, np.array(numbers))
-    history = model.fit(*data, validation_data=data, epochs=9, callbacks=[stopping], **FAST)
-    assert "accuracy" not in history.history
-    assert len(history.history["val_pearson"]) == 2
-    metrics = model.evaluate(TEXTS, numbers)
-    assert metrics.keys() == {"loss", "pearson", "spearman"}
-    assert metrics["loss"] == pytest.approx(history.history["val_loss"][0], abs=1e-5)
-    assert metrics["loss"] != pytest.approx(history.history["val_loss"][1], abs=1e-5)
-    assert model.labels == ()
-    model.save_pretrained(tmp_path / "out")
-    opened = load(tmp_path / "out")
-    assert opened.settings.problem_type == "regression"
-    np.testing.assert_array_equal(opened.predict(TEXTS)["score"], model.predict(TEXTS)["score"])
 
 
 def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
@@ -291,13 +251,6 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
 def test_settings_that_do_not_match_the_model_are_rejected(pretrained, arguments, message):
     with pytest.raises(InputError, match=message):
         open_new(pretrained, **arguments)
-
-
-def test_path_that_is_not_a_checkpoint_is_rejected(tmp_path):
-    with pytest.raises(InputError, match=str(tmp_path)):
-        TextClassifier.from_pretrained(tmp_path)
-    with pytest.raises(InputError, match="nowhere"):
-        TextClassifier.from_pretrained(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("architecture", ["BertForTokenClassification", "BertForQuestionAnswering"])

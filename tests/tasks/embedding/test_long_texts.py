@@ -5,10 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert.errors import InputError
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
-from keras_bert.tasks.prepared import prepare
 from keras_bert.tasks.texts import LongText
 
 SHORT = ["good film .", "", "bad"]
@@ -27,14 +25,6 @@ def assert_same_vectors(found, expected):
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_texts_that_fit_have_unchanged_bits(embedder, way):
-    before = embedder.predict(SHORT)
-    embedder.set_long_text(*way)
-    for name, values in embedder.predict(SHORT).items():
-        assert np.array_equal(values, before[name]), name
 
 
 @pytest.mark.parametrize("normalize", [False, True])
@@ -104,38 +94,6 @@ def test_fit_and_evaluate_accept_long_texts(embedder):
     history = embedder.fit(pairs, batch_size=4, epochs=1, verbose=0, jit_compile=False)
     assert np.isfinite(history.history["loss"]).all()
     assert embedder.settings.long_text == LongText("windows")
-
-
-def test_text_of_ten_megabytes_is_truncated(embedder):
-    text = "good film . " * 850_000
-    found = embedder.predict([text, "good film ."])
-    assert found["truncated"].tolist() == [True, False]
-    assert found["num_tokens"].tolist() == [10, 5]
-
-
-@pytest.mark.parametrize(
-    ("way", "message"),
-    [
-        (("windows", 9), "window_stride=9: expected 0, or from 1 to the 8 tokens of a window"),
-        (("tail",), "long_text='tail': expected one of truncate, head_tail, windows"),
-    ],
-)
-def test_invalid_settings_are_rejected(embedder, way, message):
-    with pytest.raises(InputError, match=message):
-        embedder.set_long_text(*way)
-
-
-def test_windows_are_numbered_within_their_chunk(embedder):
-    embedder.set_long_text("windows", 3)
-    expected = embedder.predict(TEXTS * 2)
-    prepared = prepare(embedder.processor.preprocess, [TEXTS * 2], chunk_size=3)
-    assert len(prepared.chunks) == 3
-    outputs = embedder._outputs(prepared, 4)
-    parts = [
-        embedder.processor.pooled(outputs["vectors"][chunk.rows], chunk.inputs).numpy()
-        for chunk in prepared.chunks
-    ]
-    np.testing.assert_allclose(np.concatenate(parts)[:, 1], expected["mean"], atol=1e-5)
 
 
 @pytest.mark.slow

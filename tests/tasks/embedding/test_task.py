@@ -150,11 +150,6 @@ def test_invalid_arguments_are_named(embedder, call, message):
         call(embedder)
 
 
-def test_length_above_the_number_of_positions_is_rejected(pretrained):
-    with pytest.raises(InputError, match="max_seq_length=64: expected from 5 to the model's 32"):
-        TextEmbedder.from_pretrained(pretrained, max_seq_length=64)
-
-
 # --- fit ---
 
 # Texts about something good or bad; the score is whether two texts agree.
@@ -445,22 +440,3 @@ def test_embeddings_equal_the_keras_model_pooled_by_hand(model, tokenizer, norma
         np.testing.assert_array_equal(found["num_tokens"], mask.sum(axis=1)[:, 0])
         for name, vectors in expected.items():
             np.testing.assert_allclose(found[name], vectors, atol=1e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_text_of_1_mb_is_truncated_to_its_first_tokens(model, tokenizer):
-    embed = serve(model, tokenizer, 8, False)["serving_default"]
-    found = embed(tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat"]))
-    assert found.pop("truncated").numpy().tolist() == [True, False]
-    assert found.pop("num_tokens").numpy().tolist() == [8, 8]
-    for vectors in found.values():
-        np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
-
-
-def test_empty_batch_gives_no_vectors(model, tokenizer):
-    embed = serve(model, tokenizer, 8, True)["serving_default"]
-    found = embed(tf.constant([], tf.string))
-    assert found.pop("truncated").shape == found.pop("num_tokens").shape == (0,)
-    assert {name: vectors.shape for name, vectors in found.items()} == dict.fromkeys(
-        ("cls", "mean", "pooled"), (0, 16)
-    )

@@ -39,8 +39,7 @@ class LabelTask(FineTuningTask):
         self.processor = ClassificationProcessor(BertTokenizer(VOCAB), settings)
         for name, value in changes.items():
             setattr(self, name, value)
-        self.has_dev = changes.get("score") is not None
-        self.has_test = "write_predictions" in changes
+        self.dev, self.test = changes.get("score"), changes.get("write_predictions")
 
 
 @pytest.fixture(scope="session")

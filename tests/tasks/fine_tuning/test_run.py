@@ -107,17 +107,6 @@ def test_run_evaluates_once_per_epoch_and_writes_the_expected_files(settings, ma
     assert go(settings, trained, make_task(accuracies=[0.0])) == results  # nothing left to do
 
 
-def test_scores_are_written_as_tensorboard_scalars(trained):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
-
-    events = EventAccumulator(str(trained / "tensorboard"))
-    events.Reload()
-    assert events.SummaryMetadata("eval_accuracy").plugin_data.plugin_name == "scalars"
-    shown = [(e.step, make_ndarray(e.tensor_proto)) for e in events.Tensors("eval_accuracy")]
-    assert shown == [(step, pytest.approx(value)) for step, value in evaluations(trained)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("accuracies", "losses", "best_step"),
@@ -222,18 +211,6 @@ def test_best_step_is_the_step_of_the_saved_weights_after_a_kill(
 
 
 @pytest.mark.slow
-def test_best_weights_of_earlier_versions_have_the_step_of_the_best_evaluation(
-    settings, make_task, tmp_path
-):
-    go(settings, tmp_path, make_task([0.5, 0.9, 0.1, 0.9]))
-    config = json.loads((tmp_path / "best" / "config.json").read_text())
-    del config["keras_bert"]["best_step"]
-    (tmp_path / "best" / "config.json").write_text(json.dumps(config))
-    (tmp_path / "results.json").unlink()
-    assert go(settings, tmp_path, make_task([0.9]))["best_step"] == 10
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("accuracies", "runs", "best_step"),
     [([0.5], 1, 5), ([0.5, 0.6], 2, 10), ([0.6, 0.5], 3, 5)],
@@ -279,13 +256,6 @@ def test_training_stops_when_evaluations_do_not_improve(settings, make_task, tmp
     # A run that was killed after the last evaluation does not train further.
     (tmp_path / "results.json").unlink()
     assert go(settings, tmp_path, make_task([0.9]))["step"] == 20
-
-
-@pytest.mark.slow
-def test_two_devices_train_like_one(settings, make_task, tmp_path, mirrored, trained):
-    go(settings, tmp_path, make_task(), strategy=mirrored)
-    one, two = (load_file(path / "model" / "model.safetensors") for path in (trained, tmp_path))
-    assert max(np.abs(one[name] - two[name]).max() for name in one) < 1e-5
 
 
 def test_trained_model_evaluates_and_predicts_without_training(
@@ -427,17 +397,6 @@ def test_rejected_run_leaves_no_folder(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-def test_missing_data_sets_are_logged(settings, make_task, tmp_path, caplog):
-    with caplog.at_level("INFO", "absl"):
-        go(settings, tmp_path / "out", make_task(score=None), ONE_STEP)
-    logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("No ")]
-    assert logged == [
-        "No development set: evaluation is skipped",
-        "No test set: prediction is skipped",
-    ]
-
-
 def test_changed_checkpoint_weights_are_detected(settings, make_task, tmp_path, trained):
     copy = tmp_path / "model"
     shutil.copytree(settings.init_checkpoint, copy)
@@ -481,23 +440,6 @@ def test_float16_and_bfloat16_moments_are_used_and_checkpointed(settings, make_t
     state = load_file(tmp_path / "checkpoints/step-00000001/optimizer.safetensors")
     assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
     assert state["adam_weight_decay/good_steps"] == 1
-
-
-def test_vocabulary_with_more_tokens_than_embeddings_is_rejected(settings, tmp_path):
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(1000))]
-    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
-    with pytest.raises(InputError, match=r"vocab\.txt.*1005 tokens"):
-        open_pretrained(replace(settings, vocab_file=str(tmp_path / "vocab.txt")))
-
-
-def test_padded_embedding_table_accepts_a_shorter_vocabulary_file(make_checkpoint, tmp_path):
-    folder = make_checkpoint(tmp_path / "padded", [f"w{index}" for index in range(59)])
-    vocab = (folder / "vocab.txt").read_text().splitlines()
-    (tmp_path / "vocab.txt").write_text("\n".join(vocab[:-4]) + "\n")
-    start = open_pretrained(
-        FineTuningSettings(str(folder), str(tmp_path / "vocab.txt"), max_seq_length=64)
-    )
-    assert start.vocab == [*vocab[:-4], *(f"[unused{n}]" for n in range(4))]
 
 
 def test_optimizer_follows_the_settings(settings):

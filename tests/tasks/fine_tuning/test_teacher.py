@@ -1,6 +1,5 @@
 """Fine-tuning with a teacher: its outputs, the bits without it, resuming, and invalid teachers."""
 
-import json
 import shutil
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
-from tests.tasks.fine_tuning.conftest import TOKENS, VOCAB, LabelTask, random_examples
+from tests.tasks.fine_tuning.conftest import TOKENS, LabelTask, random_examples
 
 TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
 EVEN = Distillation(distillation_weight=0.5)
@@ -32,11 +31,6 @@ def teacher(tmp_path_factory, tiny_checkpoint):
     made.model.classifier.bias.assign([1.0, -1.0])
     made.save_pretrained(folder)
     return folder
-
-
-def texts_of(examples):
-    """Returns the texts of examples, without [CLS] and [SEP]."""
-    return [" ".join(VOCAB[i] for i in row[1:-1]) for row in examples.rows(examples.input_ids)]
 
 
 def task_of(distillation=None, **changes):
@@ -74,42 +68,6 @@ def weights(folder):
 
 def equal(a, b):
     return all(np.array_equal(a[name], b[name]) for name in a)
-
-
-@pytest.mark.slow
-def test_weight_0_gives_the_bits_of_a_run_without_teacher(tiny_checkpoint, teacher, tmp_path):
-    go(run_of(tiny_checkpoint, tmp_path / "plain"))
-    none = Distillation(distillation_weight=0.0)
-    go(run_of(tiny_checkpoint, tmp_path / "zero", teacher, none))
-    with pytest.raises(InputError, match="no such checkpoint"):
-        go(run_of(tiny_checkpoint, tmp_path / "typo", "no", none))
-    go(run_of(tiny_checkpoint, tmp_path / "half", teacher, EVEN))
-    plain, zero, half = (weights(tmp_path / name) for name in ("plain", "zero", "half"))
-    assert equal(plain, zero)
-    assert not equal(plain, half)
-
-
-@pytest.mark.slow
-def test_a_student_of_soft_targets_alone_learns_the_answers_of_its_teacher(
-    tiny_checkpoint, teacher, tmp_path
-):
-    only = Distillation(distillation_weight=1.0)
-    run = run_of(tiny_checkpoint, tmp_path / "run", teacher, only)
-    run = replace(run, settings=replace(run.settings, learning_rate=2e-2))
-    run = replace(run, training=replace(TRAINING, num_train_steps=60, log_steps=20))
-    examples = random_examples(48, 0, 12)
-    expected = TextClassifier.from_pretrained(teacher).predict(texts_of(examples))["probabilities"]
-    # The labels are all wrong, so that what is learned can only come from the teacher.
-    wrong = expected.argmin(axis=1).astype(np.int32)
-    go(run, task_of(only, train=replace(examples, labels={"labels": wrong})))
-    learned = TextClassifier.from_pretrained(tmp_path / "run").predict(texts_of(examples))
-    assert expected.max(axis=1).min() > 0.6
-    assert np.abs(learned["probabilities"] - expected).max() < 0.02
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    first, last = json.loads(lines[0]), json.loads(lines[-1])
-    assert "label_loss" not in first  # Its share is 0.
-    assert first["loss"] == first["soft_loss"]
-    assert last["soft_loss"] < first["soft_loss"] / 2
 
 
 @pytest.mark.slow
@@ -243,19 +201,3 @@ def test_teachers_that_do_not_match_are_rejected(
     with pytest.raises(InputError, match=message):
         go(run)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"distillation_weight": 1.5},
-            "distillation_weight=1.5: expected a finite number from 0 to 1",
-        ),
-        ({"temperature": 0.0}, "temperature=0.0: expected a finite number from 0.01 to 50"),
-        ({"temperature": 1e3}, "temperature=1000.0: "),
-    ],
-)
-def test_settings_out_of_range_are_rejected(values, message):
-    with pytest.raises(InputError, match=message):
-        Distillation(**values)
