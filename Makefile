@@ -44,14 +44,19 @@ test: $(READY)
 	$(TEST) -m 'not slow'
 
 # In parts, because XLA keeps each compiled program until the process ends: the two workers of a
-# single run would need more than 24 GB.
+# single run would need more than 24 GB. Files with long tests first, so that no worker waits for
+# the other one at the end.
+FILES = $(sort $(shell find tests -name "test_*.py"))
 LARGE := tests/tasks/classification tests/tasks/embedding
+LONG := tests/benchmarks/% tests/training/% tests/examples/% \
+	$(addprefix tests/programs/test_,stop_and_resume.py adapt.py demo.py teacher.py)
+long_first = --no-loadscope-reorder $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 slow: $(READY)
 	$(TEST) -m slow tests/tasks/test_*.py
 	$(TEST) -m slow $(LARGE)
 	$(TEST) -m slow tests/tasks $(addprefix --ignore=,$(LARGE) $(wildcard tests/tasks/test_*.py))
-	$(TEST) -m slow tests/programs
-	$(TEST) -m slow --ignore=tests/tasks --ignore=tests/programs
+	$(TEST) -m slow $(call long_first,$(filter tests/programs/%,$(FILES)))
+	$(TEST) -m slow $(call long_first,$(filter-out tests/tasks/% tests/programs/%,$(FILES)))
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

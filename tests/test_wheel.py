@@ -1,4 +1,4 @@
-"""The wheel, installed outside the checkout, has every file, and trains and exports a model."""
+"""The wheel, installed outside the checkout, has every file and all programs."""
 
 import json
 import os
@@ -19,15 +19,6 @@ pytestmark = pytest.mark.slow
 
 SOURCES = ("keras_bert", "data_tools", "pyproject.toml", "setup.py", "setup.cfg")
 SOURCES += ("README.md", "LICENSE")
-TEXT = "The king swore an oath.\nThe film was very good.\n\nA dog ran home.\nIt was a bad day.\n\n"
-CONFIG = {
-    "vocab_size": 100,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 32,
-}
 
 
 def succeed(command, cwd=None):
@@ -128,35 +119,7 @@ def test_bundled_recipe_is_found(run, installed):
     assert Path(path).is_file()
 
 
-def test_wheel_trains_and_exports_a_model_from_text(run):
-    place = run.place
-    (place / "text.txt").write_text(TEXT * 4)
-    (place / "config.json").write_text(json.dumps(CONFIG))
+def test_program_of_data_tools_runs(run):
+    (run.place / "text.txt").write_text("The king swore an oath.\nA dog ran home.\n")
     run("build-vocab", input_file="text.txt", vocab_file="vocab.txt", vocab_size=100)
-    size = len((place / "vocab.txt").read_text().splitlines())
-    (place / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": size}))
-    run(
-        "create-pretraining-data",
-        input_file="text.txt",
-        vocab_file="vocab.txt",
-        output_dir="records",
-        max_seq_length=16,
-        max_predictions_per_seq=3,
-        num_workers=1,
-    )
-    out = run(
-        "pretrain",
-        "--nojit_compile",
-        "--export",
-        bert_config="config.json",
-        input_file="records",
-        output_dir="out",
-        num_train_steps=2,
-        num_warmup_steps=1,
-        train_batch_size=4,
-    )
-    assert "export = out/export/1" in out
-    assert (place / "out" / "export" / "1" / "saved_model.pb").is_file()
-    assert (place / "out" / "model" / "model.safetensors").is_file()
-    filled = run("fill-mask", "The film was very [MASK].", model_dir="out", top_k=2)
-    assert filled.startswith("The film was very [MASK].\n    ")
+    assert "[MASK]" in (run.place / "vocab.txt").read_text().split()

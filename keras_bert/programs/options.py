@@ -3,7 +3,7 @@
     settings dataclasses -> flags and their checks -> values -> settings objects, run.json
 
 Each program has its own `absl.flags.FlagValues`, so that several programs can run in one process.
-absl's own flags (logging, debugging) are shared by all programs.
+absl's flags of logging are shared by all programs.
 """
 
 import contextlib
@@ -12,14 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from absl import app, flags, logging
+from absl import flags, logging
 from absl.flags import Flag, FlagValues
 
 from keras_bert.errors import InputError
 from keras_bert.options import Option, options_of
-
-# The modules of absl whose flags every program accepts; importing them defines the flags.
-_ABSL = (app.__name__, logging.__name__)
 
 
 def define_flags(
@@ -128,29 +125,23 @@ def set_flag(values: FlagValues, name: str, value: Any) -> None:
         values[name].value = value
 
 
-# --- absl's flags ---
+# --- absl's flags of logging, and --help ---
 
 
 @contextlib.contextmanager
 def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
-    """Adds absl's flags to the flags of a program, and at the end restores the values of absl's.
+    """Adds absl's flags of logging to a program's flags, and restores their values at the end.
 
-    absl reads its flags in `absl.flags.FLAGS`, and a program's flags contain the same objects.
-    Parsing absl's flags for one program therefore sets them for the whole process. `description` is
+    absl reads these flags in `absl.flags.FLAGS`, and a program's flags contain the same objects.
+    Parsing them for one program therefore sets them for the whole process. `description` is
     the text that --help prints above the flags.
     """
-    shared = [
-        (module, flag)
-        for module in _ABSL
-        for flag in flags.FLAGS.get_flags_for_module(module)
-        if not isinstance(flag, app.HelpFlag | app.HelpfullFlag | app.HelpXMLFlag)
-        and flag.name != app.OnlyCheckFlagsFlag().name
-    ]
-    for module, flag in shared:
-        flags.DEFINE_flag(flag, values, module)
+    shared = flags.FLAGS.get_flags_for_module(logging.__name__)
+    for flag in shared:
+        flags.DEFINE_flag(flag, values, logging.__name__)
     _define_help(values, description)
-    before = [(flag, flag.value, flag.present, flag.using_default_value) for _, flag in shared]
-    for _, flag in shared:  # Otherwise flags set by code count as given by the user.
+    before = [(flag, flag.value, flag.present, flag.using_default_value) for flag in shared]
+    for flag in shared:  # Otherwise flags set by code count as given by the user.
         flag.unparse()
     flags.FLAGS.mark_as_parsed()  # Otherwise absl logs a warning.
     try:
@@ -185,14 +176,9 @@ def _define_help(values: FlagValues, description: str) -> None:
     def full_help() -> None:
         print(f"{description}\nflags:\n{values.get_help()}")
 
-    def xml_help() -> None:
-        values.write_help_in_xml_format(sys.stdout)
-
     for flag in (
         _PrintingFlag("help", "show this help", short_help, "?"),
         _PrintingFlag("helpshort", "show this help", short_help),
         _PrintingFlag("helpfull", "show full help", full_help),
-        _PrintingFlag("helpxml", "like --helpfull, but generates XML output", xml_help),
-        app.OnlyCheckFlagsFlag(),
     ):
-        flags.DEFINE_flag(flag, values, app.__name__)
+        flags.DEFINE_flag(flag, values, "help")

@@ -15,10 +15,8 @@ import logging as std_logging
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,10 +120,9 @@ def call(program: Program, argv: Sequence[str]) -> int:
             check_flags(values)
             if values["verbosity"].using_default_value:
                 logging.set_verbosity(logging.INFO)
-            if not values.only_check_args:
-                _check_backend()
-                with keyboard_interrupts(), _system_errors():
-                    _run_main(program, values, arguments)
+            _check_backend()
+            with keyboard_interrupts(), _system_errors():
+                program.main(values, arguments)
         except InputError as error:
             code = EndedEarly.EXIT_CODE if isinstance(error, InUse) else 1
             return fail("error: " + " ".join(str(error).split()), code)
@@ -171,22 +168,6 @@ def _check_backend() -> None:
     if backend and importlib.util.find_spec(backend) is None:
         raise InputError(
             f"KERAS_BACKEND={backend}: the package {backend} is not installed; expected tensorflow"
-        )
-    if backend == "jax" and os.environ.get("XLA_FLAGS"):
-        _check_xla_flags()
-
-
-def _check_xla_flags() -> None:
-    """Rejects an XLA_FLAGS that JAX would end the process with, by parsing it in another one."""
-    parse = "from jaxlib import xla_client; xla_client.CompileOptions()"
-    done = subprocess.run(
-        [sys.executable, "-c", parse], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        reason = [*done.stderr.splitlines(), ""][0].rpartition("] ")[2]
-        raise InputError(
-            f"XLA_FLAGS={os.environ['XLA_FLAGS']}: JAX does not start ({reason[:200]}); expected "
-            "flags of the installed version of JAX"
         )
 
 
@@ -238,35 +219,6 @@ def _parse(values: FlagValues, argv: Sequence[str]) -> list[str]:
         return values(list(argv))[1:]
     except (flags.Error, ValueError) as error:
         raise InputError(str(error)) from error
-
-
-def _run_main(program: Program, values: FlagValues, arguments: Sequence[str]) -> None:
-    """Runs the main function, under the debugger or profiler that absl's flags select."""
-    if values.run_with_pdb:
-        import pdb
-
-        pdb.runcall(program.main, values, arguments)
-    elif values.run_with_profiling or values.profile_file:
-        import cProfile
-
-        with cProfile.Profile() as profiler:
-            program.main(values, arguments)
-        if values.profile_file:
-            profiler.dump_stats(values.profile_file)
-        else:
-            profiler.print_stats()
-    else:
-        try:
-            program.main(values, arguments)
-        except (InputError, EndedEarly):
-            raise
-        except Exception:
-            if values.pdb_post_mortem and sys.stdout.isatty():
-                import pdb
-
-                traceback.print_exc()
-                pdb.post_mortem()
-            raise
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from aiohttp import ClientPayloadError, web
 from keras_bert.errors import shorten
 from keras_bert.export.model_card import public_name
 from keras_bert.export.version_folders import version_number
-from keras_bert.server import embeddings, protocol
+from keras_bert.server import protocol
 from keras_bert.server.batching import Batcher
 from keras_bert.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.server.protocol import RestError
@@ -211,15 +211,15 @@ class App:
         if request.method != "POST":
             raise RestError(f"Malformed request: {request.method} {request.path}")
         version = self._versions.current
-        model = embeddings.embedding_model(version.export)
+        model = protocol.embedding_model(version.export)
         if model is None:
             raise RestError(
                 "The served version returns no embeddings with token counts; expected the export "
                 "of a TextEmbedder of this version of keras_bert",
                 404,
             )
-        decode = partial(embeddings.decode_request, model=model, name=self._name)
-        encode = partial(embeddings.encode_response, model=model, name=self._name)
+        decode = partial(protocol.decode_embedding_call, model=model, name=self._name)
+        encode = partial(protocol.encode_embeddings, model=model, name=self._name)
         return await self._answer(request, version, decode, encode)
 
     async def _answer(
@@ -332,7 +332,7 @@ class App:
 
     async def _show_openapi(self, _: web.Request) -> web.Response:
         version = self._versions.current
-        model = embeddings.embedding_model(version.export)
+        model = protocol.embedding_model(version.export)
         sizes = model.sizes if model else ()
         return json_response(protocol.describe_routes(self._name, version.signatures, sizes))
 

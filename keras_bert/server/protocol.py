@@ -1,8 +1,9 @@
-"""Converts request bodies to arrays, and arrays to responses, in the JSON of TensorFlow Serving.
+"""Converts request bodies to arrays, and arrays to responses.
 
-The row format is {"instances": [...]} -> {"predictions": [...]}, the columnar format {"inputs":
-{...}} -> {"outputs": {...}}. Tensors become arrays [B, ...], with strings as bytes in object
-arrays; bytes that are not a UTF-8 text are sent as {"b64": "..."}. dtypes have TensorFlow's names.
+The JSON is that of TensorFlow Serving, or for embeddings that of OpenAI. TensorFlow Serving's row
+format is {"instances": [...]} -> {"predictions": [...]}, the columnar format {"inputs": {...}} ->
+{"outputs": {...}}. Tensors become arrays [B, ...], with strings as bytes in object arrays; bytes
+that are not a UTF-8 text are sent as {"b64": "..."}. dtypes have TensorFlow's names.
 
 orjson does not let other threads run while it parses a body or formats a value. Bodies with a
 very large number of lists or objects are therefore rejected, and responses are formatted in parts.
@@ -26,6 +27,8 @@ _MAX_RANK = 32  # NumPy allows 64; JSON lists may be nested deeper.
 _STEP = 1 << 14  # maximum number of values that are converted in one step
 _INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64")
 _FLOATS = ("float", "double")
+_EMBEDDING_MEMBERS = ("model", "input", "encoding_format", "dimensions", "user")
+_TOKEN_COUNT = "num_tokens"  # the output with the number of tokens of each text
 _SCHEMA_FILE = Path(__file__).with_name("openapi.json")
 
 Arrays = dict[str, np.ndarray]
@@ -331,6 +334,118 @@ def _json_values(array: np.ndarray, name: str) -> Any:
 
 def _dumps(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+# --- Embeddings in OpenAI's format ---
+#
+#     {"model": NAME, "input": "a text" or ["a text", ...]}
+#     -> {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [...]}, ...],
+#         "model": NAME, "usage": {"prompt_tokens": N, "total_tokens": N}}
+#
+# Optional members of a request are `encoding_format` ("float" or "base64", little-endian float32),
+# `dimensions` (a Matryoshka size of the model) and `user`, which is ignored; null means absent. N
+# is the number of tokens after truncation, including [CLS] and [SEP].
+
+
+class EmbeddingModel(NamedTuple):
+    """The vectors that a served version returns.
+
+    Attributes:
+        output: the output with the vector of a text.
+        width: the size of this vector.
+        sizes: the sizes that a request may ask for.
+        normalize: whether vectors have length 1.
+    """
+
+    output: str
+    width: int
+    sizes: tuple[int, ...]
+    normalize: bool
+
+
+class EmbeddingCall(NamedTuple):
+    """A request for vectors of a size, as a call of a signature."""
+
+    signature: str
+    inputs: Arrays
+    size: int
+    as_base64: bool
+
+
+def embedding_model(export: Mapping[str, Any] | None) -> EmbeddingModel | None:
+    """Reads the export.json of a version; returns None if it is not of an embedding model.
+
+    The vector is the one that sentence-transformers uses, or the mean if that is unknown.
+    """
+    export = export or {}
+    name = export.get("pooling") or "mean"
+    signature = export.get("signatures", {}).get(DEFAULT_SIGNATURE, {})
+    outputs = signature.get("outputs", {})
+    if export.get("task") != "embedding" or not outputs.keys() >= {name, _TOKEN_COUNT}:
+        return None
+    width = outputs[name][1][-1]
+    sizes = {size for size in export.get("matryoshka_sizes", ()) if size < width} | {width}
+    return EmbeddingModel(name, width, tuple(sorted(sizes)), export.get("normalize") is True)
+
+
+def decode_embedding_call(body: bytes, model: EmbeddingModel, name: str) -> EmbeddingCall:
+    """Decodes the body of a request to the model `name`.
+
+    Raises:
+        RestError: the request is invalid (status 400), or for another model (404).
+    """
+    document = parse_object(body)
+    for member in document:
+        if member not in _EMBEDDING_MEMBERS:
+            raise RestError(f"{shorten(member)}: unknown; expected {', '.join(_EMBEDDING_MEMBERS)}")
+    members = {member: value for member, value in document.items() if value is not None}
+    encoding = members.get("encoding_format", "float")
+    size = members.get("dimensions", model.width)
+    texts = members.get("input")
+    if isinstance(texts, str):
+        texts = [texts]
+    if not isinstance(members.get("model"), str):
+        raise _unexpected("model", members.get("model"), "the name of the served model")
+    if members["model"] != name:
+        raise RestError(f"model: {shorten(members['model'])} does not exist; expected {name}", 404)
+    if encoding not in ("float", "base64"):
+        raise _unexpected("encoding_format", encoding, '"float" or "base64"')
+    if type(size) is not int or size not in model.sizes:
+        sizes = ", ".join(map(str, model.sizes))
+        raise _unexpected("dimensions", size, f"a size that the model was trained for: {sizes}")
+    if not isinstance(texts, list) or not texts:
+        raise _unexpected("input", texts, "a string or a list of strings")
+    for index, text in enumerate(texts):
+        if not isinstance(text, str) or not text:
+            raise _unexpected(f"input[{index}]", text, "a string that is not empty")
+    inputs = {"text": to_array(texts, "input", Input("string", (None,)))}
+    return EmbeddingCall(DEFAULT_SIGNATURE, inputs, size, encoding == "base64")
+
+
+def encode_embeddings(
+    call: EmbeddingCall, outputs: Arrays, model: EmbeddingModel, name: str
+) -> Iterator[bytes]:
+    """Yields the JSON text of a response in parts, one for each text."""
+    vectors = outputs[model.output].astype("<f4", copy=False)[:, : call.size]
+    if model.normalize and call.size < model.width:
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = (vectors / np.maximum(lengths, 1e-12)).astype("<f4")
+    yield b'{"object":"list","data":['
+    for index, vector in enumerate(vectors):
+        yield b"," * bool(index) + b'{"object":"embedding","index":%d,"embedding":' % index
+        if call.as_base64:
+            yield b'"' + base64.b64encode(vector.tobytes()) + b'"'
+        else:
+            yield from encode_array(vector, model.output)
+        yield b"}"
+    count = int(outputs[_TOKEN_COUNT].sum())
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    yield b"]," + orjson.dumps({"model": name, "usage": usage})[1:]
+
+
+def _unexpected(name: str, value: Any, expected: str) -> RestError:
+    quoted = "missing" if value is None else describe(value)
+    return RestError(f"{name}: {quoted}; expected {expected}")
 
 
 # --- The OpenAPI document ---

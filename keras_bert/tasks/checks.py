@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Callable, Sequence, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_bert.checkpoints.checkpoint import Checkpoint
 
 
 def check_strings(name: str, value: Any) -> list[str]:
@@ -112,7 +114,7 @@ def in_order_of(model_labels: Sequence[str] | None, labels: Sequence[str]) -> li
 
 
 def head_labels(
-    checkpoint: Checkpoint,
+    checkpoint: "Checkpoint",
     names: Sequence[str] | None,
     labels_of: Callable[[list[str]], list[str]] = list,
 ) -> tuple[list[str], bool]:

@@ -310,9 +310,24 @@ def write_data(folder):
 
 
 @pytest.mark.slow
-def test_whole_study_in_miniature(ablation, tmp_path, monkeypatch):
-    """Runs all programs of the study: one task, one seed and features."""
+def test_whole_study_in_miniature(ablation, run_program, tmp_path, monkeypatch):
+    """Runs all programs of the study: one task, one seed and features.
+
+    All of them but the tagger run in this process.
+    """
     monkeypatch.setattr(ablation.run, "NICENESS", 0)  # Other tests use the CPU.
+    in_own_process = ablation.run.Folders.run_program
+
+    def run(folders, program, flags):
+        if program.startswith("ablation."):
+            return in_own_process(folders, program, flags)
+        file = program.removeprefix("keras_bert ").replace("-", "_").removesuffix(".py") + ".py"
+        texts = {name: ablation.run._text(value) for name, value in flags.items()}
+        done = run_program(file, **texts)
+        assert done.returncode == 0, done.stderr
+        return ablation.run.Usage(1.0, 1.0)
+
+    monkeypatch.setattr(ablation.run.Folders, "run_program", run)
     write_data(tmp_path / "data")
     config = tmp_path / "config.json"
     config.write_text(json.dumps(CONFIG))

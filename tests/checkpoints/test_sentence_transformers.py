@@ -14,7 +14,7 @@ import keras_bert
 from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.errors import InputError
 from keras_bert.models import BertEncoder
-from keras_bert.server.embeddings import EmbeddingModel, embedding_model
+from keras_bert.server.protocol import EmbeddingModel, embedding_model
 from keras_bert.tasks.embedding.task import TextEmbedder
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]

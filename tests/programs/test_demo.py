@@ -1,17 +1,35 @@
 """The demo runs from raw text to the answers of a served classifier."""
 
 import json
+import random
 import subprocess
 import sys
 
 import pytest
 
 from data_tools.python_corpus import PACKAGES
-from keras_bert.programs.demo import QUESTIONS
+from keras_bert.programs.demo import QUESTIONS, SENTENCES
+
+
+def write_corpus(folder):
+    """Writes a small corpus with the names of that of python-corpus, which the demo then uses."""
+    folder.mkdir(parents=True)
+    chance = random.Random(0)
+    words = [word for sentence in QUESTIONS + SENTENCES for word in sentence.split()]
+
+    def sentence():
+        return " ".join(chance.choices(words, k=8)).replace("[MASK]", "other") + "."
+
+    for split, count in (("train", 60), ("eval", 20)):
+        documents = ["\n".join(sentence() for _ in range(6)) for _ in range(count)]
+        (folder / f"{split}.txt").write_text("\n\n".join(documents) + "\n")
+        rows = [f'"{sentence()}",{package}' for package in [*PACKAGES] * 4]
+        (folder / f"labelled_{split}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
 
 
 @pytest.mark.slow
 def test_demo_serves_the_classifier_that_it_trained(root, tmp_path):
+    write_corpus(tmp_path / "demo" / "corpus")
     command = [sys.executable, "-m", "keras_bert", "demo", "--num_train_steps=20"]
     command += [f"--output_dir={tmp_path / 'demo'}"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)

@@ -37,15 +37,3 @@ def test_default_layers_are_those_of_the_model(run_program, checkpoint, tmp_path
     assert done.returncode == 0, done.stderr
     assert "Extracting the layers -1,-2\n" in done.stderr
     assert np.load(path).shape == (1, 2, 8)
-
-
-@pytest.mark.slow
-def test_other_backend_is_rejected_with_one_line(run_program, checkpoint, tmp_path):
-    flags = {"output_file": tmp_path / "out.jsonl", "init_checkpoint": checkpoint}
-    flags["environment"] = {"KERAS_BACKEND": "jax"}
-    done = run_program("extract_features.py", "--input_file=-", input="a\n", **flags)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith(
-        "KERAS_BACKEND=jax: expected tensorflow, the only backend that extract_features.py supports"
-    )
-    assert "Traceback" not in done.stderr

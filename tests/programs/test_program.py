@@ -16,8 +16,7 @@ from keras_bert.errors import EndedEarly, InputError
 from keras_bert.options import option, options_of
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.options import declared
-from keras_bert.programs.program import Program, call, reject_arguments
-from keras_bert.programs.runs import check_not_input_folder, check_output_dir
+from keras_bert.programs.program import Program, call, reject_arguments, require_tensorflow
 from keras_bert.training.settings import Devices, TrainingSettings
 
 
@@ -138,11 +137,6 @@ def test_help_shows_the_programs_own_flags(ends, flag):
     assert ("-v,--verbosity" in out) == (flag == "--helpfull")
 
 
-def test_flags_can_be_checked_without_running(ends):
-    assert ends("--only_check_args", "bad") == (0, "", "")
-    assert ends("--only_check_args", "--count=0")[0] == 1
-
-
 def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):
     assert ends("interrupted") == (130, "", "count.py: interrupted\n")
     _, _, err = ends("interrupted", program=RESUMABLE)
@@ -168,26 +162,6 @@ def test_backend_that_does_not_exist_is_rejected(ends, monkeypatch, backend):
     assert (code, out) == (1, "")
     assert err.startswith(f"count.py: error: KERAS_BACKEND={backend}: ")
     assert "expected" in err
-
-
-@pytest.mark.parametrize(
-    ("flag", "reason"),
-    [
-        ("--xla_no_such_flag=1", "Unknown flag in XLA_FLAGS: --xla_no_such_flag=1"),
-        ("--xla_dump_hlo_as_text=7", "Couldn't interpret value 7"),
-        ("/no/such/file", 'Could not open file "/no/such/file"'),
-    ],
-)
-def test_xla_flags_with_which_jax_would_abort_are_rejected(ends, monkeypatch, flag, reason):
-    pytest.importorskip("jaxlib", reason="jax is not installed")
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
-    assert ends("a") == (0, "1 a\n", "")
-    monkeypatch.setenv("XLA_FLAGS", flag)
-    code, out, err = ends("a")
-    assert (code, out) == (1, "")
-    assert err.startswith(f"count.py: error: XLA_FLAGS={flag}: JAX does not start ({reason}")
-    assert err.count("\n") == 1
 
 
 class ResourceExhaustedError(Exception):
@@ -320,7 +294,7 @@ def state():
         warnings.showwarning,
         (root.handlers[:], root.level, absl_logger.level),
         [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
-        {name: flags.FLAGS[name].value for name in ("verbosity", "logtostderr", "pdb")},
+        {name: flags.FLAGS[name].value for name in ("verbosity", "logtostderr")},
     )
 
 
@@ -340,12 +314,12 @@ def test_call_restores_the_state_of_the_process(ending, capfd):
     assert state() == before
 
 
-def test_profile_is_printed_or_written_to_a_file(ends, tmp_path):
-    code, out, _ = ends("--run_with_profiling", "a")
-    assert code == 0
-    assert "function calls" in out
-    ends(f"--profile_file={tmp_path / 'profile'}", "a")
-    assert (tmp_path / "profile").stat().st_size
+def test_program_of_tensorflow_rejects_other_backends(monkeypatch):
+    monkeypatch.setattr("keras.config.backend", lambda: "jax")
+    monkeypatch.setattr(sys, "argv", ["extract_features.py"])
+    message = "=jax: expected tensorflow, the only backend that extract_features.py supports"
+    with pytest.raises(InputError, match=f"KERAS_BACKEND{message}"):
+        require_tensorflow()
 
 
 def test_unexpected_positional_arguments_are_rejected():
@@ -371,41 +345,6 @@ def test_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
     done = subprocess.run([sys.executable, "-c", code, "defect"], cwd=root, capture_output=True)
     assert done.returncode == 1
     assert done.stderr.endswith(b"KeyError: 'missing'\n")
-
-
-def test_output_dir_that_contains_the_input_is_rejected(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    for name, place in (
-        ("data/a.txt", f"{tmp_path}/data"),
-        ("data", "data/."),
-        ("data/*.txt", "data"),
-        ("a.txt", "."),
-    ):
-        with pytest.raises(InputError, match=rf"--output_dir={place}: is the folder of the input"):
-            check_not_input_folder(place, ["", name])
-    check_not_input_folder("data/out", ["data/a.txt", "data", ""])
-    check_not_input_folder("data", ["."])
-
-
-def test_output_dir_that_overlaps_the_checkpoint_is_rejected(tmp_path):
-    for folder in ("bert", "out/model", "bert/model"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "link").symlink_to("bert")
-    bert, out = f"{tmp_path}/bert", f"{tmp_path}/out"
-    for start, place in (
-        (bert, f"{tmp_path}/link"),
-        (bert, f"{out}/../bert/"),
-        (out, f"{out}/model"),
-        (f"{out}/model", out),
-    ):
-        with pytest.raises(
-            InputError, match=rf"--output_dir={place}: overlaps with --init_checkpoint={start};"
-        ):
-            check_output_dir(place, start)
-    check_output_dir(out, bert)
-    check_output_dir(f"{bert}/run", bert)
-    check_output_dir(".", "")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,4 +1,4 @@
-"""Runs run_classifier.py as a user does: GLUE, two devices, Parquet, long texts, nodo_train."""
+"""Runs run_classifier.py as a user does: GLUE, Parquet, long texts, nodo_train."""
 
 import json
 import shutil
@@ -9,7 +9,6 @@ import pytest
 from pyarrow import parquet
 
 from keras_bert.tasks.load import load
-from tests.programs.conftest import FLAGS
 
 
 @pytest.mark.slow
@@ -25,20 +24,6 @@ def test_run_of_a_glue_task_writes_the_documented_files(run_program, place, tmp_
     assert names >= {"model", "best", "SST-2.tsv", "SST-2.jsonl", "results.json"}
     info = json.loads((tmp_path / "export" / "1" / "export.json").read_text())
     assert info["max_seq_length"] == 16
-
-
-@pytest.mark.slow
-def test_two_devices_with_two_micro_batches_match_one_batch(run_program, place, tmp_path):
-    devices = {"distribution_strategy": "mirrored", "num_devices": 2}
-    results = []
-    for changes in ({}, devices | {"gradient_accumulation_steps": 2}):
-        flags = FLAGS["run_classifier.py"] | {"num_train_steps": 3, "jit_compile": False} | changes
-        done = run_program("run_classifier.py", cwd=place, output_dir=tmp_path / "out", **flags)
-        assert done.returncode == 0, done.stderr
-        results.append(json.loads((tmp_path / "out" / "results.json").read_text()))
-        shutil.rmtree(tmp_path / "out")
-    assert "loss" in results[0]
-    assert results[1] == pytest.approx(results[0], abs=1e-6)
 
 
 @pytest.mark.slow

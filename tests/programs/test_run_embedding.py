@@ -113,21 +113,6 @@ def test_windows_give_the_same_vectors_in_the_program_the_api_and_the_export(
 
 
 @pytest.mark.slow
-def test_micro_batches_give_the_weights_of_whole_batches(run_program, place, tmp_path):
-    flags = COMMON | {"train_file": "pairs.tsv", "eval_file": "pairs.tsv", "num_train_steps": 2}
-    weights = []
-    for count in (1, 4):
-        out = tmp_path / str(count)
-        done = run(run_program, place, **flags, output_dir=out, gradient_accumulation_steps=count)
-        assert done.returncode == 0, done.stderr
-        weights.append(load_file(out / "model" / "model.safetensors"))
-    for name, value in weights[0].items():
-        assert abs(value - weights[1][name]).max() < 1e-3, name
-    metrics = json.loads((tmp_path / "1" / "results.json").read_text())
-    assert metrics.keys() >= {"recall_at_1", "recall_at_5", "recall_at_10"}
-
-
-@pytest.mark.slow
 def test_length_prompts_and_dense_modules_of_the_checkpoint_are_used(run_program, place, tmp_path):
     """Starts from a directory of sentence-transformers 5.4 with a Dense module and a prompt."""
     folder = tmp_path / "st"
@@ -153,20 +138,19 @@ def test_length_prompts_and_dense_modules_of_the_checkpoint_are_used(run_program
     flags = {name: value for name, value in COMMON.items() if name != "max_seq_length"}
     flags |= {"num_train_steps": 2, "train_file": "pairs.tsv", "eval_file": "sts.jsonl"}
     flags |= {"score_range": "0,5", "init_checkpoint": folder, "export": True}
-    for steps in (1, 2):
-        out = tmp_path / f"dense{steps}"
-        done = run(run_program, place, **flags, gradient_accumulation_steps=steps, output_dir=out)
-        assert done.returncode == 0, done.stderr
-        assert json.loads((out / "run.json").read_text())["settings"]["max_seq_length"] == 9
-        results = json.loads((out / "results.json").read_text())
-        trained = load(out / "model")
-        assert (trained.settings.max_seq_length, trained.settings.pooling) == (9, "cls")
-        rows = [json.loads(line) for line in (place / "sts.jsonl").read_text().splitlines()]
-        texts = ([row["text_a"] for row in rows], [row["text_b"] for row in rows])
-        found = trained.evaluate(texts, [row["score"] / 5 for row in rows])
-        assert found["spearman"] == pytest.approx(results["spearman"], abs=1e-3)
-        after = load_file(out / "model" / "2_Dense" / "model.safetensors")
-        assert not any(np.allclose(after[name], value) for name, value in weights.items())
+    out = tmp_path / "dense"
+    done = run(run_program, place, **flags, gradient_accumulation_steps=2, output_dir=out)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "run.json").read_text())["settings"]["max_seq_length"] == 9
+    results = json.loads((out / "results.json").read_text())
+    trained = load(out / "model")
+    assert (trained.settings.max_seq_length, trained.settings.pooling) == (9, "cls")
+    rows = [json.loads(line) for line in (place / "sts.jsonl").read_text().splitlines()]
+    texts = ([row["text_a"] for row in rows], [row["text_b"] for row in rows])
+    found = trained.evaluate(texts, [row["score"] / 5 for row in rows])
+    assert found["spearman"] == pytest.approx(results["spearman"], abs=1e-3)
+    after = load_file(out / "model" / "2_Dense" / "model.safetensors")
+    assert not any(np.allclose(after[name], value) for name, value in weights.items())
     vectors = trained.predict(texts[0])["cls"]
     served = load(out / "export" / "1").predict(texts[0])["cls"]
     np.testing.assert_allclose(served, vectors, atol=1e-5)

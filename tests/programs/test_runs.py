@@ -1,4 +1,4 @@
-"""Tests the folder in which XLA's compiled programs are kept."""
+"""Folders of runs, and the folder in which XLA's compiled programs are kept."""
 
 import os
 import shutil
@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from keras_bert.errors import InputError
 from keras_bert.programs import runs
-from keras_bert.programs.runs import CACHE_VARIABLE, use_compilation_cache
+from keras_bert.programs.runs import (
+    CACHE_VARIABLE,
+    check_not_input_folder,
+    check_output_dir,
+    use_compilation_cache,
+)
 
 FLAG = "--tf_xla_persistent_cache_directory="
 COMPILE = """
@@ -134,21 +140,49 @@ def test_the_oldest_of_too_many_entries_are_removed(monkeypatch):
 
 @pytest.mark.slow
 def test_a_second_process_reads_the_program_that_the_first_one_compiled(environment, root):
-    def run(**variables: str) -> str:
+    def run() -> str:
         command = [sys.executable, "-c", COMPILE]
-        done = subprocess.run(
-            command, cwd=root, env=os.environ | variables, capture_output=True, text=True
-        )
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    without = run(**{CACHE_VARIABLE: ""})
-    assert not environment.exists()
-    assert run() == without
+    values = run()
     (entry,) = environment.glob("*/xla_compile_cache__*.pb")
     written = entry.stat().st_mtime_ns
-    assert run() == without
+    assert run() == values
     assert entry.stat().st_mtime_ns == written
-    entry.write_bytes(entry.read_bytes()[:-10])
-    assert run() == without  # The truncated entry was removed and written again.
-    assert entry.stat().st_mtime_ns != written
+
+
+def test_output_dir_that_contains_the_input_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name, place in (
+        ("data/a.txt", f"{tmp_path}/data"),
+        ("data", "data/."),
+        ("data/*.txt", "data"),
+        ("a.txt", "."),
+    ):
+        with pytest.raises(InputError, match=rf"--output_dir={place}: is the folder of the input"):
+            check_not_input_folder(place, ["", name])
+    check_not_input_folder("data/out", ["data/a.txt", "data", ""])
+    check_not_input_folder("data", ["."])
+
+
+def test_output_dir_that_overlaps_the_checkpoint_is_rejected(tmp_path):
+    for folder in ("bert", "out/model", "bert/model"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("bert")
+    bert, out = f"{tmp_path}/bert", f"{tmp_path}/out"
+    for start, place in (
+        (bert, f"{tmp_path}/link"),
+        (bert, f"{out}/../bert/"),
+        (out, f"{out}/model"),
+        (f"{out}/model", out),
+    ):
+        with pytest.raises(
+            InputError, match=rf"--output_dir={place}: overlaps with --init_checkpoint={start};"
+        ):
+            check_output_dir(place, start)
+    check_output_dir(out, bert)
+    check_output_dir(f"{bert}/run", bert)
+    check_output_dir(".", "")
