@@ -12,7 +12,7 @@ import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from absl import logging
 from absl.flags import FlagValues
@@ -34,7 +34,7 @@ from keras_bert.errors import InputError
 from keras_bert.options import check, option, same_as
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.vocabulary import SPECIAL_TOKENS, first_difference
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,16 +94,7 @@ def build_vocab(
     else:
         check_vocab_size(vocab_size, len(SPECIAL_TOKENS) + len(user_tokens))
     input_files = find_input_files(input_file, reading.input_format)
-    _check_writable(vocab_file)
-
-    def may_be_result(tokens: list[str]) -> bool:
-        size = len(existing)
-        if not existing:
-            return len(tokens) <= vocab_size
-        is_extended = first_difference(tokens[:size], existing, may_extend=True) is None
-        return size <= len(tokens) <= size + num_added and is_extended
-
-    _check_existing(vocab_file, may_be_result)
+    _check_output(vocab_file)
     odd = OddInput()
     words = count_words(input_files, reading, tokenizer, odd)
     if existing:
@@ -143,42 +134,21 @@ def build_vocab(
     return vocab
 
 
-def _check_writable(vocab_file: str) -> None:
-    """Checks that the vocabulary file can be written, before the corpus is read."""
+def _check_output(vocab_file: str) -> None:
+    """Rejects, before the corpus is read, a file that cannot be written or is no vocabulary."""
+    if os.path.exists(vocab_file):  # It is not written, but compared with the result.
+        load_vocab(vocab_file)
+        return
+    folder = os.path.dirname(os.path.abspath(vocab_file))
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
     try:
-        if os.path.exists(vocab_file):  # It is not written, but compared with the result.
-            with open(vocab_file, "rb"):
-                return
-        folder = os.path.dirname(os.path.abspath(vocab_file))
-        while not os.path.exists(folder):
-            folder = os.path.dirname(folder)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise InputError(
             f"--vocab_file={vocab_file}: cannot be written ({error.strerror or error})"
         ) from None
-
-
-def _check_existing(vocab_file: str, may_be_result: Callable[[list[str]], bool]) -> None:
-    """Rejects an existing vocabulary file that cannot be the result, before the corpus is read.
-
-    `may_be_result(tokens)` is whether the result can be the vocabulary with these tokens.
-    """
-    if not os.path.exists(vocab_file):
-        return
-    with open(vocab_file, "rb") as file:
-        content = file.read()
-    tokens = content.decode("utf-8", "replace").removesuffix("\n").split("\n")
-    if {*SPECIAL_TOKENS} - {*tokens} or not may_be_result(tokens):
-        raise _other_content(vocab_file)
-
-
-def _other_content(vocab_file: str) -> InputError:
-    return InputError(
-        f"--vocab_file={vocab_file}: holds another vocabulary, which datasets and models "
-        "may use; expected a new file name"
-    )
 
 
 def _write(vocab_file: str, vocab: Iterable[str]) -> None:
@@ -188,7 +158,10 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
         return
     with open(vocab_file, "rb") as file:
         if file.read() != content:
-            raise _other_content(vocab_file)
+            raise InputError(
+                f"--vocab_file={vocab_file}: holds another vocabulary, which datasets and models "
+                "may use; expected a new file name"
+            )
     logging.info("%s already contains this vocabulary; the file is unchanged", vocab_file)
 
 

@@ -284,14 +284,8 @@ def _select_data_files(paths: Iterable[str]) -> list[str]:
     selected = {path: None for path in paths if os.path.basename(path) != "dataset_dict.json"}
     for state in [path for path in selected if os.path.basename(path) == "state.json"]:
         folder, content = os.path.dirname(state), files.read_json(state)
-        try:
-            names = [entry["filename"] for entry in content["_data_files"]]
-            data_files = {os.path.join(folder, name) for name in names}
-        except (KeyError, TypeError):
-            raise InputError(
-                f"{state}: has no valid list _data_files; expected a file that "
-                "Dataset.save_to_disk wrote, with a version of datasets from 2.0 on"
-            ) from None
+        files.check_schema(f"{state}:", content, {"_data_files": [{"filename": str}]})
+        data_files = {os.path.join(folder, entry["filename"]) for entry in content["_data_files"]}
         if missing := sorted(data_files - selected.keys()):
             raise InputError(
                 f"{state}: lists {len(data_files)} data files, but {missing[0]} is missing; "

@@ -74,7 +74,13 @@ def value_of(
     return value
 
 
-_KINDS = {int: "a whole number", bool: "true or false", str: "a string", list: "a list"}
+_KINDS = {
+    int: "a whole number",
+    bool: "true or false",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
 
 
 def check_schema(where: str, value: Any, schema: Any) -> None:

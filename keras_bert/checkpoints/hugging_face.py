@@ -42,7 +42,7 @@ from keras_bert.checkpoints.tokenizer_files import (
 from keras_bert.checkpoints.weights import WEIGHTS, Layout, StoredWeights, weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_json, write_bytes, write_json
+from keras_bert.files import atomic_path, check_schema, read_json, write_bytes, write_json
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import fit_vocab
 
@@ -116,22 +116,15 @@ def _pickle_hint(path: Path) -> str:
 
 def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Checks the types of `id2label` and `architectures`."""
+    check_schema(f"{path}:", settings, {"id2label?": dict, "architectures?": [str]})
     names = settings.get("id2label") or {}
-    if not isinstance(names, dict) or not all(
+    if not all(
         re.fullmatch(r"0|[1-9]\d{0,5}", key) and isinstance(name, str)
         for key, name in names.items()
     ):
         raise InputError(
             f"{path}: id2label is {json.dumps(names)}; expected an object from class ids to label "
             'names, such as {"0": "no", "1": "yes"}'
-        )
-    architectures = settings.get("architectures") or []
-    if not isinstance(architectures, list) or not all(
-        isinstance(name, str) for name in architectures
-    ):
-        raise InputError(
-            f"{path}: architectures is {json.dumps(architectures)}; expected a list of class "
-            'names, such as ["BertModel"]'
         )
 
 

@@ -22,7 +22,7 @@ from keras_bert.checkpoints.tokenizer_files import find_mismatch, guess_lower_ca
 from keras_bert.checkpoints.weights import Layout, StoredWeights
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, value_of
+from keras_bert.files import check_schema, read_json, value_of
 from keras_bert.text.settings import TokenizerSettings, UserToken
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, fit_vocab, load_vocab
 
@@ -184,9 +184,8 @@ def _special_tokens(file: Path, content: Mapping[str, Any], vocab: Sequence[str]
     """Returns the tokens besides BERT's that KerasHub keeps whole, in the order of their ids."""
     if not value_of(file, content, "special_tokens_in_strings", bool, False):
         return []
+    check_schema(f"{file}:", content, {"special_tokens?": [str]})
     tokens = content.get("special_tokens") or []
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise InputError(f"{file}: special_tokens is {tokens!r}; expected a list of strings")
     user_tokens = {*tokens} - {*SPECIAL_TOKENS}
     return [token for token in vocab if token in user_tokens]
 

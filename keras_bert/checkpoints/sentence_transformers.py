@@ -10,7 +10,6 @@ Since version 5.4, the length is `model_max_length` of tokenizer_config.json. Be
 the encoder was in a folder such as 0_Transformer.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.weights import WEIGHTS
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, value_of, write_json
+from keras_bert.files import check_schema, parse_json, read_json, value_of, write_json
 
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
 _PROMPTS = "config_sentence_transformers.json"
@@ -97,19 +96,16 @@ class SentenceTransformer:
             )
         file = model_dir / _PROMPTS
         config = read_json(file) if file.is_file() else {}
-        prompts = config.get("prompts") or {}
-        name = value_of(file, config, "default_prompt_name", str, None)
-        if (
-            not isinstance(prompts, dict)
-            or not all(isinstance(text, str | None) for text in prompts.values())
-            or name not in (None, *prompts)
-        ):
+        schema = {"prompts?": dict, "default_prompt_name?": str, "truncate_dim?": int}
+        check_schema(f"{file}:", config, schema)
+        prompts, name = config.get("prompts") or {}, config.get("default_prompt_name")
+        check_schema(f"{file}: prompts", prompts, {f"{key}?": str for key in prompts})
+        if name not in (None, *prompts):
             raise InputError(
-                f"{file}: prompts is {prompts!r:.80} and default_prompt_name {name!r}; expected an "
-                "object of texts, and the name of one of them or null"
+                f"{file}: default_prompt_name is {name!r}; expected the name of a prompt, or null"
             )
         dense = tuple(_dense(folder) for kind, folder in modules if kind == "Dense")
-        size = value_of(file, config, "truncate_dim", int, None)
+        size = config.get("truncate_dim")
         if size is not None and size < 1:
             raise InputError(f"{file}: truncate_dim is {size}; expected at least 1")
         return cls(
@@ -185,16 +181,9 @@ def read_modules(model_dir: Path) -> list[tuple[str, Path]]:
     file = model_dir / MODULES
     if not file.is_file():
         return []
-    try:
-        modules = [
-            (module["type"].rpartition(".")[2], str(module["path"]))
-            for module in json.loads(file.read_text(encoding="utf-8-sig"))
-        ]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise InputError(
-            f"{file}: cannot be read; expected the list of modules of sentence-transformers, "
-            "each with a type and a path"
-        ) from None
+    content = parse_json(file.read_bytes(), str(file))
+    check_schema(f"{file}: the list of modules", content, [{"type": str, "path": str}])
+    modules = [(each["type"].rpartition(".")[2], each["path"]) for each in content]
     for _, path in modules:
         if Path(path).is_absolute() or ".." in Path(path).parts:
             raise InputError(f"{file}: the path {path!r}; expected a folder in that of the model")

@@ -7,23 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import check_schema, read_json
 from keras_bert.pretraining.settings import NEXT_SENTENCE
 from keras_bert.text.settings import TokenizerSettings
 
 FORMAT, VERSION = "keras_bert.pretraining", 2
 MANIFEST = "manifest.json"
 _NOT_RECORDS = (MANIFEST, "vocab.txt")
-# The entries of a manifest that readers of the records need: a type, a tuple of values, a list of
-# which all items have the same form, or the entries of an object.
+# The entries of a manifest that readers of the records need (`files.check_schema`).
 _SCHEMA = {
-    "format": (FORMAT,),
-    "version": (VERSION,),
     "settings": {
         "do_lower_case": bool,
         "do_whole_word_mask": bool,
         "ngram": int,
-        "next_sentence": NEXT_SENTENCE,
+        "next_sentence": str,
         "dynamic": bool,
         "pack": bool,
         "max_predictions_per_seq": int,
@@ -110,30 +107,17 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     if not os.path.exists(path):
         return None
     manifest = read_json(path)
-    _check_schema(path, "", manifest, _SCHEMA)
+    version = {"format": FORMAT, "version": VERSION}
+    versions = {name: manifest.get(name) for name in version}
+    if versions != version:
+        raise InputError(f"{path}: has {versions}; expected a manifest with {version}")
+    check_schema(f"{path}:", manifest, _SCHEMA)
+    if (value := manifest["settings"]["next_sentence"]) not in NEXT_SENTENCE:
+        raise InputError(
+            f"{path}: next_sentence is {value!r}; expected one of {', '.join(NEXT_SENTENCE)}"
+        )
     TokenizerSettings.read(path, manifest["settings"])  # raises for invalid values
     return manifest
-
-
-def _check_schema(path: str, name: str, value: Any, schema: Any) -> None:
-    """Raises an InputError unless the value has the form of the schema (see _SCHEMA)."""
-    if isinstance(schema, dict) and isinstance(value, dict):
-        for key, entry in schema.items():
-            _check_schema(path, f"{name}.{key}".strip("."), value.get(key), entry)
-    elif isinstance(schema, list) and isinstance(value, list):
-        for index, item in enumerate(value):
-            _check_schema(path, f"{name}[{index}]", item, schema[0])
-    else:
-        if isinstance(schema, tuple):
-            fits, expected = value in schema, f"one of {', '.join(map(str, schema))}"
-        else:
-            kind = schema if isinstance(schema, type) else type(schema)
-            fits, expected = type(value) is schema, f"a value of type {kind.__name__}"
-        if not fits:
-            raise InputError(
-                f"{path}: not a manifest of create_pretraining_data: {name} is {value!r:.60}; "
-                f"expected {expected}"
-            )
 
 
 def _shards(manifest: dict[str, Any] | None) -> dict[str, dict[str, Any]]:

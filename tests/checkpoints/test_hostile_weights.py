@@ -92,7 +92,7 @@ def test_weight_in_two_shards_is_rejected(saved):
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("id2label", "x", 'id2label is "x"; expected an object'),
+        ("id2label", "x", "id2label is 'x'; expected an object"),
         ("id2label", {"0": 1}, "id2label is"),
         ("id2label", {"0": "a", "one": "b"}, "id2label is"),
         ("id2label", {"0": "a", "1000000": "b"}, "id2label is"),

@@ -254,19 +254,6 @@ def test_file_that_changes_while_it_is_read_is_rejected(files, monkeypatch):
     assert not os.path.exists(files["output_dir"])
 
 
-def test_next_build_into_the_same_folder_uses_the_new_vocabulary(files, contents):
-    create_pretraining_data(**files, settings=SMALL, num_workers=1)
-    shutil.rmtree(files["output_dir"])
-    vocab_file = Path(files["vocab_file"])
-    tokens = vocab_file.read_text().split()
-    vocab_file.write_text("\n".join(tokens[:5] + tokens[:4:-1]) + "\n")
-    create_pretraining_data(**files, settings=SMALL, num_workers=1)
-    second = contents(files["output_dir"])
-    elsewhere = files["output_dir"] + "-elsewhere"
-    create_pretraining_data(**files | {"output_dir": elsewhere}, settings=SMALL, num_workers=1)
-    assert second == contents(elsewhere)
-
-
 def test_files_left_by_a_kill_during_cleanup_are_removed_later(files, monkeypatch, contents):
     def killed(*_, **__):
         raise KeyboardInterrupt
@@ -294,19 +281,6 @@ def test_second_build_into_the_same_folder_is_rejected(files):
         pytest.raises(InputError, match="another build is running in this folder"),
     ):
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
-
-
-def test_dataset_finished_by_another_build_is_not_rebuilt(files, monkeypatch):
-    locked_folder, made = build.locked_folder, []
-
-    def late(output_dir):
-        monkeypatch.undo()
-        made.append(create_pretraining_data(**files, settings=SMALL, num_workers=1))
-        return locked_folder(output_dir)
-
-    monkeypatch.setattr(build, "locked_folder", late)
-    assert create_pretraining_data(**files, settings=SMALL, num_workers=1) == made[0]
-    assert not [name for name in os.listdir(files["output_dir"]) if name.startswith(".")]
 
 
 def kill_before(monkeypatch, files, moment, settings=SMALL):

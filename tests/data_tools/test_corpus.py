@@ -5,7 +5,6 @@ import gzip
 import io
 import lzma
 import os
-import re
 import textwrap
 import tracemalloc
 
@@ -37,11 +36,6 @@ def test_line_is_a_sentence_and_blank_line_ends_a_document(write):
     text = "\ufeffOne.\nTw\0o.\n\n\nThree.\n  \t\n\u3000\nFour."
     for content in (text, text.replace("\n", "\r\n")):
         assert [*read_documents(write(content))] == [["One.", "Tw\0o."], ["Three."], ["Four."]]
-
-
-def test_only_line_feeds_end_lines(write):
-    path = write("a\u2028b\x0bc\x0cd\u0085e\nf\n")
-    assert list(read_documents(path)) == [["a\u2028b\x0bc\x0cd\u0085e", "f"]]
 
 
 PACKERS = {
@@ -231,18 +225,6 @@ def test_file_without_line_ends_is_streamed(write, input_format):
     assert peak < 200e6
 
 
-def test_split_positions_do_not_depend_on_the_read_sizes():
-    class Slow(io.BytesIO):
-        def read(self, size=-1):
-            return super().read(min(size, 1000))
-
-    text = b"A sentence of some words .\n" * 50_000 + b"a word " * 300_000
-    expected, slow = (
-        list(lines.Lines("a.txt", 0, stream(text)).lines()) for stream in (io.BytesIO, Slow)
-    )
-    assert slow == expected
-
-
 def test_prose_documents_end_at_two_blank_lines_and_at_form_feeds(write):
     path = write("A\r\none.\n\n  A two. It\nis.\n\n\nB one.\n\x0cC one.\nC two.\x0c\nD one.\n")
     assert list(read_documents(path, "prose")) == [
@@ -263,21 +245,6 @@ def test_prose_splits_a_novel_into_its_chapters(shared_data):
         "fortune, must be in want of a wife."
     )
     assert "Mr. Bennet replied that he had not." in opening
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("input_format", "rtf"),
-        ("text_field", ""),
-        ("language", "xx"),
-        ("max_bad_line_share", 1.5),
-        ("max_bad_line_share", float("nan")),
-    ],
-)
-def test_settings_out_of_range_are_rejected(setting, value):
-    with pytest.raises(InputError, match=re.escape(f"--{setting}={value}: expected")):
-        Reading(**{setting: value})
 
 
 def test_counts_of_odd_input_are_summed_over_files():

@@ -139,15 +139,6 @@ def test_shards_do_not_depend_on_the_order_or_files_of_documents(files, tmp_path
     assert other["shards"] == manifest["shards"]
 
 
-def test_another_seed_gives_other_examples(files, tmp_path):
-    manifest = create_pretraining_data(**files, settings=SMALL)
-    files["output_dir"] = str(tmp_path / "other")
-    other = create_pretraining_data(
-        **files, settings=Settings(**SMALL.to_dict() | {"random_seed": 1})
-    )
-    assert other["shards"][0]["sha256"] != manifest["shards"][0]["sha256"]
-
-
 def test_finished_dataset_is_not_changed(files, caplog):
     manifest = create_pretraining_data(**files, settings=SMALL)
     before = {name: os.stat(os.path.join(files["output_dir"], name)).st_mtime_ns
@@ -189,7 +180,7 @@ def test_manifest_with_missing_parts_is_rejected(files):
     content = {"format": "keras_bert.pretraining", "version": 2}
     for manifest in (content, content | {"settings": {}, "vocab": {}, "inputs": []}):
         path.write_text(json.dumps(manifest))
-        with pytest.raises(InputError, match=r"manifest.json: not a manifest of create_pretrain"):
+        with pytest.raises(InputError, match=r"manifest.json: .*has no "):
             create_pretraining_data(**files, settings=SMALL)
 
 
@@ -237,12 +228,6 @@ def test_shard_size_is_limited_for_any_number_of_documents(num_documents):
     assert build.default_num_shards(1, num_documents, **packed) == 16
 
 
-def test_number_of_shards_is_limited_for_a_huge_corpus():
-    inputs = [{"file": "a.txt", "bytes": 1 << 50}]
-    assert build.default_num_buckets(inputs) == 65536
-    assert build.default_num_shards(65536, 10**9, 1 << 50, 10**13) == 65536
-
-
 def test_more_shards_than_temporary_files_give_the_same_dataset(files, monkeypatch):
     in_four = replace(SMALL, num_shards=4)
     manifest = create_pretraining_data(**files, settings=in_four, num_workers=1)
@@ -256,12 +241,6 @@ def test_one_document_logs_a_warning(files, caplog, corpus):
     Path(files["input_file"]).write_text(corpus(1))
     create_pretraining_data(**files, settings=SMALL)
     assert "every random next sentence comes from that same document" in caplog.text
-
-
-def test_shards_of_one_document_log_a_warning(files, caplog, corpus):
-    Path(files["input_file"]).write_text(corpus(2))
-    create_pretraining_data(**files, settings=Settings(num_shards=8), num_workers=1)
-    assert "2 of 8 shards have only one document" in caplog.text
 
 
 def test_sentences_and_documents_without_tokens_are_dropped(files, corpus):

@@ -196,12 +196,3 @@ def test_killed_scheduler_is_an_error_and_local_workers_resume_the_build(
     shutil.rmtree(folder["output_dir"])
     create_pretraining_data(**folder, settings=settings, num_workers=1)
     assert contents(folder["output_dir"]) == resumed
-
-
-@pytest.mark.slow
-def test_invalid_input_prints_an_error(folder, cluster, start_build):
-    Path(folder["input_file"], "odd.txt").write_bytes(b"ba da\n\xff\xfe\n")
-    cluster.start_worker()
-    settings = Settings(max_bad_line_share=0)
-    build = start_build(folder, cluster.address(), settings=settings)
-    assert "odd.txt line 2: not UTF-8" in error_of(build)

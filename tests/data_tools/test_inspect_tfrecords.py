@@ -157,16 +157,6 @@ def test_labels_are_printed_in_words(tmp_path, kind, words):
     assert [title.rpartition(", ")[2] for title in titles] == [words[1], *[words[0]] * 3]
 
 
-def test_rows_without_pairs_have_no_label(tmp_path):
-    rows = [row("[CLS] the cat [SEP] [MASK]/dog [SEP]")] * 2
-    statistics, lines = inspected(dataset(tmp_path, rows, next_sentence="none"))
-    assert lines[:2] == [
-        f"{tmp_path / tfrecords.shard_name(0, 2)} record 0: 6 tokens, 1 to predict",
-        "  A: [CLS] the cat [SEP] [MASK→dog] [SEP]",
-    ]
-    assert not any(line.startswith("next sentence") for line in report(statistics))
-
-
 def test_dynamic_records_have_no_masks(tmp_path):
     statistics, lines = inspected(
         dataset(tmp_path, [without_masks(each) for each in ROWS], dynamic=True)
@@ -190,14 +180,6 @@ def test_every_example_of_a_packed_row_is_printed_and_counted(tmp_path):
     assert (statistics["rows"], statistics["examples"], statistics["tokens"]) == (3, 9, 33)
     assert statistics["label_1_share"] == 1 / 3
     assert statistics["duplicates"] == 6
-
-
-def test_dynamic_and_packed_records(tmp_path):
-    statistics, lines = inspected(
-        dataset(tmp_path, [without_masks(packed_row())], pack=True, dynamic=True), num_examples=1
-    )
-    assert statistics["examples"] == 6
-    assert lines[3] == "  A: [CLS] dog [SEP]"
 
 
 def test_files_of_other_tools_need_the_vocabulary_to_print_text(tmp_path, write_records):
@@ -241,7 +223,7 @@ def test_rows_of_padding_are_counted(tmp_path, pack):
 def test_manifest_with_invalid_counts_is_rejected(tmp_path, change):
     manifest_file = dataset(tmp_path) / record_files.MANIFEST
     files.write_json(manifest_file, files.read_json(manifest_file) | change)
-    with pytest.raises(InputError, match=r"manifest\.json: not a manifest of create_pre"):
+    with pytest.raises(InputError, match=r"manifest\.json: .* expected"):
         inspected(tmp_path)
 
 
@@ -274,16 +256,6 @@ def test_every_damaged_file_is_reported(tmp_path, capsys):
         f"{folder}/other.tfrecord: not listed in manifest.json; expected only listed record files",
         f"{folder}/vocab.txt: cannot be read (No such file or directory)",
     ]
-
-
-def test_damaged_record_without_a_manifest_is_named(tmp_path):
-    path = tmp_path / "a.tfrecord"
-    write(path, ROWS)
-    content = bytearray(path.read_bytes())
-    content[-10] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"a\.tfrecord: record 3: corrupted record at "):
-        inspected(path)
 
 
 def test_program_prints_text_or_json_and_rejects_damaged_files(tmp_path, run_program):

@@ -122,11 +122,6 @@ def test_random_b_comes_from_another_document():
     assert stats.chisquare(np.bincount(sentence, minlength=100)).pvalue > 1e-4
 
 
-def test_random_b_comes_from_the_same_document_after_ten_draws():
-    pairs = pairs_of(documents_of([[10] * 50]), 32, 0.0, 3)
-    assert pairs[:, LABEL].any()
-
-
 def test_length_of_a_in_sentences_is_uniform_and_below_the_chunk_length():
     """a_end = randint(1, len(chunk) - 1): for 12 sentences, 1 to 11 are equally likely."""
     documents = documents_of([[10] * 12] * 6000)
@@ -191,18 +186,6 @@ def test_tokens_are_removed_at_either_end_with_equal_probability():
         assert stats.chisquare(seen, wanted * seen.sum() / wanted.sum()).pvalue > 1e-4
 
 
-def test_pairs_that_fit_are_not_truncated():
-    pairs = np.array([[0, 50, 60, 135, NEXT]])
-    np.testing.assert_array_equal(truncate_pairs(pairs, 125, np.random.default_rng(0)), pairs)
-
-
-@pytest.mark.parametrize("lengths", [[[5]], [[5], [7]]])
-def test_document_of_one_sentence_gives_one_random_pair(lengths):
-    pairs = pairs_of(documents_of(lengths), 128, 0.0, 0)
-    assert len(pairs) == len(lengths)
-    assert pairs[:, LABEL].all()
-
-
 @pytest.mark.slow
 @given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
 @settings(max_examples=200, deadline=None)
@@ -248,16 +231,6 @@ def test_sentence_order_splits_a_single_sentence_uniformly():
     assert stats.chisquare(counts[1:]).pvalue > 1e-4
 
 
-def test_sentence_order_splits_a_chunk_between_sentences():
-    documents = documents_of([[10] * 12] * 6000)
-    pairs = pairs_of(documents, 120 + 3, 0.0, 3, "order")
-    assert len(pairs) == 6000
-    lengths = pairs[:, A_END] - pairs[:, A_START]
-    counts = np.bincount(lengths[pairs[:, LABEL] == IN_ORDER] // 10, minlength=12)
-    assert (lengths % 10 == 0).all()
-    assert stats.chisquare(counts[1:]).pvalue > 1e-4
-
-
 @given(corpora, st.integers(5, 64), st.integers(0, 99))
 @settings(max_examples=50, deadline=None)
 def test_examples_are_selected_and_concatenated_like_a_list(documents, max_seq_length, seed):
@@ -290,23 +263,6 @@ def rows_of(sentence_lengths, max_seq_length, short_seq_prob, seed):
 lengths_of_sentences = st.lists(
     st.lists(st.integers(1, 40), min_size=1, max_size=20), min_size=1, max_size=8
 )
-
-
-@pytest.mark.slow
-@given(
-    lengths_of_sentences, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99)
-)
-@settings(max_examples=100, deadline=None)
-def test_every_token_is_in_one_row_and_no_row_is_too_long(
-    sentence_lengths, max_seq_length, short_seq_prob, seed
-):
-    rows, lengths = rows_of(sentence_lengths, max_seq_length, short_seq_prob, seed)
-    tokens = [token for row in rows for start, end in row for token in range(start, end)]
-    assert sorted(tokens) == list(range(sum(map(sum, sentence_lengths))))
-    assert lengths.max() <= max_seq_length
-    for row, length in zip(rows, lengths, strict=True):
-        # A row is [CLS] and its parts, each followed by [SEP].
-        assert length == 1 + sum(end - start + 1 for start, end in row)
 
 
 @given(lengths_of_sentences, st.integers(5, 64), st.integers(0, 99))
@@ -357,13 +313,3 @@ def test_short_target_length_is_drawn_for_each_row():
     assert not counts[:2].any()
     assert stats.chisquare(counts[2:], expected * counts.sum()).pvalue > 1e-4
     assert len(rows) > 2000
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_sentence_longer_than_a_row_is_split_across_rows(seed):
-    rows, _ = rows_of([[5, 70, 4, 3]], 32, 0.0, seed)
-    assert rows == [[[0, 5]], [[5, 35]], [[35, 65]], [[65, 82]]]
-
-
-def test_no_documents_give_no_rows():
-    assert rows_of([], 32, 0.1, 0)[0] == []

@@ -8,13 +8,11 @@ from data_tools.corpus import Reading, read_documents
 from data_tools.lines import OddInput
 from data_tools.python_corpus import (
     PACKAGES,
-    is_held_out,
     prose_sentences,
     reads_as_english,
     write_labelled_sentences,
     write_python_corpus,
 )
-from keras_bert.errors import InputError
 
 DOCSTRING = """foo(bar, baz=None) -> int
 
@@ -79,29 +77,11 @@ def corpus(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_corpus_is_large_and_english(corpus):
-    sentences = [sentence for documents in corpus.values() for d in documents for sentence in d]
-    assert len(corpus["train"]) > 300
-    assert sum(map(len, sentences)) > 1_000_000
-    assert all(reads_as_english(sentence) for sentence in sentences)
-    assert not any("`" in sentence or sentence.startswith(">>>") for sentence in sentences)
-
-
-@pytest.mark.slow
 def test_about_a_twentieth_is_held_out_without_shared_sentences(corpus):
     share = len(corpus["eval"]) / (len(corpus["train"]) + len(corpus["eval"]))
     assert 0.02 < share < 0.09
     train = {sentence for document in corpus["train"] for sentence in document}
     assert not any(sentence in train for document in corpus["eval"] for sentence in document)
-    assert sum(is_held_out(f"module{number}.py") for number in range(20_000)) / 20_000 == (
-        pytest.approx(1 / 20, abs=0.006)
-    )
-
-
-def test_unwritable_folder_is_rejected(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"--output_dir=.*cannot be written"):
-        write_python_corpus(str(tmp_path / "file" / "corpus"))
 
 
 def test_labelled_sentences_have_their_package_and_are_in_one_file_only(tmp_path):

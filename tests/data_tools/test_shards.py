@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from data_tools import shards
 from data_tools.settings import Settings
 from data_tools.shards import make_examples, tokenize, write_shard_of
-from keras_bert.pretraining.masking import Masking, mask_examples, num_to_predict
 from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = [f"word{number}" for number in range(200)]
@@ -152,38 +150,6 @@ def test_packing_keeps_the_examples_and_uses_fewer_rows(tokenizer, next_sentence
     (unpacked_rows, unpacked), (packed_rows, packed) = examples
     assert packed == unpacked
     assert packed_rows < 0.9 * unpacked_rows
-
-
-def test_dynamic_masks_have_the_distribution_of_static_masks(tokenizer):
-    """Masks the rows of --dynamic and compares counts, positions and replacements."""
-    documents = tokenize(texts(300), tokenizer)
-    static = all_features(documents, tokenizer, settings_of(dupe_factor=10))
-    rows = all_features(documents, tokenizer, settings_of(dupe_factor=10, dynamic=True))
-    masking = Masking.from_vocab(VOCAB, 0.15, 8)
-    rng = np.random.default_rng(1)
-    dynamic = mask_examples(rows["input_ids"], rows["input_mask"], masking, rng)
-    # The pairs are the same; only the masks differ.
-    for name in ALWAYS - {"input_ids"}:
-        np.testing.assert_array_equal(rows[name], static[name])
-    originals = static["input_ids"].copy()
-    row, slot = static["masked_lm_weights"].nonzero()
-    originals[row, static["masked_lm_positions"][row, slot]] = static["masked_lm_ids"][row, slot]
-    np.testing.assert_array_equal(originals, rows["input_ids"])
-
-    counts = dynamic["masked_lm_weights"].sum(axis=1)
-    np.testing.assert_array_equal(counts, static["masked_lm_weights"].sum(axis=1))
-    np.testing.assert_array_equal(counts, num_to_predict(rows["input_mask"].sum(axis=1), 0.15, 8))
-    tables = []
-    for features in (static, dynamic):
-        predicted = features["masked_lm_weights"] > 0
-        positions = features["masked_lm_positions"]
-        now = np.take_along_axis(features["input_ids"], positions, axis=1)[predicted]
-        before = features["masked_lm_ids"][predicted]
-        fate = np.where(now == MASK, 0, np.where(now == before, 1, 2))
-        tables.append((np.bincount(fate), np.bincount(positions[predicted], minlength=32)[1:]))
-    for old, new in zip(*tables, strict=True):
-        table = np.stack([old, new])[:, old + new > 20]
-        assert stats.chi2_contingency(table).pvalue > 1e-4
 
 
 def test_rows_do_not_depend_on_the_batch_size(tokenizer, monkeypatch):

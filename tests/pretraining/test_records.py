@@ -80,55 +80,27 @@ def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
         find_record_files(value.format(tmp_path), "eval_file")
 
 
-@pytest.mark.parametrize("name", list(MANIFEST))
-def test_manifest_without_a_required_field_is_rejected(tmp_path, name):
-    manifest = {key: value for key, value in MANIFEST.items() if key != name}
-    folder = make(tmp_path / "a", manifest)
-    with pytest.raises(
-        InputError, match=rf"a/manifest\.json: not a manifest .*: {name} is None; expected"
-    ):
-        find_record_files(str(folder))
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"settings": {}}, "settings.do_lower_case"),
-        ({"shards": [SHARD, SHARD | {"rows": "3"}]}, r"shards\[1\].rows"),
-    ],
-)
-def test_manifest_with_invalid_fields_is_rejected(tmp_path, change, name):
-    folder = make(tmp_path / "a", MANIFEST | change)
-    with pytest.raises(
-        InputError, match=rf"a/manifest\.json: not a manifest .*: {name} is .*; expected"
-    ):
-        find_record_files(str(folder))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"next_sentence": 0}, "next_sentence is 0; expected one of random, order, none"),
-        ({"next_sentence": []}, "next_sentence is .*; expected one of"),
-        ({"dynamic": "no"}, "dynamic is 'no'; expected a value of type bool"),
-        ({"ngram": True}, "ngram is True; expected a value of type int"),
-        ({"masked_lm_prob": None}, "masked_lm_prob is None; expected a value of type float"),
+        *(({name: None}, f"{name} ") for name in MANIFEST if name not in ("format", "version")),
+        ({"settings": {}}, "settings has no 'do_lower_case'"),
+        ({"shards": [SHARD, SHARD | {"rows": "3"}]}, r"shards\[1\].rows is '3'"),
+        ({"settings": MANIFEST["settings"] | {"next_sentence": "no"}}, "next_sentence is 'no'"),
+        ({"settings": MANIFEST["settings"] | {"ngram": True}}, "settings.ngram is True"),
     ],
     ids=str,
 )
-def test_manifest_with_an_invalid_setting_is_rejected(tmp_path, change, message):
-    settings = MANIFEST["settings"] | change
-    folder = make(tmp_path / "a", MANIFEST | {"settings": settings})
-    with pytest.raises(InputError, match=rf"a/manifest\.json: .*: settings\.{message}"):
+def test_manifest_with_invalid_fields_is_rejected(tmp_path, change, message):
+    folder = make(tmp_path / "a", MANIFEST | change)
+    with pytest.raises(InputError, match=rf"a/manifest\.json: {message}.*; expected"):
         find_record_files(str(folder))
 
 
 @pytest.mark.parametrize("change", [{"version": VERSION + 1}, {"format": "theirs"}])
 def test_manifest_of_another_version_is_rejected(tmp_path, change):
     folder = make(tmp_path / "a", MANIFEST | change)
-    with pytest.raises(
-        InputError, match=r"(version is 3|format is 'theirs'); expected one of (2|ker)"
-    ):
+    with pytest.raises(InputError, match=r"manifest\.json: has .*; expected a manifest with"):
         find_record_files(str(folder))
 
 
