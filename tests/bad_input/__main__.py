@@ -151,7 +151,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of a case")
+    parser.add_argument("--seconds", type=float, default=180.0, help="time limit of a case")
     options = parser.parse_args()
     from keras_bert.startup import start_tensorflow
 
