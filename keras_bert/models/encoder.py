@@ -337,6 +337,12 @@ class BertEncoder(BertNetwork):
         return outputs
 
     def _embed(self, inputs: dict[str, Any], dropout_seed: Any) -> Any:
+        length, most = inputs["input_ids"].shape[1], self.config.max_position_embeddings
+        if isinstance(length, int) and length > most:
+            raise InputError(
+                f"sequences of {length} tokens; expected at most max_position_embeddings, "
+                f"which is {most}"
+            )
         return self.embeddings(
             inputs["input_ids"], inputs["segment_ids"], dropout_seed, inputs.get("position_ids")
         )

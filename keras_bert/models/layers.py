@@ -11,7 +11,6 @@ import keras
 from keras import ops
 
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.random_bits import random_bits, site_key
 
 
@@ -427,16 +426,7 @@ class BertEmbeddings(ConfiguredLayer):
 
         `input_ids`, `segment_ids` and `position_ids` are [B, S] int32; None for `position_ids`
         means 0, 1, 2, ... `dropout_seed` is [B] int32, or None outside training.
-
-        Raises:
-            InputError: if S is over `max_position_embeddings`.
         """
-        length, most = input_ids.shape[1], self.config.max_position_embeddings
-        if isinstance(length, int) and length > most:
-            raise InputError(
-                f"sequences of {length} tokens; expected at most max_position_embeddings, "
-                f"which is {most}"
-            )
         words = take_rows(self.word_embeddings, input_ids)
         positions = self.position_embeddings[: ops.shape(input_ids)[1]]
         if position_ids is not None:

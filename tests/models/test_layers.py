@@ -126,10 +126,12 @@ def test_dropout_of_the_embeddings_is_applied_last(embeddings):
     np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0], rtol=1e-6)
 
 
-def test_sequence_over_max_position_embeddings_is_rejected(embeddings):
-    ids = np.zeros((1, 7), "int32")
+@pytest.mark.parametrize("names", [(), ("position_ids", "example_ids")])
+def test_sequence_over_max_position_embeddings_is_rejected(names):
+    encoder = BertEncoder(BertConfig(11, 8, 1, 2, max_position_embeddings=6))
+    names = ("input_ids", "input_mask", "segment_ids", *names)
     with pytest.raises(InputError, match=r"sequences of 7 tokens.*max_position_embeddings.*6"):
-        embeddings(ids, ids)
+        encoder(dict.fromkeys(names, np.zeros((1, 7), "int32")))
 
 
 def test_tables_are_initialized_from_different_truncated_normals():
