@@ -248,35 +248,36 @@ def test_bfloat16_is_chosen_if_all_gpus_support_it(monkeypatch, devices, precisi
 
 
 @pytest.mark.parametrize(
-    ("driver", "plugin", "platforms"),
+    ("driver", "plugin", "platforms", "may_have"),
     [
-        (False, "xla_cuda12", None),
-        (True, None, None),
-        (True, "xla_tpu", None),
-        (True, "xla_cuda12", "cpu"),
+        (True, "xla_cuda12", None, True),
+        (False, "xla_cuda12", None, False),
+        (True, None, None, False),
+        (True, "xla_tpu", None, False),
+        (True, "xla_cuda12", "cpu", False),
     ],
 )
-def test_choosing_the_precision_does_not_start_jax_without_a_gpu(
-    monkeypatch, tmp_path, driver, plugin, platforms
+def test_jax_is_started_to_choose_the_precision_only_with_driver_and_plugin_of_a_gpu(
+    monkeypatch, tmp_path, driver, plugin, platforms, may_have
 ):
-    jax = pytest.importorskip("jax", reason="jax is not installed")
+    """The CPU could not be split into devices afterwards."""
+    pytest.importorskip("jax", reason="jax is not installed")
     from keras_bert.training import jax_step
 
-    # The CPU could not be split into devices afterwards.
-    monkeypatch.setattr(jax, "devices", lambda: pytest.fail("JAX was started"))
+    started = []
+    config = SimpleNamespace(jax_platforms=platforms)
+    devices = [SimpleNamespace(platform="gpu", compute_capability="9.0")]
+    fake = SimpleNamespace(devices=lambda: started.append(1) or devices, config=config)
+    monkeypatch.setattr(jax_step, "jax", fake)
     monkeypatch.setattr(jax_step, "_DRIVERS", [tmp_path] if driver else [])
     monkeypatch.setitem(sys.modules, "jax_plugins", None)
     if plugin:
         (tmp_path / plugin).mkdir()
         (tmp_path / plugin / "__init__.py").touch()
-        found = SimpleNamespace(__path__=[str(tmp_path)])
-        monkeypatch.setitem(sys.modules, "jax_plugins", found)
-    monkeypatch.setattr(
-        jax_step,
-        "jax",
-        SimpleNamespace(devices=jax.devices, config=SimpleNamespace(jax_platforms=platforms)),
-    )
-    assert jax_step.fastest_precision() == "float32"
+        plugins = SimpleNamespace(__path__=[str(tmp_path)])
+        monkeypatch.setitem(sys.modules, "jax_plugins", plugins)
+    assert jax_step.fastest_precision() == ("bfloat16" if may_have else "float32")
+    assert bool(started) == may_have
 
 
 @pytest.mark.parametrize(
@@ -316,20 +317,6 @@ def test_gpu_without_the_cuda_plugin_of_jax_is_reported_with_the_command_to_inst
         if warns
         else []
     )
-
-
-def test_jax_may_have_a_gpu_with_driver_and_plugin(monkeypatch, tmp_path):
-    pytest.importorskip("jax", reason="jax is not installed")
-    from keras_bert.training import jax_step
-
-    (tmp_path / "xla_cuda12").mkdir()
-    (tmp_path / "xla_cuda12" / "__init__.py").touch()
-    monkeypatch.setattr(jax_step, "_DRIVERS", [tmp_path])
-    monkeypatch.setitem(sys.modules, "jax_plugins", SimpleNamespace(__path__=[str(tmp_path)]))
-    monkeypatch.setattr(
-        jax_step, "jax", SimpleNamespace(config=SimpleNamespace(jax_platforms=None))
-    )
-    assert jax_step._may_have_gpu()
 
 
 @pytest.mark.parametrize(

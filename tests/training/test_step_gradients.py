@@ -12,21 +12,15 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder, BertPretrainer
 from keras_bert.models.attention import residual_norm
 from keras_bert.models.layers import BiasAndNorm, chain, compile_chains_with, recomputed
-from keras_bert.pretraining.batches import training_batches
-from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.pretraining.records import find_records
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import EmbeddingObjective
 from keras_bert.training.objective import TrainingSettings, TrainState
-from keras_bert.training.optimizers import AdamWeightDecay
 from keras_bert.training.step import (
     compile_chain,
     compiled,
     make_cached_gradients,
-    make_train_steps,
     recomputing,
 )
-from keras_bert.training.strategy import make_strategy
 
 # --- gradient checkpointing ---
 
@@ -171,38 +165,6 @@ def test_xla_does_not_merge_recomputation_with_the_forward_pass():
         np.testing.assert_allclose(two, one, atol=1e-6)
     program = step.experimental_get_compiler_ir(tf.ones([2, 3]))(stage="optimized_hlo")
     assert program.count(" tanh(") == 6
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory, write_records):
-    path = write_records(tmp_path_factory.mktemp("records") / "a.tfrecord", 16)
-    return find_records(str(path))
-
-
-def train(data, strategy, twice, **settings):
-    """Trains two steps of 8 examples; returns the weights by path and the steps' metrics."""
-    keras.utils.set_random_seed(3)
-    with strategy.scope():
-        model = BertPretrainer(CONFIG)
-        optimizer = AdamWeightDecay(1e-3)
-        optimizer.build(model.trainable_variables)
-    settings = TrainingSettings(2, 8, jit_compile=False, gradient_checkpointing=twice, **settings)
-    state = TrainState(model, optimizer, PretrainingObjective())
-    steps = make_train_steps(strategy, state, settings)
-    batches = training_batches(data, CONFIG.vocab_size, 8, seed=0)
-    iterator = iter(strategy.experimental_distribute_dataset(batches))
-    metrics = steps(iterator, tf.constant(2)).numpy()
-    weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
-    return weights, metrics
-
-
-@pytest.mark.slow
-def test_two_devices_with_two_micro_batches_each_equal_the_plain_step(data, mirrored):
-    once, once_metrics = train(data, make_strategy(), twice=False)
-    twice, twice_metrics = train(data, mirrored, twice=True, gradient_accumulation_steps=2)
-    assert max(np.abs(once[path] - twice[path]).max() for path in once) < 1e-6
-    for one, two in zip(once_metrics, twice_metrics, strict=True):
-        np.testing.assert_allclose(two, one, rtol=1e-5)
 
 
 # --- losses of a whole batch ---
