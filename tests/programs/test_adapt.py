@@ -339,6 +339,7 @@ def test_unusable_checkpoints_are_rejected(place, tmp_path, vocab, changes, mess
     path = save(tmp_path / "bert", vocab=vocab, **changes) / "vocab.txt"
     if vocab and not changes:
         path.write_text(path.read_text().replace("[UNK]\n", "[OTHER]\n"))
+        path.with_name("tokenizer.json").unlink()  # It has precedence.
     assert run(place, tmp_path / "out", init_checkpoint=tmp_path / "bert") == 1
     assert message in one_line(capfd.readouterr().err)
     assert not (tmp_path / "out").exists()
