@@ -46,7 +46,7 @@ def write_dataset():
             "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
             "shards": shards,
             "inputs": [],
-            "counts": {},
+            "counts": dict.fromkeys(("documents", "sentences", "examples", "rows"), 9),
         }
         (folder / "manifest.json").write_text(json.dumps(manifest))
         return folder

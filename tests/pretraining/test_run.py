@@ -69,7 +69,7 @@ def make_dataset(folder, write_records, words="word", length=16):
             }
         ],
         "inputs": [],
-        "counts": {},
+        "counts": dict.fromkeys(("documents", "sentences", "examples", "rows"), 9),
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder
