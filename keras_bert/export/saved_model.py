@@ -284,7 +284,8 @@ def _step_functions(
         prepared = steps.preprocess(*inputs)
         structure[:] = [tf.nest.map_structure(tf.type_spec_from_value, prepared)]
         ids, segments = prepared.input_ids, prepared.segment_ids
-        parts = tf.nest.flatten(prepared, expand_composites=True)
+        # `pack_sequence_as` expects no value for a None.
+        parts = filter(tf.is_tensor, tf.nest.flatten(prepared, expand_composites=True))
         return [ids.values, segments.values, tf.cast(ids.row_splits, tf.int64), *parts]
 
     def decode(*tensors: tf.Tensor) -> dict[str, tf.Tensor]:
