@@ -414,9 +414,7 @@ class ClassifierFineTuning(FineTuningTask):
         # Reuse the development split, so that the model runs over the same texts only once.
         dev_of = {id(split.items): split for split in self.dev.values()}
         self.test = {
-            name: dev_of.get(id(texts))
-            or EvaluationSet(texts, self.processor, self._prepared(texts))
-            for name, texts in splits.test.items()
+            name: dev_of.get(id(texts)) or self._set(texts) for name, texts in splits.test.items()
         }
         prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
         prepared |= {name: split.prepared for name, split in self.test.items()}

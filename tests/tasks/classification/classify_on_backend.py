@@ -35,7 +35,7 @@ class Compilations(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Counts a program if its function is not one that JAX defines, such as `jit(add)`."""
-        names = ("jit(step)", "jit(of_weights)")
+        names = ("jit(step)", "jit(with_weights)")
         line = record.getMessage()
         self._count += line.startswith("Finished XLA compilation") and any(n in line for n in names)
 
