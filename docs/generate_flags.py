@@ -77,7 +77,7 @@ def page(program: Program, purpose: str) -> str:
         if members:
             parts += [f"## {title}", _table(members)]
     parts.append(
-        "absl's flags are accepted too, such as `--verbosity`, `--flagfile` and `--log_dir`; "
+        "absl's flags of logging and `--flagfile` are accepted too; "
         "`--helpfull` lists them. A boolean flag is unset by `--noNAME` or `--NAME=false`."
     )
     return "\n\n".join(parts) + "\n"

@@ -92,7 +92,7 @@ class BertConfig:
         for key, declaration in options_of(BertConfig).items():
             value = getattr(self, key)
             try:
-                declaration.check(value)
+                object.__setattr__(self, key, declaration.check(value))
             except ValueError as error:
                 raise _invalid_value(key, value, str(error)) from None
         if self.hidden_size % self.num_attention_heads:

@@ -72,8 +72,8 @@ def example_mask(example_ids: Any) -> Any:
 
 def causal_mask(length: Any) -> Any:
     """Returns a mask [S, S], queries by keys: -10000 for keys after the query, else 0."""
-    place = ops.arange(length)
-    return ops.cast(place[None, :] > place[:, None], "float32") * MASKED_SCORE
+    position = ops.arange(length)
+    return ops.cast(position[None, :] > position[:, None], "float32") * MASKED_SCORE
 
 
 @chain

@@ -324,12 +324,12 @@ class BertEncoder(BertNetwork):
         self.check_inputs(inputs)
         hidden, probabilities = [self._embed(inputs, None)], []
         for block in self.blocks:
-            given = (hidden[-1], inputs["input_mask"], None, inputs.get("example_ids"))
+            arguments = (hidden[-1], inputs["input_mask"], None, inputs.get("example_ids"))
             if attention_probabilities:
-                output, attended = block(*given, return_attention_probabilities=True)
+                output, attended = block(*arguments, return_attention_probabilities=True)
                 probabilities.append(attended)
             else:
-                output = block(*given)
+                output = block(*arguments)
             hidden.append(output)
         outputs = {"hidden_states": hidden}
         if attention_probabilities:

@@ -223,10 +223,15 @@ def drop(inputs: Any, key: Any, rate: float) -> Any:
     if key is None or rate == 0.0:
         return inputs
     shape = ops.shape(inputs)
-    dropped = round(rate * 2**16)  # how many of the 2^16 values of `bits` drop an element
+    least, factor = dropout_bounds(rate)
     bits = random_bits(key, math.prod(shape[1:]))
-    kept = ops.cast(bits >= dropped - 2**15, inputs.dtype)
-    return inputs * ops.reshape(kept * (1.0 / (1.0 - dropped / 2**16)), shape)
+    return inputs * ops.reshape(ops.cast(bits >= least, inputs.dtype) * factor, shape)
+
+
+def dropout_bounds(rate: float) -> tuple[int, float]:
+    """Returns the least of the `random_bits` with which an element is kept, and its factor."""
+    dropped = round(rate * 2**16)  # how many of the 2^16 values drop an element
+    return dropped - 2**15, 1.0 / (1.0 - dropped / 2**16)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

@@ -107,8 +107,8 @@ def available_memory(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
 
 def _available_in_groups(proc: Path, groups: Path) -> Iterator[int]:
     """Yields the bytes left below each memory limit: of this process's cgroup and its parents."""
-    own = [line[4:] for line in _lines(proc / "self/cgroup") if line.startswith("0::/")]
-    for name in own:
+    names = [line[4:] for line in _lines(proc / "self/cgroup") if line.startswith("0::/")]
+    for name in names:
         for part in (Path(name), *Path(name).parents):
             limit = _number(groups / part / "memory.max")  # None for "max", that is, no limit.
             taken = _number(groups / part / "memory.current")

@@ -87,9 +87,9 @@ def estimate(phase: Phase, inputs: PretrainingInputs | None, devices: int) -> di
     # two sums), 2 I around the activation, and 2 N S scores and probabilities; or only its input.
     compute_bytes = 4 if settings.mixed_precision == "float32" else 2
     full = 12 * h + 2 * wide + 2 * heads * length
-    kept = layers * h + 2 * full if training.gradient_checkpointing else (layers + 1) * full
+    stored = layers * h + 2 * full if training.gradient_checkpointing else (layers + 1) * full
     logits = predictions * vocab_size * (compute_bytes + 3 * 4)
-    activations = length * (kept * compute_bytes + (4 + compute_bytes) * h) + logits
+    activations = length * (stored * compute_bytes + (4 + compute_bytes) * h) + logits
     return {
         "parameters": parameters,
         "tokens": sequences * length,

@@ -107,10 +107,12 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     if not os.path.exists(path):
         return None
     manifest = read_json(path)
-    version = {"format": FORMAT, "version": VERSION}
-    versions = {name: manifest.get(name) for name in version}
-    if versions != version:
-        raise InputError(f"{path}: has {versions}; expected a manifest with {version}")
+    version = manifest.get("format"), manifest.get("version")
+    if version != (FORMAT, VERSION):
+        raise InputError(
+            f"{path}: has format {version[0]!r} and version {version[1]!r}; expected a manifest of "
+            f"create_pretraining_data, version {VERSION}; create the records again"
+        )
     check_schema(f"{path}:", manifest, _SCHEMA)
     if (value := manifest["settings"]["next_sentence"]) not in NEXT_SENTENCE:
         raise InputError(

@@ -197,12 +197,12 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
 
 def _check_vocabulary(path: Path, expected: str) -> None:
     try:
-        found = sha256(path)
+        actual = sha256(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    if found != expected:
+    if actual != expected:
         raise InputError(
-            f"{path}: has changed since the records were created with it: its sha256 is {found}; "
+            f"{path}: has changed since the records were created with it: its sha256 is {actual}; "
             f"expected {expected}, as in the manifest of the records"
         )
 

@@ -217,8 +217,8 @@ def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, objec
     Raises:
         InputError: the records differ; the message has the first difference.
     """
-    first, *others = gather(strategy, record)
-    for index, other in enumerate(others, 1):
+    first, *records = gather(strategy, record)
+    for index, other in enumerate(records, 1):
         for name in sorted(first.keys() | other.keys()):
             if first.get(name) != other.get(name):
                 raise InputError(

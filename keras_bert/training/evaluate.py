@@ -41,15 +41,16 @@ def make_evaluate(
         return ops.stack([ops.stack([part[n] for n in objective.metrics]) for part in parts])
 
     if BACKEND == "jax":
-        sum_batch = compiled_with_jax(model, sums_and_weights, jit_compile)
+        sum_batch, in_order = compiled_with_jax(model, sums_and_weights, jit_compile), _one_late
     else:
         sum_batch = _sum_over_replicas(strategy, compiled(sums_and_weights, jit_compile))
+        in_order = iter  # `after_batch` measures the time of each batch.
 
     def evaluate(
         dataset: tf.data.Dataset, after_batch: AfterBatch | None = None
     ) -> dict[str, float]:
         total = np.zeros([2, len(objective.metrics)])
-        for batch_sums in _one_late(map(sum_batch, distribute(strategy, dataset))):
+        for batch_sums in in_order(map(sum_batch, distribute(strategy, dataset))):
             total += np.asarray(batch_sums)
             if after_batch:
                 after_batch()

@@ -27,6 +27,7 @@ from jax.experimental.pallas import triton
 from jax.sharding import PartitionSpec
 
 from keras_bert.models.attention import MASKED_SCORE, attend_with
+from keras_bert.models.layers import dropout_bounds
 from keras_bert.random_bits import random_words
 
 
@@ -488,7 +489,8 @@ def _bits(index: jax.Array, drop_key: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _drop(how: KernelSettings, x: jax.Array, bits: jax.Array) -> jax.Array:
     """Sets the elements of a tile to zero that `drop` does, and does not scale the others."""
-    least = (_dropped(how.rate) - 2**15) << 16  # The lower bits change no comparison with it.
+    # The lower bits change no comparison.
+    least = dropout_bounds(how.rate)[0] << 16
     if how.interpret:
         return jnp.where(bits >= least, x, 0.0)
     # LLVM would move a selection after the conversion to 16 bits, where it takes more instructions.
@@ -499,14 +501,9 @@ def _drop(how: KernelSettings, x: jax.Array, bits: jax.Array) -> jax.Array:
     )
 
 
-def _dropped(rate: float) -> int:
-    """Returns how many of the 2^16 values of the bits drop an element."""
-    return round(rate * 2**16)
-
-
 def _factor(rate: float) -> float:
     """Returns the factor of the elements that dropout keeps."""
-    return 1.0 / (1.0 - _dropped(rate) / 2**16)
+    return dropout_bounds(rate)[1]
 
 
 def _in_pairs(x: jax.Array) -> jax.Array:

@@ -33,6 +33,7 @@ from keras_bert.models.layers import (
     BiasAndNorm,
     NormWeights,
     Summands,
+    dropout_bounds,
     gelu_erf,
     gelu_tanh,
     sum_norm,
@@ -484,12 +485,11 @@ def _factors(key: Any, first: Any, size: int, width: int, rate: float) -> Any:
     """
     if rate == 0.0:
         return 1.0
-    dropped = round(rate * 2**16)
-    least = (dropped - 2**15) << 16
+    least, factor = dropout_bounds(rate)
     shape = (_TOKENS, width)
     token = jax.lax.broadcasted_iota("int32", shape, 0) * size
     value = first + token + jax.lax.broadcasted_iota("int32", shape, 1)
     words = random_words(key, value >> 1)
     # A word has the bits of two values: the lower 16 are those of the first one.
     bits = jnp.where(value & 1, words, words << 16)
-    return jnp.where(bits >= least, 1.0 / (1.0 - dropped / 2**16), 0.0)
+    return jnp.where(bits >= least << 16, factor, 0.0)

@@ -1,6 +1,6 @@
 """Trains a model: the loop of the programs and of `fit`.
 
-take_steps            takes steps, for both of:
+take_steps            runs training steps; `train` and `train_with_callbacks` are built on it
 train                 the programs: files, checkpoints, the best weights, signals, workers
 train_with_callbacks  `fit`: Keras callbacks
 
@@ -210,8 +210,8 @@ def train(
     elif (output_dir / BOARD).is_dir():
         logging.info("The interrupted run saved no checkpoint; training starts at step 0")
 
-    def evaluates_at(step: int) -> bool:
-        return bool(evaluate and step and (step == last or step % evaluate_steps == 0))
+    def evaluates_at(number: int) -> bool:
+        return bool(evaluate and number and (number == last or number % evaluate_steps == 0))
 
     def is_complete() -> bool:
         return step >= last or bool(best and best.has_stopped(evaluations))
@@ -278,8 +278,8 @@ def train(
                 writer.check()
 
                 # --- log ---
-                must_save = step == last or evaluates_at(step)
-                must_save = must_save or (stopping.requested and not is_running)
+                ends = step == last or (stopping.requested and not is_running)
+                must_save = ends or evaluates_at(step)
                 if must_save or step % training.log_steps == 0:
                     log.write_steps()
                 if not (must_save or step % save_steps == 0):

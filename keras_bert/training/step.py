@@ -132,9 +132,9 @@ def make_train_steps(
         length = tf.cast(tf.shape(batch["input_mask"])[1], tf.float32)
         flops = tf.reduce_sum(examples) * training_flops(model, batch, length)
         counts = [tf.reduce_sum(tokens), tf.reduce_sum(examples), flops]
-        known = tf.stack([weights[name] for name in names] + counts)
-        known = replica.all_reduce(SUM, known)
-        totals = {name: known[i] for i, name in enumerate(names)}
+        totals_and_counts = tf.stack([weights[name] for name in names] + counts)
+        totals_and_counts = replica.all_reduce(SUM, totals_and_counts)
+        totals = {name: totals_and_counts[i] for i, name in enumerate(names)}
         scale = tf.convert_to_tensor(loss_scale.scale) if loss_scale else tf.constant(1.0)
         sums, gradients = accumulate(batch, totals, scale)
         sums = replica.all_reduce(SUM, sums)
@@ -146,7 +146,7 @@ def make_train_steps(
         rate, taken = update_if_finite(gradients, clip_scale(norm, training.max_grad_norm) / scale)
         with tf.control_dependencies([rate]):
             optimizer.iterations.assign_add(taken)
-        return tf.concat([sums, known, [scale, norm, rate]], axis=0)
+        return tf.concat([sums, totals_and_counts, [scale, norm, rate]], axis=0)
 
     # AutoGraph would first convert all functions of the step, in about 2 s of CPU time.
     @tf.function(autograph=False)
@@ -287,8 +287,8 @@ def recomputing(model: keras.Model, *, fully_compiled: bool) -> Iterator[None]:
         weights = [values[id(variable)] for variable in layer.variables]
 
         def call(*inputs: Any) -> tf.Tensor:
-            given = [x is not None for x in inputs]
-            run = _recomputed(layer, given, fully_compiled)
+            is_present = [x is not None for x in inputs]
+            run = _recomputed(layer, is_present, fully_compiled)
             return run(*[x for x in inputs if x is not None], *weights)
 
         return call
@@ -390,8 +390,8 @@ def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def call(*tensors: Any, **settings: Any) -> tf.Tensor:
-        given = tf.nest.map_structure(lambda x: x is not None, tensors)
-        run = _differentiable(function, given, tuple(sorted(settings.items())))
+        is_present = tf.nest.map_structure(lambda x: x is not None, tensors)
+        run = _differentiable(function, is_present, tuple(sorted(settings.items())))
         return run(*[tf.convert_to_tensor(x) for x in tf.nest.flatten(tensors) if x is not None])
 
     return call

@@ -169,10 +169,10 @@ def distribute(
         }
         return tf.data.Dataset.from_tensor_slices(parts)
 
-    own = batches.flat_map(split) if devices > 1 else batches
+    shares = batches.flat_map(split) if devices > 1 else batches
     if endless:
-        own = own.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-    return strategy.distribute_datasets_from_function(lambda _: own)
+        shares = shares.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+    return strategy.distribute_datasets_from_function(lambda _: shares)
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:

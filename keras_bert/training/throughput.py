@@ -46,8 +46,8 @@ def peak_flops(peak_tflops: float, devices: int) -> float:
     `peak_tflops` is that of one device; 0 for the known rate of the first device.
     """
     device = _name_of_device()
-    known = (rate for name, rate in _PEAK_TFLOPS.items() if re.search(rf"\b{name}\b", device))
-    return 1e12 * devices * (peak_tflops or next(known, 0))
+    rates = (rate for name, rate in _PEAK_TFLOPS.items() if re.search(rf"\b{name}\b", device))
+    return 1e12 * devices * (peak_tflops or next(rates, 0))
 
 
 def _name_of_device() -> str:

@@ -100,7 +100,7 @@ def test_manifest_with_invalid_fields_is_rejected(tmp_path, change, message):
 @pytest.mark.parametrize("change", [{"version": VERSION + 1}, {"format": "theirs"}])
 def test_manifest_of_another_version_is_rejected(tmp_path, change):
     folder = make(tmp_path / "a", MANIFEST | change)
-    with pytest.raises(InputError, match=r"manifest\.json: has .*; expected a manifest with"):
+    with pytest.raises(InputError, match=r"manifest\.json: has format .*; expected a manifest of"):
         find_record_files(str(folder))
 
 
