@@ -1,4 +1,4 @@
-"""The export of a model that runs in JAX is that of the TensorFlow backend; torch has the same way."""
+"""The export of a model that runs in JAX is that of the TensorFlow backend (torch: the same code)."""
 
 import json
 import os
