@@ -1,4 +1,4 @@
-"""The export of a model that runs in JAX is that of the TensorFlow backend (torch: the same code)."""
+"""The export of a model that runs in JAX is that of the TensorFlow backend."""
 
 import json
 import os
