@@ -76,7 +76,7 @@ def sentence_texts(lines: Lines) -> Iterator[str]:
     length = num_sentences = 0
     is_in_parts = False
     for block, text in lines.blocks():
-        if block.number == 1 and _is_hard_wrapped(text):
+        if block.number == 1 and not lines.part.start and _is_hard_wrapped(text):
             lines.odd.add("hard_wrapped_files", {"file": lines.path})
         text = "\n".join(map(str.strip, text.split("\n")))  # still ends in a line end
         if text.startswith("\n"):
@@ -260,8 +260,9 @@ def _books(characters: Units, content: bytes) -> Iterator[list[str]]:
     """Yields the paragraphs of each book in a file of Project Gutenberg.
 
     A book is the text between a start marker and an end marker; a file without markers is read as
-    one book. The lines before a start marker may name the character set. Credits ("Produced by
-    ...") at the start of a book and the underscores of _emphasis_ are removed.
+    one book. The lines before a start marker, or those of a book without one, may name the
+    character set. Credits ("Produced by ...") at the start of a book and the underscores of
+    _emphasis_ are removed.
     """
     lines = [line.strip() for line in content.removeprefix(codecs.BOM_UTF8).split(b"\n")]
     starts = [number for number, line in enumerate(lines) if _BOOK_STARTS.match(line)]
@@ -272,7 +273,8 @@ def _books(characters: Units, content: bytes) -> Iterator[list[str]]:
         characters.add_odd("unmarked_files")
     end = 0
     for start, next_start in pairwise([*starts, len(lines)]):
-        names = filter(None, map(_CHARACTER_SET.match, lines[end : max(start, 0)]))
+        header = lines[end:start] if start >= 0 else lines
+        names = filter(None, map(_CHARACTER_SET.match, header))
         encoding = next((_encoding(name[1].decode("ascii", "replace")) for name in names), "utf-8")
         if start >= 0 and not lines[start].endswith(b"***"):  # A long title continues.
             while start + 1 < next_start and lines[start + 1]:
@@ -482,10 +484,11 @@ def _without_nuls(characters: Units, text: str) -> str:
 
 
 def _count_undecodable(characters: Units, text: str, times: int) -> None:
-    characters.num_units += len(text)
     if times:
+        problem = "not text in the declared encoding or UTF-8"
         characters.add_odd("undecodable_bytes", times=times)
-        characters.add_bad(1, "not text in the declared encoding or UTF-8", times)
+        characters.add_bad(characters.num_units + 1, problem, times)
+    characters.num_units += len(text)
 
 
 def _paragraphs(text: str, skipped_path: str = "") -> list[str]:

@@ -201,7 +201,7 @@ def check_bad_share(parts: Iterable[tuple[int, int, str]], max_bad_share: float,
 # --- stored and compressed bytes ---
 
 BLOCK_BYTES = 1 << 18  # Fits in a processor's cache.
-# Bounds memory: a kilobyte of a compressed text expands to at most 32 MiB.
+# Bounds memory: a kilobyte of .gz or .zst expands to at most 32 MiB.
 _STORED_BYTES = 1 << 10
 _DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": lambda: zlib.decompressobj(wbits=31),
@@ -267,10 +267,12 @@ def _decompressed(path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
         return InputError(f"{path}: broken archive after {num_bytes} bytes of text: {problem}")
 
     for stored in blocks:
-        while stored:
+        # bz2 and lzma keep input that is not used yet, so the size of their output can be bounded.
+        while stored or not getattr(archive, "needs_input", True):
             is_new, archive = archive is None, archive or new_archive()
+            bound = (BLOCK_BYTES,) if hasattr(archive, "needs_input") else ()
             try:
-                content = archive.decompress(stored)
+                content = archive.decompress(stored, *bound)
             except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
                 if is_new and num_complete:
                     raise broken(
@@ -341,7 +343,7 @@ class Lines(Units):
         part: Part = WHOLE,
     ):
         super().__init__(path, "line", max_bad_share)
-        self._file, self._part = raw, part
+        self._file, self.part = raw, part
         self._max_line_bytes = max_line_bytes or MAX_LINE_BYTES
 
     def blocks(self) -> Iterator[tuple[Line, str]]:
@@ -390,10 +392,10 @@ class Lines(Units):
 
     @functools.cached_property
     def _num_lines_before(self) -> int:
-        if not self._part.start:
+        if not self.part.start:
             return 0
         with open(self.path, "rb") as file:
-            blocks = _stored_blocks(file, Part(0, self._part.start), BLOCK_BYTES)
+            blocks = _stored_blocks(file, Part(0, self.part.start), BLOCK_BYTES)
             return sum(block.count(b"\n") for block in blocks)
 
     @staticmethod
@@ -409,9 +411,9 @@ class Lines(Units):
 
         The boundaries depend only on the text, not on how the file was read.
         """
-        number, offset = 1, self._part.start
+        number, offset = 1, self.part.start
         tail, tail_is_partial = bytearray(), False
-        for chunk in read_blocks(self.path, self._file, self._part):
+        for chunk in read_blocks(self.path, self._file, self.part):
             if not offset and not tail:
                 self._check_mark(chunk)
                 if chunk.startswith(BYTE_ORDER_MARK):

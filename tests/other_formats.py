@@ -55,7 +55,7 @@ def write_keras_hub(folder: Path, model: keras.Model, description: ModelDescript
     files = {"backbone": "model.weights.h5", "task": "task.weights.h5"}
     arrays = stored_arrays(model, keras_hub.layout_of(description.config))
     for name, value in arrays.items():
-        if name.startswith("task/keras_bert/"):
+        if name.startswith("heads/"):
             continue  # KerasHub does not have this head.
         part, _, name = name.partition("/")
         with h5py.File(folder / files[part], "a") as file:

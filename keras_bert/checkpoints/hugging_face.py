@@ -352,8 +352,15 @@ def _open_safetensors(folder: Path) -> Iterator[StoredWeights]:
             )
         # Files of transformers may contain a shared weight under both of its names.
         names_in_file: dict[str, str] = {}
-        for name in files:
-            names_in_file.setdefault(current_name(name), name)
+        for name, file in files.items():
+            first = names_in_file.setdefault(current_name(name), name)
+            if first != name and not _are_equal(
+                files[first].get_slice(first), file.get_slice(name)
+            ):
+                raise InputError(
+                    f"{source}: {first} and {name} are two names of one weight, with different "
+                    "values; expected one of them"
+                )
         slices = {name: files[old].get_slice(old) for name, old in names_in_file.items()}
 
         def read(name: str) -> np.ndarray:
@@ -371,6 +378,14 @@ def _open_safetensors(folder: Path) -> Iterator[StoredWeights]:
             names_in_file=names_in_file,
         )
         yield stored
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Returns whether two slices of safetensors have equal values."""
+    try:
+        return a.get_dtype() == b.get_dtype() and np.array_equal(a[:], b[:])
+    except (AttributeError, TypeError):  # NumPy has no 8-bit floats.
+        return False
 
 
 def open_file(path: Path) -> safe_open:

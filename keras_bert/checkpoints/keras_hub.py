@@ -225,7 +225,7 @@ def keras_hub_name(path: str) -> str:
     elif layer in _LAYERS:
         group = _LAYERS[layer]
     else:
-        return f"task/keras_bert/{path}"
+        return f"heads/{path}"
     return f"{group}/vars/{_VARIABLE_INDICES[variable]}"
 
 

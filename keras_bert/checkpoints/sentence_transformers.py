@@ -181,7 +181,10 @@ def read_modules(model_dir: Path) -> list[tuple[str, Path]]:
     file = model_dir / MODULES
     if not file.is_file():
         return []
-    content = parse_json(file.read_bytes(), str(file))
+    try:
+        content = parse_json(file.read_bytes(), str(file))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from error
     check_schema(f"{file}: the list of modules", content, [{"type": str, "path": str}])
     modules = [(each["type"].rpartition(".")[2], each["path"]) for each in content]
     for _, path in modules:

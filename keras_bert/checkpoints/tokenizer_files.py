@@ -324,6 +324,8 @@ def _listed_tokens(
             yield _ADDED_TOKENS, int(token_id), {"content": content, "normalized": True}
     for key in ("additional_special_tokens", "extra_special_tokens"):
         values = slow.get(key) or []
+        if not isinstance(values, (list, Mapping)):
+            raise TypeError(f"{key} is no list")
         for value in values.values() if isinstance(values, Mapping) else values:
             is_text = isinstance(value, str)
             yield TOKENIZER, None, {"content": value, "special": True} if is_text else value

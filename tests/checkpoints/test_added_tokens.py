@@ -164,6 +164,11 @@ TOKEN = {"content": "[URL]", "lstrip": False, "rstrip": False, "single_word": Fa
             {"additional_special_tokens": [7]},
             "the added tokens cannot be read",
         ),
+        (
+            "tokenizer_config.json",
+            {"additional_special_tokens": "[URL]"},
+            "the added tokens cannot be read",
+        ),
     ],
 )
 def test_unsupported_added_tokens_give_a_reason(tiny, tmp_path, name, changes, reason):

@@ -161,6 +161,24 @@ def test_older_weight_names_load(saved):
     assert (report.new, report.ignored) == ((), ())
 
 
+@pytest.mark.parametrize(
+    ("name", "older"),
+    [
+        ("bert.embeddings.LayerNorm.weight", "bert.embeddings.LayerNorm.gamma"),
+        ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    ],
+)
+def test_two_names_of_one_weight_need_equal_values(saved, name, older):
+    path, model = saved
+    rewrite(path, lambda weights: weights | {older: weights[name]})
+    loaded = BertPretrainer(CONFIG)
+    open_model_directory(path).load_into(loaded)
+    assert same_weights(loaded, model)
+    rewrite(path, lambda weights: weights | {older: weights[name] + 5})
+    with pytest.raises(InputError, match="are two names of one weight, with different values"):
+        open_model_directory(path).load_into(loaded)
+
+
 def test_encoder_alone_loads_and_heads_are_newly_initialized(saved):
     path, model = saved
     rewrite(path, lambda w: {n[5:]: v for n, v in w.items() if n.startswith("bert.")})

@@ -279,6 +279,12 @@ def test_invalid_list_of_modules_is_named(content: str, tmp_path: Path):
         SentenceTransformer.of(tmp_path)
 
 
+def test_unreadable_list_of_modules_is_named(tmp_path: Path):
+    (tmp_path / "modules.json").symlink_to("/proc/self/mem")  # reading it is an I/O error
+    with pytest.raises(InputError, match=r"modules\.json: cannot be read: "):
+        SentenceTransformer.of(tmp_path)
+
+
 @pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b"])
 def test_modules_outside_of_the_model_are_rejected(path: str, tmp_path: Path):
     modules = [{"type": "sentence_transformers.models.Pooling", "path": path}]

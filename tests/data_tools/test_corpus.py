@@ -84,17 +84,16 @@ def test_damaged_archive_error_gives_the_length_of_text_read(write, suffix):
         list(read_documents(path))
 
 
-@pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
+@pytest.mark.parametrize("suffix", PACKERS)
 def test_large_archive_is_decompressed_in_small_parts(write, suffix):
-    text = b"word .\n" * 18_000_000
-    path = write(PACKERS[suffix](text), f"a.{suffix}")
+    path = write(PACKERS[suffix](bytes(126_000_000)), f"a.{suffix}")
     with open(path, "rb") as file:
         tracemalloc.start()
         total = sum(map(len, lines.read_blocks(path, file)))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert total == 126_000_000
-    assert peak < 80e6
+    assert peak < 90e6
 
 
 def test_folder_and_missing_file_are_rejected(tmp_path):

@@ -268,6 +268,21 @@ def test_file_without_markers_is_read_as_a_whole_and_counted(read, shared_data):
     assert "“You want to tell me, and I have no objection to hearing it.”" in document
 
 
+def test_character_set_of_a_file_without_markers_is_used(read):
+    content = (HEADER.format(charset="ISO-8859-1") + BODY).encode("latin-1")
+    (document,), odd = read(content, "gutenberg")
+    assert document[-3:] == BOOK[-3:]
+    assert odd == {"unmarked_files": 1}
+
+
+def test_undecodable_bytes_of_each_book_are_bad_characters(tmp_path):
+    start = b"*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
+    (tmp_path / "a").write_bytes((start + b"A caf\xe9, a na\xefve text.\n") * 5)
+    odd = OddInput()
+    list(read_documents(str(tmp_path / "a"), Reading("gutenberg"), odd))
+    assert odd["undecodable_bytes"] == odd.bad_units[0] == 10
+
+
 def test_end_marker_without_a_start_marker_ends_the_book(read):
     assert read("One.\n\nEnd of Project Gutenberg's A Book\nMore.\n", "gutenberg") == (
         [["One."]],

@@ -102,6 +102,15 @@ def test_a_large_file_is_divided_among_workers(input_format, newline, tmp_path, 
         assert len(list((tmp_path / str(num_workers)).glob("documents-*"))) == num_workers
 
 
+def test_hard_wrapped_file_is_counted_once(tmp_path, monkeypatch):
+    path = tmp_path / "corpus"
+    path.write_text((("a word and another " * 4 + "\n") * 25 + "\n") * 40)
+    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
+    for num_workers in (1, 4):
+        (entry,), _ = spilled([str(path)], tmp_path / str(num_workers), num_workers)
+        assert entry["odd"]["hard_wrapped_files"]["count"] == 1
+
+
 @pytest.mark.parametrize("share", [0, 0.05])
 def test_bad_lines_are_rejected_as_in_the_whole_file(share, tmp_path, monkeypatch):
     path = tmp_path / "corpus.jsonl"
