@@ -318,8 +318,8 @@ class InspectOptions:
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Verifies the record files, and prints their statistics and examples."""
     reject_arguments(arguments)
-    found = find_record_files(flags.input_file, include_unlisted=True)
-    verify(found)
+    files = find_record_files(flags.input_file, include_unlisted=True)
+    verify(files)
     start_tensorflow()
     from keras_bert.pretraining.records import find_records
 

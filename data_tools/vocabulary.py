@@ -174,7 +174,7 @@ def _learn_tokens(
     # The trainer assigns ids in hash-table order and uses them to choose between pairs of equal
     # frequency, so two runs could differ. Passing the characters as special tokens fixes their ids.
     # A word with any other character is [UNK] as a whole, so such words are not used.
-    known = {token.removeprefix("##") for token in alphabet if len(token) in (1, 3)}
+    characters = {token.removeprefix("##") for token in alphabet if len(token) in (1, 3)}
     trainer = trainers.BpeTrainer(
         vocab_size=max_tokens,
         min_frequency=min_frequency,
@@ -186,7 +186,8 @@ def _learn_tokens(
     tokenizer = Tokenizer(models.BPE(continuing_subword_prefix="##"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.train_from_iterator(
-        _lines({word: times for word, times in words.items() if known.issuperset(word)}), trainer
+        _lines({word: times for word, times in words.items() if characters.issuperset(word)}),
+        trainer,
     )
     numbers = tokenizer.get_vocab()
     return sorted(numbers, key=numbers.__getitem__)
@@ -266,8 +267,8 @@ def extend_vocab(
         The extended vocabulary, with all other ids unchanged, and the new words, most frequent
         first.
     """
-    own = [token.content for token in settings.user_tokens if token.content not in {*vocab}]
-    vocab = _with_tokens(vocab, own)
+    user_tokens = [token.content for token in settings.user_tokens if token.content not in {*vocab}]
+    vocab = _with_tokens(vocab, user_tokens)
     settings = settings.for_characters()
     ids = unused_ids(vocab)
     frequent = [

@@ -1,6 +1,5 @@
 """Checks the arguments of the Python API and the labels of heads; raises InputError."""
 
-import re
 from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
@@ -126,20 +125,21 @@ def head_labels(
         labels_of: the conversion, which is used for names that are not the labels of the head.
 
     Returns:
-        The labels: without `names`, LABEL_0, LABEL_1, ... as in transformers for a head whose
-        labels have no names, and [] without a head. And whether they have other names than these.
+        The labels: without `names`, those of the checkpoint, or else LABEL_0, LABEL_1, ... as in
+        transformers, and [] without a head. And whether they have other names than LABEL_N.
 
     Raises:
         InputError: `names` are invalid, or do not match the checkpoint's head.
     """
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels or 0
-    saved = (checkpoint.labels or []) if num_logits else []
-    if all(re.fullmatch(r"LABEL_\d+", name) for name in saved):
-        saved = []
+    saved = (checkpoint.named_labels or []) if num_logits else []
     if names is None:
-        return saved or [f"LABEL_{index}" for index in range(num_logits)], bool(saved)
-    labels = [str(name) for name in check_list("labels", names, "names")]
+        default = (checkpoint.labels or []) if num_logits else []
+        return default or [f"LABEL_{index}" for index in range(num_logits)], bool(saved)
+    labels = check_list("labels", names, "names")
+    is_text = all(isinstance(name, str | bytes) for name in labels)
+    labels = check_strings("labels", labels) if is_text else [*map(str, labels)]
     if not labels or len({*labels}) < len(labels):
         raise InputError(f"labels={labels!r:.200}: expected at least one name, and no duplicates")
     ordered = in_order_of(saved, labels)

@@ -194,10 +194,12 @@ def _tokenize(
     sides = [_sides(line) for line in lines]
     joined, order = [], []
     for count in (1, 2):
-        places = [place for place, texts in enumerate(sides) if len(texts) == count]
-        if not places:
+        indices = [index for index, texts in enumerate(sides) if len(texts) == count]
+        if not indices:
             continue
-        tokens = [tokenizer.tokenize([sides[p][side] for p in places]) for side in range(count)]
+        tokens = [
+            tokenizer.tokenize([sides[index][side] for index in indices]) for side in range(count)
+        ]
         joined.append(
             combine_segments(
                 *tokens,
@@ -206,7 +208,7 @@ def _tokenize(
                 sep_token_id=tokenizer.sep_token_id,
             )
         )
-        order += places
+        order += indices
     ids, segments, truncated = (tf.concat(parts, axis=0) for parts in zip(*joined, strict=True))
     examples = Examples(ids.values.numpy(), segments.values.numpy(), ids.row_splits.numpy())
     return examples.take(np.argsort(order)), int(np.count_nonzero(truncated))

@@ -257,8 +257,8 @@ class MaskFiller(Task):
             masked = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
             chosen = masked["masked_lm_weights"] * batch["example_weights"][:, np.newaxis] > 0
             ids = masked["masked_lm_ids"][chosen]
-            places = np.nonzero(chosen)[0], masked["masked_lm_positions"][chosen]
-            for part, logits in self._logits(batch | masked, *places):
+            positions = np.nonzero(chosen)[0], masked["masked_lm_positions"][chosen]
+            for part, logits in self._logits(batch | masked, *positions):
                 logits = logits.astype(np.float64)
                 logits -= logits.max(axis=-1, keepdims=True)
                 of_ids = np.take_along_axis(logits, ids[part, np.newaxis], -1)[:, 0]
@@ -287,10 +287,10 @@ class MaskFiller(Task):
         chunks = list(self._answers(columns, batch_size))
         answers = [row for chunk in chunks for row in _rows(chunk)]
         names = ("tokens", "token_ids", "scores")
-        found: dict[str, Any] = {name: [row[name] for row in answers] for name in names}
+        predictions: dict[str, Any] = {name: [row[name] for row in answers] for name in names}
         if "truncated" in chunks[0]:  # Not in exports of earlier versions.
-            found["truncated"] = np.concatenate([chunk["truncated"] for chunk in chunks])
-        return found
+            predictions["truncated"] = np.concatenate([chunk["truncated"] for chunk in chunks])
+        return predictions
 
     @property
     def layers_without_loss(self) -> Sequence[keras.layers.Layer]:
@@ -399,10 +399,10 @@ def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
     for tokens, ids, scores in zip(
         answers["tokens"], answers["token_ids"], answers["scores"], strict=True
     ):
-        kept = ids[:, 0] >= 0
-        strings = np.array([[token.decode() for token in mask] for mask in tokens[kept]], object)
+        is_mask = ids[:, 0] >= 0
+        strings = np.array([[token.decode() for token in mask] for mask in tokens[is_mask]], object)
         strings = strings.reshape(-1, ids.shape[1])
-        rows.append({"tokens": strings, "token_ids": ids[kept], "scores": scores[kept]})
+        rows.append({"tokens": strings, "token_ids": ids[is_mask], "scores": scores[is_mask]})
     return rows
 
 

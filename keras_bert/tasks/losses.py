@@ -22,7 +22,6 @@ Outputs = Mapping[str, Any]
 TEACHER = "teacher_"  # Prefix of the labels that are outputs of the teacher.
 
 NO_OUTPUT = -10_000.0  # Small enough that exp(NO_OUTPUT / T) is 0, and still a float16.
-MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 50.0
 
 # --- labels ---
 

@@ -52,6 +52,7 @@ def read_rows(
     columns: Sequence[str],
     optional: Sequence[str] = (),
     *,
+    always_json: bool = False,
     no_header: Sequence[str] = (),
     long_rows: bool = False,
     short_rows: list[int] | None = None,
@@ -63,6 +64,7 @@ def read_rows(
             .arrow files as Arrow, and all others as TSV.
         columns: the names of the requested columns.
         optional: the names of columns that may be missing; of a JSON file, all are read.
+        always_json: whether all files but .parquet and .arrow files are read as JSON.
         no_header: the names of all columns, for a TSV file without a header.
         long_rows: whether rows may have more cells than the header; extra cells are ignored.
         short_rows: if given, rows with too few cells are skipped, and their line numbers are
@@ -75,7 +77,7 @@ def read_rows(
     if ending in FORMS:
         yield from _columnar_rows(path, FORMS[ending], columns, optional)
         return
-    if ending in JSON_ENDINGS:
+    if always_json or ending in JSON_ENDINGS:
         yield from _json_rows(path, columns)
         return
     lines = _csv(path) if ending == ".csv" else _tsv(path)
@@ -347,7 +349,7 @@ def read_splits(
         InputError: the training examples are missing, or there is nothing to do.
     """
     if do_train and not train:
-        raise InputError(f"--train_file is missing; expected {expected}, or --nodo_train")
+        raise InputError(f"there are no training examples; expected {expected}, or --nodo_train")
     splits = Splits(
         read(train, True) if do_train else None, read(dev, True) if do_eval and dev else None
     )

@@ -33,7 +33,7 @@ CASES = [
         {"do_train": False, "do_eval": False, "do_predict": False},
         "expected --do_train, --do_eval or",
     ),
-    ("run_squad.py", {"train_file": ""}, "--train_file is missing; expected a SQuAD file, --tfds"),
+    ("run_squad.py", {"train_file": ""}, "there are no training examples; expected --train_"),
     ("run_squad.py", {"train_file": "misplaced.json"}, "no training question has its answer in it"),
     ("run_squad.py", {"train_file": "", "data_dir": "no"}, "=no: contains none .* train-v1.1.json"),
     ("run_squad.py", {"doc_stride": 13}, "doc_stride=13: is larger than the part of the context"),

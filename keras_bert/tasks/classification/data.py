@@ -127,7 +127,7 @@ def _custom(
     splits = read_splits(
         lambda file, labelled: read_texts(file, columns, settings.label_column * labelled),
         *(Path(name) if name else None for name in names),
-        "a file of examples",
+        "--train_file with a file of examples",
         **do,
     )
     problem_type = settings.problem_type

@@ -289,8 +289,8 @@ class TextClassifier(Task):
 
     def _saved_settings(self) -> dict[str, Any]:
         names = ("max_seq_length", "problem_type", "pair")
-        own = {name: getattr(self.settings, name) for name in names}
-        return own | self.settings.long_text.to_dict()
+        saved = {name: getattr(self.settings, name) for name in names}
+        return saved | self.settings.long_text.to_dict()
 
     def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
         columns = check_texts(name, texts, allow_pairs=True)

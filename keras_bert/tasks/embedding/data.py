@@ -215,7 +215,7 @@ def _read(file: str, columns: Sequence[str], score_column: str = "") -> TextRows
 # --- arguments of the Python API ---
 
 
-def given_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
+def check_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
     """Checks examples that are given as Python lists.
 
     Args:
@@ -257,7 +257,7 @@ def training_arguments(
     Raises:
         InputError: an argument is invalid, or the loss is not for these examples.
     """
-    rows = given_rows("texts", texts, scores)
+    rows = check_rows("texts", texts, scores)
     if loss is None:
         loss = "mnrl" if rows.scores is None else "cosent"
     if not isinstance(loss, EmbeddingLoss):
@@ -271,9 +271,9 @@ def training_arguments(
     return rows, replace(loss, columns=len(rows.columns), sizes=sizes)
 
 
-def given_evaluation_rows(name: str, texts: Any, scores: Any) -> TextRows:
+def check_evaluation_pairs(name: str, texts: Any, scores: Any) -> TextRows:
     """Checks pairs to evaluate; `name` is the name of the argument `texts` in error messages."""
-    rows = given_rows(name, texts, scores)
+    rows = check_rows(name, texts, scores)
     if len(rows.columns) != 2:
         raise InputError(f"{name} is a tuple of 3 items; expected a tuple of two lists of strings")
     if rows.scores is not None:

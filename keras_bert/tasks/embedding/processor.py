@@ -203,7 +203,7 @@ def saved_settings(
         ),
         normalize=checkpoint.setting("normalize", bool, normalize, files.normalize),
         pooling=pooling or files.pooling or checkpoint.setting("pooling", str, None),
-        pooled=pooled,
+        pooled=pooled and checkpoint.setting("pooled", bool, None, True),
         long_text=LongText.saved(checkpoint),
         dense=files.dense,
         prompts=files.prompts,

@@ -22,9 +22,9 @@ from keras_bert.tasks.checks import check_texts, check_validation_data
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
     TextRows,
+    check_evaluation_pairs,
     check_evaluation_rows,
     check_training_rows,
-    given_evaluation_rows,
     read_evaluation_rows,
     read_training_rows,
     training_arguments,
@@ -213,7 +213,7 @@ class TextEmbedder(Task):
         Raises:
             InputError: an argument is invalid, there are no texts, or all scores are equal.
         """
-        rows = given_evaluation_rows("texts", texts, scores)
+        rows = check_evaluation_pairs("texts", texts, scores)
         vectors = self._predict((rows.texts,), batch_size)[self.settings.pooling or "mean"]
         return score_embeddings(rows, vectors, self.settings.matryoshka_sizes)
 
@@ -316,7 +316,7 @@ class TextEmbedder(Task):
         check_validation_data(
             held_out, "a tuple (texts, scores), with None for pairs without scores"
         )
-        given_evaluation_rows("validation_data[0]", *held_out)
+        check_evaluation_pairs("validation_data[0]", *held_out)
         return lambda: self.evaluate(*held_out)
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:

@@ -140,7 +140,8 @@ def read_data(
 
     names = (ner.train_file, ner.eval_file, ner.test_file)
     files = [Path(name) if name else None for name in names]
-    return read_splits(read_file, *files, "a CoNLL column file or texts with entities", **do)
+    expected = "--train_file with a CoNLL column file or texts with entities"
+    return read_splits(read_file, *files, expected, **do)
 
 
 def _read_file(
@@ -386,7 +387,9 @@ def _sentences_of_texts(
         if descriptions:
             first = "; ".join(descriptions[:3])
             logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(descriptions), first)
-    counts = {name: len(texts) for name, texts in problems.items()} if has_tags else {}
+    counts = (
+        {name: len(descriptions) for name, descriptions in problems.items()} if has_tags else {}
+    )
     return sentences, counts
 
 

@@ -322,15 +322,15 @@ PADDING = {"types": "", "texts": "", "starts": -1, "ends": -1, "scores": 0.0, "t
 
 
 class _Sentences(NamedTuple):
-    """The windows of sentences, and the place of each word, int32 [B, W], among all words.
+    """The windows of sentences, and the index of each word, int32 [B, W], among all words.
 
-    At padding, the place is the number of all words.
+    At padding, the index is the number of all words.
     """
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
     windows: WordWindows
-    places: tf.Tensor
+    word_indices: tf.Tensor
 
 
 class ServedTagger(ServedTask):
@@ -354,8 +354,8 @@ class ServedTagger(ServedTask):
 
     def _entities(self, outputs: Outputs, inputs: WordWindows) -> dict[str, tf.Tensor]:
         """Finds the entities of texts, as `TaggingProcessor.decode` does, padded to [B, E]."""
-        found = self.processor.decode(outputs, inputs)
-        return {name: values.to_tensor(PADDING[name]) for name, values in found.items()}
+        decoded = self.processor.decode(outputs, inputs)
+        return {name: values.to_tensor(PADDING[name]) for name, values in decoded.items()}
 
     def _sentences(self, words: tf.Tensor) -> _Sentences:
         """Splits words, strings [B, W] with one sentence per row, padded with "", into windows."""
@@ -365,18 +365,20 @@ class ServedTagger(ServedTask):
             tf.math.count_nonzero(is_word, axis=1),
             validate=False,
         )
-        places = tf.cumsum(tf.cast(tf.reshape(is_word, [-1]), tf.int32), exclusive=True)
-        places = tf.where(is_word, tf.reshape(places, tf.shape(words)), tf.size(sentences.values))
+        indices = tf.cumsum(tf.cast(tf.reshape(is_word, [-1]), tf.int32), exclusive=True)
+        indices = tf.where(is_word, tf.reshape(indices, tf.shape(words)), tf.size(sentences.values))
         windows = self.processor.preprocess_words(sentences)
-        return _Sentences(windows.input_ids, windows.segment_ids, windows, places)
+        return _Sentences(windows.input_ids, windows.segment_ids, windows, indices)
 
     def _tags(self, outputs: Outputs, inputs: _Sentences) -> dict[str, tf.Tensor]:
         """Returns the outputs of `TaggingProcessor.decode`, [B, W], with "" and 0 at padding."""
-        found = self.processor.decode(outputs, inputs.windows)
+        decoded = self.processor.decode(outputs, inputs.windows)
         # At padding, gather the padding value, which is appended to the values of the words.
         return {
-            name: tf.gather(tf.concat([values.values, [PADDING[name]]], axis=0), inputs.places)
-            for name, values in found.items()
+            name: tf.gather(
+                tf.concat([values.values, [PADDING[name]]], axis=0), inputs.word_indices
+            )
+            for name, values in decoded.items()
         }
 
     def _token_tags(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
@@ -528,16 +530,16 @@ def _wrong_sentences(
     dev: TaggedSentences, predicted: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str, str, str]]:
     for sentence, gold_tags, tags in zip(dev.sentences, dev.tags, predicted, strict=True):
-        gold, found = entities(gold_tags), entities(tags)
-        if gold == found:
+        gold, guesses = entities(gold_tags), entities(tags)
+        if gold == guesses:
             continue
         missed, wrong = (
             ", ".join(
                 f"{' '.join(sentence.words[first:last])} ({kind})"
-                for kind, first, last in these
-                if (kind, first, last) not in others
+                for kind, first, last in listed
+                if (kind, first, last) not in excluded
             )
-            for these, others in ((gold, found), (found, gold))
+            for listed, excluded in ((gold, guesses), (guesses, gold))
         )
         yield (
             f"{Path(dev.source).name}:{sentence.line}",

@@ -187,7 +187,7 @@ def read_data(squad: SquadSettings, **do: bool) -> Splits:
         source(squad.train_file, "train"),
         source(squad.eval_file, "validation"),
         source(squad.predict_file),
-        "a SQuAD file, --tfds",
+        "--train_file with a SQuAD file, --tfds",
         **do,
     )
 
@@ -267,7 +267,7 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
             is empty, or two questions have the same id.
     """
     columns = [name.removesuffix("?") for name in (*_PARAGRAPHS, *_ROW)]
-    return _questions(read_rows(Path(path), (), columns), path)
+    return _questions(read_rows(Path(path), (), columns, always_json=True), path)
 
 
 def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:

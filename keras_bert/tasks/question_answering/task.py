@@ -61,29 +61,29 @@ from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
 
 
-def _answer_settings(checkpoint: Checkpoint, given: Mapping[str, Any]) -> AnswerSettings:
-    """Completes the settings that are given by the user.
+def _answer_settings(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> AnswerSettings:
+    """Completes the settings that the user passed.
 
-    A setting that is missing or None in `given` is taken from the model, or else from the run that
-    wrote the model, or else from the defaults of AnswerSettings.
+    A setting that is missing or None in `arguments` is taken from the model, or else from the run
+    that wrote the model, or else from the defaults of AnswerSettings.
     """
     default = AnswerSettings()
     settings: dict[str, Any] = {
-        name: checkpoint.setting(name, int, given.get(name), getattr(default, name))
+        name: checkpoint.setting(name, int, arguments.get(name), getattr(default, name))
         for name in ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
     }
     settings["max_seq_length"] = checkpoint.max_seq_length(
-        given.get("max_seq_length"), default.max_seq_length
+        arguments.get("max_seq_length"), default.max_seq_length
     )
     name = "version_2_with_negative"
-    version_2 = settings[name] = checkpoint.setting(name, bool, given.get(name), False)
+    version_2 = settings[name] = checkpoint.setting(name, bool, arguments.get(name), False)
     name = "null_score_diff_threshold"
-    threshold = given.get(name)
+    threshold = arguments.get(name)
     if threshold is None and version_2:
         threshold = checkpoint.setting(name, float, None)
         threshold = checkpoint.run.threshold() if threshold is None else threshold
     answers = AnswerSettings(**settings, null_score_diff_threshold=threshold)
-    if given.get("doc_stride") is not None:
+    if arguments.get("doc_stride") is not None:
         check_doc_stride(answers.doc_stride, answers.max_seq_length)
     return answers
 
@@ -165,12 +165,12 @@ class QuestionAnswerer(Task):
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
         """Returns the settings recorded in an export's export.json."""
         names = [field.name for field in fields(AnswerSettings)]
-        known = {name: info[name] for name in names if name in info}
+        settings = {name: info[name] for name in names if name in info}
         # Earlier exports use the name "version_2", and have a threshold in v1.1 too.
-        known.setdefault("version_2_with_negative", bool(info.get("version_2")))
-        if not known["version_2_with_negative"]:
-            known["null_score_diff_threshold"] = None
-        return AnswerSettings(**known)
+        settings.setdefault("version_2_with_negative", bool(info.get("version_2")))
+        if not settings["version_2_with_negative"]:
+            settings["null_score_diff_threshold"] = None
+        return AnswerSettings(**settings)
 
     def fit(
         self,
@@ -474,10 +474,10 @@ class SpanFineTuning(FineTuningTask):
         return Predictions(questions.items, questions.answers(predict))
 
 
-def _wrong_answers(found: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
+def _wrong_answers(predictions: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
     rows = []
-    null_odds = found.null_odds
-    for question in found.questions:
+    null_odds = predictions.null_odds
+    for question in predictions.questions:
         if score_v2([question], answers)["exact"]:
             continue
         expected = " / ".join(dict.fromkeys(answer.text for answer in question.answers))

@@ -231,6 +231,16 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
     assert takes_pairs(replace(open_checkpoint(pretrained), path=tmp_path)) is pair
 
 
+def test_default_names_keep_the_order_of_the_checkpoint(pretrained, tmp_path):
+    open_new(pretrained, labels=["LABEL_1", "LABEL_0"]).save_pretrained(tmp_path / "out")
+    assert TextClassifier.from_pretrained(tmp_path / "out").labels == ("LABEL_1", "LABEL_0")
+
+
+@pytest.mark.parametrize("labels", [[b"neg", b"pos"], np.array([b"neg", b"pos"])])
+def test_labels_may_be_bytes(pretrained, labels):
+    assert open_new(pretrained, labels=labels).labels == ("neg", "pos")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

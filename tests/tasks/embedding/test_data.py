@@ -13,9 +13,9 @@ from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
     check_evaluation_rows,
     check_range,
+    check_rows,
     check_scores,
     check_training_rows,
-    given_rows,
     matryoshka_sizes,
     read_evaluation_rows,
     read_training_rows,
@@ -103,13 +103,13 @@ MNRL, COSENT, COSINE = (EmbeddingLoss(name) for name in ("mnrl", "cosent", "cosi
 
 
 def test_texts_of_an_example_are_consecutive_and_equal_texts_have_one_number():
-    rows = given_rows("texts", (*PAIRS, ["f", "a", "g"]))
+    rows = check_rows("texts", (*PAIRS, ["f", "a", "g"]))
     assert rows.texts == ["a", "d", "f", "b", "e", "a", "c", "d", "g"]
     assert rows.ids.tolist() == [[0, 1, 2], [3, 4, 0], [5, 1, 6]]
 
 
 def test_scores_are_divided_by_the_largest_score():
-    rows = given_rows("texts", PAIRS, [5, 0, 2.5])
+    rows = check_rows("texts", PAIRS, [5, 0, 2.5])
     tokens = np.zeros(12, np.int32)
     examples = rows.labelled(Examples(tokens, tokens, np.arange(0, 13, 2)), 5.0)
     assert examples.labels["scores"].tolist() == [1, 1, 0, 0, 0.5, 0.5]
@@ -155,7 +155,7 @@ def test_training_batches_have_whole_examples_and_different_dropout_seeds():
 )
 def test_invalid_arguments_are_named(arguments, message):
     with pytest.raises(InputError, match=message):
-        given_rows("texts", *arguments)
+        check_rows("texts", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -176,17 +176,17 @@ def test_examples_from_which_nothing_can_be_learned_are_rejected(
     arguments, loss, batch_size, message
 ):
     with pytest.raises(InputError, match=message):
-        check_training_rows(given_rows("texts", *arguments), loss, batch_size)
+        check_training_rows(check_rows("texts", *arguments), loss, batch_size)
 
 
 def test_scores_must_be_in_the_range_and_differ_to_be_evaluated():
-    rows = given_rows("texts", PAIRS, [0, 1.5, -1])
+    rows = check_rows("texts", PAIRS, [0, 1.5, -1])
     check_scores(rows, (-1, 2))
     with pytest.raises(InputError, match=r"texts, item 1: the score is 1.5; expected from -1 to 1"):
         check_scores(rows, (-1, 1))
     with pytest.raises(InputError, match="item 0: the score is nan; expected from -1 to 1"):
-        check_scores(given_rows("texts", PAIRS, [float("nan"), 0, 1]))
-    same = given_rows("texts", PAIRS, [0.5, 0.5, 0.5])
+        check_scores(check_rows("texts", PAIRS, [float("nan"), 0, 1]))
+    same = check_rows("texts", PAIRS, [0.5, 0.5, 0.5])
     with pytest.raises(InputError, match=r"all 3 scores are 0.5, so Spearman's correlation is und"):
         check_evaluation_rows(same)
     for value in (("0",), ("a", "b"), (1, 0), (0, float("inf")), 5):

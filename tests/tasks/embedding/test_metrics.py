@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert.tasks.embedding.data import given_rows
+from keras_bert.tasks.embedding.data import check_rows
 from keras_bert.tasks.embedding.metrics import best_metric, score_embeddings
 
 
@@ -14,7 +14,7 @@ def unit(degrees):
 
 
 def test_correlations_are_those_of_cosines_and_scores():
-    rows = given_rows("texts", (["a", "b", "c"], ["d", "e", "f"]), [1.0, 0.5, 0.4])
+    rows = check_rows("texts", (["a", "b", "c"], ["d", "e", "f"]), [1.0, 0.5, 0.4])
     vectors = 3 * unit([0, 10, 0, 80, 0, 60])  # Cosines do not depend on the length.
     scores = score_embeddings(rows, vectors)
     assert scores["spearman"] == pytest.approx(0.5)
@@ -24,7 +24,7 @@ def test_correlations_are_those_of_cosines_and_scores():
 
 
 def test_recall_counts_the_positives_that_are_nearer():
-    rows = given_rows("texts", (["a", "b", "c"], ["d", "e", "f"]))
+    rows = check_rows("texts", (["a", "b", "c"], ["d", "e", "f"]))
     # The positive of a is the nearest, that of b the second, that of c the third.
     vectors = unit([0, 1, 30, 70, 40, 170])
     scores = score_embeddings(rows, vectors)
@@ -39,12 +39,12 @@ def test_recall_counts_the_positives_that_are_nearer():
 def test_equal_vectors_count_as_nearer():
     """A model that gives all texts the same vector finds nothing."""
     texts = ([f"a{i}" for i in range(12)], [f"b{i}" for i in range(12)])
-    scores = score_embeddings(given_rows("texts", texts), np.ones([24, 4]))
+    scores = score_embeddings(check_rows("texts", texts), np.ones([24, 4]))
     assert set(scores.values()) == {0.0}
 
 
 def test_equal_texts_are_one_candidate_and_other_positives_of_an_anchor_do_not_count():
-    rows = given_rows("texts", (["a", "b", "a"], ["d", "d", "e"]))
+    rows = check_rows("texts", (["a", "b", "a"], ["d", "d", "e"]))
     # b is nearer to e (3 degrees) than to its positive d (4 degrees).
     vectors = unit([0, 1, 5, 1, 0, 2])
     assert score_embeddings(rows, vectors)["recall_at_1"] == pytest.approx(2 / 3)
@@ -60,14 +60,14 @@ def test_equal_texts_are_one_candidate_and_other_positives_of_an_anchor_do_not_c
     ],
 )
 def test_text_of_the_anchor_is_not_a_candidate(pairs):
-    rows = given_rows("texts", tuple(map(list, zip(*pairs, strict=True))))
+    rows = check_rows("texts", tuple(map(list, zip(*pairs, strict=True))))
     degrees = {"a": 0, "b": 2, "c": 5, "d": 90, "e": 91}
     vectors = unit([degrees[text] for pair in pairs for text in pair])
     assert score_embeddings(rows, vectors)["recall_at_1"] == 1.0
 
 
 def test_truncated_vectors_have_scores_of_their_own():
-    rows = given_rows("texts", (["a", "b"], ["c", "d"]), [0.1, 0.9])
+    rows = check_rows("texts", (["a", "b"], ["c", "d"]), [0.1, 0.9])
     vectors = np.array([[1, 0, 9], [1, 0, 9], [1, 0, 9], [0, 1, 9]], np.float32)
     scores = score_embeddings(rows, np.concatenate([vectors[:2], vectors[2:]]), (3, 2))
     assert scores.keys() == {"spearman", "pearson", "spearman_2", "pearson_2"}

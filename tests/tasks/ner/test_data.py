@@ -130,7 +130,9 @@ def test_dev_sentences_are_predicted_without_a_test_file(tmp_path):
     assert splits.test is splits.dev
     splits = read_data(ner, **options | PREDICT)
     assert (splits.train, splits.dev, len(splits.test.sentences)) == (None, None, 2)
-    with pytest.raises(InputError, match="--train_file is missing; expected a CoNLL column file"):
+    with pytest.raises(
+        InputError, match="there are no training examples; expected --train_file with"
+    ):
         read_data(replace(ner, train_file=""), **options)
     with pytest.raises(InputError, match="nothing to do: there are no examples to score or to pre"):
         read_data(replace(ner, eval_file=""), **options | EVAL)
@@ -427,6 +429,7 @@ def prepared(tmp_path_factory):
         ("wikiann", "de"): ("tags", tags, ("train", "validation", "test")),
         ("numbers", "numbers"): ("sizes", numbers, ("train",)),
         ("only", "train"): ("tags", tags, ("train",)),
+        ("only", "dev"): ("tags", tags, ("dev",)),
         ("no", "words"): ("tags", tags, ("train", "validation")),
     }
     for (name, config), (column, feature, splits) in tables.items():
@@ -472,6 +475,7 @@ def test_sentences_have_the_words_and_tags_of_their_rows(prepared, task_name):
         ("", {}, "--task_name is missing; expected a dataset for --tfds"),
         ("conll2003", {"ner": {"eval_file": "a"}}, "--eval_file cannot be combined with --tfds"),
         ("conll2003", {"ner": {"columns": ["tag=2"]}}, "--columns cannot be combined with --tfds"),
+        ("only/dev", {}, "there are no training examples; expected a train split of --task_name=o"),
         ("only/train", {"do_train": False}, "nothing to do: there are no examples"),
         ("no/words", {}, "no/words/1.0.0, split train: contains no sentences"),
         (
@@ -491,3 +495,5 @@ def test_missing_split_is_skipped(prepared):
     splits = read_tfds(prepared, "only/train")
     assert len(splits.train.sentences) == 2
     assert splits.dev is splits.test is None
+    splits = read_tfds(prepared, "only/dev", do_train=False)
+    assert splits.test is splits.dev is not None

@@ -51,7 +51,7 @@ def test_questions_need_answers_to_be_scored_but_not_to_be_predicted(files):
 
 
 def test_missing_training_file_is_named(files):
-    with pytest.raises(InputError, match="--train_file is missing; expected a SQuAD file, --tfds,"):
+    with pytest.raises(InputError, match="expected --train_file with a SQuAD file, --tfds, or"):
         read(files, "eval_file")
 
 
@@ -99,6 +99,12 @@ def write(tmp_path):
         return path
 
     return write
+
+
+@pytest.mark.parametrize("name", ["squad.txt", "squad"])
+def test_file_with_another_ending_is_read_as_json(write, name):
+    path = write(entry())
+    assert load_questions(path.rename(path.with_name(name))) == [ANSWERED]
 
 
 def test_question_can_be_impossible_and_a_test_file_has_no_answers(write):
