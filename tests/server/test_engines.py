@@ -36,9 +36,8 @@ def test_precision_is_selected(export_with_engines):  # noqa: F811
         versions.start()
         engine = versions.current.engine
         assert (engine.name, engine.precision) == ("onnxruntime", "int8")
-    versions = Versions(export_with_engines("pair").parent, EngineRequest("openvino", "int8"))
     with pytest.raises(InputError, match="found precision int8"):
-        versions.start()
+        EngineRequest("openvino", "int8")
 
 
 @pytest.mark.parametrize("engine", INSTALLED)
