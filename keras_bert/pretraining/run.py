@@ -63,7 +63,7 @@ from keras_bert.training.objective import (
     TrainingSettings,
     TrainState,
     check_batch_sizes,
-    limited_memory,
+    checked_memory,
 )
 from keras_bert.training.optimizers import OPTIMIZERS, LossScale
 from keras_bert.training.run_folder import flat, is_finished, log_finished, running
@@ -374,7 +374,7 @@ def _train_and_evaluate(
         workers, length = num_workers(strategy), inputs.data.max_seq_length
         with (
             explain_record_errors(inputs.data, vocab_size),
-            limited_memory(training, workers, inputs.config, length),
+            checked_memory(training, workers, inputs.config, length),
         ):
             evaluates = settings.do_eval and settings.eval_file
             metrics, performance = train(run, state, batches_from, evaluate if evaluates else None)

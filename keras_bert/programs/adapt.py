@@ -246,7 +246,7 @@ def adapt(
     """
     from keras_bert.models.memory import check_batch_fits
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
-    from keras_bert.training.objective import check_batch_sizes
+    from keras_bert.training.objective import check_batch_sizes, check_train_batch_fits
     from keras_bert.training.run_folder import is_finished, log_finished, running
 
     flags.mixed_precision = flags.mixed_precision or fastest_precision()
@@ -266,9 +266,7 @@ def adapt(
     # Batches that do not fit are rejected before the first stage.
     length, rows = flags.max_seq_length, settings.eval_batch_size
     check_batch_sizes(strategy, training, rows)
-    train_rows = training.train_batch_size // training.gradient_accumulation_steps
-    flag = f"--train_batch_size={training.train_batch_size}"
-    check_batch_fits(checkpoint.config, train_rows, length, flag)
+    check_train_batch_fits(training, 1, checkpoint.config, length)
     check_batch_fits(checkpoint.config, rows, length, f"evaluation with {rows} records per batch")
     record = {
         "program": _NAME,

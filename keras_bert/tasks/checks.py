@@ -1,4 +1,4 @@
-"""Checks the arguments of the Python API and the labels of heads; raises InputError."""
+"""Checks the arguments of the Python API, and the labels of a head."""
 
 from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any

@@ -62,7 +62,7 @@ from keras_bert.training.objective import (
     TrainingRun,
     TrainState,
     check_batch_sizes,
-    limited_memory,
+    checked_memory,
 )
 from keras_bert.training.optimizers import AdamWeightDecay, LossScale, layer_decay_multipliers
 from keras_bert.training.run_folder import is_finished, log_finished, running
@@ -289,7 +289,6 @@ def _train(
     batches = batch_settings(run, task_object.tokenizer.pad_token_id, rows)
     _, workers = batches.share
     longest = int(task.train.lengths.max())
-    sizes = (training, workers, model.config, longest, task.train.group_size)
     outputs: OutputCache = {}  # of the last evaluation
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
@@ -303,7 +302,7 @@ def _train(
         lambda: read_best_step(best_dir),
         settings.early_stopping_patience,
     )
-    with limited_memory(*sizes):
+    with checked_memory(training, workers, model.config, longest, task.train.group_size):
         _, performance = train(
             run,
             TrainState(model, optimizer, task.objective, loss_scale),

@@ -238,7 +238,7 @@ def _biased_activation(
 
 
 def _gelu_kernel(distribution: Callable[[jax.Array], tuple]) -> Callable[[jax.Array], jax.Array]:
-    """Makes x F(x) for a kernel, of a function that returns F(x) and its derivative.
+    """Makes the kernel's function x F(x) from a function that returns F(x) and its derivative.
 
     On a GPU, exp2 and rsqrt are one instruction each; exp, tanh and a quotient are about ten.
     """

@@ -42,26 +42,43 @@ class TrainingRun:
     is_part: bool = False
 
 
+def check_train_batch_fits(
+    settings: TrainingSettings,
+    workers: int,
+    config: BertConfig,
+    length: int,
+    rows_per_example: int = 1,
+) -> int:
+    """Checks that a worker's micro-batch fits in memory; returns its number of rows.
+
+    `workers` is the number of workers, and `length` the number of tokens in a row.
+
+    Raises:
+        InputError: the micro-batch cannot fit.
+    """
+    rows = settings.train_batch_size * rows_per_example
+    rows = rows // settings.gradient_accumulation_steps // workers
+    check_batch_fits(config, rows, length, f"--train_batch_size={settings.train_batch_size}")
+    return rows
+
+
 @contextlib.contextmanager
-def limited_memory(
+def checked_memory(
     settings: TrainingSettings,
     workers: int,
     config: BertConfig,
     length: int,
     rows_per_example: int = 1,
 ) -> Iterator[None]:
-    """Checks that a worker's micro-batch fits in memory, and explains errors of the block.
+    """Checks that a worker's micro-batch fits in memory, and explains memory errors of the block.
 
-    `workers` is the number of workers, and `length` the number of tokens in a row.
+    The arguments are those of `check_train_batch_fits`.
 
     Raises:
         InputError: the micro-batch cannot fit, or a training step exhausts the memory; the error
             has an estimate and the flags.
     """
-    flag = f"--train_batch_size={settings.train_batch_size}"
-    rows = settings.train_batch_size * rows_per_example
-    rows = rows // settings.gradient_accumulation_steps // workers
-    check_batch_fits(config, rows, length, flag)
+    rows = check_train_batch_fits(settings, workers, config, length, rows_per_example)
     try:
         yield
     except Exception as error:
@@ -71,7 +88,7 @@ def limited_memory(
         recomputed = settings.gradient_checkpointing
         needed = kept_activations(config, rows, length, recomputed)
         raise InputError(
-            f"{flag}: the memory is exhausted "
+            f"--train_batch_size={settings.train_batch_size}: the memory is exhausted "
             f"({str(error).splitlines()[0][:200]}); the activations of {rows} rows of {length} "
             f"tokens need at least {gigabytes(needed)}; expected a smaller batch, or more "
             "--gradient_accumulation_steps"

@@ -142,7 +142,7 @@ class QuestionAnswerer(Task):
     def settings_of_checkpoint(cls, checkpoint: Checkpoint, **settings: Any) -> AnswerSettings:
         """Returns the settings: the arguments, or else those of the model, or else of its run.
 
-        Settings that are missing or None in all of them have the defaults of AnswerSettings.
+        A setting that none of them has takes the default of AnswerSettings.
         """
         names = [field.name for field in fields(AnswerSettings)]
         unknown = sorted(set(settings) - set(names))
