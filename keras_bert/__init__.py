@@ -14,6 +14,7 @@ import importlib
 import os
 
 from keras_bert.startup import register_with_keras
+from keras_bert.tasks import CLASSES
 
 TYPE_CHECKING = False  # Type checkers assume True, as for `typing.TYPE_CHECKING`.
 if TYPE_CHECKING:
@@ -60,12 +61,8 @@ _MODULES = {
     "BertSpanLabeler": "keras_bert.models",
     "BertTokenClassifier": "keras_bert.models",
     "BertTokenizer": "keras_bert.text.tokenizer",
-    "EntityTagger": "keras_bert.tasks.ner.task",
-    "MaskFiller": "keras_bert.tasks.fill_mask",
-    "QuestionAnswerer": "keras_bert.tasks.question_answering.task",
-    "TextClassifier": "keras_bert.tasks.classification.task",
-    "TextEmbedder": "keras_bert.tasks.embedding.task",
     "load": "keras_bert.tasks.load",
+    **{name: module for module, name in CLASSES.values()},
 }
 
 

@@ -46,7 +46,7 @@ from keras_bert.programs import runs
 from keras_bert.programs.options import recorded, values_of
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import start_tensorflow
-from keras_bert.tasks.settings import DEFAULTS
+from keras_bert.tasks.settings import FitSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 from keras_bert.training.settings import Precision, TrainingSettings
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from keras_bert.checkpoints.checkpoint import Checkpoint
 
 _NAME = "adapt"
-_DEFAULTS = DEFAULTS["fill_mask"]
+_DEFAULTS = FitSettings.of({}, "fill_mask")
 _RESULTS = "results.json"
 # The other documents are needed for training.
 _EVAL_SHARE = 0.05

@@ -23,11 +23,11 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     reject_arguments(arguments)
     start_tensorflow()
     require_tensorflow()
-    from keras_bert.tasks.export import ExportSettings, export
+    from keras_bert.tasks.export import export
 
     values = values_of(flags)
     values["engines"] = tuple(flags.engines or ()) or None
-    print(export(from_values(ExportSettings, values)))
+    print(export(from_values(ExportOptions, values)))
 
 
 PROGRAM = Program("export", __doc__, (ExportOptions,), main)

@@ -5,7 +5,7 @@ With --nodo_train, a main function first takes flags from the run of --init_chec
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from keras_bert.options import fit_arguments, from_values, option
 from keras_bert.programs import runs
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
 from keras_bert.startup import start_tensorflow
-from keras_bert.tasks.settings import DEFAULTS, Distillation, FineTuningSettings
+from keras_bert.tasks.settings import Distillation, FineTuningSettings, FitSettings
 from keras_bert.training.settings import Devices, TrainingSettings
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ SETTINGS = (FineTuningOptions, FineTuningSettings, TrainingSettings, Devices)
 def defaults(task: str) -> dict[str, Any]:
     """Returns {flag: default} of a task's program, which has the defaults of `fit`."""
     shared = fit_arguments(FineTuningSettings, TrainingSettings)
+    values = asdict(FitSettings.of({}, task))
     of_fit = {
-        declaration.name: declaration.kind(getattr(DEFAULTS[task], argument))
+        declaration.name: declaration.kind(values[argument])
         for argument, declaration in shared.items()
-        if hasattr(DEFAULTS[task], argument)
+        if values[argument] is not None
     }
     return {**of_fit, "mixed_precision": None, "keep_checkpoint_max": 1}
 
@@ -131,7 +132,7 @@ def use_data_dir(flags: FlagValues, names: Mapping[str, Sequence[str]]) -> None:
 
 
 def read(flags: FlagValues, task: str) -> "FineTuningRun":
-    """Imports TensorFlow, and creates a run of a task of `DEFAULTS` from the flags.
+    """Imports TensorFlow, and creates a run of a task from the flags.
 
     Raises:
         InputError: flags are missing or contradict each other.
@@ -152,7 +153,7 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
     values = values_of(flags)
     return FineTuningRun(
         settings=from_values(
-            FineTuningSettings, {**values, "length_pool": DEFAULTS[task].length_pool}
+            FineTuningSettings, {**values, "length_pool": FitSettings.of({}, task).length_pool}
         ),
         training=from_values(TrainingSettings, values),
         strategy=runs.make_strategy(flags),

@@ -10,3 +10,12 @@ task.py         Task, the base class: load, fit, predict, save, export
 fitting.py      `fit`: the loop of training/ with Keras callbacks; teachers
 fine_tuning.py  the runs of the programs: the same loop with files and best weights
 """
+
+# Task -> module and name of its class.
+CLASSES = {
+    "classification": ("keras_bert.tasks.classification.task", "TextClassifier"),
+    "question_answering": ("keras_bert.tasks.question_answering.task", "QuestionAnswerer"),
+    "ner": ("keras_bert.tasks.ner.task", "EntityTagger"),
+    "fill_mask": ("keras_bert.tasks.fill_mask", "MaskFiller"),
+    "embedding": ("keras_bert.tasks.embedding.task", "TextEmbedder"),
+}

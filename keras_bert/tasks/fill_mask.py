@@ -28,7 +28,7 @@ from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
-from keras_bert.tasks.prepared import Prepared, Processor, prepare
+from keras_bert.tasks.prepared import Prepared, Processor, decoded, prepare
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
@@ -130,6 +130,7 @@ class MaskFiller(Task):
     processor_class: ClassVar[type[Processor]] = MaskFillingProcessor
     example: ClassVar[Mapping[str, str]] = {"text": EXAMPLE_TEXT.replace("major", "[MASK]")}
     special_tokens: ClassVar[bool] = True
+    export_options: ClassVar[tuple[str, ...]] = ("max_seq_length", "top_k")
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler", "next_sentence")
 
     settings: MaskFillerSettings
@@ -379,14 +380,13 @@ class MaskFiller(Task):
                 best["token_ids"][targets[part]] = ids.numpy()
         return best
 
-    def _parts(self, prepared: Prepared) -> list[slice]:
-        """Returns for each chunk of texts the slice of its masks among the P masks."""
-        counts = [
-            int(self.processor.is_mask(chunk.inputs.input_ids.values).numpy().sum())
-            for chunk in prepared.chunks
-        ]
-        ends = np.cumsum(counts)
-        return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    def _decoded(
+        self, prepared: Prepared, outputs: Mapping[str, np.ndarray]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        is_mask = self.processor.is_mask
+        counts = [is_mask(x.input_ids.values).numpy().sum() for x in prepared.chunks]
+        splits = np.cumsum(counts)[:-1]
+        return decoded(self.processor, prepared, outputs, lambda values: np.split(values, splits))
 
     def _masking(self, length: int) -> Masking:
         predictions = max(1, round(length * _MASKED_LM_PROB))

@@ -2,8 +2,8 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.options import check, option, same_as
 from keras_bert.tasks.examples import (
     BatchSettings,
     Examples,
@@ -19,7 +18,7 @@ from keras_bert.tasks.examples import (
     steps_per_epoch,
 )
 from keras_bert.tasks.losses import NO_OUTPUT, TEACHER
-from keras_bert.tasks.settings import DEFAULTS, Distillation, FineTuningSettings, TrainingDefaults
+from keras_bert.tasks.settings import Distillation, FitSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
@@ -33,87 +32,7 @@ if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
 
 
-@dataclass(frozen=True)
-class FitSettings:
-    """Training settings of `fit`; the defaults are those of the task's program.
-
-    | | epochs | batch_size | learning_rate | length_pool |
-    | --- | --- | --- | --- | --- |
-    | TextClassifier (`keras-bert classify`) | 3 | 32 | 5e-5 | 50 |
-    | EntityTagger (`keras-bert ner`) | 3 | 32 | 5e-5 | 4 |
-    | QuestionAnswerer (`keras-bert squad`) | 2 | 12 | 3e-5 | 4 |
-    | TextEmbedder (`keras-bert embed`) | 1 | 64 | 2e-5 | 50 |
-    | MaskFiller (`keras-bert adapt`) | 10 | 32 | 5e-5 | 50 |
-
-    For all tasks, `warmup_proportion` is 0.1, `weight_decay` 0.01 and `seed` 12345.
-
-    Attributes:
-        epochs: number of passes over the examples.
-        batch_size: number of examples per step.
-        learning_rate: the peak learning rate, reached after warm-up; it then decays to 0.
-        warmup_proportion: the fraction of the steps used for warm-up.
-        weight_decay: AdamW's weight decay, not applied to LayerNorm weights and biases.
-        seed: seed for newly initialized weights, the order of the examples and dropout masks.
-        length_pool: number of batches whose examples are sorted by length together, so that less
-            padding is needed; 1 for random batches.
-        verbose: as in `keras.Model.fit`.
-        jit_compile: whether to compile with XLA, once per batch length; None to compile only with
-            the JAX backend.
-        distillation_weight: with a teacher, the share of its outputs in the loss, from 0 to 1.
-        temperature: with a teacher, divides the logits of both models.
-
-    Raises:
-        InputError: a value is out of range.
-    """
-
-    epochs: int = same_as(
-        FineTuningSettings, "num_train_epochs", default=TrainingDefaults.epochs, min=1, above=None
-    )
-    batch_size: int = same_as(TrainingSettings, "train_batch_size")
-    learning_rate: float = same_as(FineTuningSettings, "learning_rate", min=None, above=0)
-    warmup_proportion: float = same_as(FineTuningSettings, "warmup_proportion")
-    weight_decay: float = same_as(FineTuningSettings, "weight_decay")
-    seed: int = same_as(FineTuningSettings, "random_seed")
-    length_pool: int = option(
-        TrainingDefaults.length_pool, "Batches sorted by length together.", min=1
-    )
-    verbose: str | int = "auto"
-    jit_compile: bool | None = None
-    distillation_weight: float = same_as(Distillation, "distillation_weight")
-    temperature: float = same_as(Distillation, "temperature")
-
-    def __post_init__(self):
-        check(self)
-
-    @property
-    def distillation(self) -> Distillation:
-        """How the model learns from a teacher."""
-        return Distillation(self.distillation_weight, self.temperature)
-
-    @property
-    def compiles(self) -> bool:
-        """Whether to compile with XLA, which takes TensorFlow on a CPU long for each length."""
-        return BACKEND == "jax" if self.jit_compile is None else self.jit_compile
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any], task: str) -> "FitSettings":
-        """Creates the settings of a task from keyword arguments and the defaults of the task.
-
-        Raises:
-            InputError: an argument is unknown or out of range.
-        """
-        names = [field.name for field in fields(cls)]
-        unknown = sorted(set(options) - set(names))
-        if unknown:
-            raise InputError(
-                f"fit() got unknown arguments {', '.join(unknown)}; expected any of "
-                f"{', '.join(names)}"
-            )
-        return cls(**asdict(DEFAULTS[task]) | dict(options))
-
-
-@dataclass(frozen=True)
-class Trainer:
+class Trainer(NamedTuple):
     """The training step of a `fit`, which the next `fit` uses again if it would be equal.
 
     Attributes:
@@ -125,6 +44,11 @@ class Trainer:
     key: tuple[Any, ...]
     state: TrainState
     train_steps: Callable[..., StepMetrics]
+
+
+def compiles(settings: FitSettings) -> bool:
+    """Whether to compile with XLA, which takes TensorFlow on a CPU long for each length."""
+    return BACKEND == "jax" if settings.jit_compile is None else settings.jit_compile
 
 
 def fit(
@@ -154,7 +78,7 @@ def fit(
         epoch_steps * settings.epochs,
         settings.batch_size,
         gradient_accumulation_steps=micro_batches,
-        jit_compile=settings.compiles,
+        jit_compile=compiles(settings),
     )
     model = task.prediction_model
     with _frozen(task.layers_without_loss):

@@ -14,19 +14,8 @@ from keras_bert.errors import InputError
 from keras_bert.export.engines import ANY_ENGINE, TENSORFLOW, EngineRequest, open_engine
 from keras_bert.export.version_folders import INFO
 from keras_bert.files import read_json
+from keras_bert.tasks import CLASSES
 from keras_bert.tasks.task import Task
-
-# Task -> module and name of its class.
-_CLASSES = {
-    "classification": ("keras_bert.tasks.classification.task", "TextClassifier"),
-    "question_answering": (
-        "keras_bert.tasks.question_answering.task",
-        "QuestionAnswerer",
-    ),
-    "ner": ("keras_bert.tasks.ner.task", "EntityTagger"),
-    "fill_mask": ("keras_bert.tasks.fill_mask", "MaskFiller"),
-    "embedding": ("keras_bert.tasks.embedding.task", "TextEmbedder"),
-}
 
 
 def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "") -> Task:
@@ -72,16 +61,16 @@ def open_task(task: str, checkpoint: Checkpoint, **settings: Any) -> Task:
 
 def task_class(task: str) -> type[Task]:
     """Returns the class of a task, such as `TextClassifier` for `classification`."""
-    module, name = _CLASSES[task]
+    module, name = CLASSES[task]
     return getattr(importlib.import_module(module), name)
 
 
 def _open_export(folder: Path, request: EngineRequest) -> Task:
     info = read_json(folder / INFO)
-    if info.get("format") != "saved_model" or info.get("task") not in _CLASSES:
+    if info.get("format") != "saved_model" or info.get("task") not in CLASSES:
         raise InputError(
             f"{folder / INFO}: found task {info.get('task')!r} and format {info.get('format')!r}; "
-            f"expected one of the tasks {', '.join(_CLASSES)} and the format 'saved_model'"
+            f"expected one of the tasks {', '.join(CLASSES)} and the format 'saved_model'"
         )
     import tensorflow_text  # noqa: F401  Its operations are in the graph.
 

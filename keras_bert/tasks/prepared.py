@@ -6,9 +6,9 @@ The model runs over the examples of all chunks together, so that examples of sim
 batch. A SavedModel runs the same `preprocess` and `decode` in its graph.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,7 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.models import memory
-from keras_bert.tasks.examples import Examples
+from keras_bert.tasks.examples import Examples, row_splits
 from keras_bert.text.offsets import decode_texts, encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words
@@ -58,32 +58,29 @@ class Processor:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """The result of one `preprocess` call, and its place among the results of all chunks.
+class Prepared(NamedTuple):
+    """Preprocessed texts.
 
     Attributes:
-        inputs: the result, a NamedTuple; see `Processor.preprocess`.
-        rows: the slice of its sequences among those of all chunks.
-        tokens: the slice of its tokens among those of all chunks.
+        examples: the sequences of all texts.
+        chunks: the result of each call of `Processor.preprocess`, in order, which `decoded` needs.
     """
 
-    inputs: Any
-    rows: slice
-    tokens: slice
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Preprocessed texts: the sequences of all chunks, and the chunks, which `decoded` needs."""
-
     examples: Examples
-    chunks: Sequence[Chunk]
+    chunks: Sequence[Any]
 
     @property
     def truncated(self) -> np.ndarray:
         """Whether tokens of each text were removed, bool [n]; for tasks that truncate texts."""
-        return np.concatenate([chunk.inputs.truncated for chunk in self.chunks])
+        return np.concatenate([inputs.truncated for inputs in self.chunks])
+
+    def split(self, values: np.ndarray, per_token: bool) -> Iterator[np.ndarray]:
+        """Splits values for all sequences, or if `per_token` for all tokens, by chunk."""
+        counts = [
+            tf.size(inputs.input_ids.values) if per_token else inputs.input_ids.nrows()
+            for inputs in self.chunks
+        ]
+        yield from np.split(values, np.cumsum(counts)[:-1])
 
 
 def prepare(
@@ -102,29 +99,27 @@ def prepare(
         InputError: the token ids of all sequences do not fit in memory.
     """
     count = len(columns[0])
-    chunks: list[Chunk] = []
+    chunks: list[Any] = []
     rows = tokens = 0
-    ids, segments = ([np.zeros([0], np.int32)] for _ in range(2))
-    lengths = [np.zeros([0], np.int64)]
     with progress("tokenizing", count, "texts") as advance:
         for part in _chunk_slices(columns, chunk_size):
             for inputs in _preprocessed(preprocess, [column[part] for column in columns]):
-                ids.append(inputs.input_ids.values.numpy())
-                segments.append(inputs.segment_ids.values.numpy())
-                lengths.append(inputs.input_ids.row_lengths().numpy())
-                more_rows, more_tokens = len(lengths[-1]), len(ids[-1])
-                of_chunk = slice(rows, rows + more_rows), slice(tokens, tokens + more_tokens)
-                chunks.append(Chunk(inputs, *of_chunk))
-                rows, tokens = rows + more_rows, tokens + more_tokens
+                chunks.append(inputs)
+                rows += int(inputs.input_ids.nrows())
+                tokens += int(tf.size(inputs.input_ids.values))
             # A second copy of the token ids and the segment ids, int32 each.
             what = f"{rows} sequences of the first {part.stop} texts have {tokens} tokens, which"
             check_memory(what, 8 * tokens)
             advance(part.stop - part.start)
+    ids, segments = (
+        np.concatenate([getattr(inputs, name).values.numpy() for inputs in chunks])
+        for name in ("input_ids", "segment_ids")
+    )
     if tokenizer is not None:
         texts = (text for row in zip(*columns, strict=True) for v in row for text in _strings(v))
-        warn_of_unknown_words(ids, tokenizer, texts)
-    starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
-    return Prepared(Examples(np.concatenate(ids), np.concatenate(segments), starts), chunks)
+        warn_of_unknown_words([ids], tokenizer, texts)
+    lengths = np.concatenate([inputs.input_ids.row_lengths() for inputs in chunks])
+    return Prepared(Examples(ids, segments, row_splits(lengths)), chunks)
 
 
 def _preprocessed(preprocess: Callable[..., Any], chunk: Sequence[Sequence[Any]]) -> Iterator[Any]:
@@ -193,19 +188,17 @@ def decoded(
     processor: Processor,
     prepared: Prepared,
     outputs: Mapping[str, np.ndarray],
-    parts: Sequence[slice] | None = None,
+    split: Callable[[np.ndarray], Iterable[np.ndarray]] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Decodes model outputs and yields the answers of each chunk, one row per text.
 
-    `outputs` are the model's outputs for `prepared.examples`, in the same order. `parts` contains
-    the slice of these outputs for each chunk; None for the chunk's rows, or tokens if `per_token`.
+    `outputs` are the model's outputs for `prepared.examples`, in the same order. `split` splits
+    them by chunk; None for one row per sequence, or token if `processor.per_token`.
     """
-    if parts is None:
-        per_token = processor.per_token
-        parts = [chunk.tokens if per_token else chunk.rows for chunk in prepared.chunks]
-    for chunk, part in zip(prepared.chunks, parts, strict=True):
-        chunk_outputs = {name: tf.constant(values[part]) for name, values in outputs.items()}
-        answers = processor.decode(chunk_outputs, chunk.inputs)
+    split = split or functools.partial(prepared.split, per_token=processor.per_token)
+    columns = [split(values) for values in outputs.values()]
+    for inputs, *parts in zip(prepared.chunks, *columns, strict=True):
+        answers = processor.decode(dict(zip(outputs, map(tf.constant, parts), strict=True)), inputs)
         yield {name: value.numpy() for name, value in answers.items()}
 
 

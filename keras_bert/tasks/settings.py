@@ -4,9 +4,9 @@ Programs make their flags from these classes. The settings of question answering
 question_answering/data.py.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from keras_bert.errors import InputError
 from keras_bert.options import (
@@ -18,41 +18,14 @@ from keras_bert.options import (
     option,
     same_as,
 )
+from keras_bert.tasks import CLASSES
 from keras_bert.tasks.question_answering.data import AnswerSettings
-from keras_bert.training.settings import Precision
+from keras_bert.training.settings import Precision, TrainingSettings
 
 if TYPE_CHECKING:
     from keras_bert.tasks.embedding.losses import EmbeddingLoss
 
 # --- training ---
-
-
-@dataclass(frozen=True)
-class TrainingDefaults:
-    """The default training settings of a task, documented in `FitSettings`."""
-
-    epochs: int = 3
-    batch_size: int = 32
-    learning_rate: float = 5e-5
-    warmup_proportion: float = 0.1
-    weight_decay: float = 0.01
-    seed: int = 12345
-    length_pool: int = 50
-
-
-# {task: its defaults}. A large pool reduces the scores of NER and SQuAD by several points, because
-# a batch of examples of similar length contains few kinds of them: see benchmarks/README.md.
-DEFAULTS = {
-    "classification": TrainingDefaults(),
-    "embedding": TrainingDefaults(epochs=1, batch_size=64, learning_rate=2e-5),
-    # Each epoch masks other tokens, so a small corpus can be read several times.
-    "fill_mask": TrainingDefaults(epochs=10),
-    "ner": TrainingDefaults(length_pool=4),
-    # The hyperparameters of Devlin et al. (2019) for SQuAD v1.1.
-    "question_answering": TrainingDefaults(
-        epochs=2, batch_size=12, learning_rate=3e-5, length_pool=4
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -80,18 +53,16 @@ class FineTuningSettings:
     max_seq_length: int = option(
         128, "Maximum number of tokens in an example.", min=3, max=MAX_SEQ_LENGTH
     )
-    learning_rate: float = option(
-        TrainingDefaults.learning_rate, "Peak learning rate.", min=0, argument="learning_rate"
-    )
+    learning_rate: float = option(5e-5, "Peak learning rate.", min=0, argument="learning_rate")
     num_train_epochs: float = option(
-        float(TrainingDefaults.epochs),
+        3.0,
         "Number of passes over the training examples.",
         above=0,
         max=MAX_REPEATS,
         argument="epochs",
     )
     warmup_proportion: float = option(
-        TrainingDefaults.warmup_proportion,
+        0.1,
         "Fraction of the training steps in which the learning rate increases to its peak.",
         min=0,
         below=1,
@@ -106,18 +77,16 @@ class FineTuningSettings:
     bias_correction: bool = option(
         True, "Whether Adam corrects its bias; the published BERT does not."
     )
-    weight_decay: float = option(
-        TrainingDefaults.weight_decay, "Weight decay of AdamW.", min=0, argument="weight_decay"
-    )
+    weight_decay: float = option(0.01, "Weight decay of AdamW.", min=0, argument="weight_decay")
     early_stopping_patience: int = option(
         0,
         "Number of epochs without a better score after which training stops; 0: train all epochs.",
         min=0,
         needs="do_eval",
     )
-    length_pool: int = TrainingDefaults.length_pool
+    length_pool: int = 50
     random_seed: int = option(
-        TrainingDefaults.seed,
+        12345,
         "Seed for new weights, data order and dropout.",
         min=0,
         max=MAX_SEED,
@@ -169,6 +138,84 @@ class Distillation:
     def is_used(self) -> bool:
         """Whether the loss depends on the teacher."""
         return self.distillation_weight > 0
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Training settings of `fit`; the defaults are those of the task's program.
+
+    | | epochs | batch_size | learning_rate | length_pool |
+    | --- | --- | --- | --- | --- |
+    | TextClassifier (`keras-bert classify`) | 3 | 32 | 5e-5 | 50 |
+    | EntityTagger (`keras-bert ner`) | 3 | 32 | 5e-5 | 4 |
+    | QuestionAnswerer (`keras-bert squad`) | 2 | 12 | 3e-5 | 4 |
+    | TextEmbedder (`keras-bert embed`) | 1 | 64 | 2e-5 | 50 |
+    | MaskFiller (`keras-bert adapt`) | 10 | 32 | 5e-5 | 50 |
+
+    For all tasks, `warmup_proportion` is 0.1, `weight_decay` 0.01 and `seed` 12345.
+
+    Attributes:
+        epochs: number of passes over the examples.
+        batch_size: number of examples per step.
+        learning_rate: the peak learning rate, reached after warm-up; it then decays to 0.
+        warmup_proportion: the fraction of the steps used for warm-up.
+        weight_decay: AdamW's weight decay, not applied to LayerNorm weights and biases.
+        seed: seed for newly initialized weights, the order of the examples and dropout masks.
+        length_pool: number of batches whose examples are sorted by length together, so that less
+            padding is needed; 1 for random batches.
+        verbose: as in `keras.Model.fit`.
+        jit_compile: whether to compile with XLA, once per batch length; None to compile only with
+            the JAX backend.
+        distillation_weight: with a teacher, the share of its outputs in the loss, from 0 to 1.
+        temperature: with a teacher, divides the logits of both models.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    epochs: int = same_as(FineTuningSettings, "num_train_epochs", default=3, min=1, above=None)
+    batch_size: int = same_as(TrainingSettings, "train_batch_size")
+    learning_rate: float = same_as(FineTuningSettings, "learning_rate", min=None, above=0)
+    warmup_proportion: float = same_as(FineTuningSettings, "warmup_proportion")
+    weight_decay: float = same_as(FineTuningSettings, "weight_decay")
+    seed: int = same_as(FineTuningSettings, "random_seed")
+    length_pool: int = option(50, "Batches sorted by length together.", min=1)
+    verbose: str | int = "auto"
+    jit_compile: bool | None = None
+    distillation_weight: float = same_as(Distillation, "distillation_weight")
+    temperature: float = same_as(Distillation, "temperature")
+
+    def __post_init__(self):
+        check(self)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], task: str) -> "FitSettings":
+        """Creates the settings of a task from keyword arguments and the defaults of the task.
+
+        Raises:
+            InputError: an argument is unknown or out of range.
+        """
+        names = [field.name for field in fields(cls)]
+        unknown = sorted(set(options) - set(names))
+        if unknown:
+            raise InputError(
+                f"fit() got unknown arguments {', '.join(unknown)}; expected any of "
+                f"{', '.join(names)}"
+            )
+        return replace(DEFAULTS.get(task, cls()), **options)
+
+
+# {task: its defaults, if they differ}. A large pool reduces the scores of NER and SQuAD by several
+# points, because a batch of examples of similar length contains few kinds of them: see
+# benchmarks/README.md.
+DEFAULTS = {
+    "embedding": FitSettings(epochs=1, batch_size=64, learning_rate=2e-5),
+    # Each epoch masks other tokens, so a small corpus can be read several times.
+    "fill_mask": FitSettings(epochs=10),
+    "ner": FitSettings(length_pool=4),
+    # The hyperparameters of Devlin et al. (2019) for SQuAD v1.1.
+    "question_answering": FitSettings(epochs=2, batch_size=12, learning_rate=3e-5, length_pool=4),
+}
 
 
 # --- data ---
@@ -368,7 +415,7 @@ class ExportOptions:
     task: str = option(
         "",
         "Task to export the model for. Default: the task of the model's head.",
-        choices=("", "classification", "question_answering", "ner", "fill_mask", "embedding"),
+        choices=("", *CLASSES),
     )
     format: str = option("saved_model", "Format of the export.", choices=("saved_model", "onnx"))
     int8: bool | None = option(

@@ -33,10 +33,10 @@ from keras_bert.export.task_export import export_task
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner, training_batches
 from keras_bert.tasks.fitting import (
-    FitSettings,
     Trainer,
     check_options,
     check_teacher,
+    compiles,
     fit,
     label_examples,
     one_device,
@@ -52,7 +52,7 @@ from keras_bert.tasks.prepared import (
     report_truncation,
     with_strings,
 )
-from keras_bert.tasks.settings import Distillation, FineTuningSettings
+from keras_bert.tasks.settings import Distillation, FineTuningSettings, FitSettings
 from keras_bert.tasks.texts import LongText
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.objective import Objective
@@ -99,6 +99,8 @@ class Task:
     input_names: ClassVar[tuple[str, ...]] = ("text",)
     optional_weights: ClassVar[tuple[str, ...]] = ()
     limit: ClassVar[str] = "max_seq_length"  # The setting to which texts are truncated.
+    # The `ExportOptions` that a SavedModel of the task uses.
+    export_options: ClassVar[tuple[str, ...]] = ("max_seq_length",)
     special_tokens: ClassVar[bool] = False  # Whether the tokenizer recognizes [MASK] in texts.
 
     def __init__(self, model: keras.Model | None, tokenizer: BertTokenizer | None, settings: Any):
@@ -363,7 +365,7 @@ class Task:
             preprocess or self.processor.preprocess, columns, tokenizer=self.tokenizer
         )
         outputs = self._outputs(prepared, batch_size)
-        yield from decoded(self.processor, prepared, outputs, self._parts(prepared))
+        yield from self._decoded(prepared, outputs)
 
     def _served_answers(self, columns: Columns, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
         """Yields the answers of an export for each batch; without texts, for one empty batch."""
@@ -393,9 +395,11 @@ class Task:
         """
         return self._runner.run(prepared.examples, batch_size, self.processor.per_token)
 
-    def _parts(self, prepared: Prepared) -> Sequence[slice] | None:
-        """Returns the slice of `_outputs` for each chunk: the argument `parts` of `decoded`."""
-        return None
+    def _decoded(
+        self, prepared: Prepared, outputs: Mapping[str, np.ndarray]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Decodes `_outputs`, and yields the answers of each chunk."""
+        return decoded(self.processor, prepared, outputs)
 
     def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> None:
         """Counts truncated texts and logs a warning; None for an export of an earlier version."""
@@ -419,7 +423,7 @@ class Task:
         if teacher is None:
             return settings, None
         check_teacher(self, teacher)
-        return settings, settings.distillation
+        return settings, Distillation(settings.distillation_weight, settings.temperature)
 
     def _fit(
         self,
@@ -433,13 +437,13 @@ class Task:
     ) -> keras.callbacks.History:
         if not len(examples):
             raise InputError("fit() got no examples; expected at least one")
-        if teacher is not None and settings.distillation.is_used:
+        if teacher is not None and settings.distillation_weight:
             batches = BatchSettings(
                 FineTuningSettings.eval_batch_size,
                 self.tokenizer.pad_token_id,
                 self.settings.max_seq_length,
             )
-            examples = label_examples(teacher, examples, batches, one_device(), settings.compiles)
+            examples = label_examples(teacher, examples, batches, one_device(), compiles(settings))
         reinitialize(self, settings.seed)
         history = fit(self, examples, objective, settings, evaluate, callbacks, micro_batches)
         self.untrained, self.checkpoint, self.initial_values = (), None, {}

@@ -143,18 +143,18 @@ class TextProcessor(Processor):
 def window_counts(prepared: Prepared) -> np.ndarray:
     """Returns the number of sequences of each text, int [n]: of its windows, or 1."""
     counts = [
-        np.bincount(chunk.inputs.text, minlength=len(chunk.inputs.truncated))
-        if isinstance(chunk.inputs, TextWindows)
-        else np.ones(len(chunk.inputs.truncated), np.int64)
-        for chunk in prepared.chunks
+        np.bincount(inputs.text, minlength=len(inputs.truncated))
+        if isinstance(inputs, TextWindows)
+        else np.ones(len(inputs.truncated), np.int64)
+        for inputs in prepared.chunks
     ]
     return np.concatenate(counts)
 
 
 def pooled_rows(prepared: Prepared, values: np.ndarray, processor: TextProcessor) -> np.ndarray:
     """Pools the values of the sequences of preprocessed texts, [n, ...], into one row per text."""
-    parts = [processor.pooled(values[chunk.rows], chunk.inputs) for chunk in prepared.chunks]
-    return np.concatenate([np.asarray(part) for part in parts])
+    parts = zip(prepared.split(values, per_token=False), prepared.chunks, strict=True)
+    return np.concatenate([processor.pooled(*part) for part in parts])
 
 
 # --- serving signatures ---

@@ -9,7 +9,9 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.export import TASKS, ExportSettings, export, export_run
+from keras_bert.tasks import CLASSES
+from keras_bert.tasks.export import export, export_run
+from keras_bert.tasks.settings import ExportOptions
 
 
 def read_info(folder: Path) -> dict:
@@ -21,12 +23,12 @@ def exports(runs: dict, tmp_path_factory) -> dict[str, Path]:
     """Returns an export of each task."""
     root = tmp_path_factory.mktemp("exports")
     return {
-        task: export(ExportSettings(str(run), str(root / task / "1"))) for task, run in runs.items()
+        task: export(ExportOptions(str(run), str(root / task / "1"))) for task, run in runs.items()
     }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", CLASSES)
 def test_each_task_is_served_with_the_settings_of_its_run(task: str, exports: dict):
     folder = exports[task]
     info = read_info(folder)
@@ -69,7 +71,7 @@ def test_each_task_is_served_with_the_settings_of_its_run(task: str, exports: di
 
 @pytest.mark.slow
 def test_given_setting_overrides_that_of_the_run(runs: dict, tmp_path: Path):
-    settings = ExportSettings(
+    settings = ExportOptions(
         str(runs["classification"] / "model"), str(tmp_path / "1"), max_seq_length=9, pair=False
     )
     info = read_info(export(settings))
@@ -81,7 +83,7 @@ def test_given_setting_overrides_that_of_the_run(runs: dict, tmp_path: Path):
 @pytest.mark.parametrize("task", ["classification", "fill_mask"])
 def test_onnx_describes_its_inputs_and_outputs(task: str, vocab, runs: dict, tmp_path: Path):
     pytest.importorskip("onnx")
-    folder = export(ExportSettings(str(runs[task]), str(tmp_path / "1"), format="onnx"))
+    folder = export(ExportOptions(str(runs[task]), str(tmp_path / "1"), format="onnx"))
     assert {path.name for path in folder.iterdir()} == {
         "model.onnx",
         "vocab.txt",
@@ -110,7 +112,7 @@ def test_onnx_describes_its_inputs_and_outputs(task: str, vocab, runs: dict, tmp
 
 @pytest.mark.slow
 def test_bfloat16_is_close_to_float32(runs: dict, exports: dict, tmp_path: Path):
-    settings = ExportSettings(
+    settings = ExportOptions(
         str(runs["classification"]), str(tmp_path / "1"), compute_type="bfloat16"
     )
     logits = []
@@ -137,7 +139,7 @@ def test_invalid_input_is_rejected(task: str, how: dict, message: str, runs: dic
     how = dict(how)
     where = tmp_path / how.pop("export_dir", "1")
     with pytest.raises(InputError, match=message) as caught:
-        export(ExportSettings(str(runs[task]), str(where), **how))
+        export(ExportOptions(str(runs[task]), str(where), **how))
     assert "\n" not in str(caught.value)
     assert not where.exists()
 
@@ -147,16 +149,16 @@ def test_model_without_heads_needs_a_task(runs: dict, edit_json, tmp_path: Path)
     shutil.copytree(runs["embedding"] / "model", model)
     edit_json(model / "config.json", architectures=None)
     with pytest.raises(InputError, match=r"unknown model class None; expected --task=class"):
-        export(ExportSettings(str(model), str(tmp_path / "1")))
+        export(ExportOptions(str(model), str(tmp_path / "1")))
     with pytest.raises(InputError, match="lacks the weights span"):
-        export(ExportSettings(str(model), str(tmp_path / "1"), task="question_answering"))
+        export(ExportOptions(str(model), str(tmp_path / "1"), task="question_answering"))
 
 
 @pytest.mark.slow
 def test_any_model_embeds_and_a_model_without_a_run_has_no_scores(make_run, tmp_path: Path):
     sizes = {"type_vocab_size": 1}  # The warm-up requests have one segment then.
     shutil.copytree(make_run(tmp_path / "run", "ner", **sizes) / "model", tmp_path / "bert")
-    settings = ExportSettings(str(tmp_path / "bert"), str(tmp_path / "1"), task="embedding")
+    settings = ExportOptions(str(tmp_path / "bert"), str(tmp_path / "1"), task="embedding")
     card = (export(settings) / "README.md").read_text()
     assert "## Limits" in card
     assert "scores" not in card.lower()
@@ -173,7 +175,7 @@ def test_export_has_the_settings_of_the_tokenizer(
         pytest.importorskip("onnxruntime")
     shutil.copytree(runs["embedding"], tmp_path / "run")
     edit_json(tmp_path / "run" / "model" / "tokenizer_config.json", **settings)
-    folder = export(ExportSettings(str(tmp_path / "run"), str(tmp_path / "1"), format=kind))
+    folder = export(ExportOptions(str(tmp_path / "run"), str(tmp_path / "1"), format=kind))
     assert settings.items() <= read_info(folder).items()
     card = (folder / "README.md").read_text()
     assert "lower-cased tokens with accents. CJK ideographs are not separate words." in card
@@ -209,7 +211,7 @@ def test_existing_version_is_kept(runs: dict, tmp_path: Path):
     (tmp_path / "7").mkdir()
     (tmp_path / "²").mkdir()
     with pytest.raises(InputError, match=r"7 already exists; expected .*8"):
-        export(ExportSettings(str(runs["embedding"]), str(tmp_path / "7")))
+        export(ExportOptions(str(runs["embedding"]), str(tmp_path / "7")))
 
 
 def test_model_with_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_path: Path):
@@ -220,12 +222,12 @@ def test_model_with_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_p
         r'config\.json: tokenizer_class is "BertJapaneseTokenizer"; .*; a vocabulary is required'
     )
     with pytest.raises(InputError, match=message):
-        export(ExportSettings(str(model), str(tmp_path / "1")))
+        export(ExportOptions(str(model), str(tmp_path / "1")))
     assert not (tmp_path / "1").exists()
 
 
 def test_left_to_right_model_is_not_served(make_run, tmp_path: Path):
     causal = make_run(tmp_path / "run", "classification", is_decoder=True)
     with pytest.raises(InputError, match=r"run/model: is a left-to-right model .* cannot be exp"):
-        export(ExportSettings(str(causal), str(tmp_path / "1")))
+        export(ExportOptions(str(causal), str(tmp_path / "1")))
     assert not (tmp_path / "1").exists()

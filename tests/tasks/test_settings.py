@@ -7,8 +7,9 @@ import pytest
 
 from keras_bert.errors import InputError
 from keras_bert.export.task_export import FORMATS
-from keras_bert.tasks.export import TASKS, ExportSettings
-from keras_bert.tasks.settings import NerSettings
+from keras_bert.tasks import CLASSES
+from keras_bert.tasks.export import check_unused
+from keras_bert.tasks.settings import ExportOptions, NerSettings
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from keras_bert.tasks.settings import NerSettings
     ],
 )
 def test_used_settings_are_accepted(task: str, kind: str, given: dict):
-    ExportSettings("model", "1", format=kind, **given).check_unused(task)
+    check_unused(ExportOptions("model", "1", format=kind, **given), task)
 
 
 @pytest.mark.parametrize(
@@ -41,15 +42,15 @@ def test_used_settings_are_accepted(task: str, kind: str, given: dict):
 def test_unused_settings_are_rejected(task: str, kind: str, name: str, value, expected: str):
     message = f"--{name} has no effect with --task={task} --format={kind}; expected only {expected}"
     with pytest.raises(InputError, match=re.escape(message)):
-        ExportSettings("model", "1", format=kind, **{name: value}).check_unused(task)
+        check_unused(ExportOptions("model", "1", format=kind, **{name: value}), task)
 
 
 def test_program_has_only_these_tasks_formats_and_flags(run_program):
     offered = run_program("export_model.py", "--help").stdout
-    assert f"(one of {', '.join(TASKS)})" in offered
+    assert f"(one of {', '.join(CLASSES)})" in offered
     assert f"(one of {', '.join(FORMATS)})" in offered
     names = re.findall(r"^  --(?:\[no\])?(\w+):", offered, re.MULTILINE)
-    assert sorted(names) == sorted(field.name for field in fields(ExportSettings))
+    assert sorted(names) == sorted(field.name for field in fields(ExportOptions))
 
 
 def test_columns_have_one_name_for_each_role():

@@ -16,16 +16,17 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
-from keras_bert.tasks.export import ExportSettings, export
+from keras_bert.tasks.export import export, task_settings
 from keras_bert.tasks.load import open_task
+from keras_bert.tasks.settings import ExportOptions
 from keras_bert.tasks.task import Task
 from tests.other_formats import write_tf1
 
 
 def opened(task: str, path: Path, **settings) -> Task:
     checkpoint = open_checkpoint(path)
-    export_settings = ExportSettings(str(path), "1", **settings)
-    return open_task(task, checkpoint, **export_settings.task_settings(task, checkpoint))
+    options = ExportOptions(str(path), "1", **settings)
+    return open_task(task, checkpoint, **task_settings(options, task, checkpoint))
 
 
 def labels_of(path: Path) -> tuple[str, list[str]]:
@@ -120,7 +121,7 @@ def test_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Pat
     embedder = opened("embedding", model)
     found = embedder.served(Network(embedder.model)).run("serving_default", tf.constant(["a b"]))
     assert set(found) == {"cls", "mean", "truncated", "num_tokens"}
-    folder = export(ExportSettings(str(model), str(tmp_path / "1"), format="onnx"))
+    folder = export(ExportOptions(str(model), str(tmp_path / "1"), format="onnx"))
     signatures = json.loads((folder / "export.json").read_text())["signatures"]
     assert set(signatures["serving_default"]["outputs"]) == {"sequence_output"}
 
@@ -136,7 +137,7 @@ def test_token_level_tasks_are_served_without_a_pooler(task: str, make_run, tmp_
 def test_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path):
     model = make_run(tmp_path, "fill_mask") / "model"
     without(model, "seq_relationship", "pooler")
-    folder = export(ExportSettings(str(model), str(tmp_path / "1"), format="onnx"))
+    folder = export(ExportOptions(str(model), str(tmp_path / "1"), format="onnx"))
     signatures = json.loads((folder / "export.json").read_text())["signatures"]
     assert set(signatures["serving_default"]["outputs"]) == {"masked_lm_logits"}
     session = pytest.importorskip("onnxruntime").InferenceSession(folder / "model.onnx")
@@ -162,7 +163,7 @@ def test_embeddings_equal_sentence_transformers_on_the_same_directory(root: Path
     subprocess.run(command, check=True, capture_output=True)
     theirs = np.load(tmp_path / "vectors.npz")
 
-    folder = export(ExportSettings(str(model_dir), str(tmp_path / "1")))
+    folder = export(ExportOptions(str(model_dir), str(tmp_path / "1")))
     info = json.loads((folder / "export.json").read_text())
     assert (info["max_seq_length"], info["pooling"], info["normalize"]) == (256, "mean", True)
     assert "sentence-transformers uses the output `mean`" in (folder / "README.md").read_text()

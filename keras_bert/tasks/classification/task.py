@@ -84,6 +84,7 @@ class TextClassifier(Task):
         "text_pair": "Who had an impact on Europe?",
     }
     input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    export_options: ClassVar[tuple[str, ...]] = ("max_seq_length", "pair")
 
     settings: ClassifierSettings
     processor: ClassificationProcessor

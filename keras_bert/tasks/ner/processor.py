@@ -276,10 +276,10 @@ def prepare_texts(
     """
     prepared = prepare(processor.preprocess, [texts], tokenizer=processor.tokenizer)
     chunks, words = [], []
-    for chunk in prepared.chunks:
-        words += word_offsets(chunk.inputs.spans, chunk.inputs.row_splits)
-        chunks.append(replace(chunk, inputs=chunk.inputs._replace(text=None, spans=None)))
-    return replace(prepared, chunks=chunks), words
+    for windows in prepared.chunks:
+        words += word_offsets(windows.spans, windows.row_splits)
+        chunks.append(windows._replace(text=None, spans=None))
+    return prepared._replace(chunks=chunks), words
 
 
 def tagged_examples(prepared: Prepared, tag_ids: np.ndarray) -> Examples:
@@ -289,8 +289,7 @@ def tagged_examples(prepared: Prepared, tag_ids: np.ndarray) -> Examples:
     assigned to its first token. The other tokens have -1.
     """
     labels, start = [np.zeros([0], np.int32)], 0
-    for chunk in prepared.chunks:
-        windows = chunk.inputs
+    for windows in prepared.chunks:
         end = start + len(windows.first_tokens)
         labels.append(token_labels(windows, tag_ids[start:end]).numpy())
         start = end

@@ -118,9 +118,9 @@ def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Exam
     """
     parts = [np.zeros([0, 2], np.int32)]
     first = 0
-    for chunk in prepared.chunks:
-        count = len(chunk.inputs.context_of)
-        parts.append(_span_positions(chunk.inputs, questions[first : first + count]))
+    for windows in prepared.chunks:
+        count = len(windows.context_of)
+        parts.append(_span_positions(windows, questions[first : first + count]))
         first += count
     start, end = np.concatenate(parts).T.copy()
     return dataclasses.replace(

@@ -109,6 +109,7 @@ class QuestionAnswerer(Task):
     }
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
     limit: ClassVar[str] = "max_query_length"
+    export_options: ClassVar[tuple[str, ...]] = tuple(f.name for f in fields(AnswerSettings))
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
 
     settings: AnswerSettings

@@ -205,7 +205,7 @@ def test_chunks_of_long_texts_have_fewer_texts(classifier, monkeypatch):
     expected = prepare(classifier.processor.preprocess, columns)
     monkeypatch.setattr("keras_bert.tasks.prepared._CHUNK_CHARACTERS", len(LONG[0]))
     found = prepare(classifier.processor.preprocess, columns, chunk_size=2)
-    sizes = [len(chunk.inputs.truncated) for chunk in found.chunks]
+    sizes = [len(inputs.truncated) for inputs in found.chunks]
     assert sizes == [2, 1, 2, 1]
     assert np.array_equal(found.examples.input_ids, expected.examples.input_ids)
     assert np.array_equal(found.examples.starts, expected.examples.starts)
