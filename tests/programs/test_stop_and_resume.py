@@ -5,8 +5,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from unittest import mock
@@ -17,6 +15,7 @@ from keras_bert.tasks import fine_tuning as fine_tuning_run
 from keras_bert.training import loop
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import Stopping
+from tests import processes
 from tests.programs.conftest import FLAGS
 
 pytestmark = pytest.mark.slow
@@ -32,15 +31,9 @@ def arguments(program, output_dir, **changes):
 
 def start(root, place, program, output_dir, **changes):
     """Starts a program in a process of its own."""
-    name = ["-m", "keras_bert", "adapt"] if program == "adapt.py" else [str(root / program)]
-    return subprocess.Popen(
-        [sys.executable, *name, *arguments(program, output_dir, **changes)],
-        cwd=place,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts background jobs with SIGINT ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    name = ["-m", "keras_bert", "adapt"] if program == "adapt.py" else [root / program]
+    return processes.start(
+        [*name, *arguments(program, output_dir, **changes)], cwd=place, stderr=processes.PIPE
     )
 
 
@@ -244,12 +237,10 @@ def test_second_ctrl_c_ends_the_compilation_at_once(place, tmp_path):
         loop.make_train_steps = lambda *_: lambda *_: wait()
         start("keras_bert.programs.pretrain", ["run_pretraining.py", *sys.argv[1:]])
     """
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments("run_pretraining.py", tmp_path / "out")],
+    process = processes.start(
+        ["-c", code, *arguments("run_pretraining.py", tmp_path / "out")],
         cwd=place,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        stderr=processes.PIPE,
     )
     killer = threading.Timer(120, process.kill)
     killer.start()
