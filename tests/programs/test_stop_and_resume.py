@@ -162,8 +162,7 @@ def test_classifier_that_is_stopped_at_any_time_ends_with_the_same_bits(go, tmp_
     assert not (out / "checkpoints").exists()
     evaluate, save = Stopping.evaluate, CheckpointWriter.save
     moments = [
-        (1, signal.SIGINT, at_first_step(signal.SIGINT)),
-        (2, signal.SIGTERM, at_first_step(signal.SIGTERM)),
+        (1, signal.SIGTERM, at_first_step(signal.SIGTERM)),
         (8, signal.SIGINT, mock.patch.object(Stopping, "evaluate", sends(signal.SIGINT, evaluate))),
         # After the last agreement: the run is complete except for the predictions.
         (16, signal.SIGINT, mock.patch.object(CheckpointWriter, "save", sends(2, save))),
@@ -186,7 +185,7 @@ def test_classifier_that_is_stopped_at_any_time_ends_with_the_same_bits(go, tmp_
     assert_same_files(out, tmp_path / "whole", (*MODEL, "predictions.jsonl"))
 
 
-@pytest.mark.parametrize("program", FLAGS)
+@pytest.mark.parametrize("program", ["run_ner.py", "run_squad.py", "run_embedding.py", "adapt.py"])
 def test_ctrl_c_in_the_first_step_saves_a_checkpoint(go, tmp_path, program):
     with at_first_step(signal.SIGINT):
         code, line = go(program, tmp_path)
