@@ -48,8 +48,11 @@ test: $(READY)
 # the other one at the end.
 FILES = $(sort $(shell find tests -name "test_*.py"))
 LARGE := tests/tasks/classification tests/tasks/embedding
-LONG := tests/benchmarks/% tests/training/% tests/examples/% \
-	$(addprefix tests/programs/test_,stop_and_resume.py adapt.py demo.py teacher.py)
+LONG := $(addprefix tests/,benchmarks/% examples/% test_on_jax.py \
+	$(addprefix training/test_,cluster_files.py jax_step.py multi_worker.py step.py) \
+	$(addprefix programs/test_,stop_and_resume.py adapt.py demo.py run_embedding.py) \
+	checkpoints/test_sentence_transformers.py data_tools/test_build.py server/test_engines.py \
+	export/test_tensorflow_serving.py models/test_keras_contract.py)
 long_first = --no-loadscope-reorder $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 slow: $(READY)
 	$(TEST) -m slow tests/tasks/test_*.py

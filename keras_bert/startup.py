@@ -106,7 +106,7 @@ def _import_quietly() -> None:
     with tempfile.TemporaryFile() as notes:
         os.dup2(notes.fileno(), 2)
         try:
-            with keyboard_interrupts(imports_only=True):
+            with keyboard_interrupts():
                 import tensorflow as tf
 
                 tf.config.list_physical_devices()  # Looks for GPUs, which prints messages.
@@ -172,16 +172,12 @@ def exit_at_interrupt(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def keyboard_interrupts(*, imports_only: bool = False) -> Iterator[None]:
+def keyboard_interrupts() -> Iterator[None]:
     """Makes Ctrl-C end the block with KeyboardInterrupt, even if other code converts the exception.
 
     For example, C extensions convert a KeyboardInterrupt that is raised while they are imported.
     Nothing changes outside the main thread, or if SIGINT has a handler that is neither Python's
     default one nor from this module.
-
-    Args:
-        imports_only: whether the block contains only imports. Libraries may even ignore a
-            KeyboardInterrupt while they are imported, so it is raised again after the block.
     """
     before = signal.getsignal(signal.SIGINT)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -198,8 +194,6 @@ def keyboard_interrupts(*, imports_only: bool = False) -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGINT, before)
-    if imports_only and handler.interrupted:
-        raise KeyboardInterrupt
 
 
 # --- standard output ---

@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 
+from tests import processes
 from tests.disk import small_disk, trace_files  # noqa: F401 (fixtures)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -26,17 +27,17 @@ os.environ.setdefault(
 )
 ROOT = Path(__file__).resolve().parent.parent
 # Processes that tests start import this checkout, and other packages from where pytest found them.
-_path = [str(ROOT), os.environ.get("PYTHONPATH")]
+_path = [str(ROOT), str(ROOT / "tests" / "site"), os.environ.get("PYTHONPATH")]
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _path))
 # Shared by all tests and their processes, whose tiny models consist of the same computations.
 os.environ.setdefault("KERAS_BERT_COMPILATION_CACHE", str(ROOT / "build" / "compilation_cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
 def pytest_configure() -> None:
     """Splits the CPU into two devices before TensorFlow starts, so that any test can use both.
 
-    Turns graph optimization off in the test process, since it takes four fifths of the time of a
-    tiny model's first step. Programs that run in a separate process keep it on.
+    Turns graph optimization off, as tests/site does in the processes that tests start.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in background jobs of a shell.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -193,9 +194,8 @@ def pretrained(tmp_path_factory):
 def run_program(root, tmp_path_factory):
     """Returns a function: (program, its arguments, flags, folder, ...) -> the finished process.
 
-    The program runs in this process, which saves seconds. It runs in a separate process if
-    `process=True` or if it needs one: for another Keras backend or other environment variables,
-    for its own devices, or for standard input.
+    The program runs in this process, unless it needs one of its own: for another Keras backend or
+    other environment variables, for its own devices, or for standard input.
     """
     nothing = tmp_path_factory.mktemp("tfds")  # Data prepared by TensorFlow Datasets: none.
 
@@ -205,23 +205,13 @@ def run_program(root, tmp_path_factory):
         cwd: Path = root,
         input: str | None = None,
         environment: Mapping[str, str] | None = None,
-        process: bool = False,
         **flags,
     ):
         argv = [str(root / program), *arguments, *(f"--{k}={v}" for k, v in flags.items())]
         variables = {"TFDS_DATA_DIR": str(nothing), **(environment or {})}
-        alone = process or Path(program).name not in PROGRAMS or input is not None
-        alone = alone or set(variables) > {"TFDS_DATA_DIR"} or "distribution_strategy" in flags
-        if alone:
-            return subprocess.run(
-                [sys.executable, *argv],
-                cwd=cwd,
-                env={**os.environ, **variables},
-                input=input,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+        alone = input is not None or set(variables) > {"TFDS_DATA_DIR"}
+        if alone or "distribution_strategy" in flags:
+            return processes.run(argv, cwd=cwd, env={**os.environ, **variables}, input=input)
         return _call(argv, cwd, variables)
 
     return run

@@ -46,13 +46,6 @@ def test_file_takes_precedence_over_a_bundled_config(tmp_path, monkeypatch):
     assert BertConfig.from_json("large").vocab_size == 30522
 
 
-def test_file_may_start_with_a_byte_order_mark(tmp_path):
-    path = tmp_path / "config.json"
-    BertConfig(vocab_size=99).to_json(path)
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert BertConfig.from_json(path).vocab_size == 99
-
-
 def test_json_round_trip(tmp_path):
     config = BertConfig(vocab_size=99, hidden_act="gelu", layer_norm_eps=1e-5)
     config.to_json(tmp_path / "config.json")
@@ -131,12 +124,6 @@ def test_error_for_a_missing_file_names_the_bundled_configs(tmp_path):
         BertConfig.from_json("huge.json")
     with pytest.raises(InputError, match="no such file"):
         BertConfig.from_json(tmp_path)
-
-
-def test_folder_named_like_a_bundled_config_does_not_hide_it(tmp_path, monkeypatch):
-    (tmp_path / "base").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert BertConfig.from_json("base").hidden_size == 768
 
 
 def test_unknown_keys_raise_a_warning():

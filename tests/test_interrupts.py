@@ -22,7 +22,6 @@ class config:
 REACTIONS = {
     "raises": "raise",
     "replaces": "raise ImportError('C extensions failed')",
-    "ignores": "pass",
 }
 
 

@@ -61,13 +61,8 @@ def clip_scale(norm: Any, max_norm: float = 1.0) -> Any:
     `norm` is a float32 scalar. If it is inf or NaN, the factor is NaN: a factor of 0 (1 / inf)
     would hide the overflow.
 
-    Raises:
-        InputError: `max_norm` is not above 0.
-
     Source: google-research/bert, optimization.py (`clip_norm=1.0`); Pascanu et al. 2013.
     """
-    if not max_norm > 0:
-        raise InputError(f"max_norm must be above 0, got {max_norm!r}")
     scale = max_norm / ops.maximum(norm, max_norm)
     return ops.where(ops.isfinite(norm), scale, float("nan"))
 
@@ -193,7 +188,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        paths = [getattr(v, "path", v.name.split(":")[0]) for v in variables]
+        paths = [variable.path for variable in variables]
         self._states = [
             [self._add_state(variable, f"{path}_{name}") for name in self.state_names]
             for variable, path in zip(variables, paths, strict=True)

@@ -5,7 +5,6 @@ while a process is working in the directory, and contains the process id and mac
 
     settings        everything that affects the results; a resumed run must have the same settings
     versions        package versions at the start of the run
-    resumed_with    other package versions with which the run was resumed, if any
 """
 
 import contextlib
@@ -221,10 +220,8 @@ def _check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> No
     ]
     if not changed:
         return
-    version, now = (
-        (used if isinstance(used, dict) else {}).get("keras_bert")
-        for used in (record.get("versions"), package_versions(_PACKAGES))
-    )
+    version = (record.get("versions") or {}).get("keras_bert")
+    now = package_versions(())["keras_bert"]
     of_version = with_version = ""
     if version and version != now:
         of_version, with_version = f" of keras_bert {version}", f" (with {version}, not {now})"
@@ -250,32 +247,23 @@ def flat(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _write_record(output_dir: Path, settings: Mapping[str, object]) -> None:
-    """Writes run.json for a new run, or updates "resumed_with" when a run resumes.
-
-    If parts of the run used different versions of a package, a warning is logged.
-    """
+    """Writes run.json for a new run; warns if a run resumes with other versions of packages."""
     path, now = output_dir / RUN_FILE, package_versions(_PACKAGES)
     if not path.exists():
         write_json(path, {"settings": settings, "versions": now})
         return
-    record = read_json(path)
-    later = record.get("resumed_with", [])
-    used = [record.get("versions"), *(later if isinstance(later, list) else [])]
-    used = [versions for versions in used if isinstance(versions, dict)]
+    before = read_json(path).get("versions") or now
     names = [name for name in now if name != "jax" or keras.backend.backend() == "jax"]
-    by_name = {
-        name: list(dict.fromkeys(str(each[name]) for each in [*used, now] if name in each))
+    changed = [
+        f"{name} {before[name]} and {now[name]}"
         for name in names
-    }
-    different = [f"{name} {' and '.join(each)}" for name, each in by_name.items() if len(each) > 1]
-    if not (used and different):
-        return
-    if now not in used:
-        write_json(path, record | {"resumed_with": [*used[1:], now]})
-    logging.warning(
-        "%s: parts of this run used different versions of packages, from the first to the last: "
-        "%s; the results may differ from those of a run with one version. Install the first "
-        "version of each package to get the same results as an uninterrupted run",
-        output_dir,
-        ", ".join(different),
-    )
+        if before.get(name, now[name]) != now[name]
+    ]
+    if changed:
+        logging.warning(
+            "%s: the run started with other versions of packages: %s; the results may differ from "
+            "those of a run with one version. Install the first version of each package to get "
+            "the same results as an uninterrupted run",
+            output_dir,
+            ", ".join(changed),
+        )

@@ -15,7 +15,7 @@ SMALL = {
     "domain_adaptation": {
         "MIN_FREQUENCY": 2,
         "STEPS": 2,
-        "SEEDS": [0, 1],
+        "SEEDS": [0],
         "LABELLED_PER_CLASS": 2,
         "EPOCHS": 1,
         "TEST_TEXTS": 16,

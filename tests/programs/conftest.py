@@ -53,7 +53,7 @@ def place(pretrained, make_checkpoint, write_records, tmp_path_factory) -> Path:
 
     place = tmp_path_factory.mktemp("place")
     (place / "pretrained").symlink_to(pretrained)
-    make_checkpoint(place / "bert", WORDS, num_hidden_layers=2, initializer_range=0.2)
+    make_checkpoint(place / "bert", WORDS, initializer_range=0.2)
     (place / "texts.tsv").write_text("text\tlabel\n" + "".join(TEXTS))
     (place / "glue" / "SST-2").mkdir(parents=True)
     for name, rows in (("train", TEXTS), ("dev", TEXTS[:20])):

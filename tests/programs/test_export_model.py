@@ -1,9 +1,6 @@
 """Runs export_model.py as a user does: the same answers as run_squad.py, and a full disk."""
 
 import json
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import keras
@@ -17,6 +14,7 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertSpanLabeler
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
+from tests import processes
 
 LANGUAGES = ("en", "de", "zh")
 
@@ -65,7 +63,7 @@ def test_export_gives_the_same_xquad_answers_as_run_squad(
         paragraph
         for language in LANGUAGES
         for paragraph in read_paragraphs(
-            shared_data / "squad" / f"xquad.{language}.json", language, 100
+            shared_data / "squad" / f"xquad.{language}.json", language, 30
         )
     ]
     (tmp_path / "paragraphs.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
@@ -96,26 +94,24 @@ def test_export_gives_the_same_xquad_answers_as_run_squad(
     serve = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
     answers = serve(question=tf.constant(questions), context=tf.constant(contexts))["answer"]
     found = {name: text.decode() for name, text in zip(ids, answers.numpy(), strict=True)}
-    assert len(found) == 300
-    assert 50 < sum(map(bool, found.values())) < 250  # Some have an answer, some have none.
+    assert len(found) == 90
+    assert 15 < sum(map(bool, found.values())) < 75  # Some have an answer, some have none.
     differ = {name for name in expected if found[name] != expected[name]}
     assert differ == set()
 
 
 @pytest.mark.slow
-def test_full_disk_fails_with_one_line_and_no_files(root: Path, make_checkpoint, tmp_path: Path):
+def test_full_disk_fails_with_one_line_and_no_files(make_checkpoint, tmp_path: Path):
     model = make_checkpoint(tmp_path / "bert", ["a"])
     limit = 1000  # Maximum file size in bytes.
-    done = subprocess.run(
-        [
-            *(sys.executable, root / "export_model.py"),
-            *(f"--model_dir={model}", f"--export_dir={tmp_path / 'served' / '1'}"),
-        ],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    code = f"""if True:
+        import resource, sys
+        from keras_bert.programs.command import start
+        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+        start("keras_bert.programs.export", ["export_model.py", *sys.argv[1:]])
+    """
+    flags = f"--model_dir={model}", f"--export_dir={tmp_path / 'served' / '1'}"
+    done = processes.run(["-c", code, *flags])
     assert done.returncode == 1
     assert f"{tmp_path / 'served' / '1'}: cannot be written" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -164,26 +164,6 @@ def test_backend_that_does_not_exist_is_rejected(ends, monkeypatch, backend):
     assert "expected" in err
 
 
-@pytest.mark.parametrize(
-    ("flag", "reason"),
-    [
-        ("--xla_no_such_flag=1", "Unknown flag in XLA_FLAGS: --xla_no_such_flag=1"),
-        ("--xla_dump_hlo_as_text=7", "Couldn't interpret value 7"),
-        ("/no/such/file", 'Could not open file "/no/such/file"'),
-    ],
-)
-def test_xla_flags_with_which_jax_would_abort_are_rejected(ends, monkeypatch, flag, reason):
-    pytest.importorskip("jaxlib", reason="jax is not installed")
-    monkeypatch.setenv("KERAS_BACKEND", "jax")
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=false")
-    assert ends("a") == (0, "1 a\n", "")
-    monkeypatch.setenv("XLA_FLAGS", flag)
-    code, out, err = ends("a")
-    assert (code, out) == (1, "")
-    assert err.startswith(f"count.py: error: XLA_FLAGS={flag}: JAX does not start ({reason}")
-    assert err.count("\n") == 1
-
-
 class ResourceExhaustedError(Exception):
     """Stands for the exception of TensorFlow."""
 

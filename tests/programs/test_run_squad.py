@@ -43,7 +43,7 @@ def flags_of(folder, **changes):
         "max_query_length": 8,
         "train_batch_size": 8,
         "learning_rate": 3e-3,
-        "num_train_steps": 60,
+        "num_train_steps": 40,
         "warmup_proportion": 0.0,
         "mixed_precision": "float32",
         "jit_compile": False,
@@ -116,7 +116,8 @@ def test_files_of_a_data_folder_are_used(run_program, folder, tmp_path):
     (tmp_path / "squad").mkdir()
     for name in ("train-v1.1.json", "dev-v1.1.json"):
         (tmp_path / "squad" / name).symlink_to(folder / "train.json")
-    flags = {"init_checkpoint": folder / "start", "output_dir": "out"}
+    flags = {"init_checkpoint": folder / "start", "output_dir": "out", "jit_compile": False}
+    flags |= {"max_seq_length": 24, "max_query_length": 8}
     done = run_program("run_squad.py", cwd=tmp_path, data_dir="squad", **flags)
     assert done.returncode == 0, done.stderr
     files = {"train_file": "squad/train-v1.1.json", "eval_file": "squad/dev-v1.1.json"}

@@ -141,7 +141,7 @@ def test_the_oldest_of_too_many_entries_are_removed(monkeypatch):
 @pytest.mark.slow
 def test_a_second_process_reads_the_program_that_the_first_one_compiled(environment, root):
     def run() -> str:
-        command = [sys.executable, "-c", COMPILE]
+        command = [sys.executable, "-c", COMPILE]  # TensorFlow reads the flags once.
         done = subprocess.run(command, cwd=root, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -27,11 +27,6 @@ def environment(cluster, kind="worker", index=0):
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
 
 
-def test_workers_are_read_from_tf_config():
-    cluster = {"worker": ["a:1", "b:2", "c:3"]}
-    assert read_cluster(environment(cluster, index=2)) == Cluster(("a:1", "b:2", "c:3"), 2)
-
-
 def test_chief_is_the_first_worker():
     cluster = {"worker": ["b:2", "c:3"], "chief": ["a:1"]}
     assert read_cluster(environment(cluster, "chief")) == Cluster(("a:1", "b:2", "c:3"), 0)

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from tests.training.worker_processes import free_address
 from tests.training.worker_tasks import CONFIG
+from tests.training.workers import free_address
 
 pytestmark = pytest.mark.slow  # Starts workers.
 
-STEPS = 300
+STEPS = 200
 RECIPE = f"""
 [flags]
 bert_config = "{{folder}}/config.json"
@@ -28,7 +28,7 @@ num_train_steps = {STEPS}
 train_batch_size = 12
 data = {{{{max_seq_length = 16, max_predictions_per_seq = 3}}}}
 """
-FLAGS = "--nojit_compile --mixed_precision=float32 --save_checkpoints_steps=100 --worker_timeout=60"
+FLAGS = "--nojit_compile --mixed_precision=float32 --save_checkpoints_steps=40 --worker_timeout=60"
 # Stands for Slurm's srun: starts two tasks on one machine, and returns the highest exit code.
 SRUN = """#!/bin/bash
 export SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
@@ -44,21 +44,13 @@ exit $((first > second ? first : second))
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory, write_records):
-    """Returns a folder with records, a recipe, and a run without interruption."""
+    """Returns a folder with records and a recipe."""
     folder = tmp_path_factory.mktemp("shared")
     for index in range(2):
         write_records(folder / "records-16" / f"part-{index}.tfrecord", 20, seed=index)
     (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "recipe.toml").write_text(RECIPE.format(folder=folder))
     return folder
-
-
-@pytest.fixture(scope="module")
-def weights(shared, root):
-    """Returns the weights of an uninterrupted run of two workers."""
-    workers = start_pods(shared, root, shared / "uninterrupted")
-    assert [worker.wait(300) for worker in workers] == [0, 0]
-    return load_file(shared / "uninterrupted" / "model" / "model.safetensors")
 
 
 def read(root: Path, name: str, shared: Path, output_dir: Path) -> str:
@@ -95,27 +87,25 @@ def wait_for_checkpoint(output_dir: Path) -> None:
         time.sleep(0.01)
 
 
-def assert_equal(output_dir: Path, expected: dict) -> None:
-    weights = load_file(output_dir / "model" / "model.safetensors")
-    assert weights.keys() == expected.keys()
-    assert all((weights[name] == value).all() for name, value in expected.items())
-
-
-def test_jobset_restarts_a_run_that_has_lost_a_worker(shared, root, weights, tmp_path):
+@pytest.fixture(scope="module")
+def jobset_run(shared, root):
+    """Runs the JobSet, which restarts a run that has lost a worker; returns the run's folder."""
     jobset = yaml.safe_load((root / "docs" / "cluster" / "pretrain.jobset.yaml").read_text())
     policy = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["podFailurePolicy"]
     (rule,) = policy["rules"]
     assert (rule["action"], rule["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
-    survivor, killed = start_pods(shared, root, tmp_path / "bert")
-    wait_for_checkpoint(tmp_path / "bert")
+    output_dir = shared / "jobset"
+    survivor, killed = start_pods(shared, root, output_dir)
+    wait_for_checkpoint(output_dir)
     killed.kill()
     assert survivor.wait(60) in rule["onExitCodes"]["values"]
     assert 128 - killed.wait() in rule["onExitCodes"]["values"]
-    assert [worker.wait(300) for worker in start_pods(shared, root, tmp_path / "bert")] == [0, 0]
-    assert_equal(tmp_path / "bert", weights)
+    assert [worker.wait(300) for worker in start_pods(shared, root, output_dir)] == [0, 0]
+    return output_dir
 
 
-def test_sbatch_requeues_a_run_that_has_lost_a_worker(shared, root, weights, tmp_path):
+def test_sbatch_requeues_a_run_that_has_lost_a_worker(shared, root, jobset_run, tmp_path):
+    """The run ends with the bits of the JobSet, whose worker was killed at another moment."""
     (tmp_path / "bin").mkdir()
     scontrol = f"""#!/bin/bash
 if [[ $1 == show ]]; then echo localhost; else echo "$@" >> {tmp_path}/requeued; fi
@@ -133,4 +123,10 @@ if [[ $1 == show ]]; then echo localhost; else echo "$@" >> {tmp_path}/requeued;
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
     assert subprocess.run(["bash", "job"], cwd=tmp_path, env=variables, check=False).returncode == 0
     assert (tmp_path / "requeued").read_text() == f"requeue {os.getpid()}\n"
-    assert_equal(tmp_path / "bert", weights)
+    models = (
+        load_file(folder / "model" / "model.safetensors")
+        for folder in (tmp_path / "bert", jobset_run)
+    )
+    weights, expected = models
+    assert weights.keys() == expected.keys()
+    assert all((weights[name] == value).all() for name, value in expected.items())

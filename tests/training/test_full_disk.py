@@ -88,8 +88,6 @@ def test_run_that_starts_on_a_full_disk_leaves_no_files(small_disk, run):
     with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
         run()
     assert not (small_disk.path / "out").exists()
-    small_disk.release()
-    assert run()["step"] == 3
 
 
 @pytest.mark.parametrize("free", FREE)

@@ -173,12 +173,6 @@ def test_weights_are_compared_with_the_saved_ones(saved, values, is_saved):
     assert steps == [10 * len(values)] * is_saved
 
 
-@pytest.mark.parametrize(("saved", "step"), [(None, 20), (20, 20), (10, 10)])
-def test_saved_step_is_read_or_else_that_of_the_best_evaluation(saved, step):
-    kept = BestWeights("f1", lambda step: None, lambda: saved)
-    assert kept.step_of_saved(evaluations(0.1, 0.3)) == step
-
-
 # --- stopping ---
 
 
@@ -207,14 +201,6 @@ def test_loop_length_follows_step_time_and_ignores_the_first_call():
         lengths.append(stopping.steps_per_call)
     assert lengths == [1, 4, 4, 10, 1]
     assert not stopping.requested
-
-
-def test_workers_agree_on_the_mean_of_their_step_times(two_workers):
-    stopping = Stopping(ONE, max_steps=10)
-    for _ in range(2):
-        stopping.agree(2, SECONDS_PER_CALL)
-    assert two_workers == [[0, SECONDS_PER_CALL / 2]] * 2
-    assert stopping.steps_per_call == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

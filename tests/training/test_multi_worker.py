@@ -1,7 +1,9 @@
 """Workers as separate processes on this machine: equality with one device, and failures."""
 
+import contextlib
 import json
 import signal
+import time
 
 import keras
 import numpy as np
@@ -19,7 +21,8 @@ from keras_bert.training.loop import train
 from keras_bert.training.objective import TrainingRun, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay
 from keras_bert.training.schedules import LinearWarmupDecay
-from tests.training import worker_processes, worker_tasks
+from tests.disk import skip_unless_needed
+from tests.training import worker_tasks, workers
 from tests.training.worker_tasks import (
     BATCH,
     CONFIG,
@@ -54,14 +57,14 @@ SESSION = ["plain", "stopped", "tuned", "rejected", "drifted", "sums"]
 def session(data, tmp_path_factory):
     """Runs a session on two workers and returns its folder; worker_tasks.py has the tasks."""
     folder = tmp_path_factory.mktemp("session")
-    worker_processes.run(folder, 2, worker_tasks.session, data, folder, SESSION)
+    workers.run(folder, 2, "session", data, folder, *SESSION)
     return folder
 
 
-def results_of(folder, name, workers=2):
+def results_of(folder, name, count=2):
     """Returns the results of each worker after checking that their digests are equal."""
-    found = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(workers)]
-    assert [each["digests"] for each in found] == [found[0]["digests"]] * workers
+    found = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(count)]
+    assert [each["digests"] for each in found] == [found[0]["digests"]] * count
     return found
 
 
@@ -81,7 +84,7 @@ def assert_close(first, second, tolerance=1e-6):
         np.testing.assert_allclose(first[name], second[name], rtol=0, atol=tolerance, err_msg=name)
 
 
-def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
+def one_device(data, output_dir, count, training=TRAINING, dtype="float32"):
     """Trains in this process on the same global batches, which are the workers' shares joined."""
     records = find_records(str(data / "records"))
     keras.utils.set_random_seed(SEED)
@@ -92,10 +95,8 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
 
     def batches_from(step):
         shares = [
-            training_batches(
-                records, CONFIG["vocab_size"], BATCH, SEED, step, share=(index, workers)
-            )
-            for index in range(workers)
+            training_batches(records, CONFIG["vocab_size"], BATCH, SEED, step, share=(index, count))
+            for index in range(count)
         ]
         return tf.data.Dataset.zip(tuple(shares)).map(
             lambda *parts: {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
@@ -221,17 +222,12 @@ def last_checkpoint(output_dir):
     return max(steps, default=0)
 
 
-def start(root, data, folder, output_dir, *killed):
-    program = (worker_tasks.program, root / "run_pretraining.py", flags(data, output_dir))
-    return worker_processes.start(folder, 2, *program, *killed)
-
-
 def check_end(processes, killed):
     """Checks the exit codes and logs of two workers of which one was killed."""
-    seconds = worker_processes.outlived(processes[killed], processes[1 - killed])
+    seconds = workers.outlived(processes[killed], processes[1 - killed])
     log = processes[1 - killed].log.read_text()
-    assert processes[killed].exitcode == -signal.SIGKILL
-    assert processes[1 - killed].exitcode == 75, log
+    assert processes[killed].returncode == -signal.SIGKILL
+    assert processes[1 - killed].returncode == 75, log
     assert "Traceback" not in log, log
     expected = (
         f"run_pretraining.py: ended early: lost the connection to worker {killed}: "
@@ -249,23 +245,64 @@ def test_killed_worker_ends_the_others_and_the_run_resumes_bit_identical(
     test_cluster_files.py kills the other worker.
     """
     run, nothing = tmp_path / "run", tmp_path / "nothing"
-    building = start(root, data, tmp_path / "building", nothing, 0)
+
+    def start(name, output_dir, *task):
+        program = (*task, root / "run_pretraining.py", *flags(data, output_dir))
+        return workers.start(tmp_path / name, 2, *program)
+
+    building = start("building", nothing, "killed", 0, 0)
     step = random_moment.randint(1, STEPS)
-    check_end(start(root, data, tmp_path / "training", run, 0, step), 0)
+    check_end(start("training", run, "killed", 0, step), 0)
     check_end(building, 0)
     assert not nothing.exists()
     step = last_checkpoint(run)
-    again = start(root, data, tmp_path / "again", run)
-    assert [worker_processes.ended(process) for process in again] == [0, 0]
+    again = start("again", run, "program")
+    assert [worker.wait() for worker in again] == [0, 0]
     assert (f"Training resumed at step {step}" in again[0].log.read_text()) == (step > 0)
     assert_close(weights(run), weights(session / "plain"), tolerance=0)
 
 
+@pytest.fixture
+def network():
+    """Yields a network of two workers; skips the test if the system does not permit it."""
+    with contextlib.ExitStack() as created:
+        try:
+            made = created.enter_context(workers.make_network(2))
+        except OSError as error:
+            skip_unless_needed("NETWORK", f"network namespaces are not available: {error}")
+        yield made
+
+
+def test_workers_end_after_a_partition_and_the_run_resumes_bit_identical(
+    network, data, session, root, tmp_path, random_moment
+):
+    """Disconnects the workers in the middle of a step."""
+    step = random_moment.randrange(1, STEPS)
+    program = (root / "run_pretraining.py", *flags(data, tmp_path / "run", worker_timeout=60))
+    task = ("paused", tmp_path, step, *program)
+    both = workers.start(tmp_path, 2, *task, network=network)
+    deadline = time.monotonic() + 300
+    while not (tmp_path / "paused").exists():
+        assert {worker.poll() for worker in both} == {None}, both[0].log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    network.unplug(1)
+    (tmp_path / "go").touch()
+    assert [worker.wait(SECONDS_TO_END) for worker in both] == [75, 75]
+    for worker in both:
+        assert "ended early: lost the connection to" in worker.log.read_text()
+        assert "Traceback" not in worker.log.read_text()
+    network.plug(1)
+    again = workers.start(tmp_path, 2, "program", *program, network=network)
+    assert [worker.wait() for worker in again] == [0, 0], again[0].log.read_text()
+    assert_close(weights(tmp_path / "run"), weights(session / "plain"), tolerance=0)
+
+
 def test_wait_for_a_worker_that_never_joins_ends(data, root, tmp_path):
     arguments = flags(data, tmp_path / "run", worker_timeout=3)
-    task, path = worker_tasks.first_alone, root / "run_pretraining.py"
-    (first, _) = worker_processes.start(tmp_path, 2, task, path, arguments)
-    assert worker_processes.ended(first) == -signal.SIGALRM
+    task = ("first_alone", root / "run_pretraining.py", *arguments)
+    (first, _) = workers.start(tmp_path, 2, *task)
+    assert first.wait() == -signal.SIGALRM
     waiting = "Waiting up to 3 s (--worker_timeout) for all of Cluster(workers=('127.0.0.1:"
     assert waiting in first.log.read_text()
 
@@ -288,13 +325,13 @@ def test_two_workers_evaluate_and_predict_as_one_process_does(root, data, tmp_pa
         "eval_batch_size": 6,
         "mixed_precision": "float32",
     }
-    task, path = worker_tasks.program, root / "run_classifier.py"
+    program = "program", root / "run_classifier.py"
     one, two = tmp_path / "one", tmp_path / "two"
     values = [f"--{name}={value}" for name, value in given.items()] + ["--nojit_compile"]
     several = [f"--output_dir={two}", "--distribution_strategy=multi_worker_mirrored", "--export"]
-    alone = worker_processes.start(one, 1, task, path, [*values, f"--output_dir={one}"])
-    logs = worker_processes.run(two, 2, task, path, [*values, *several])
-    assert worker_processes.ended(alone[0]) == 0
+    (alone,) = workers.start(one, 1, *program, *values, f"--output_dir={one}")
+    logs = workers.run(two, 2, *program, *values, *several)
+    assert alone.wait() == 0
     assert [text.count("accuracy = ") for text in logs] == [1, 0]
     assert (two / "export" / "1" / "saved_model.pb").exists()
     first, second = (json.loads((path / "results.json").read_text()) for path in (one, two))

@@ -1,4 +1,7 @@
-"""Tasks of workers in tests: a session of several tasks, a program, a kill at a given place."""
+"""Tasks of workers in tests: a session of several tasks, a program, a kill at a given place.
+
+TF_CONFIG=... python -m tests.training.worker_tasks TASK ARGUMENT ...
+"""
 
 import contextlib
 import functools
@@ -189,8 +192,9 @@ def sums(strategy, index, data, folder):
     return [bool(exact.all()), uses_collectives(endless=False), uses_collectives(endless=True)]
 
 
-def session(index, data, folder, names):
+def session(data, folder, *names):
     """Runs several of the tasks above in turn; writes the results to FOLDER/NAME-INDEX.json."""
+    data, folder, index = Path(data), Path(folder), _index()
     strategy = make_strategy("multi_worker_mirrored", worker_timeout=60)
     for name in names:
         digests = []
@@ -213,43 +217,44 @@ def session(index, data, folder, names):
     all_sum(strategy)(np.zeros([1]))  # No worker leaves before all others have arrived.
 
 
-def program(index, path, flags, killed=None, step=0):
-    """Runs a program; kills one worker after a step, or while it builds its model (step 0)."""
-    sys.argv = [str(path), *flags]
-    run = functools.partial(runpy.run_path, str(path), run_name="__main__")
-    if killed != index:
-        run()
-        return
-    place = (RunLog, "add", step) if step else (pretraining_run, "BertPretrainer", 1)
-    with at_call(*place, signals(signal.SIGKILL)):
-        run()
+def program(path, *flags):
+    """Runs a program."""
+    sys.argv = [path, *flags]
+    runpy.run_path(path, run_name="__main__")
 
 
-def first_alone(index, path, flags):
+def killed(worker, step, *arguments):
+    """Runs a program; kills a worker after a step, or while it builds its model (step 0)."""
+    moment = (RunLog, "add", int(step)) if int(step) else (pretraining_run, "BertPretrainer", 1)
+    kill = at_call(*moment, signals(signal.SIGKILL))
+    with kill if _index() == int(worker) else contextlib.nullcontext():
+        program(*arguments)
+
+
+def first_alone(*arguments):
     """Runs a program as worker 0; the other workers do not start it."""
-    if index == 0:
-        program(index, path, flags)
+    if _index() == 0:
+        program(*arguments)
 
 
-def paused_once(path, folder, step, *flags):
-    """Runs a program; worker 1 pauses after a step the first time, until the file `go` exists.
+def paused(folder, step, *arguments):
+    """Runs a program; worker 1 pauses after a step until the file `go` exists.
 
     The other workers are then in the middle of the next step: they wait for the gradients of
     worker 1.
     """
-    mark, go = Path(folder) / "paused", Path(folder) / "go"
 
     def pause():
-        mark.touch()
-        while not go.exists():
+        (Path(folder) / "paused").touch()
+        while not (Path(folder) / "go").exists():
             time.sleep(0.05)
 
-    is_first = _own_index() == 1 and not mark.exists()
-    with at_call(RunLog, "add", int(step), pause) if is_first else contextlib.nullcontext():
-        program(_own_index(), path, flags)
+    pausing = at_call(RunLog, "add", int(step), pause)
+    with pausing if _index() == 1 else contextlib.nullcontext():
+        program(*arguments)
 
 
-def _own_index():
+def _index():
     return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
 
