@@ -124,7 +124,6 @@ def make_checkpoint():
     def make(folder: Path, tokens, **sizes) -> Path:
         import keras
 
-        from keras_bert.checkpoints.checkpoint import ModelDescription
         from keras_bert.checkpoints.hugging_face import save_model_directory
         from keras_bert.config import BertConfig
         from keras_bert.models.encoder import BertEncoder
@@ -139,7 +138,7 @@ def make_checkpoint():
         }
         config = BertConfig.from_dict(defaults | sizes | {"vocab_size": len(vocab)})
         keras.utils.set_random_seed(0)
-        save_model_directory(folder, BertEncoder(config), ModelDescription(config, vocab))
+        save_model_directory(folder, BertEncoder(config), vocab)
         return folder
 
     return make
@@ -168,7 +167,6 @@ def pretrained(tmp_path_factory):
     """Returns the folder of a pre-trained model with its heads and 32 positions."""
     import keras
 
-    from keras_bert.checkpoints.checkpoint import ModelDescription
     from keras_bert.checkpoints.hugging_face import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
@@ -186,7 +184,7 @@ def pretrained(tmp_path_factory):
     )
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("pretrained") / "model"
-    save_model_directory(folder, BertPretrainer(config), ModelDescription(config, vocab))
+    save_model_directory(folder, BertPretrainer(config), vocab)
     return folder
 
 

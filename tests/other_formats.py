@@ -11,25 +11,37 @@ import h5py
 import keras
 import numpy as np
 
-from keras_bert.checkpoints import google, keras_hub
-from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.hugging_face import save_model_directory
-from keras_bert.checkpoints.weights import Layout, weights_of
+from keras_bert.checkpoints import keras_hub
+from keras_bert.checkpoints.google import GoogleWeights
+from keras_bert.checkpoints.hugging_face import label_settings, save_model_directory
+from keras_bert.checkpoints.weights import StoredWeights, weights_of
+from keras_bert.text.settings import TokenizerSettings
+
+DEFAULT = TokenizerSettings()
 
 
-def write_tf1(folder: Path, model: keras.Model, description: ModelDescription) -> None:
+def write_tf1(
+    folder: Path, model: keras.Model, vocab=None, tokenizer_settings=DEFAULT, **content
+) -> None:
     """Writes a TF1 checkpoint: bert_config.json, vocab.txt and bert_model.ckpt."""
     import tensorflow as tf
 
     folder.mkdir(parents=True)
-    tokenizer = description.tokenizer_settings
-    settings = settings_of(model, description) | tokenizer.non_default()
-    settings |= {"do_lower_case": tokenizer.do_lower_case, "hidden_act": "gelu"}
-    if description.config.hidden_act != "gelu_new":
-        settings["keras_bert_hidden_act"] = description.config.hidden_act
+    num_labels = getattr(model, "num_labels", None)
+    settings = {
+        "architectures": [model.architecture],
+        **label_settings(content.get("labels"), num_labels, content.get("problem_type")),
+        **model.config.to_dict(),
+        **content.get("extra", {}),
+        **tokenizer_settings.non_default(),
+        "do_lower_case": tokenizer_settings.do_lower_case,
+        "hidden_act": "gelu",
+    }
+    if model.config.hidden_act != "gelu_new":
+        settings["keras_bert_hidden_act"] = model.config.hidden_act
     write_json(folder / "bert_config.json", settings)
-    write_vocab(folder / "vocab.txt", description)
-    arrays = stored_arrays(model, google.LAYOUT)
+    write_vocab(folder / "vocab.txt", vocab)
+    arrays = stored_arrays(model, GoogleWeights)
     tf.raw_ops.SaveV2(
         prefix=str(folder / "bert_model.ckpt"),
         tensor_names=list(arrays),
@@ -38,26 +50,27 @@ def write_tf1(folder: Path, model: keras.Model, description: ModelDescription) -
     )
 
 
-def write_keras_hub(folder: Path, model: keras.Model, description: ModelDescription) -> None:
+def write_keras_hub(
+    folder: Path, model: keras.Model, vocab=None, tokenizer_settings=DEFAULT
+) -> None:
     """Writes a KerasHub preset."""
     folder.mkdir(parents=True)
-    settings = settings_of(model, description)
+    settings = model.config.to_dict()
     backbone = {theirs: settings[ours] for ours, theirs in keras_hub.SIZES.items()}
     write_json(folder / "config.json", {"class_name": "BertBackbone", "config": backbone})
-    tokenizer = description.tokenizer_settings
-    keys = {"lowercase": tokenizer.do_lower_case, "strip_accents": tokenizer.strips_accents}
-    keys["split_on_cjk"] = tokenizer.tokenize_chinese_chars
-    if tokenizer.user_tokens:
-        keys["special_tokens"] = [token.content for token in tokenizer.user_tokens]
-        keys["special_tokens_in_strings"] = True
+    keys = {
+        "lowercase": tokenizer_settings.do_lower_case,
+        "strip_accents": tokenizer_settings.strips_accents,
+    }
+    keys["split_on_cjk"] = tokenizer_settings.tokenize_chinese_chars
     write_json(folder / "tokenizer.json", {"class_name": "BertTokenizer", "config": keys})
-    write_vocab(folder / "assets" / "tokenizer" / "vocabulary.txt", description)
+    write_vocab(folder / "assets" / "tokenizer" / "vocabulary.txt", vocab)
     files = {"backbone": "model.weights.h5", "task": "task.weights.h5"}
-    arrays = stored_arrays(model, keras_hub.layout_of(description.config))
-    for name, value in arrays.items():
-        if name.startswith("heads/"):
-            continue  # KerasHub does not have this head.
+    stored = keras_hub.KerasHubWeights(folder, model.config.num_attention_heads)
+    for name, value in stored_arrays(model, stored).items():
         part, _, name = name.partition("/")
+        if part not in files:
+            continue  # KerasHub does not have this head.
         with h5py.File(folder / files[part], "a") as file:
             # The checksum detects damaged data; HDF5 has none for scalars.
             file.create_dataset(name, data=value, fletcher32=value.ndim > 0 or None)
@@ -70,20 +83,22 @@ WRITERS = {
 }
 
 
-def settings_of(model: keras.Model, description: ModelDescription) -> dict:
-    num_labels = getattr(model, "num_labels", None)
-    return description.hugging_face_settings(model.architecture, num_labels)
+def stored_arrays(
+    model: keras.Model, stored: StoredWeights | type[StoredWeights]
+) -> dict[str, np.ndarray]:
+    arrays = {}
+    for path, value in weights_of(model).items():
+        value = value.T if stored.is_transposed(path) else value
+        if isinstance(stored, StoredWeights):
+            value = value.reshape(stored.stored_shape(path, value.shape))
+        arrays[stored.name(path)] = value
+    return arrays
 
 
-def stored_arrays(model: keras.Model, layout: Layout) -> dict[str, np.ndarray]:
-    weights = weights_of(model).items()
-    return {layout.name(path): layout.store(path, value) for path, value in weights}
-
-
-def write_vocab(path: Path, description: ModelDescription) -> None:
-    if description.vocab is not None:
+def write_vocab(path: Path, vocab: list[str] | None) -> None:
+    if vocab is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{token}\n" for token in description.vocab))
+        path.write_text("".join(f"{token}\n" for token in vocab))
 
 
 def write_json(path: Path, content: dict) -> None:

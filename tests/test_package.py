@@ -39,14 +39,13 @@ def test_using_the_api_prints_no_message_of_tensorflow(root, tmp_path):
     code = f"""
 import keras_bert
 from keras_bert import BertEncoder, TextEmbedder
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 
 sizes = dict(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
 config = keras_bert.BertConfig(vocab_size=6, max_position_embeddings=8, **sizes)
 vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
 save_model_directory({str(tmp_path)!r} + "/m", BertEncoder(config),
-                     ModelDescription(config, vocab))
+                     vocab)
 embedder = TextEmbedder.from_pretrained({str(tmp_path)!r} + "/m")
 embedder.export({str(tmp_path)!r} + "/export/1")
 """

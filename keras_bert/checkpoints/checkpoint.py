@@ -1,11 +1,10 @@
-"""Defines `Checkpoint`, an open checkpoint of any format, and `ModelDescription`, for saving."""
+"""Defines `Checkpoint`, an open checkpoint of any format."""
 
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ import keras
 from absl import logging
 
 from keras_bert.checkpoints.earlier_run import CONFIG, SETTINGS_KEY, EarlierRun
-from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -25,14 +23,6 @@ if TYPE_CHECKING:
 
 # The key of config.json for a change of the weights after which the model has not been trained.
 UNTRAINED = "keras_bert_untrained"
-# Keys of config.json that this library sets itself when it writes a checkpoint.
-_ALWAYS_WRITTEN = frozenset(
-    """
-    _name_or_path architectures dtype id2label label2id model_type num_labels pad_token_id
-    position_embedding_type problem_type torch_dtype transformers_version
-    """.split()  # noqa: SIM905
-)
-
 # The class in transformers -> the task of its head. Only a checkpoint without a head for another
 # task can be fine-tuned.
 _HEAD_TASKS = {
@@ -53,55 +43,6 @@ SHORTEST = 5
 
 
 @dataclass(frozen=True)
-class ModelDescription:
-    """The contents of a model directory, except for the weights.
-
-    Attributes:
-        vocab: the V tokens in the order of their ids; None for a model without a vocabulary.
-        tokenizer_settings: the settings of the tokenizer.
-        labels: the names of a classifier's labels in the order of its logits; None means LABEL_0,
-            LABEL_1, ...
-        problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
-            `multi_label_classification` or `regression`.
-        extra: additional entries of config.json, {key: value}.
-        card: the model card (README.md) in Markdown; empty for none.
-        sentence_transformer: the settings for sentence-transformers, if it can open the model.
-    """
-
-    config: BertConfig
-    vocab: Sequence[str] | None = None
-    tokenizer_settings: TokenizerSettings = field(default_factory=TokenizerSettings)
-    labels: Sequence[str] | None = None
-    problem_type: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    card: str = ""
-    sentence_transformer: SentenceTransformer | None = None
-
-    def hugging_face_settings(self, architecture: str, num_labels: int | None) -> dict[str, Any]:
-        """Returns the content of a config.json that transformers can open.
-
-        `architecture` is the name of the transformers class with the model's heads. `num_labels` is
-        the number of a classifier's logits, and None for other models.
-        """
-        settings = {
-            "architectures": [architecture],
-            "model_type": "bert",
-            "pad_token_id": self.vocab.index("[PAD]") if self.vocab else 0,
-            "position_embedding_type": "absolute",
-            "dtype": "float32",
-        }
-        if num_labels is not None:
-            labels = self.labels or [f"LABEL_{index}" for index in range(num_labels)]
-            if len(labels) != num_labels:
-                raise ValueError(f"{len(labels)} label names for {num_labels} logits")
-            settings["id2label"] = {str(index): label for index, label in enumerate(labels)}
-            settings["label2id"] = {label: index for index, label in enumerate(labels)}
-        if self.problem_type is not None:
-            settings["problem_type"] = self.problem_type
-        return settings | self.config.to_dict() | dict(self.extra)
-
-
-@dataclass(frozen=True)
 class Checkpoint:
     """An open checkpoint. Its settings have been read and checked; its weights are still on disk.
 
@@ -112,7 +53,7 @@ class Checkpoint:
             tokenizer is not supported.
         tokenizer_settings: the settings of the tokenizer.
         settings: the content of Hugging Face's config.json, or its equivalent in other formats.
-        open_weights: returns a context manager that opens the weights for reading.
+        open_weights: opens the weights for reading.
         tokenizer_mismatch: one line with the file, key and value of the first unsupported tokenizer
             setting; None if all are supported.
     """
@@ -123,7 +64,7 @@ class Checkpoint:
     vocab: list[str] | None
     tokenizer_settings: TokenizerSettings
     settings: Mapping[str, Any]
-    open_weights: Callable[[], AbstractContextManager[StoredWeights]]
+    open_weights: Callable[[], StoredWeights]
     tokenizer_mismatch: str | None = None
 
     # --- the task ---
@@ -160,7 +101,7 @@ class Checkpoint:
 
     @property
     def problem_type(self) -> str | None:
-        """A classifier's loss, as named in `ModelDescription`; None if unknown."""
+        """A classifier's loss, as named in transformers; None if unknown."""
         return self.settings.get("problem_type")
 
     def is_of_other_task(self, task: str) -> bool:
@@ -199,7 +140,7 @@ class Checkpoint:
     @functools.cached_property
     def run(self) -> EarlierRun:
         """The run that wrote the checkpoint; without settings if there is none."""
-        return EarlierRun.of(self.path)
+        return EarlierRun(self.path)
 
     @property
     def saved_settings(self) -> Mapping[str, Any]:
@@ -360,18 +301,13 @@ class Checkpoint:
             **self.tokenizer_settings.non_default(),
         }
 
-    @property
-    def description(self) -> ModelDescription:
-        """The `ModelDescription` for saving the model again."""
-        written = self.config.to_dict().keys() | _ALWAYS_WRITTEN
-        return ModelDescription(
-            self.config,
-            self.vocab,
-            self.tokenizer_settings,
-            self.labels,
-            self.problem_type,
-            {key: value for key, value in self.settings.items() if key not in written},
-        )
+
+def config_of(file: Path, settings: Mapping[str, Any]) -> BertConfig:
+    """Returns the config in the settings that were read from a file, which messages name."""
+    try:
+        return BertConfig.from_dict(settings)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
 
 
 def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) -> None:

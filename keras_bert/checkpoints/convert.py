@@ -19,19 +19,28 @@ from pathlib import Path
 import keras
 import numpy as np
 from absl import logging
-from safetensors import SafetensorError
 
-from keras_bert.checkpoints.checkpoint import UNTRAINED, Checkpoint, ModelDescription
-from keras_bert.checkpoints.hugging_face import check_replaceable, write_model_directory
+from keras_bert.checkpoints.checkpoint import UNTRAINED, Checkpoint
+from keras_bert.checkpoints.hugging_face import (
+    check_replaceable,
+    label_settings,
+    model_directory,
+)
 from keras_bert.checkpoints.open import open_checkpoint
-from keras_bert.checkpoints.vocabulary_change import ChangedVocab, VocabChange, change_rows
+from keras_bert.checkpoints.vocabulary_change import VocabChange, change_rows
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
 from keras_bert.models.encoder import BertEncoder
 
 _POSITIONS = "encoder/embeddings/position_embeddings"
+# Entries of config.json that are not copied from the source.
+_ALWAYS_WRITTEN = frozenset(
+    """
+    _name_or_path architectures dtype id2label label2id model_type num_labels pad_token_id
+    position_embedding_type problem_type torch_dtype transformers_version
+    """.split()  # noqa: SIM905
+)
 _LAYER = re.compile(r"encoder/layer_(\d+)/")
 
 
@@ -76,98 +85,70 @@ def convert(
         )
     check_replaceable(target)
     checkpoint = open_checkpoint(source)
+    config, vocab = checkpoint.config, checkpoint.vocab
     values = {name: value for name, value in (tokenizer or {}).items() if value is not None}
-    description = replace(
-        checkpoint.description, tokenizer_settings=replace(checkpoint.tokenizer_settings, **values)
-    )
+    tokenizer_settings = replace(checkpoint.tokenizer_settings, **values)
+    written = config.to_dict().keys() | _ALWAYS_WRITTEN
+    extra = {key: value for key, value in checkpoint.settings.items() if key not in written}
     if layers:
-        description = _with_layers(description, layers)
+        _check_layers(layers, config.num_hidden_layers)
+        config = replace(config, num_hidden_layers=len(layers))
     if positions:
-        description = _with_positions(description, positions)
-    if not heads:
-        description = replace(description, problem_type=None)
-    vocab = None
+        old = config.max_position_embeddings
+        if positions <= old:
+            raise InputError(
+                f"--max_position_embeddings={positions}: the model has {old} positions; expected "
+                "more"
+            )
+        config = replace(config, max_position_embeddings=positions)
+        extra[UNTRAINED] = f"the table of positions was extended from {old} to {positions}"
+        logging.warning("%s; train the model with texts of that length", extra[UNTRAINED])
+    changed = None
     if change_vocab:
-        vocab = _changed_vocab(checkpoint, description, change_vocab)
-        description = _with_vocab(description, vocab)
+        old_vocab = checkpoint.require_vocab("the tokens cannot be changed")
+        changed = change_vocab(old_vocab, tokenizer_settings)
+        vocab, tokenizer_settings = changed.tokens, changed.settings
+        logging.info(
+            "the vocabulary has %d tokens, of which %d are new; that of the source has %d",
+            *(len(vocab), len({*vocab} - {*old_vocab}), len(old_vocab)),
+        )
+        config = replace(config, vocab_size=len(vocab))
+        for name, value in extra.items():
+            if name.endswith("_token_id") and isinstance(value, int):
+                is_kept = [value] in changed.sources
+                extra[name] = changed.sources.index([value]) if is_kept else None
 
     model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
     report = checkpoint.load_into(model)
     weights = {path: value for path, value in weights_of(model).items() if path not in report.new}
-    if vocab:
-        weights = change_rows(weights, vocab)
+    if changed:
+        weights = change_rows(weights, changed)
     if layers:
         weights = _select_layers(weights, layers)
     if positions:
-        table = weights[_POSITIONS]
-        weights[_POSITIONS] = new_positions(table, positions)
-    settings = description.hugging_face_settings(
-        _architecture(model, weights.keys()), getattr(model, "num_labels", None)
-    )
-    with atomic_path(target, failures=(SafetensorError,)) as folder:
-        folder.mkdir()
-        write_model_directory(
-            folder, weights, settings, description.vocab, description.tokenizer_settings
-        )
+        weights[_POSITIONS] = new_positions(weights[_POSITIONS], positions)
+    settings = {
+        **label_settings(
+            checkpoint.labels,
+            getattr(model, "num_labels", None),
+            checkpoint.problem_type if heads else None,
+        ),
+        **config.to_dict(),
+        **extra,
+    }
+    architecture = _architecture(model, weights.keys())
+    with model_directory(target, weights, architecture, settings, vocab, tokenizer_settings):
+        pass
     return report
 
 
-def _with_layers(description: ModelDescription, layers: Sequence[int]) -> ModelDescription:
-    count = description.config.num_hidden_layers
+def _check_layers(layers: Sequence[int], count: int) -> None:
     is_sorted = all(a < b for a, b in itertools.pairwise(layers))
     if not is_sorted or layers[0] < 0 or layers[-1] >= count:
         raise InputError(
             f"--keep_layers={','.join(map(str, layers))}: the model has {count} layers; expected "
             f"different layers from 0 to {count - 1} in increasing order"
         )
-    config = replace(description.config, num_hidden_layers=len(layers))
-    return replace(description, config=config)
-
-
-def _with_positions(description: ModelDescription, count: int) -> ModelDescription:
-    old = description.config.max_position_embeddings
-    if count <= old:
-        raise InputError(
-            f"--max_position_embeddings={count}: the model has {old} positions; expected more"
-        )
-    untrained = f"the table of positions was extended from {old} to {count}"
-    logging.warning("%s; train the model with texts of that length", untrained)
-    return replace(
-        description,
-        config=replace(description.config, max_position_embeddings=count),
-        extra={**description.extra, UNTRAINED: untrained},
-    )
-
-
-def _changed_vocab(
-    checkpoint: Checkpoint, description: ModelDescription, change_vocab: VocabChange
-) -> ChangedVocab:
-    vocab = checkpoint.require_vocab("the tokens cannot be changed")
-    changed = change_vocab(vocab, description.tokenizer_settings)
-    logging.info(
-        "the vocabulary has %d tokens, of which %d are new; that of the source has %d",
-        len(changed.tokens),
-        len({*changed.tokens} - {*vocab}),
-        len(vocab),
-    )
-    return changed
-
-
-def _with_vocab(description: ModelDescription, changed: ChangedVocab) -> ModelDescription:
-    """Replaces the vocabulary of a model, and the token ids in other settings of config.json."""
-    size = len(changed.tokens)
-    extra = dict(description.extra)
-    for name, value in description.extra.items():
-        if name.endswith("_token_id") and isinstance(value, int):
-            extra[name] = changed.new_id(value)
-    config = replace(description.config, vocab_size=size)
-    return replace(
-        description,
-        config=config,
-        vocab=changed.tokens,
-        tokenizer_settings=changed.settings,
-        extra=extra,
-    )
 
 
 def _make_model(checkpoint: Checkpoint) -> keras.Model:

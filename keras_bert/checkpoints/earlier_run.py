@@ -4,7 +4,6 @@ Importing this module does not import Keras, because programs read flags before 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +16,34 @@ SETTINGS_KEY = "keras_bert"
 _MODEL_FOLDERS = ("model", "best")
 
 
-@dataclass(frozen=True)
 class EarlierRun:
     """The run that produced a model; settings and results are empty if there is no such run.
 
-    `settings` are the flags in run.json. `results` are the metrics in results.json; they are also
-    empty if the run is not finished.
+    Args:
+        path: the folder OUT of a run, OUT/model, OUT/best, or another model.
+
+    Attributes:
+        folder: the folder of the run.
+        settings: the flags in run.json.
+        results: the metrics in results.json; empty if the run is not finished.
+
+    Raises:
+        InputError: a file cannot be read.
     """
 
-    folder: Path
-    settings: Mapping[str, Any]
-    results: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, path: Path) -> "EarlierRun":
-        """Reads run.json and results.json of a run, given its folder OUT, OUT/model or OUT/best.
-
-        For other paths, settings and results are empty.
-
-        Raises:
-            InputError: a file cannot be read.
-        """
-        folder = path = path.absolute()
+    def __init__(self, path: Path):
+        self.folder = path = path.absolute()
         is_of_a_run = (path / "run.json").is_file()
         if not is_of_a_run:
-            folder, is_of_a_run = path.parent, path.name in _MODEL_FOLDERS
+            self.folder, is_of_a_run = path.parent, path.name in _MODEL_FOLDERS
 
         def read(name: str) -> Mapping[str, Any]:
-            return read_json(folder / name) if is_of_a_run and (folder / name).is_file() else {}
+            file = self.folder / name
+            return read_json(file) if is_of_a_run and file.is_file() else {}
 
         settings = read("run.json").get("settings")
-        return cls(folder, settings if isinstance(settings, dict) else {}, read("results.json"))
+        self.settings: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
+        self.results = read("results.json")
 
     def setting(self, name: str, kind: type, default: Any) -> Any:
         """Returns the value of a flag of the run, or `default` if the run has none.

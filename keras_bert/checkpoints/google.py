@@ -6,63 +6,28 @@ the settings that Google's code does not have: the exact gelu, the settings of t
 names.
 """
 
-import contextlib
 import re
-from collections.abc import Iterator
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.tokenizer_files import guess_lower_case
-from keras_bert.checkpoints.weights import Layout, StoredWeights
-from keras_bert.config import BertConfig
+from keras_bert.checkpoints.checkpoint import Checkpoint, config_of
+from keras_bert.checkpoints.tokenizer_files import guess_lower_case, read_vocab
+from keras_bert.checkpoints.weights import StoredWeights
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
-from keras_bert.text.settings import USER_TOKENS, TokenizerSettings
-from keras_bert.text.vocabulary import fit_vocab, load_vocab
+from keras_bert.text.settings import TokenizerSettings
 
 CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 
 # The additional key for the exact name of a gelu, because Google's code only knows `gelu`.
 _EXACT_ACT = "keras_bert_hidden_act"
 
-# Layer names of this library -> Google's; all other parts of a name are the same.
-_LAYERS = (
-    (re.compile(r"^encoder/(embeddings|pooler)/"), r"bert/\1/"),
-    (re.compile(r"^encoder/"), "bert/encoder/"),
-    (re.compile(r"^masked_lm/(dense|LayerNorm)/"), r"cls/predictions/transform/\1/"),
-    (re.compile(r"^masked_lm/"), "cls/predictions/"),
-    (re.compile(r"^next_sentence/"), "cls/seq_relationship/output_"),
-    (re.compile(r"^classifier/"), "output_"),
-    (re.compile(r"^span/"), "cls/squad/output_"),
-)
 _SLOT = re.compile(
     r"(/(adam_[mv]|Adam(_1)?|lamb_[mv]|Momentum)|^global_step|^beta[12]_power|^(current_)?loss_scale)$"
 )
-
-
-def google_name(path: str) -> str:
-    """Converts a variable path of this library to the name in Google's checkpoints.
-
-    `encoder/layer_0/output/dense/kernel` becomes `bert/encoder/layer_0/output/dense/kernel`. Raises
-    a KeyError if no model of this library has such a variable.
-    """
-    for ours, theirs in _LAYERS:
-        if ours.match(path):
-            name = ours.sub(theirs, path)
-            return re.sub(r"(^|/)output_kernel$", r"\1output_weights", name)
-    raise KeyError(path)
-
-
-def _transpose(path: str, value: np.ndarray) -> np.ndarray:
-    """Transposes the kernels that Google stores as [out, in]: of all heads except masked LM."""
-    is_head = path in ("next_sentence/kernel", "classifier/kernel", "span/kernel")
-    return value.T if is_head else value
-
-
-LAYOUT = Layout(google_name, store=_transpose, restore=_transpose, encoder_prefix="bert/")
 
 
 def is_google_checkpoint(path: Path) -> bool:
@@ -95,24 +60,19 @@ def open_google_checkpoint(path: Path) -> Checkpoint:
     exact = settings.pop(_EXACT_ACT, None)
     if settings.get("hidden_act", "gelu") == "gelu":
         settings["hidden_act"] = exact or "gelu_new"
-    stated = {*TokenizerSettings().to_dict(), USER_TOKENS} & settings.keys()
-    stated = {name: settings.pop(name) for name in stated}
-    try:
-        config = BertConfig.from_dict(settings)
-    except InputError as error:
-        raise InputError(f"{folder / CONFIG}: {error}") from None
-    vocab = load_vocab(folder / VOCAB) if (folder / VOCAB).is_file() else None
-    if vocab:
-        vocab = fit_vocab(vocab, config.vocab_size, folder / VOCAB)
+    names = [field.name for field in fields(TokenizerSettings) if field.name in settings]
+    tokenizer = {name: settings.pop(name) for name in names}
+    config = config_of(folder / CONFIG, settings)
+    vocab = read_vocab(folder / VOCAB, config.vocab_size)
     casing = guess_lower_case(vocab, folder.name)
     return Checkpoint(
         path=path,
         kind="a TF1 checkpoint in Google's format",
         config=config,
         vocab=vocab,
-        tokenizer_settings=TokenizerSettings.read(folder / CONFIG, stated, casing),
+        tokenizer_settings=TokenizerSettings.read(folder / CONFIG, tokenizer, casing),
         settings=settings,
-        open_weights=partial(_open_weights, prefix),
+        open_weights=partial(GoogleWeights, prefix),
     )
 
 
@@ -137,34 +97,54 @@ def _prefix(folder: Path) -> Path:
     )
 
 
-@contextlib.contextmanager
-def _open_weights(prefix: Path) -> Iterator[StoredWeights]:
-    import tensorflow as tf
+class GoogleWeights(StoredWeights):
+    """The weights of a TF1 checkpoint.
 
-    # A damaged file raises any of these, depending on where it is damaged.
-    failures = (tf.errors.OpError, ValueError, RuntimeError, LookupError)
-    try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        shapes = reader.get_variable_to_shape_map()
-    except failures as error:
-        raise InputError(f"{prefix}: not a valid TF1 checkpoint ({error})") from None
-    if any(".ATTRIBUTES/" in name for name in shapes):
-        raise InputError(
-            f"{prefix}: is a TF2 object checkpoint; expected a TF1 checkpoint with Google's names, "
-            "such as bert/embeddings/word_embeddings"
-        )
-    slots = {name for name in shapes if _SLOT.search(name)}
+    Raises:
+        InputError: the files are damaged, or of a TF2 checkpoint.
+    """
 
-    def read(name: str) -> np.ndarray:
-        try:
-            return reader.get_tensor(name)
-        except failures as error:
-            raise InputError(f"{prefix}: {name} cannot be read ({error})") from None
-
-    yield StoredWeights(
-        source=str(prefix),
-        layout=LAYOUT,
-        shapes={name: tuple(shapes[name]) for name in sorted(set(shapes) - slots)},
-        read=read,
-        skipped=len(slots),
+    names = (
+        ("^encoder/(embeddings|pooler)/", r"bert/\1/"),
+        ("^encoder/", "bert/encoder/"),
+        ("^masked_lm/(dense|LayerNorm)/", r"cls/predictions/transform/\1/"),
+        ("^masked_lm/", "cls/predictions/"),
+        ("^next_sentence/", "cls/seq_relationship/output_"),
+        ("^classifier/", "output_"),
+        ("^span/", "cls/squad/output_"),
+        ("output_kernel$", "output_weights"),
     )
+    encoder_prefix = "bert/"
+
+    def __init__(self, prefix: Path):
+        import tensorflow as tf
+
+        super().__init__(prefix)
+        # A damaged file raises any of these, depending on where it is damaged.
+        self._failures = (tf.errors.OpError, ValueError, RuntimeError, LookupError)
+        try:
+            self._reader = tf.train.load_checkpoint(self.source)
+            shapes = self._reader.get_variable_to_shape_map()
+        except self._failures as error:
+            raise InputError(f"{prefix}: not a valid TF1 checkpoint ({error})") from None
+        if any(".ATTRIBUTES/" in name for name in shapes):
+            raise InputError(
+                f"{prefix}: is a TF2 object checkpoint; expected a TF1 checkpoint with Google's "
+                "names, such as bert/embeddings/word_embeddings"
+            )
+        self.shapes = {
+            name: tuple(shapes[name]) for name in sorted(shapes) if not _SLOT.search(name)
+        }
+        self.skipped = len(shapes) - len(self.shapes)
+
+    @classmethod
+    def is_transposed(cls, path: str) -> bool:
+        """Returns whether Google stores a kernel as [out, in]: in all heads except masked LM."""
+        return path in ("next_sentence/kernel", "classifier/kernel", "span/kernel")
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads a stored array."""
+        try:
+            return self._reader.get_tensor(name)
+        except self._failures as error:
+            raise InputError(f"{self.source}: {name} cannot be read ({error})") from None

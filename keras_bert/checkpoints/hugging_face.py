@@ -1,9 +1,5 @@
 """Reads and writes Hugging Face model directories, which transformers can open too.
 
-    directory = open_model_directory("run/model")
-    model = BertPretrainer(directory.config)
-    print(directory.load_into(model))
-
 The weights are in `model.safetensors`, or in `model.safetensors.index.json` and the shards that it
 lists; they are always written to a single file. Variable paths follow Google's checkpoints. Kernels
 are [in, out]; Hugging Face stores the transpose. Pickle files are never read.
@@ -13,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,12 +21,13 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from keras_bert.checkpoints.checkpoint import Checkpoint, ModelDescription
+from keras_bert.checkpoints.checkpoint import Checkpoint, config_of
 from keras_bert.checkpoints.sentence_transformers import (
     SENTENCE_TRANSFORMER_FILES,
     lower_cases,
     read_modules,
     transformer_folder,
+    write_sentence_transformer,
 )
 from keras_bert.checkpoints.tokenizer_files import (
     CONFIG,
@@ -39,8 +37,7 @@ from keras_bert.checkpoints.tokenizer_files import (
     read_tokenizer,
     write_tokenizer,
 )
-from keras_bert.checkpoints.weights import WEIGHTS, Layout, StoredWeights, weights_of
-from keras_bert.config import BertConfig
+from keras_bert.checkpoints.weights import WEIGHTS, StoredWeights, weights_of
 from keras_bert.errors import InputError
 from keras_bert.files import atomic_path, check_schema, read_json, write_bytes, write_json
 from keras_bert.text.settings import TokenizerSettings
@@ -84,7 +81,9 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
         )
     settings = read_json(path / CONFIG)
     _check_settings(path / CONFIG, settings)
-    config = _read_config(path / CONFIG, settings)
+    act = settings.get("hidden_act", "gelu")  # Hugging Face's default is the exact gelu, with erf.
+    act = _ACTIVATIONS_READ.get(act, act) if isinstance(act, str) else act
+    config = config_of(path / CONFIG, {**settings, "hidden_act": act})
     vocab, tokenizer, mismatch = read_tokenizer(path, settings)
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
@@ -98,7 +97,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
         vocab=vocab,
         tokenizer_settings=tokenizer,
         settings=settings,
-        open_weights=partial(_open_weights, directory),
+        open_weights=partial(HuggingFaceWeights, directory),
         tokenizer_mismatch=mismatch,
     )
 
@@ -128,26 +127,98 @@ def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _read_config(path: Path, settings: Mapping[str, Any]) -> BertConfig:
-    act = settings.get("hidden_act")
-    if isinstance(act, str):
-        settings = {**settings, "hidden_act": _ACTIVATIONS_READ.get(act, act)}
-    try:
-        # Hugging Face's default is the exact gelu, with erf.
-        return BertConfig.from_dict({"hidden_act": "gelu", **settings})
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-
-
 # --- saving ---
 
 
 def save_model_directory(
-    path: str | os.PathLike, model: keras.Model, description: ModelDescription
+    path: str | os.PathLike,
+    model: keras.Model,
+    vocab: Sequence[str] | None = None,
+    tokenizer_settings: TokenizerSettings = TokenizerSettings(),  # noqa: B008 (frozen)
+    *,
+    labels: Sequence[str] | None = None,
+    problem_type: str | None = None,
+    extra: Mapping[str, Any] = types.MappingProxyType({}),
+    card: str = "",
+    sentence_transformer: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a model directory atomically; replaces an earlier one at the same path.
 
-    `model` is a network of `keras_bert.models`. The parent directory is created if needed.
+    Args:
+        path: the directory; its parent is created if needed.
+        model: a network of `keras_bert.models`.
+        vocab: the V tokens in the order of their ids; None for a model without a vocabulary.
+        tokenizer_settings: the settings of the tokenizer.
+        labels: the names of a classifier's labels in the order of its logits; None means LABEL_0,
+            LABEL_1, ...
+        problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
+            `multi_label_classification` or `regression`.
+        extra: additional entries of config.json, {key: value}.
+        card: the model card (README.md) in Markdown; empty for none.
+        sentence_transformer: the settings for sentence-transformers, as from
+            `read_sentence_transformer`, if it can open the model.
+
+    Raises:
+        InputError: the directory cannot be written, or contains files that are not of a model
+            directory.
+    """
+    if vocab is not None:
+        model.config.check_vocab_size(len(vocab), Path(path).absolute() / VOCAB)
+    settings = {
+        **label_settings(labels, getattr(model, "num_labels", None), problem_type),
+        **model.config.to_dict(),
+        **extra,
+    }
+    weights = weights_of(model)
+    dense = {name: weights.pop(name) for name in [*weights] if "/dense_" in name}
+    with model_directory(
+        path, weights, model.architecture, settings, vocab, tokenizer_settings
+    ) as folder:
+        if card:
+            write_bytes(folder / MODEL_CARD, card.encode())
+        if sentence_transformer:
+            width = model.config.hidden_size
+            write_sentence_transformer(folder, sentence_transformer, width, dense)
+
+
+def label_settings(
+    labels: Sequence[str] | None, num_labels: int | None, problem_type: str | None
+) -> dict[str, Any]:
+    """Returns the entries of config.json for a classifier's labels; `num_labels` is None without.
+
+    The other arguments are those of `save_model_directory`.
+    """
+    settings: dict[str, Any] = {}
+    if num_labels is not None:
+        names = labels or [f"LABEL_{index}" for index in range(num_labels)]
+        if len(names) != num_labels:
+            raise ValueError(f"{len(names)} label names for {num_labels} logits")
+        settings["id2label"] = {str(index): name for index, name in enumerate(names)}
+        settings["label2id"] = {name: index for index, name in enumerate(names)}
+    return settings if problem_type is None else {**settings, "problem_type": problem_type}
+
+
+@contextlib.contextmanager
+def model_directory(
+    path: str | os.PathLike,
+    weights: Mapping[str, np.ndarray],
+    architecture: str,
+    settings: Mapping[str, Any],
+    vocab: Sequence[str] | None,
+    tokenizer_settings: TokenizerSettings,
+) -> Iterator[Path]:
+    """Writes a model directory, which appears at the end of the block with what the block adds.
+
+    Args:
+        path: the directory; an earlier model directory is replaced.
+        weights: {variable path: float32 array}.
+        architecture: the name of the transformers class with the model's heads.
+        settings: the other entries of config.json.
+        vocab: the V tokens in the order of their ids; if None, no tokenizer files are written.
+        tokenizer_settings: the settings of the tokenizer.
+
+    Yields:
+        The folder that becomes the directory.
 
     Raises:
         InputError: the directory cannot be written, or contains files that are not of a model
@@ -155,53 +226,36 @@ def save_model_directory(
     """
     path = Path(path).absolute()
     check_replaceable(path)
-    vocab = description.vocab
-    if vocab is not None:
-        description.config.check_vocab_size(len(vocab), path / VOCAB)
-    num_labels = getattr(model, "num_labels", None)
-    settings = description.hugging_face_settings(model.architecture, num_labels)
+    settings = {
+        "architectures": [architecture],
+        "model_type": "bert",
+        "pad_token_id": vocab.index("[PAD]") if vocab else 0,
+        "position_embedding_type": "absolute",
+        "dtype": "float32",
+        **settings,
+    }
+    act = settings["hidden_act"]
+    settings["hidden_act"] = _ACTIVATIONS_WRITTEN.get(act, act)
+    stored = HuggingFaceWeights
+    arrays = {
+        stored.name(variable): np.ascontiguousarray(
+            value.T if stored.is_transposed(variable) else value
+        )
+        for variable, value in weights.items()
+    }
     with atomic_path(path, failures=(SafetensorError,)) as folder:
         folder.mkdir()
-        weights = weights_of(model)
-        dense = {name: weights.pop(name) for name in [*weights] if "/dense_" in name}
-        write_model_directory(folder, weights, settings, vocab, description.tokenizer_settings)
-        if description.card:
-            write_bytes(folder / MODEL_CARD, description.card.encode())
-        if description.sentence_transformer:
-            description.sentence_transformer.write(folder, description.config.hidden_size, dense)
-
-
-def write_model_directory(
-    folder: Path,
-    weights: Mapping[str, np.ndarray],
-    settings: Mapping[str, Any],
-    vocab: Sequence[str] | None,
-    tokenizer: TokenizerSettings,
-) -> None:
-    """Writes the files of a model directory.
-
-    Args:
-        folder: the target folder.
-        weights: {variable path: float32 array}.
-        settings: the content of config.json.
-        vocab: the V tokens in the order of their ids; if None, no tokenizer files are written.
-        tokenizer: the settings of the tokenizer.
-    """
-    act = settings["hidden_act"]
-    settings = {**settings, "hidden_act": _ACTIVATIONS_WRITTEN.get(act, act)}
-    write_json(folder / CONFIG, settings)
-    if vocab is not None:
-        write_tokenizer(folder, vocab, tokenizer, settings["max_position_embeddings"])
-    arrays = {
-        hugging_face_name(path): np.ascontiguousarray(_transpose(path, value))
-        for path, value in weights.items()
-    }
-    file = folder / WEIGHTS
-    file.touch()
-    mode = file.stat().st_mode
-    # transformers rejects a file whose metadata do not name the framework.
-    save_file(arrays, file, metadata={"format": "pt"})
-    file.chmod(mode)  # save_file makes the file readable only by its owner.
+        write_json(folder / CONFIG, settings)
+        if vocab is not None:
+            length = settings["max_position_embeddings"]
+            write_tokenizer(folder, vocab, tokenizer_settings, length)
+        file = folder / WEIGHTS
+        file.touch()
+        mode = file.stat().st_mode
+        # transformers rejects a file whose metadata do not name the framework.
+        save_file(arrays, file, metadata={"format": "pt"})
+        file.chmod(mode)  # save_file makes the file readable only by its owner.
+        yield folder
 
 
 def check_replaceable(path: Path) -> None:
@@ -218,174 +272,96 @@ def check_replaceable(path: Path) -> None:
         )
 
 
-# --- the names of the weights ---
+# --- the weights ---
 
-
-# Layer names here and in Hugging Face; {} is the number of the block.
-_LAYERS = (
-    ("encoder/embeddings", "bert.embeddings"),
-    ("encoder/layer_{}", "bert.encoder.layer.{}"),
-    ("encoder/pooler", "bert.pooler"),
-    ("encoder/dense_{}", "dense.{}"),  # of sentence-transformers, in files of their own
-    ("masked_lm/dense", "cls.predictions.transform.dense"),
-    ("masked_lm/LayerNorm", "cls.predictions.transform.LayerNorm"),
-    ("masked_lm", "cls.predictions"),
-    ("next_sentence", "cls.seq_relationship"),
-    ("classifier", "classifier"),
-    ("span", "qa_outputs"),
-)
-
-# The last part of a path, here and in Hugging Face.
-_VARIABLES = {
-    "word_embeddings": "word_embeddings.weight",
-    "position_embeddings": "position_embeddings.weight",
-    "token_type_embeddings": "token_type_embeddings.weight",
-    "gamma": "weight",
-    "beta": "bias",
-    "kernel": "weight",
-    "bias": "bias",
-    "output_bias": "bias",
-}
 
 # Older names: files of 2018 and 2019 name the variables of LayerNorm as Google does, and some files
-# contain the masked-LM head's output bias only under the decoder's name.
+# contain the masked-LM head's output bias only under the decoder's name. In a file of a model
+# without heads, the encoder's names have no prefix.
 _OLDER_NAMES = (
-    (re.compile(r"LayerNorm\.gamma$"), "LayerNorm.weight"),
-    (re.compile(r"LayerNorm\.beta$"), "LayerNorm.bias"),
-    (re.compile(r"^cls\.predictions\.decoder\.bias$"), "cls.predictions.bias"),
-)
-
-# In a file of a model without heads, the encoder's names have no prefix.
-_WITHOUT_PREFIX = re.compile(r"^(embeddings|encoder|pooler)\.")
-
-
-def hugging_face_name(path: str) -> str:
-    """Converts a variable path of this library to Hugging Face's name.
-
-    `encoder/layer_0/output/dense/kernel` becomes `bert.encoder.layer.0.output.dense.weight`. Raises
-    a KeyError if no model of this library has such a variable.
-    """
-    layer, _, variable = path.rpartition("/")
-    for ours, theirs in _LAYERS:
-        pattern = re.escape(ours).replace(r"\{\}", r"(\d+)") + r"(?=/|$)"
-        match = re.match(pattern, layer)
-        if match:
-            parts = [theirs.format(*match.groups()), *layer[match.end() :].split("/")[1:]]
-            return ".".join([*parts, _VARIABLES[variable]])
-    raise KeyError(path)
-
-
-def current_name(name: str) -> str:
-    """Converts an older weight name, or one without the prefix "bert.", to the current name."""
-    for pattern, current in _OLDER_NAMES:
-        name = pattern.sub(current, name)
-    return "bert." + name if _WITHOUT_PREFIX.match(name) else name
-
-
-def _transpose(path: str, value: np.ndarray) -> np.ndarray:
-    return value.T if path.endswith("/kernel") else value
-
-
-LAYOUT = Layout(
-    name=hugging_face_name,
-    store=_transpose,
-    restore=_transpose,
-    encoder_prefix="bert.",
-    buffers=frozenset({"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}),
-    tied_decoder="cls.predictions.decoder.weight",
+    (r"LayerNorm\.gamma$", "LayerNorm.weight"),
+    (r"LayerNorm\.beta$", "LayerNorm.bias"),
+    (r"^cls\.predictions\.decoder\.bias$", "cls.predictions.bias"),
+    (r"^(embeddings|encoder|pooler)\.", r"bert.\1."),
 )
 
 
-# --- the files of the weights ---
+class HuggingFaceWeights(StoredWeights):
+    """The weights of a model directory, in one file or in the shards that an index lists.
 
-
-@contextlib.contextmanager
-def _open_weights(model_dir: Path) -> Iterator[StoredWeights]:
-    """Opens the weights of a model directory, including those of Dense modules.
-
-    Those of the modules are named dense.0.weight, dense.0.bias, dense.1.weight and so on.
-    """
-    folders = [folder for kind, folder in read_modules(model_dir) if kind == "Dense"]
-    with contextlib.ExitStack() as stack:
-        stored = stack.enter_context(_open_safetensors(transformer_folder(model_dir)))
-        shapes, readers = dict(stored.shapes), {}
-        for index, folder in enumerate(folders):
-            if not (folder / WEIGHTS).is_file():
-                continue
-            dense = stack.enter_context(_open_safetensors(folder))
-            for name, shape in dense.shapes.items():
-                renamed = name.replace("linear", f"dense.{index}")
-                shapes[renamed], readers[renamed] = shape, partial(dense.read, name)
-
-        def read(name: str) -> np.ndarray:
-            return readers[name]() if name in readers else stored.read(name)
-
-        yield replace(stored, shapes=shapes, read=read)
-
-
-@contextlib.contextmanager
-def _open_safetensors(folder: Path) -> Iterator[StoredWeights]:
-    """Opens the weights of a folder; they can be read while the context is open.
+    Those of the Dense modules of sentence-transformers, which have files of their own, are named
+    dense.0.weight, dense.0.bias, dense.1.weight and so on.
 
     Raises:
         InputError: a file is missing or damaged, or the index does not match the shards.
     """
-    source = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
-    shard_of = _read_index(source) if source.name == INDEX else None
-    shards = {source} if shard_of is None else {folder / name for name in shard_of.values()}
-    with contextlib.ExitStack() as stack:
-        files: dict[str, safe_open] = {}
-        for path in sorted(shards):
-            file = stack.enter_context(open_file(path))
-            for name in file.keys():  # noqa: SIM118
-                if name in files:
-                    raise InputError(
-                        f"{source}: {name} is in {path.name} and in another shard; expected each "
-                        "weight in one file"
-                    )
-                files[name] = file
-        if shard_of is not None and shard_of.keys() != files.keys():
-            raise InputError(
-                f"{source}: weight_map and the files contain different weights: "
-                f"{', '.join(sorted(shard_of.keys() ^ files.keys()))}; expected the same names in "
-                "both"
-            )
-        # Files of transformers may contain a shared weight under both of its names.
-        names_in_file: dict[str, str] = {}
-        for name, file in files.items():
-            first = names_in_file.setdefault(current_name(name), name)
-            if first != name and not _are_equal(
-                files[first].get_slice(first), file.get_slice(name)
-            ):
+
+    names = (
+        ("^encoder/embeddings/", "bert.embeddings."),
+        (r"^encoder/layer_(\d+)/", r"bert.encoder.layer.\1."),
+        ("^encoder/pooler/", "bert.pooler."),
+        (r"^encoder/dense_(\d+)/", r"dense.\1."),
+        ("^masked_lm/(dense|LayerNorm)/", r"cls.predictions.transform.\1."),
+        ("^masked_lm/", "cls.predictions."),
+        ("^next_sentence/", "cls.seq_relationship."),
+        ("^span/", "qa_outputs."),
+        ("_embeddings$", "_embeddings.weight"),
+        ("(gamma|kernel)$", "weight"),
+        ("(beta|output_bias)$", "bias"),
+        ("/", "."),
+    )
+    encoder_prefix = "bert."
+    buffers = frozenset({"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"})
+    tied_decoder = "cls.predictions.decoder.weight"
+
+    def __init__(self, model_dir: Path):
+        folder = transformer_folder(model_dir)
+        super().__init__(folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX))
+        self._arrays: dict[str, tuple[safe_open, str]] = {}  # The file, and the name in it.
+        source = Path(self.source)
+        if source.name == INDEX:
+            names = _read_index(source)
+            for path in sorted({folder / name for name in names.values()}):
+                self._add(path, _OLDER_NAMES)
+            stored = {name for _, name in self._arrays.values()}
+            if names.keys() != stored:
                 raise InputError(
-                    f"{source}: {first} and {name} are two names of one weight, with different "
-                    "values; expected one of them"
+                    f"{source}: weight_map and the files contain different weights: "
+                    f"{', '.join(sorted(names.keys() ^ stored))}; expected the same names in both"
                 )
-        slices = {name: files[old].get_slice(old) for name, old in names_in_file.items()}
+        else:
+            self._add(source, _OLDER_NAMES)
+        modules = [module for kind, module in read_modules(model_dir) if kind == "Dense"]
+        for index, module in enumerate(modules):
+            if (module / WEIGHTS).is_file():
+                self._add(module / WEIGHTS, [("^linear", f"dense.{index}")])
 
-        def read(name: str) -> np.ndarray:
-            old = names_in_file[name]
-            try:
-                return files[old].get_tensor(old)
-            except (AttributeError, TypeError):  # NumPy has no 8-bit floats.
-                raise stored.wrong_type(name, slices[name].get_dtype()) from None
+    def _add(self, path: Path, renaming: Sequence[tuple[str, str]]) -> None:
+        file = self._files.enter_context(open_file(path))
+        for name in file.keys():  # noqa: SIM118
+            current = name
+            for pattern, replacement in renaming:
+                current = re.sub(pattern, replacement, current)
+            self._arrays[current] = (file, name)
+            self.shapes[current] = tuple(file.get_slice(name).get_shape())
 
-        stored = StoredWeights(
-            source=str(source),
-            layout=LAYOUT,
-            shapes={name: tuple(values.get_shape()) for name, values in slices.items()},
-            read=read,
-            names_in_file=names_in_file,
-        )
-        yield stored
+    @classmethod
+    def is_transposed(cls, path: str) -> bool:
+        """Returns whether a variable is a kernel, which is stored as [out, in]."""
+        return path.endswith("/kernel")
 
+    def name_in_file(self, name: str) -> str:
+        """Returns the name of a weight in the file, which may be an older name."""
+        is_older = name in self._arrays and not name.startswith("dense.")
+        return self._arrays[name][1] if is_older else name
 
-def _are_equal(a: Any, b: Any) -> bool:
-    """Returns whether two slices of safetensors have equal values."""
-    try:
-        return a.get_dtype() == b.get_dtype() and np.array_equal(a[:], b[:])
-    except (AttributeError, TypeError):  # NumPy has no 8-bit floats.
-        return False
+    def read(self, name: str) -> np.ndarray:
+        """Reads a stored array."""
+        file, name_in_file = self._arrays[name]
+        try:
+            return file.get_tensor(name_in_file)
+        except (AttributeError, TypeError):  # NumPy has no 8-bit floats.
+            raise self.wrong_type(name, file.get_slice(name_in_file).get_dtype()) from None
 
 
 def open_file(path: Path) -> safe_open:
@@ -404,11 +380,5 @@ def _read_index(index: Path) -> dict[str, str]:
     ):
         raise InputError(
             f"{index}: expected a weight_map from weight names to file names in the same folder"
-        )
-    missing = {name for name in shard_of.values() if not (index.parent / name).is_file()}
-    if missing:
-        raise InputError(
-            f"{index}: lists missing files: {', '.join(sorted(missing))}; expected all shards in "
-            "the same folder"
         )
     return shard_of

@@ -4,10 +4,8 @@ KerasHub always computes the tanh approximation of gelu. HDF5 files can refer to
 machine; such weights are rejected.
 """
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +15,14 @@ import ml_dtypes
 import numpy as np
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.tokenizer_files import find_mismatch, guess_lower_case
-from keras_bert.checkpoints.weights import Layout, StoredWeights
-from keras_bert.config import BertConfig
+from keras_bert.checkpoints.checkpoint import Checkpoint, config_of
+from keras_bert.checkpoints.tokenizer_files import find_mismatch, guess_lower_case, read_vocab
+from keras_bert.checkpoints.weights import StoredWeights
 from keras_bert.errors import InputError
-from keras_bert.files import check_schema, read_json, value_of
-from keras_bert.text.settings import TokenizerSettings, UserToken
-from keras_bert.text.vocabulary import SPECIAL_TOKENS, fit_vocab, load_vocab
+from keras_bert.files import read_json, value_of
+from keras_bert.text.settings import TokenizerSettings
 
-CONFIG, METADATA = "config.json", "metadata.json"
+CONFIG = "config.json"
 TOKENIZER, VOCAB = "tokenizer.json", "assets/tokenizer/vocabulary.txt"
 WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 
@@ -50,37 +46,8 @@ _TOKENIZER_RULES = (
     ("split", True),
     ("suffix_indicator", "##"),
     ("oov_token", "[UNK]"),
+    ("special_tokens_in_strings", False),
 )
-# KerasHub counts bytes, not characters.
-_KERAS_HUB_MAX_CHARS = 100
-
-# Layer names of this library -> groups in model.weights.h5 and task.weights.h5. The variables of a
-# group are numbered, a kernel or scale before its bias.
-_BACKBONE = "backbone/layers/"
-_BLOCK = {
-    "attention/self/query": "_self_attention_layer/query_dense",
-    "attention/self/key": "_self_attention_layer/key_dense",
-    "attention/self/value": "_self_attention_layer/value_dense",
-    "attention/output/dense": "_self_attention_layer/output_dense",
-    "attention/output/LayerNorm": "_self_attention_layer_norm",
-    "intermediate/dense": "_feedforward_intermediate_dense",
-    "output/dense": "_feedforward_output_dense",
-    "output/LayerNorm": "_feedforward_layer_norm",
-}
-_SINGLE_VARIABLES = {
-    "encoder/embeddings/word_embeddings": _BACKBONE + "reversible_embedding/vars/0",
-    "encoder/embeddings/position_embeddings": _BACKBONE + "position_embedding/vars/0",
-    "encoder/embeddings/token_type_embeddings": _BACKBONE + "embedding/vars/0",
-    "masked_lm/output_bias": "task/layers/masked_lm_head/vars/0",
-}
-_LAYERS = {
-    "encoder/embeddings/LayerNorm": _BACKBONE + "layer_normalization",
-    "encoder/pooler/dense": _BACKBONE + "dense",
-    "masked_lm/dense": "task/layers/masked_lm_head/_intermediate_dense",
-    "masked_lm/LayerNorm": "task/layers/masked_lm_head/_intermediate_layer_norm",
-    "classifier": "task/layers/dense",
-}
-_VARIABLE_INDICES = {"kernel": 0, "gamma": 0, "bias": 1, "beta": 1}
 
 # A damaged file raises any of these: names that are not UTF-8, types that NumPy does not have.
 _FAILURES = (OSError, RuntimeError, KeyError, TypeError, ValueError)
@@ -98,32 +65,21 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
         InputError: the preset has another architecture, a file is missing or cannot be read, or the
             vocabulary does not match the config.
     """
-    written = read_json(path / CONFIG)
-    if written["class_name"] != "BertBackbone" or not isinstance(written["config"], dict):
+    preset = read_json(path / CONFIG)
+    if preset["class_name"] != "BertBackbone" or not isinstance(preset["config"], dict):
         raise InputError(
-            f"{path / CONFIG}: class_name is {written['class_name']!r}; expected 'BertBackbone'"
+            f"{path / CONFIG}: class_name is {preset['class_name']!r}; expected 'BertBackbone'"
         )
     if not (path / WEIGHTS).is_file():
         raise InputError(
             f"{path}: has no {WEIGHTS}; expected a KerasHub preset with all weights in one file"
         )
-    metadata = read_json(path / METADATA) if (path / METADATA).is_file() else {}
-    if "keras_bert" in metadata:
-        raise InputError(
-            f"{path / METADATA}: was written by keras_bert 0.2 or earlier, with settings that "
-            "KerasHub does not have; convert the preset with that version"
-        )
-    backbone = written["config"]
+    backbone = preset["config"]
     sizes = {ours: backbone[theirs] for ours, theirs in SIZES.items() if theirs in backbone}
-    fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
-    settings = {**fixed, **sizes}
-    try:
-        config = BertConfig.from_dict(settings)
-    except InputError as error:
-        raise InputError(f"{path / CONFIG}: {error}") from None
-    vocab = load_vocab(path / VOCAB) if (path / VOCAB).is_file() else None
-    if vocab:
-        vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
+    dropout = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1)}
+    settings = dropout | _FIXED | sizes
+    config = config_of(path / CONFIG, settings)
+    vocab = read_vocab(path / VOCAB, config.vocab_size)
     tokenizer, mismatch = _read_tokenizer(path, vocab)
     return Checkpoint(
         path=path,
@@ -132,31 +88,20 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
         vocab=None if mismatch else vocab,
         tokenizer_settings=tokenizer,
         settings=settings,
-        open_weights=partial(_open_weights, path, layout_of(config)),
+        open_weights=partial(KerasHubWeights, path, config.num_attention_heads),
         tokenizer_mismatch=mismatch,
     )
-
-
-# --- the tokenizer ---
 
 
 def _read_tokenizer(
     path: Path, vocab: Sequence[str] | None
 ) -> tuple[TokenizerSettings, str | None]:
-    """Reads the settings of the tokenizer of the preset `path`.
-
-    Returns:
-        The settings, and one line about a setting that is not supported; None if all are.
-
-    Raises:
-        InputError: a setting has the wrong type.
-    """
+    """Returns the settings of the tokenizer, and one line about an unsupported setting or None."""
     file = path / TOKENIZER
     tokenizer = read_json(file) if file.is_file() else {}
     content = tokenizer.get("config")
     content = content if isinstance(content, dict) else {}
     content = {**content, "class_name": tokenizer.get("class_name")}
-    mismatch = find_mismatch(file, content, _TOKENIZER_RULES)
     casing = guess_lower_case(vocab, path.name)
     do_lower_case = value_of(file, content, "lowercase", bool, casing)
     strip_accents = value_of(file, content, "strip_accents", bool, None)
@@ -169,118 +114,100 @@ def _read_tokenizer(
             file,
         )
         strip_accents = None
-    chinese = value_of(file, content, "split_on_cjk", bool, True)
     settings = TokenizerSettings(
-        do_lower_case, strip_accents, chinese, max_input_chars_per_word=_KERAS_HUB_MAX_CHARS
+        do_lower_case,
+        strip_accents,
+        value_of(file, content, "split_on_cjk", bool, True),
+        max_input_chars_per_word=100,  # KerasHub counts bytes, not characters.
     )
-    contents = _special_tokens(file, content, vocab or ())
-    try:
-        return replace(settings, user_tokens=tuple(map(UserToken, contents))), mismatch
-    except InputError as error:
-        return settings, mismatch or f"{file}: special_tokens: {error}"
-
-
-def _special_tokens(file: Path, content: Mapping[str, Any], vocab: Sequence[str]) -> list[str]:
-    """Returns the tokens besides BERT's that KerasHub keeps whole, in the order of their ids."""
-    if not value_of(file, content, "special_tokens_in_strings", bool, False):
-        return []
-    check_schema(f"{file}:", content, {"special_tokens?": [str]})
-    tokens = content.get("special_tokens") or []
-    user_tokens = {*tokens} - {*SPECIAL_TOKENS}
-    return [token for token in vocab if token in user_tokens]
+    return settings, find_mismatch(file, content, _TOKENIZER_RULES)
 
 
 # --- the weights ---
 
 
-def layout_of(config: BertConfig) -> Layout:
-    """Returns the names and array layout of the weights."""
-    heads = config.num_attention_heads
+class KerasHubWeights(StoredWeights):
+    """The weights of a preset, in model.weights.h5 and, for a head, in task.weights.h5.
 
-    def store(path: str, value: np.ndarray) -> np.ndarray:
-        """Splits the head axis: [H, H] -> [H, N, D], or [N, D, H] for the output projection."""
-        if re.search(r"/attention/self/(query|key|value)/", path):
-            return value.reshape(*value.shape[:-1], heads, -1)
-        if path.endswith("/attention/output/dense/kernel"):
-            return value.reshape(heads, -1, value.shape[-1])
-        return value
+    The variables of a layer are numbered, a kernel or scale before its bias. Heads that KerasHub
+    does not have keep names that are in no file.
 
-    return Layout(name=keras_hub_name, store=store, encoder_prefix=_BACKBONE)
-
-
-def keras_hub_name(path: str) -> str:
-    """Converts a variable path of this library to the file, group and index in KerasHub's files.
-
-    `encoder/layer_0/output/dense/kernel` becomes
-    `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`. Heads that KerasHub
-    does not have get names that are in no file.
-    """
-    if path in _SINGLE_VARIABLES:
-        return _SINGLE_VARIABLES[path]
-    layer, _, variable = path.rpartition("/")
-    block = re.match(r"encoder/layer_(\d+)/(.*)", layer)
-    if block:
-        number = f"_{block[1]}" * (block[1] != "0")
-        group = f"{_BACKBONE}transformer_encoder{number}/{_BLOCK[block[2]]}"
-    elif layer in _LAYERS:
-        group = _LAYERS[layer]
-    else:
-        return f"heads/{path}"
-    return f"{group}/vars/{_VARIABLE_INDICES[variable]}"
-
-
-@contextlib.contextmanager
-def _open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
-    """Opens the weights of a preset; they can be read while the context is open.
+    Args:
+        path: the folder of the preset.
+        heads: the number N of attention heads. Of their kernels, [H, H], the files have [H, N, D],
+            and of that of their output [N, D, H].
 
     Raises:
         InputError: a file is damaged, or refers to other files.
     """
-    files = {"backbone": path / WEIGHTS, "task": path / TASK_WEIGHTS}
-    values: dict[str, h5py.Dataset] = {}
-    with contextlib.ExitStack() as stack:
-        for part, file in files.items():
-            if not file.is_file():
-                continue
-            try:
-                opened = stack.enter_context(h5py.File(file, "r"))
-                opened.visititems(partial(_collect, values, part, file))
-            except InputError:
-                raise
-            except _FAILURES as error:
-                raise InputError(f"{file}: not a valid HDF5 file ({error})") from None
-        slots = [name for name in values if name.startswith("task/optimizer/")]
-        for name in slots:
-            del values[name]
-        yield StoredWeights(
-            source=str(path),
-            layout=layout,
-            shapes={name: tuple(value.shape) for name, value in values.items()},
-            read=lambda name: _array(path, values[name]),
-            skipped=len(slots),
-        )
 
+    names = (
+        ("^encoder/layer_0/", "backbone/layers/transformer_encoder/"),
+        (r"^encoder/layer_(\d+)/", r"backbone/layers/transformer_encoder_\1/"),
+        ("/attention/self/(query|key|value)/", r"/_self_attention_layer/\1_dense/"),
+        ("/attention/output/dense/", "/_self_attention_layer/output_dense/"),
+        ("/attention/output/LayerNorm/", "/_self_attention_layer_norm/"),
+        ("/(intermediate|output)/dense/", r"/_feedforward_\1_dense/"),
+        ("/output/LayerNorm/", "/_feedforward_layer_norm/"),
+        ("^encoder/embeddings/word_.*", "backbone/layers/reversible_embedding/vars/0"),
+        ("^encoder/embeddings/position_.*", "backbone/layers/position_embedding/vars/0"),
+        ("^encoder/embeddings/token_type_.*", "backbone/layers/embedding/vars/0"),
+        ("^encoder/embeddings/LayerNorm/", "backbone/layers/layer_normalization/"),
+        ("^encoder/pooler/", "backbone/layers/"),
+        ("^masked_lm/output_bias", "task/layers/masked_lm_head/vars/0"),
+        ("^masked_lm/dense/", "task/layers/masked_lm_head/_intermediate_dense/"),
+        ("^masked_lm/LayerNorm/", "task/layers/masked_lm_head/_intermediate_layer_norm/"),
+        ("^classifier/", "task/layers/dense/"),
+        ("/(kernel|gamma)$", "/vars/0"),
+        ("/(bias|beta)$", "/vars/1"),
+    )
+    encoder_prefix = "backbone/layers/"
 
-def _collect(values: dict[str, h5py.Dataset], part: str, file: Path, name: str, item: Any) -> None:
-    if isinstance(item, h5py.Dataset):
-        # The values of such a dataset are in other files. `visititems` skips links to other files.
-        if item.external or item.is_virtual:
-            kind = "has external storage" if item.external else "is a virtual dataset"
-            raise InputError(
-                f"{file}: {name} {kind}, which refers to other files; expected all weights in "
-                "this file"
-            )
-        if item.shape is None:
-            raise InputError(f"{file}: {name} is empty; expected an array of numbers")
-        # The first versions of Keras used another name for the group of a model's layers.
-        values[f"{part}/{name.replace('_layer_checkpoint_dependencies/', 'layers/', 1)}"] = item
+    def __init__(self, path: Path, heads: int):
+        super().__init__(path)
+        self._heads = heads
+        self._values: dict[str, h5py.Dataset] = {}
+        for part, file in (("backbone", path / WEIGHTS), ("task", path / TASK_WEIGHTS)):
+            if file.is_file():
+                try:
+                    opened = self._files.enter_context(h5py.File(file, "r"))
+                    opened.visititems(partial(self._add, part, file))
+                except InputError:
+                    raise
+                except _FAILURES as error:
+                    raise InputError(f"{file}: not a valid HDF5 file ({error})") from None
+        shapes = {name: tuple(value.shape) for name, value in self._values.items()}
+        self.shapes = {n: s for n, s in shapes.items() if not n.startswith("task/optimizer/")}
+        self.skipped = len(shapes) - len(self.shapes)
 
+    def _add(self, part: str, file: Path, name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            # The values of such a dataset are in other files. `visititems` skips links to them.
+            if item.external or item.is_virtual or item.shape is None:
+                raise InputError(
+                    f"{file}: {name} is empty or refers to other files; expected all weights in "
+                    "this file"
+                )
+            # The first versions of Keras used another name for the group of a model's layers.
+            name = name.replace("_layer_checkpoint_dependencies/", "layers/", 1)
+            self._values[f"{part}/{name}"] = item
 
-def _array(path: Path, value: h5py.Dataset) -> np.ndarray:
-    try:
-        array = value[()]
-        # HDF5 has no bfloat16: Keras stores the raw bytes, and the dtype as an attribute.
-        is_bfloat16 = value.attrs.get("dtype") == "bfloat16" and value.dtype.itemsize == 2
-    except _FAILURES as error:
-        raise InputError(f"{path}: {value.name} cannot be read ({error})") from None
-    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+    def stored_shape(self, path: str, shape: Iterable[int]) -> tuple[int, ...]:
+        """Returns the shape of a stored variable; the head axis of kernels and biases is split."""
+        shape = tuple(shape)
+        if re.search("/attention/self/(query|key|value)/", path):
+            return (*shape[:-1], self._heads, shape[-1] // self._heads)
+        if path.endswith("/attention/output/dense/kernel"):
+            return (self._heads, shape[0] // self._heads, shape[-1])
+        return shape
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads a stored array."""
+        value = self._values[name]
+        try:
+            array = value[()]
+            # HDF5 has no bfloat16: Keras stores the raw bytes, and the dtype as an attribute.
+            is_bfloat16 = value.attrs.get("dtype") == "bfloat16" and value.dtype.itemsize == 2
+        except _FAILURES as error:
+            raise InputError(f"{self.source}: {value.name} cannot be read ({error})") from None
+        return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array

@@ -1,28 +1,24 @@
 """Opens checkpoints of all formats, also those that a run saves while it trains."""
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints import keras_hub
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.google import is_google_checkpoint, open_google_checkpoint
 from keras_bert.checkpoints.hugging_face import CONFIG, INDEX, open_file, open_model_directory
-from keras_bert.checkpoints.weights import WEIGHTS, Layout, StoredWeights
+from keras_bert.checkpoints.weights import WEIGHTS, StoredWeights
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, sha256
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 STATE = "state.json"
-# Variables of a training model that are not weights.
-_SEED_STATE = "seed_generator_state"
-# Training checkpoints have this library's variable paths and arrays.
-_TRAINING_LAYOUT = Layout(name=str, encoder_prefix="encoder/")
 
 
 def open_checkpoint(
@@ -124,23 +120,30 @@ def _open_training_checkpoint(path: Path) -> Checkpoint:
         open_model_directory(model),
         path=path,
         kind="a training checkpoint",
-        open_weights=partial(_open_training_weights, path),
+        open_weights=partial(TrainingWeights, path),
     )
 
 
-@contextlib.contextmanager
-def _open_training_weights(folder: Path) -> Iterator[StoredWeights]:
-    path = folder / WEIGHTS
-    digests = read_json(folder / STATE).get("sha256")
-    if not isinstance(digests, dict) or sha256(path) != digests.get(WEIGHTS):
-        raise InputError(
-            f"{path}: does not have the checksum in {STATE}; expected an undamaged checkpoint"
-        )
-    with open_file(path) as file:
-        names = [name for name in file.keys() if not name.endswith(_SEED_STATE)]  # noqa: SIM118
-        yield StoredWeights(
-            source=str(path),
-            layout=_TRAINING_LAYOUT,
-            shapes={name: tuple(file.get_slice(name).get_shape()) for name in names},
-            read=file.get_tensor,
-        )
+class TrainingWeights(StoredWeights):
+    """The weights of a training checkpoint, with the variable paths and arrays of this library.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+
+    def __init__(self, folder: Path):
+        path = folder / WEIGHTS
+        super().__init__(path)
+        digests = read_json(folder / STATE).get("sha256")
+        if not isinstance(digests, dict) or sha256(path) != digests.get(WEIGHTS):
+            raise InputError(
+                f"{path}: does not have the checksum in {STATE}; expected an undamaged checkpoint"
+            )
+        self._file = self._files.enter_context(open_file(path))
+        for name in self._file.keys():  # noqa: SIM118
+            if not name.endswith("seed_generator_state"):
+                self.shapes[name] = tuple(self._file.get_slice(name).get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads a stored array."""
+        return self._file.get_tensor(name)

@@ -11,7 +11,6 @@ the encoder was in a folder such as 0_Transformer.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from keras_bert.files import check_schema, parse_json, read_json, value_of, writ
 MODULES, LENGTH = "modules.json", "sentence_bert_config.json"
 _PROMPTS = "config_sentence_transformers.json"
 _POOLING_FOLDER = "1_Pooling"
-# The names that `SentenceTransformer.write` creates in a model directory.
+# The names that `write_sentence_transformer` creates in a model directory.
 SENTENCE_TRANSFORMER_FILES = (
     *(MODULES, LENGTH, _PROMPTS, _POOLING_FOLDER),
     *(f"{index}_{kind}" for index in range(2, 10) for kind in ("Dense", "Normalize")),
@@ -41,127 +40,104 @@ _TORCH = {
 }
 
 
-@dataclass(frozen=True)
-class DenseSettings:
-    """A Dense module: a linear layer from `inputs` to `units` numbers, then `activation`."""
+def read_sentence_transformer(model_dir: Path) -> dict[str, Any]:
+    """Reads the settings with which sentence-transformers computes the vector of a text.
 
-    inputs: int
-    units: int
-    activation: str = "tanh"
-    use_bias: bool = True
-
-
-@dataclass(frozen=True)
-class SentenceTransformer:
-    """The settings with which sentence-transformers computes the vector of a text.
-
-    Attributes:
+    Returns:
         max_seq_length: maximum number of tokens in a text; None if no file specifies it.
-        pooling: `cls` or `mean`; None if it is not specified.
+        pooling: `cls` or `mean`; None without a Pooling module.
         normalize: whether vectors are scaled to length 1.
-        dense: the layers between the pooling and the normalization.
+        dense: the arguments of the Keras layers between the pooling and the normalization.
         prompts: texts by name, of which one is put before a text.
         default_prompt_name: the name of the prompt that is used by default; None for no prompt.
         truncate_dim: the size to which vectors are truncated at last; None for whole vectors.
+
+    Raises:
+        InputError: a file is not valid, or a module or its setting is not supported.
     """
-
-    max_seq_length: int | None = None
-    pooling: str | None = None
-    normalize: bool = False
-    dense: tuple[DenseSettings, ...] = ()
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None
-    truncate_dim: int | None = None
-
-    @classmethod
-    def of(cls, model_dir: Path) -> "SentenceTransformer":
-        """Reads the files in a model directory, if they exist.
-
-        Raises:
-            InputError: a file is not valid, or a module or its setting is not supported.
-        """
-        length = _max_seq_length(model_dir)
-        modules = read_modules(model_dir)
-        if not modules:
-            return cls(length)
-        kinds = [kind for kind, _ in modules]
-        count = kinds.count("Dense")
-        expected = ["Transformer", "Pooling", *["Dense"] * count]
-        expected += ["Normalize"] * (kinds[-1] == "Normalize")
-        if ["Transformer" if kind == "BERT" else kind for kind in kinds] != expected:
-            raise InputError(
-                f"{model_dir / MODULES}: the modules are {', '.join(kinds)}; expected Transformer, "
-                "Pooling, any number of Dense, and optionally Normalize. To use the encoder "
-                f"without them, remove {MODULES}"
-            )
-        file = model_dir / _PROMPTS
-        config = read_json(file) if file.is_file() else {}
-        schema = {"prompts?": dict, "default_prompt_name?": str, "truncate_dim?": int}
-        check_schema(f"{file}:", config, schema)
-        prompts, name = config.get("prompts") or {}, config.get("default_prompt_name")
-        check_schema(f"{file}: prompts", prompts, {f"{key}?": str for key in prompts})
-        if name not in (None, *prompts):
-            raise InputError(
-                f"{file}: default_prompt_name is {name!r}; expected the name of a prompt, or null"
-            )
-        dense = tuple(_dense(folder) for kind, folder in modules if kind == "Dense")
-        size = config.get("truncate_dim")
-        if size is not None and size < 1:
-            raise InputError(f"{file}: truncate_dim is {size}; expected at least 1")
-        return cls(
-            length,
-            _pooling(modules[1][1] / "config.json"),
-            kinds[-1] == "Normalize",
-            dense,
-            {key: text or "" for key, text in prompts.items()},
-            name,
-            size,
+    modules = read_modules(model_dir)
+    kinds = ["Transformer" if kind == "BERT" else kind for kind, _ in modules]
+    expected = ["Transformer", "Pooling", *["Dense"] * kinds.count("Dense")]
+    if modules and kinds not in (expected, [*expected, "Normalize"]):
+        raise InputError(
+            f"{model_dir / MODULES}: the modules are {', '.join(kinds)}; expected Transformer, "
+            "Pooling, any number of Dense, and optionally Normalize. To use the encoder "
+            f"without them, remove {MODULES}"
         )
+    file = model_dir / _PROMPTS
+    config = read_json(file) if modules and file.is_file() else {}
+    schema = {"prompts?": dict, "default_prompt_name?": str, "truncate_dim?": int}
+    check_schema(f"{file}:", config, schema)
+    prompts, name = config.get("prompts") or {}, config.get("default_prompt_name")
+    check_schema(f"{file}: prompts", prompts, {f"{key}?": str for key in prompts})
+    if name not in (None, *prompts):
+        raise InputError(
+            f"{file}: default_prompt_name is {name!r}; expected the name of a prompt, or null"
+        )
+    size = config.get("truncate_dim")
+    if size is not None and size < 1:
+        raise InputError(f"{file}: truncate_dim is {size}; expected at least 1")
+    return {
+        "max_seq_length": _max_seq_length(model_dir),
+        "pooling": _pooling(modules[1][1] / "config.json") if modules else None,
+        "normalize": "Normalize" in kinds,
+        "dense": tuple(_dense(folder) for kind, folder in modules if kind == "Dense"),
+        "prompts": {key: text or "" for key, text in prompts.items()},
+        "default_prompt_name": name,
+        "truncate_dim": size,
+    }
 
-    def write(self, folder: Path, width: int, dense: Mapping[str, np.ndarray]) -> None:
-        """Writes the files into a model directory.
 
-        `width` is the size of the pooled vectors, and `dense` the weights of the Dense modules by
-        their paths in the model. `max_seq_length` and `pooling` must not be None.
-        """
-        kinds = ["", "Pooling", *["Dense"] * len(self.dense), *["Normalize"] * self.normalize]
-        paths = [f"{index}_{kind}" if kind else "" for index, kind in enumerate(kinds)]
-        listed = [
-            {
-                "idx": index,
-                "name": str(index),
-                "path": path,
-                "type": f"sentence_transformers.models.{kind or 'Transformer'}",
-            }
-            for index, (path, kind) in enumerate(zip(paths, kinds, strict=True))
-        ]
-        for path in paths[1:]:
-            (folder / path).mkdir()
-        modes = {key: name == self.pooling for name, key in _POOLINGS.items()}
-        pooling = {"word_embedding_dimension": width, **modes}
-        write_json(folder / _POOLING_FOLDER / "config.json", pooling)
-        for index, layer in enumerate(self.dense):
-            content = {
-                "in_features": layer.inputs,
-                "out_features": layer.units,
-                "bias": layer.use_bias,
-                "activation_function": _TORCH[layer.activation],
-            }
-            write_json(folder / paths[2 + index] / "config.json", content)
-            weights = {"linear.weight": dense[f"encoder/dense_{index}/kernel"].T}
-            if layer.use_bias:
-                weights["linear.bias"] = dense[f"encoder/dense_{index}/bias"]
-            weights = {name: np.ascontiguousarray(value) for name, value in weights.items()}
-            save_file(weights, folder / paths[2 + index] / WEIGHTS, metadata={"format": "pt"})
-        write_json(folder / LENGTH, {"max_seq_length": self.max_seq_length, "do_lower_case": False})
+def write_sentence_transformer(
+    folder: Path, settings: Mapping[str, Any], width: int, weights: Mapping[str, np.ndarray]
+) -> None:
+    """Writes the files into a model directory.
+
+    Args:
+        folder: the model directory.
+        settings: the settings as `read_sentence_transformer` returns them; the length and the
+            pooling must not be None.
+        width: the size of the pooled vectors.
+        weights: the weights of the Dense modules by their paths in the model.
+    """
+    kinds = ["", "Pooling", *["Dense"] * len(settings["dense"])]
+    kinds += ["Normalize"] * settings["normalize"]
+    paths = [f"{index}_{kind}" if kind else "" for index, kind in enumerate(kinds)]
+    for path in paths[1:]:
+        (folder / path).mkdir()
+    modes = {key: name == settings["pooling"] for name, key in _POOLINGS.items()}
+    pooling = {"word_embedding_dimension": width, **modes}
+    write_json(folder / _POOLING_FOLDER / "config.json", pooling)
+    for index, layer in enumerate(settings["dense"]):
+        arrays = {"linear.weight": weights[f"encoder/dense_{index}/kernel"].T}
+        if layer["use_bias"]:
+            arrays["linear.bias"] = weights[f"encoder/dense_{index}/bias"]
+        outputs, inputs = arrays["linear.weight"].shape
         content = {
-            "prompts": dict(self.prompts),
-            "default_prompt_name": self.default_prompt_name,
-            "truncate_dim": self.truncate_dim,
+            "in_features": inputs,
+            "out_features": outputs,
+            "bias": layer["use_bias"],
+            "activation_function": _TORCH[layer["activation"]],
         }
-        if any(content.values()):
-            write_json(folder / _PROMPTS, content)
-        write_json(folder / MODULES, listed)
+        write_json(folder / paths[2 + index] / "config.json", content)
+        arrays = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+        save_file(arrays, folder / paths[2 + index] / WEIGHTS, metadata={"format": "pt"})
+    length = {"max_seq_length": settings["max_seq_length"], "do_lower_case": False}
+    write_json(folder / LENGTH, length)
+    names = ("prompts", "default_prompt_name", "truncate_dim")
+    if any(settings[name] for name in names):
+        content = {name: settings[name] for name in names}
+        write_json(folder / _PROMPTS, content | {"prompts": dict(settings["prompts"])})
+    listed = [
+        {
+            "idx": index,
+            "name": str(index),
+            "path": path,
+            "type": f"sentence_transformers.models.{kind or 'Transformer'}",
+        }
+        for index, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ]
+    write_json(folder / MODULES, listed)
 
 
 def transformer_folder(model_dir: Path) -> Path:
@@ -229,12 +205,12 @@ def _pooling(file: Path) -> str:
     return modes[0]
 
 
-def _dense(folder: Path) -> DenseSettings:
-    """Reads the config.json of a Dense module, and checks that its weights can be opened."""
+def _dense(folder: Path) -> dict[str, Any]:
+    """Returns the arguments of the Keras layer of a Dense module."""
     file = folder / "config.json"
     config: dict[str, Any] = read_json(file)
     name = value_of(file, config, "activation_function", str, "torch.nn.Tanh")
-    sizes = [value_of(file, config, key, int, 0) for key in ("in_features", "out_features")]
+    units = value_of(file, config, "out_features", int, 0)
     fixed = {
         "module_input_name": (None, "sentence_embedding"),
         "module_output_name": (None, "sentence_embedding"),
@@ -243,8 +219,8 @@ def _dense(folder: Path) -> DenseSettings:
     problems = [f"{key} is {config[key]!r}" for key in fixed if config.get(key) not in fixed[key]]
     if not name.startswith("torch.nn.") or name.rpartition(".")[2] not in _ACTIVATIONS:
         problems.append(f"activation_function is {name!r}")
-    if min(sizes) < 1:
-        problems.append("in_features or out_features is missing")
+    if units < 1:
+        problems.append("out_features is missing")
     if problems:
         raise InputError(
             f"{file}: {', '.join(problems)}; expected a Dense module of sentence vectors, with an "
@@ -256,5 +232,8 @@ def _dense(folder: Path) -> DenseSettings:
             "pytorch_model.bin, a pickle, convert it once with sentence-transformers: "
             "SentenceTransformer(DIR).save_pretrained(NEW_DIR)"
         )
-    use_bias = value_of(file, config, "bias", bool, True)
-    return DenseSettings(*sizes, _ACTIVATIONS[name.rpartition(".")[2]], use_bias)
+    return {
+        "units": units,
+        "activation": _ACTIVATIONS[name.rpartition(".")[2]],
+        "use_bias": value_of(file, config, "bias", bool, True),
+    }

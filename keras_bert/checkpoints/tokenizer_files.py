@@ -31,6 +31,7 @@ from keras_bert.text.settings import TokenizerSettings, UserToken, ids_of, numbe
 from keras_bert.text.vocabulary import (
     SPECIAL_TOKENS,
     check_vocab,
+    fit_vocab,
     load_vocab,
     named_tokens,
     stripped,
@@ -152,6 +153,11 @@ def read_tokenizer(
     except InputError as error:
         return None, settings, str(error)
     return vocab, replace(settings, user_tokens=user_tokens), None
+
+
+def read_vocab(path: Path, rows: int) -> list[str] | None:
+    """Reads vocab.txt for a table of `rows` embeddings, as `fit_vocab`; None without the file."""
+    return fit_vocab(load_vocab(path), rows, path) if path.is_file() else None
 
 
 def guess_lower_case(vocab: Sequence[str] | None, folder: str = "") -> bool:

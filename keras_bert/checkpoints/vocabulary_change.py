@@ -8,7 +8,8 @@ shares, and the bias of that output. The other weights do not change.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,8 +26,7 @@ from keras_bert.text.vocabulary import (
 ROWS = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 
 
-@dataclass(frozen=True)
-class ChangedVocab:
+class ChangedVocab(NamedTuple):
     """A new vocabulary, and the rows of the old one from which its rows are made.
 
     Attributes:
@@ -39,10 +39,6 @@ class ChangedVocab:
     tokens: list[str]
     sources: list[list[int]]
     settings: TokenizerSettings
-
-    def new_id(self, old_id: int) -> int | None:
-        """Returns the id of an old token; None if it was removed."""
-        return self.sources.index([old_id]) if [old_id] in self.sources else None
 
 
 # Makes the new vocabulary from the old one and the settings of the tokenizer.
@@ -176,29 +172,25 @@ def _subwords(
     vocab: Sequence[str], settings: TokenizerSettings, tokens: Sequence[str]
 ) -> list[list[int]]:
     """Returns the ids of the subwords of each token in the vocabulary that lacks the token."""
-    starts = [index for index, token in enumerate(tokens) if not token.startswith("##")]
-    inner = sorted({*range(len(tokens))} - {*starts})
-    rows = [[vocab.index("[UNK]")]] * len(tokens)
-    tokenizer = BertTokenizer(vocab, **settings.to_dict())
-    for index, ids in zip(
-        starts, tokenizer.tokenize([tokens[index] for index in starts]).to_list(), strict=True
-    ):
-        rows[index] = ids or rows[index]
-    if inner:
-        # A vocabulary in which the "##" tokens can also start a word, without any other tokens.
-        old_ids = {token: index for index, token in enumerate(vocab) if token.startswith("##")}
-        heads = {
-            token[2:]: index for token, index in old_ids.items() if token[2:] not in {"", *old_ids}
-        }
-        special = {token: vocab.index(token) for token in SPECIAL_TOKENS}
-        ids = {**old_ids, **heads, **special}
-        words = BertTokenizer([*ids], **settings.to_dict()).tokenize_words(
-            [tokens[index][2:] for index in inner]
-        )
-        numbers = [*ids.values()]
-        for index, row in zip(inner, words.to_list(), strict=True):
-            rows[index] = [numbers[number] for number in row]
-    return rows
+    unknown = [vocab.index("[UNK]")]
+    starts = [token for token in tokens if not token.startswith("##")]
+    rows = BertTokenizer(vocab, **settings.to_dict()).tokenize(starts).to_list()
+    of_start = dict(zip(starts, rows, strict=True))
+    inner = {token[2:]: index for index, token in enumerate(vocab) if token.startswith("##")}
+    return [of_start.get(token) or _match(token[2:], inner) or unknown for token in tokens]
+
+
+def _match(text: str, ids: Mapping[str, int]) -> list[int]:
+    """Returns the ids of the greedy longest matches in a text; [] if a part has no match."""
+    row, start = [], 0
+    while start < len(text):
+        ends = range(len(text), start, -1)
+        end = next((end for end in ends if text[start:end] in ids), None)
+        if end is None:
+            return []
+        row.append(ids[text[start:end]])
+        start = end
+    return row
 
 
 # --- used tokens ---

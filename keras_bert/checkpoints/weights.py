@@ -4,8 +4,10 @@ float16, bfloat16 and float64 weights are converted to float32, the dtype of the
 Other dtypes, and weights that are not finite, are rejected.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import contextlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Self
 
 import keras
 import ml_dtypes
@@ -25,50 +27,63 @@ _HEADS = {
 }
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The names and array layout of the models' variables in one checkpoint format.
+class StoredWeights:
+    """The weights of a checkpoint, open for reading; the base class of those of each format.
+
+    `names`, `is_transposed` and `stored_shape` define the format; without them, names and arrays
+    are those of this library's variables.
 
     Attributes:
-        name: function, variable path -> name in the format.
-        encoder_prefix: the name prefix of the encoder's weights.
-        store: function, (path, array in this library's layout) -> array in the format's layout.
-        restore: the inverse of `store`, except for the shape, which the caller restores.
+        source: the path of the file; error messages start with it.
+        shapes: {name in the format: shape}, without the optimizer's slots and counters.
+        skipped: the number of optimizer slots and counters in the file.
+        names: the format's names: (regular expression, replacement) pairs, which are applied one
+            after the other to the path of a variable.
+        encoder_prefix: the prefix of the names of the encoder's weights.
         buffers: names with `encoder_prefix` that are not weights.
         tied_decoder: the name of a second copy of the word embeddings, if the format has one.
     """
 
-    name: Callable[[str], str]
-    encoder_prefix: str
-    store: Callable[[str, np.ndarray], np.ndarray] = lambda path, value: value
-    restore: Callable[[str, np.ndarray], np.ndarray] = lambda path, value: value
+    names: Sequence[tuple[str, str]] = ()
+    encoder_prefix = "encoder/"
     buffers: frozenset[str] = frozenset()
     tied_decoder: str | None = None
 
+    def __init__(self, source: object):
+        self.source = str(source)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.skipped = 0
+        self._files = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    @classmethod
+    def name(cls, path: str) -> str:
+        """Converts the path of a model's variable to its name in the format."""
+        for pattern, replacement in cls.names:
+            path = re.sub(pattern, replacement, path)
+        return path
+
+    @classmethod
+    def is_transposed(cls, path: str) -> bool:
+        """Returns whether the format stores the transpose of a variable."""
+        return False
+
     def stored_shape(self, path: str, shape: Iterable[int]) -> tuple[int, ...]:
         """Returns the shape of a stored variable; `shape` is its shape in the model."""
-        return self.store(path, np.broadcast_to(np.float32(0), tuple(shape))).shape
+        return tuple(shape)[::-1] if self.is_transposed(path) else tuple(shape)
 
+    def name_in_file(self, name: str) -> str:
+        """Returns the name of a weight in the file, which may be an older name."""
+        return name
 
-@dataclass(frozen=True)
-class StoredWeights:
-    """The weights of an open file.
-
-    Attributes:
-        source: the path of the file; error messages start with it.
-        layout: the layout of the format, which also defines the names in `shapes`.
-        shapes: {name: shape}, without the optimizer's slots and counters.
-        read: function, name -> array; it works while the file is open.
-        names_in_file: {name: name in the file}; it may omit names that are the same.
-        skipped: the number of optimizer slots and counters in the file.
-    """
-
-    source: str
-    layout: Layout
-    shapes: Mapping[str, tuple[int, ...]]
-    read: Callable[[str], np.ndarray]
-    names_in_file: Mapping[str, str] = field(default_factory=dict)
-    skipped: int = 0
+    def read(self, name: str) -> np.ndarray:
+        """Reads a stored array."""
+        raise NotImplementedError
 
     @property
     def heads(self) -> set[str]:
@@ -78,7 +93,7 @@ class StoredWeights:
     @property
     def num_labels(self) -> int | None:
         """The number of the classifier's logits; None without a classifier."""
-        shape = self.shapes.get(self.layout.name("classifier/bias"))
+        shape = self.shapes.get(self.name("classifier/bias"))
         if shape is not None and len(shape) != 1:
             raise InputError(
                 f"{self.source}: the bias of the classifier has shape {list(shape)}; expected one "
@@ -88,11 +103,7 @@ class StoredWeights:
 
     def has(self, path: str) -> bool:
         """Returns whether the weights of a model's variable are stored."""
-        return self.layout.name(path) in self.shapes
-
-    def name_in_file(self, name: str) -> str:
-        """Returns the name of a weight in the file, which may be an older name."""
-        return self.names_in_file.get(name, name)
+        return self.name(path) in self.shapes
 
     def read_float32(self, name: str) -> np.ndarray:
         """Reads a weight as float32.
@@ -123,8 +134,7 @@ class StoredWeights:
         )
 
 
-@dataclass(frozen=True)
-class LoadReport:
+class LoadReport(NamedTuple):
     """The result of loading weights into a model; programs print it.
 
     Attributes:
@@ -187,21 +197,18 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
             of these are listed); or a weight is not a float, or contains inf or NaN (the first one
             is reported).
     """
-    layout = stored.layout
-    names = {variable.path: layout.name(variable.path) for variable in model.weights}
+    names = {variable.path: stored.name(variable.path) for variable in model.weights}
     new = [path for path, name in names.items() if name not in stored.shapes]
     loaded = [variable for variable in model.weights if variable.path not in new]
     problems = _mismatches(stored, names, new, loaded)
     if problems:
         raise InputError(f"{stored.source} does not match the model: {'; '.join(problems)}")
     # All weights are read before the first is assigned, because reading may fail.
-    values = [
-        layout.restore(variable.path, stored.read_float32(names[variable.path]))
-        for variable in loaded
-    ]
+    values = [stored.read_float32(names[variable.path]) for variable in loaded]
     for variable, value in zip(loaded, values, strict=True):
+        value = value.T if stored.is_transposed(variable.path) else value
         variable.assign(value.reshape(variable.shape))
-    used = {*names.values(), layout.tied_decoder}
+    used = {*names.values(), stored.tied_decoder}
     return LoadReport(
         source=stored.source,
         loaded=tuple(variable.path for variable in loaded),
@@ -214,30 +221,29 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
 def _mismatches(
     stored: StoredWeights, names: Mapping[str, str], new: list[str], loaded: list[keras.Variable]
 ) -> list[str]:
-    layout = stored.layout
     loaded_parts = {_part(variable.path) for variable in loaded}
     problems = [
         f"{names[path]} is missing" for path in new if _part(path) in loaded_parts | {"encoder"}
     ]
     for variable in loaded:
         name = names[variable.path]
-        expected = layout.stored_shape(variable.path, variable.shape)
+        expected = stored.stored_shape(variable.path, variable.shape)
         if stored.shapes[name] != expected:
             problems.append(
                 f"{stored.name_in_file(name)} has shape {list(stored.shapes[name])}, "
                 f"expected {list(expected)}"
             )
-    unexpected = set(stored.shapes) - set(names.values()) - layout.buffers
+    unexpected = set(stored.shapes) - set(names.values()) - stored.buffers
     problems += [
         f"{stored.name_in_file(name)} is not in the model"
         for name in sorted(unexpected)
-        if name.startswith(layout.encoder_prefix)
+        if name.startswith(stored.encoder_prefix)
     ]
-    if not problems and "masked_lm" in loaded_parts and layout.tied_decoder in stored.shapes:
-        table = stored.read_float32(layout.name("encoder/embeddings/word_embeddings"))
-        if not np.array_equal(stored.read_float32(layout.tied_decoder), table):
+    if not problems and "masked_lm" in loaded_parts and stored.tied_decoder in stored.shapes:
+        table = stored.read_float32(stored.name("encoder/embeddings/word_embeddings"))
+        if not np.array_equal(stored.read_float32(stored.tied_decoder), table):
             problems.append(
-                f"{layout.tied_decoder} differs from the word embeddings; expected a masked-LM "
+                f"{stored.tied_decoder} differs from the word embeddings; expected a masked-LM "
                 "head that is tied to them"
             )
     return problems

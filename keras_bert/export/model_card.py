@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.config import BertConfig
 from keras_bert.text.settings import TokenizerSettings
 
@@ -145,18 +144,21 @@ def _shape(shape: list[int]) -> str:
 
 def run_card(
     task: str | None,
-    description: ModelDescription,
+    config: BertConfig,
+    tokenizer_settings: TokenizerSettings,
     settings: Mapping[str, Any],
     results: Mapping[str, Any],
+    labels: Sequence[str] = (),
 ) -> str:
     """Returns the model card of a run's model as Markdown.
 
     `task` is a fine-tuning task such as `classification`; None for pre-training. `settings` are
-    those in run.json, and `results` the metrics in results.json.
+    those in run.json, and `results` the metrics in results.json. `labels` are those of a
+    classifier, in the order of its logits.
     """
     base = settings.get("init_checkpoint")
     start = f"the weights of `{public_name(base)}`" if base else "newly initialized weights"
-    length = settings.get("max_seq_length") or description.config.max_position_embeddings
+    length = settings.get("max_seq_length") or config.max_position_embeddings
     limits = [f"The model was trained on sequences of at most {length} tokens."]
     if task is None:
         limits.append("Its encoder must be fine-tuned before it can solve a task.")
@@ -166,13 +168,13 @@ def run_card(
         )
     return _card(
         task,
-        description.config,
-        description.tokenizer_settings,
+        config,
+        tokenizer_settings,
         f"Trained by keras_bert from {start}.",
         settings,
         results,
         limits,
-        labels=description.labels or (),
+        labels=labels,
     )
 
 

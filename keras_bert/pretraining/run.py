@@ -26,7 +26,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import check_replaceable, save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
@@ -271,9 +270,12 @@ def _run_phase(
     with running(folder, record, strategy) as folder_of_worker:
         results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder_of_worker == folder:
-            description = ModelDescription(inputs.config, inputs.vocab, inputs.tokenizer_settings)
-            card = run_card(None, description, flat(record), results)
-            save_model_directory(folder / "model", state.model, replace(description, card=card))
+            tokenizer = inputs.tokenizer_settings
+            card = run_card(None, inputs.config, tokenizer, flat(record), results)
+            config = inputs.config.to_dict()  # Without the dropout rates of the flags.
+            save_model_directory(
+                folder / "model", state.model, inputs.vocab, tokenizer, extra=config, card=card
+            )
         write_json(folder_of_worker / "results.json", results)
     # The model of the next phase may not fit in memory together with this one.
     free([*state.model.variables, *state.optimizer.variables])

@@ -59,9 +59,9 @@ def _saved_length(path: Path) -> int | None:
         return None
     use_compilation_cache()
     start_tensorflow()
-    from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
+    from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
 
-    return SentenceTransformer.of(folders[0]).max_seq_length
+    return read_sentence_transformer(folders[0])["max_seq_length"]
 
 
 PROGRAM = Program(

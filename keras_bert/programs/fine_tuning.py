@@ -68,7 +68,7 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
     if flags.do_train:
         return None
     model = Path(flags.init_checkpoint)
-    run = EarlierRun.of(model)
+    run = EarlierRun(model)
     recorded = run.recorded(model)
     used = []
     for name in ("max_seq_length", *names):

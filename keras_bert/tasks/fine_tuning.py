@@ -238,7 +238,14 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
         if settings.do_predict and task.test:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:
-            card = run_card(task_object.task, task_object.describe(), record, results)
+            card = run_card(
+                task_object.task,
+                task_object.model.config,
+                task_object.tokenizer.settings,
+                record,
+                results,
+                task_object.label_names or (),
+            )
             task_object.save_pretrained(output_dir / "model", card)
         results |= task.counts
         results |= {f"{split}_truncated": count for split, count in task.truncated.items()}
@@ -369,10 +376,9 @@ _STEP = "best_step"  # the key of the step among the task's settings in config.j
 
 def save_best(folder: Path, task_object: Task, step: int) -> None:
     """Saves a task object and the step of its weights in `folder`; replaces an earlier model."""
-    description = task_object.describe()
-    settings = {**description.extra.get(SETTINGS_KEY, {}), _STEP: step}
-    extra = {**description.extra, SETTINGS_KEY: settings}
-    save_model_directory(folder, task_object.model, replace(description, extra=extra))
+    content = task_object.saved_content()
+    content["extra"][SETTINGS_KEY][_STEP] = step
+    save_model_directory(folder, task_object.model, **content)
 
 
 def read_best_step(folder: Path) -> int | None:

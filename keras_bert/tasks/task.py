@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint, ModelDescription, check_max_seq_length
+from keras_bert.checkpoints.checkpoint import Checkpoint, check_max_seq_length
 from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
@@ -222,7 +222,7 @@ class Task:
         self.untrained = tuple(
             path for path in self.absent if not path.startswith(self.optional_weights)
         )
-        logging.info("%s", dataclasses.replace(report, new=self.untrained))
+        logging.info("%s", report._replace(new=self.untrained))
         weights = weights_of(self.model)
         self.initial_values = {path: weights[path] for path in self.absent}
 
@@ -254,18 +254,20 @@ class Task:
         Raises:
             InputError: the directory cannot be written, or contains other files.
         """
-        save_model_directory(path, self.model, dataclasses.replace(self.describe(), card=card))
+        save_model_directory(path, self.model, **self.saved_content(), card=card)
 
-    def describe(self) -> ModelDescription:
-        """Returns what a saved model directory contains besides the weights."""
-        return ModelDescription(
-            self.model.config,
-            self.tokenizer.vocab,
-            self.tokenizer.settings,
-            labels=self.label_names or None,
-            problem_type=self.problem_type_name,
-            extra={SETTINGS_KEY: self._saved_settings()},
-        )
+    def saved_content(self) -> dict[str, Any]:
+        """Returns what a saved model directory contains besides the weights.
+
+        These are arguments of `save_model_directory`.
+        """
+        return {
+            "vocab": self.tokenizer.vocab,
+            "tokenizer_settings": self.tokenizer.settings,
+            "labels": self.label_names or None,
+            "problem_type": self.problem_type_name,
+            "extra": {SETTINGS_KEY: self._saved_settings()},
+        }
 
     def export(
         self,

@@ -200,7 +200,6 @@ def write_models(folder: Path, run_command) -> None:
     """
     import keras
 
-    from keras_bert.checkpoints.checkpoint import ModelDescription
     from keras_bert.checkpoints.hugging_face import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models.encoder import BertEncoder
@@ -208,10 +207,10 @@ def write_models(folder: Path, run_command) -> None:
 
     config = BertConfig.from_dict(SIZES)
     keras.utils.set_random_seed(0)
-    model, description = BertEncoder(config), ModelDescription(config, VOCAB)
-    save_model_directory(folder / "bert", model, description)
-    write_keras_hub(folder / "preset", model, description)
-    write_tf1(folder / "tf1", model, description)
+    model = BertEncoder(config)
+    save_model_directory(folder / "bert", model, VOCAB)
+    write_keras_hub(folder / "preset", model, VOCAB)
+    write_tf1(folder / "tf1", model, VOCAB)
     for name, place in (("create-pretraining-data", "dataset"), ("pretrain", "run")):
         run_command(name)
         shutil.move(folder / "out", folder / place)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.text.offsets import byte_to_char_offsets
@@ -25,8 +24,7 @@ def save(tiny, path, added=(), settings=TokenizerSettings(), write=save_model_di
     """Saves a model whose vocabulary has additional tokens at its end."""
     vocab = [*tiny.vocab, *added]
     config = dataclasses.replace(tiny.config, vocab_size=len(vocab))
-    description = ModelDescription(config, vocab, settings)
-    write(path, tiny.make("pretrainer", config), description)
+    write(path, tiny.make("pretrainer", config), vocab, settings)
     return path
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.convert import convert
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
@@ -30,22 +29,21 @@ def saved(request, tiny, tmp_path_factory):
     model = tiny.make(request.param)
     labels = [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
     path = tmp_path_factory.mktemp(request.param) / "saved"
-    description = ModelDescription(
-        tiny.config,
-        tiny.vocab,
-        TokenizerSettings(False),
-        labels=labels,
-        problem_type="multi_label_classification" if labels else None,
-        extra={"task_specific_params": {"threshold": 0.5}},
-    )
-    save_model_directory(path, model, description)
+    description = {
+        "vocab": tiny.vocab,
+        "tokenizer_settings": TokenizerSettings(False),
+        "labels": labels,
+        "problem_type": "multi_label_classification" if labels else None,
+        "extra": {"task_specific_params": {"threshold": 0.5}},
+    }
+    save_model_directory(path, model, **description)
     return path, model, description
 
 
 @pytest.mark.parametrize("form", ["hugging_face", "tf1"])
 def test_conversion_is_bit_exact(saved, form, tmp_path):
     path, model, description = saved
-    WRITERS[form](tmp_path / "source", model, description)
+    WRITERS[form](tmp_path / "source", model, **description)
     report = convert(tmp_path / "source", tmp_path / "target")
     assert (report.new, report.ignored) == ((), ())
     for file in path.iterdir():
@@ -57,9 +55,7 @@ def test_conversion_is_bit_exact(saved, form, tmp_path):
 
 
 def test_heads_missing_from_the_source_are_not_written(tiny, tmp_path):
-    save_model_directory(
-        tmp_path / "a", tiny.make("pretrainer"), ModelDescription(tiny.config, tiny.vocab)
-    )
+    save_model_directory(tmp_path / "a", tiny.make("pretrainer"), tiny.vocab)
     weights = load_file(tmp_path / "a" / "model.safetensors")
     kept = {n: v for n, v in weights.items() if "seq_relationship" not in n and "pooler" not in n}
     save_file(kept, tmp_path / "a" / "model.safetensors", metadata={"format": "pt"})
@@ -75,9 +71,7 @@ def test_heads_missing_from_the_source_are_not_written(tiny, tmp_path):
 
 
 def test_conversion_without_heads_allows_a_new_task(tiny, tmp_path):
-    save_model_directory(
-        tmp_path / "a", tiny.make("classifier"), ModelDescription(tiny.config, tiny.vocab)
-    )
+    save_model_directory(tmp_path / "a", tiny.make("classifier"), tiny.vocab)
     model = BertClassifier(tiny.config, 2)
     with pytest.raises(InputError, match=r"classifier\.weight has shape \[3, 8\], expected \[2, 8"):
         open_checkpoint(tmp_path / "a").load_into(model)
@@ -89,9 +83,7 @@ def test_conversion_without_heads_allows_a_new_task(tiny, tmp_path):
 
 
 def test_only_earlier_output_is_replaced(tiny, tmp_path):
-    save_model_directory(
-        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
-    )
+    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.vocab)
     convert(tmp_path / "a", tmp_path / "b")
     convert(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "thesis.txt").write_text("all my work")
@@ -99,14 +91,14 @@ def test_only_earlier_output_is_replaced(tiny, tmp_path):
         convert(tmp_path / "a", tmp_path / "b")
     with pytest.raises(InputError, match="is both source and target"):
         convert(tmp_path / "a", tmp_path / "a")
+    with pytest.raises(InputError, match="is inside the source"):
+        convert(tmp_path / "a", tmp_path / "a" / "new")
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
 def test_full_disk_raises_input_error_and_leaves_no_files(tiny, tmp_path):
     """Simulates a full disk with a limit on the file size that only the weights exceed."""
-    save_model_directory(
-        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
-    )
+    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.vocab)
     convert(tmp_path / "a", tmp_path / "b")
     sizes = sorted(path.stat().st_size for path in (tmp_path / "b").rglob("*"))
     shutil.rmtree(tmp_path / "b")
@@ -125,16 +117,14 @@ def test_full_disk_raises_input_error_and_leaves_no_files(tiny, tmp_path):
 def test_left_to_right_model_stays_one(tiny, tmp_path, form):
     config = replace(tiny.config, is_decoder=True)
     model = tiny.make("pretrainer", config)
-    WRITERS[form](tmp_path / "a", model, ModelDescription(config, tiny.vocab))
+    WRITERS[form](tmp_path / "a", model, tiny.vocab)
     convert(tmp_path / "a", tmp_path / "b")
     assert open_checkpoint(tmp_path / "b").config.is_decoder
 
 
 @pytest.mark.slow
 def test_program_prints_a_report_and_one_line_errors(tiny, tmp_path):
-    save_model_directory(
-        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
-    )
+    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.vocab)
     command = [sys.executable, "-m", "keras_bert", "convert", tmp_path / "a"]
     done = subprocess.run([*command, tmp_path / "b"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

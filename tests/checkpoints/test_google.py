@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
-from keras_bert.checkpoints.google import google_name
+from keras_bert.checkpoints.google import GoogleWeights
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler
@@ -32,7 +31,7 @@ def released(shared_data, tmp_path):
 def written(tiny, tmp_path):
     """Writes a checkpoint; returns its path and its model."""
     model = tiny.make("pretrainer")
-    write_tf1(tmp_path / "tf1", model, ModelDescription(tiny.config, tiny.vocab))
+    write_tf1(tmp_path / "tf1", model, tiny.vocab)
     return tmp_path / "tf1", model
 
 
@@ -79,7 +78,7 @@ def test_public_checkpoint_matches_outputs_of_googles_code(released):
     golden = np.load(GOLDEN / "checkpoint_google.npz")
     assert_same_outputs(model, golden)
     # Google's code loaded the same weights by the same names.
-    assert sorted(map(google_name, report.loaded)) == golden["names"].tolist()
+    assert sorted(map(GoogleWeights.name, report.loaded)) == golden["names"].tolist()
 
 
 def test_prefix_and_directory_load_the_same_model(released):
@@ -135,9 +134,16 @@ def test_newest_checkpoint_of_a_training_directory_is_opened(written):
         open_checkpoint(path)
 
 
+def test_binary_checkpoint_file_is_ignored(written):
+    path, _ = written
+    (path / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")
+    checkpoint = open_checkpoint(path)
+    assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
+
+
 def test_exact_gelu_is_restored(tiny, tmp_path):
     config = dataclasses.replace(tiny.config, hidden_act="gelu", layer_norm_eps=1e-7)
-    write_tf1(tmp_path / "a", tiny.make("encoder", config), ModelDescription(config, tiny.vocab))
+    write_tf1(tmp_path / "a", tiny.make("encoder", config), tiny.vocab)
     assert json.loads((tmp_path / "a" / "bert_config.json").read_text())["hidden_act"] == "gelu"
     assert open_checkpoint(tmp_path / "a").config == config
 

@@ -9,7 +9,6 @@ import h5py
 import numpy as np
 import pytest
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
@@ -23,6 +22,11 @@ from tests.checkpoints.test_tokenizer_json import vocab_of
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CLASSIFIER, MASKED_LM = GOLDEN / "keras_hub_classifier", GOLDEN / "keras_hub_masked_lm"
 INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+
+
+@pytest.fixture
+def preset(tmp_path):
+    return shutil.copytree(CLASSIFIER, tmp_path / "preset")
 
 
 def assert_same(found, golden, names):
@@ -85,7 +89,7 @@ def test_kerashub_opens_our_directories(tiny, run_in_peers, tmp_path):
     vocab = vocab_of([*DIFFERENCES, "all work café s1⁄2.,ς"])
     config = replace(tiny.config, vocab_size=len(vocab))
     model = tiny.make("pretrainer", config)
-    save_model_directory(tmp_path / "model", model, ModelDescription(config, vocab))
+    save_model_directory(tmp_path / "model", model, vocab)
     texts = ["All Work CAFÉ", *DIFFERENCES]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     run_in_peers("make_checkpoint_keras_hub.py", tmp_path / "model", tmp_path / "texts.json")
@@ -99,17 +103,16 @@ def test_kerashub_opens_our_directories(tiny, run_in_peers, tmp_path):
     assert dict(zip(DIFFERENCES, zip(different, ours[1:], strict=True), strict=True)) == DIFFERENCES
 
 
-def test_half_precision_presets_load_as_float32(tmp_path):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    with h5py.File(path / "model.weights.h5", "a") as file:
+def test_half_precision_presets_load_as_float32(preset):
+    with h5py.File(preset / "model.weights.h5", "a") as file:
         values = file["layers/dense/vars"]
         kept = np.asarray(values["1"])
         del values["1"]
         # As Keras writes bfloat16: two opaque bytes for HDF5, and an attribute with the dtype.
         values.create_dataset("1", data=(kept.view(np.uint32) >> 16).astype(np.uint16).view("V2"))
         values["1"].attrs["dtype"] = "bfloat16"
-    encoder = BertEncoder(open_checkpoint(path).config)
-    open_checkpoint(path).load_into(encoder)
+    encoder = BertEncoder(open_checkpoint(preset).config)
+    open_checkpoint(preset).load_into(encoder)
     np.testing.assert_allclose(encoder.pooler.dense.bias, kept, rtol=2**-7)
 
 
@@ -128,15 +131,15 @@ def rewrite_tokenizer(path, **own):
         ({"split": False}, "split is false; expected true"),
         ({"suffix_indicator": "@@"}, 'suffix_indicator is "@@"; expected "##"'),
         ({"oov_token": "<unk>"}, 'oov_token is "<unk>"; expected "[UNK]"'),
+        ({"special_tokens_in_strings": True}, "special_tokens_in_strings is true; expected false"),
     ],
 )
-def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(tmp_path, own, line):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    rewrite_tokenizer(path, **own)
-    checkpoint = open_checkpoint(path)
+def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(preset, own, line):
+    rewrite_tokenizer(preset, **own)
+    checkpoint = open_checkpoint(preset)
     assert checkpoint.vocab is None
     assert checkpoint.tokenizer_mismatch.startswith(
-        f"{path}/tokenizer.json: {line}, as in Google's"
+        f"{preset}/tokenizer.json: {line}, as in Google's"
     )
 
 
@@ -148,71 +151,37 @@ def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(tmp_path, own, 
         ({"split_on_cjk": False}, TokenizerSettings(tokenize_chinese_chars=False)),
     ],
 )
-def test_settings_of_the_tokenizer_are_read(tmp_path, own, settings):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    rewrite_tokenizer(path, **own)
+def test_settings_of_the_tokenizer_are_read(preset, own, settings):
+    rewrite_tokenizer(preset, **own)
     expected = replace(settings, max_input_chars_per_word=100)
-    assert open_checkpoint(path).tokenizer_settings == expected
-
-
-@pytest.mark.parametrize(
-    ("are_in_strings", "user_tokens"), [(True, ("boy", "caf")), (False, ()), (None, ())]
-)
-def test_special_tokens_are_user_tokens(tmp_path, are_in_strings, user_tokens):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    tokens = ["[MASK]", "caf", "boy", "not in the vocabulary"]
-    rewrite_tokenizer(path, special_tokens=tokens, special_tokens_in_strings=are_in_strings)
-    found = open_checkpoint(path).tokenizer_settings.user_tokens
-    assert tuple(token.content for token in found) == user_tokens
-
-
-def test_special_token_with_white_space_gives_no_vocabulary_and_a_reason(tmp_path):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    vocab = path / "assets" / "tokenizer" / "vocabulary.txt"
-    vocab.write_text(vocab.read_text().replace("\nboy\n", "\na boy\n"))
-    rewrite_tokenizer(path, special_tokens=["a boy"], special_tokens_in_strings=True)
-    checkpoint = open_checkpoint(path)
-    assert checkpoint.vocab is None
-    line = f"{path}/tokenizer.json: special_tokens: user token 'a boy': contains white space"
-    assert checkpoint.tokenizer_mismatch.startswith(line)
-
-
-@pytest.mark.parametrize("tokens", ["boy", [1]])
-def test_special_tokens_of_a_wrong_type_are_rejected(tmp_path, tokens):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    rewrite_tokenizer(path, special_tokens=tokens, special_tokens_in_strings=True)
-    with pytest.raises(InputError, match=r"tokenizer.json: special_tokens.* is .*; expected a"):
-        open_checkpoint(path)
+    assert open_checkpoint(preset).tokenizer_settings == expected
 
 
 @pytest.mark.parametrize("key", ["strip_accents", "split_on_cjk"])
-def test_tokenizer_setting_of_a_wrong_type_is_rejected(tmp_path, key):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    rewrite_tokenizer(path, **{key: "no"})
+def test_tokenizer_setting_of_a_wrong_type_is_rejected(preset, key):
+    rewrite_tokenizer(preset, **{key: "no"})
     with pytest.raises(InputError, match=rf"tokenizer.json: {key} is 'no'; expected true or false"):
-        open_checkpoint(path)
+        open_checkpoint(preset)
 
 
-def test_uncased_preset_that_keeps_accents_opens_with_a_warning(tmp_path, caplog):
+def test_uncased_preset_that_keeps_accents_opens_with_a_warning(preset, caplog):
     """Covers KerasHub's default: it keeps accents even for Google's uncased models."""
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
     for strip_accents, warnings in ((False, 1), (True, 1), (None, 1)):
-        rewrite_tokenizer(path, lowercase=True, strip_accents=strip_accents)
-        checkpoint = open_checkpoint(path)
+        rewrite_tokenizer(preset, lowercase=True, strip_accents=strip_accents)
+        checkpoint = open_checkpoint(preset)
         assert (checkpoint.tokenizer_mismatch, checkpoint.do_lower_case) == (None, True)
         assert caplog.text.count("strip_accents is false; accents are stripped") == warnings
 
 
-def test_all_weight_mismatches_are_listed(tmp_path):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    with h5py.File(path / "model.weights.h5", "a") as file:
+def test_all_weight_mismatches_are_listed(preset):
+    with h5py.File(preset / "model.weights.h5", "a") as file:
         del file["layers/embedding/vars/0"]
         file.copy("layers/transformer_encoder_1", "layers/transformer_encoder_2")
-    config = json.loads((path / "config.json").read_text())
+    config = json.loads((preset / "config.json").read_text())
     config["config"]["num_heads"] = 4
-    (path / "config.json").write_text(json.dumps(config))
+    (preset / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError) as error:
-        open_checkpoint(path).load_into(BertEncoder(open_checkpoint(path).config))
+        open_checkpoint(preset).load_into(BertEncoder(open_checkpoint(preset).config))
     for problem in (
         "backbone/layers/embedding/vars/0 is missing",
         "transformer_encoder/_self_attention_layer/key_dense/vars/0 has shape [8, 2, 4], "
@@ -222,19 +191,90 @@ def test_all_weight_mismatches_are_listed(tmp_path):
         assert problem in str(error.value)
 
 
-def test_damaged_or_unsupported_preset_is_rejected(tmp_path):
-    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    original = (path / "config.json").read_text()
-    (path / "config.json").write_text(original.replace("BertBackbone", "RobertaBackbone"))
+def test_damaged_or_unsupported_preset_is_rejected(preset):
+    original = (preset / "config.json").read_text()
+    (preset / "config.json").write_text(original.replace("BertBackbone", "RobertaBackbone"))
     with pytest.raises(InputError, match="class_name is 'RobertaBackbone'; expected 'BertBackbo"):
-        open_checkpoint(path)
-    (path / "config.json").write_text(original.replace('"hidden_dim": 8', '"hidden_dim": 7'))
+        open_checkpoint(preset)
+    (preset / "config.json").write_text(original.replace('"hidden_dim": 8', '"hidden_dim": 7'))
     with pytest.raises(InputError, match=r"config\.json: hidden_size is 7"):
-        open_checkpoint(path)
-    (path / "config.json").write_text(original)
-    (path / "model.weights.h5").write_bytes(b"truncated")
+        open_checkpoint(preset)
+    (preset / "config.json").write_text(original)
+    (preset / "model.weights.h5").write_bytes(b"truncated")
     with pytest.raises(InputError, match=r"model\.weights\.h5: not a valid HDF5 file"):
-        open_checkpoint(path).load_into(BertEncoder(open_checkpoint(path).config))
-    (path / "model.weights.h5").unlink()
+        open_checkpoint(preset).load_into(BertEncoder(open_checkpoint(preset).config))
+    (preset / "model.weights.h5").unlink()
     with pytest.raises(InputError, match=r"has no model\.weights\.h5"):
-        open_checkpoint(path)
+        open_checkpoint(preset)
+
+
+# --- HDF5 files that are damaged, or refer to other files ---
+
+
+KERNEL = "layers/transformer_encoder/_feedforward_intermediate_dense/vars/0"
+
+
+def external_storage(opened, shape, folder):
+    (folder / "secret").write_bytes(b"secret" * 1000)
+    storage = [(str(folder / "secret"), 0, 4 * int(np.prod(shape)))]
+    opened.create_dataset(KERNEL, shape, "f4", external=storage)
+
+
+def virtual_dataset(opened, shape, folder):
+    layout = h5py.VirtualLayout(shape, "f4")
+    layout[...] = h5py.VirtualSource(str(folder / "other.h5"), "x", shape)
+    opened.create_virtual_dataset(KERNEL, layout)
+
+
+def external_link(opened, shape, folder):
+    shutil.copy(CLASSIFIER / "model.weights.h5", folder / "other.h5")
+    opened[KERNEL] = h5py.ExternalLink(str(folder / "other.h5"), KERNEL)
+
+
+def of_type(kind):
+    return lambda opened, shape, folder: opened.create_dataset(KERNEL, shape, kind)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (external_storage, f"{KERNEL} is empty or refers to other files"),
+        (virtual_dataset, f"{KERNEL} is empty or refers to other files"),
+        (external_link, "is missing"),
+        (of_type(h5py.ref_dtype), "has type .*; expected one of float16"),
+        (of_type(h5py.string_dtype()), "has type .*; expected one of float16"),
+        (of_type(np.dtype([("a", "f4")])), "has type .*; expected one of float16"),
+        (of_type("i4"), "has type int32; expected one of float16"),
+    ],
+)
+def test_datasets_must_be_floats_in_the_file(preset, make, message):
+    with h5py.File(preset / "model.weights.h5", "r+") as opened:
+        shape = opened[KERNEL].shape
+        del opened[KERNEL]
+        make(opened, shape, preset.parent)
+    model = BertEncoder(open_checkpoint(preset).config)
+    before = model.get_weights()
+    with pytest.raises(InputError, match=message) as error:
+        open_checkpoint(preset).load_into(model)
+    assert "\n" not in str(error.value)
+    assert all(map(np.array_equal, before, model.get_weights()))
+
+
+def test_bytes_damaged_at_random_places_give_one_line(preset):
+    content = (preset / "model.weights.h5").read_bytes()
+    random = np.random.default_rng(0)
+    checkpoint = open_checkpoint(preset)  # Reads the weights only in `open_weights`.
+    messages = []
+    for _ in range(200):
+        damaged = bytearray(content)
+        for index in random.integers(len(content), size=40):
+            damaged[index] = random.integers(256)
+        (preset / "model.weights.h5").write_bytes(damaged)
+        try:
+            with checkpoint.open_weights() as weights:
+                for name in weights.shapes:
+                    weights.read(name)
+        except InputError as error:
+            messages.append(str(error))
+    assert len(messages) > 50
+    assert not any("\n" in message for message in messages)

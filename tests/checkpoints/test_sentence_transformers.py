@@ -11,7 +11,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import keras_bert
-from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
+from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
 from keras_bert.errors import InputError
 from keras_bert.models import BertEncoder
 from keras_bert.server.protocol import EmbeddingModel, embedding_model
@@ -21,11 +21,11 @@ MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Norma
 TEXTS = ["a good film .", "", f"{'very ' * 40}good", "Book it is bad"]
 
 
-def sentence_transformer(folder: Path, modules: list, pooling: dict) -> SentenceTransformer:
-    shutil.rmtree(folder, ignore_errors=True)
-    (folder / "1_Pooling").mkdir(parents=True)
+def read(folder: Path, modules: list, pooling: dict) -> tuple:
+    """Returns the length, the pooling and whether vectors are normalized."""
     write_modules(folder, modules, pooling)
-    return SentenceTransformer.of(folder)
+    settings = read_sentence_transformer(folder)
+    return tuple(settings[name] for name in ("max_seq_length", "pooling", "normalize"))
 
 
 def write_modules(folder: Path, modules: list, pooling: dict) -> None:
@@ -70,12 +70,11 @@ def write_dense(folder: Path, index: int, sizes: tuple[int, int], **config) -> d
 
 def test_pooling_and_normalization_are_those_of_the_modules(tmp_path: Path):
     older = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
-    of_both = SentenceTransformer(None, "cls", True)
-    assert sentence_transformer(tmp_path / "a", MODULES, older) == of_both
-    assert sentence_transformer(tmp_path / "a", MODULES, {"pooling_mode": "cls"}) == of_both
-    plain = sentence_transformer(tmp_path / "a", MODULES[:2], {"pooling_mode": ["mean"]})
-    assert plain == SentenceTransformer(None, "mean", False)
-    assert SentenceTransformer.of(tmp_path) == SentenceTransformer()
+    assert read(tmp_path, MODULES, older) == (None, "cls", True)
+    assert read(tmp_path, MODULES, {"pooling_mode": "cls"}) == (None, "cls", True)
+    assert read(tmp_path, MODULES[:2], {"pooling_mode": ["mean"]}) == (None, "mean", False)
+    (tmp_path / "modules.json").unlink()
+    assert read_sentence_transformer(tmp_path)["pooling"] is None
 
 
 @pytest.mark.parametrize(
@@ -276,13 +275,13 @@ def test_layout_of_versions_before_2_0_is_opened(directory, tmp_path: Path):
 def test_invalid_list_of_modules_is_named(content: str, tmp_path: Path):
     (tmp_path / "modules.json").write_text(content)
     with pytest.raises(InputError, match=r"modules\.json: "):
-        SentenceTransformer.of(tmp_path)
+        read_sentence_transformer(tmp_path)
 
 
 def test_unreadable_list_of_modules_is_named(tmp_path: Path):
     (tmp_path / "modules.json").symlink_to("/proc/self/mem")  # reading it is an I/O error
     with pytest.raises(InputError, match=r"modules\.json: cannot be read: "):
-        SentenceTransformer.of(tmp_path)
+        read_sentence_transformer(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b"])
@@ -290,7 +289,7 @@ def test_modules_outside_of_the_model_are_rejected(path: str, tmp_path: Path):
     modules = [{"type": "sentence_transformers.models.Pooling", "path": path}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(InputError, match=f"the path '{path}'; expected a folder in that of the"):
-        SentenceTransformer.of(tmp_path)
+        read_sentence_transformer(tmp_path)
 
 
 def test_vectors_are_those_of_sentence_transformers_in_all_layouts(

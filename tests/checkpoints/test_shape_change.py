@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.convert import convert, new_positions
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
@@ -23,7 +22,7 @@ def source(tiny, tmp_path_factory):
     config = replace(tiny.config, num_hidden_layers=4, max_position_embeddings=10)
     path = tmp_path_factory.mktemp("source") / "bert"
     model = tiny.make("pretrainer", config)
-    save_model_directory(path, model, ModelDescription(config, tiny.vocab))
+    save_model_directory(path, model, tiny.vocab)
     return path
 
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.convert import convert
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
@@ -45,7 +44,7 @@ FAST = {
 def directory(tiny, tmp_path):
     """Creates a Hugging Face directory; returns it and a function that rewrites three files."""
     path = tmp_path / "model"
-    save_model_directory(path, tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab))
+    save_model_directory(path, tiny.make("encoder"), tiny.vocab)
 
     def write(slow=None, fast=None, config=None):
         if slow is not None:
@@ -175,17 +174,17 @@ def test_setting_of_a_wrong_type_is_rejected(directory, tiny, key):
     [TokenizerSettings(*values) for values in itertools.product([True, False], repeat=3)],
 )
 def test_settings_are_read_from_every_format(tiny, tmp_path, caplog, form, settings):
-    description = ModelDescription(tiny.config, tiny.vocab, settings, extra={"other": 1})
-    WRITERS[form](tmp_path / "model", tiny.make("encoder"), description)
+    description = {"vocab": tiny.vocab, "tokenizer_settings": settings, "extra": {"other": 1}}
+    WRITERS[form](tmp_path / "model", tiny.make("encoder"), **description)
     checkpoint = open_checkpoint(tmp_path / "model")
     assert checkpoint.tokenizer_settings == settings
-    assert checkpoint.description.extra == {"other": 1}
+    assert checkpoint.settings["other"] == 1
     assert "accents" not in caplog.text
 
 
 def test_settings_can_be_corrected(tiny, tmp_path):
-    description = ModelDescription(tiny.config, tiny.vocab)
-    save_model_directory(tmp_path / "source", tiny.make("encoder"), description)
+    description = {"vocab": tiny.vocab}
+    save_model_directory(tmp_path / "source", tiny.make("encoder"), **description)
     changes = {"do_lower_case": None, "strip_accents": False, "tokenize_chinese_chars": False}
     convert(tmp_path / "source", tmp_path / "target", tokenizer=changes)
     opened = open_checkpoint(tmp_path / "target")

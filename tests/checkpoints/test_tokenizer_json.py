@@ -1,6 +1,5 @@
 """The `tokenizers` library opens tokenizer.json and computes the ids of this library."""
 
-import dataclasses
 import itertools
 import json
 import re
@@ -14,8 +13,7 @@ import pytest
 import tensorflow as tf
 from tokenizers import Tokenizer, normalizers
 
-from keras_bert.checkpoints.hugging_face import write_model_directory
-from keras_bert.checkpoints.tokenizer_files import tokenizer_json
+from keras_bert.checkpoints.tokenizer_files import tokenizer_json, write_tokenizer
 from keras_bert.text.normalization import assigned_characters
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
@@ -132,11 +130,11 @@ def test_transformers_opens_every_saved_tokenizer(tiny, run_in_peers, shared_dat
     (tmp_path / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
     vocab = vocab_of(texts)
     folders = [tmp_path / str(index) for index in range(len(SETTINGS))]
-    config = dataclasses.replace(tiny.config, vocab_size=len(vocab))
-    weights, own = {}, {**config.to_dict(), "model_type": "bert"}
+    config = {**tiny.config.to_dict(), "vocab_size": len(vocab), "model_type": "bert"}
     for folder, settings in zip(folders, SETTINGS, strict=True):
         folder.mkdir()
-        write_model_directory(folder, weights, own, vocab, TokenizerSettings(*settings))
+        (folder / "config.json").write_text(json.dumps(config))
+        write_tokenizer(folder, vocab, TokenizerSettings(*settings), 512)
     out = tmp_path / "ids.json"
     run_in_peers("tokenize_transformers.py", tmp_path / "texts.json", out, *folders)
     for theirs, settings in zip(json.loads(out.read_text()), SETTINGS, strict=True):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.convert import convert
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
@@ -59,7 +58,7 @@ def save(path, vocab, extra=None, seed=0):
     random = np.random.default_rng(seed)
     for variable in model.weights:
         variable.assign(random.normal(0.1, 0.3, variable.shape))
-    save_model_directory(path, model, ModelDescription(config, vocab, extra=extra or {}))
+    save_model_directory(path, model, vocab, extra=extra or {})
     return path
 
 

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -42,7 +41,7 @@ def saved(tmp_path_factory):
             random = np.random.default_rng(0)
             for variable in model.weights:
                 variable.assign(random.normal(0.1, 0.3, variable.shape))
-            save_model_directory(folder, model, ModelDescription(CONFIG, VOCAB))
+            save_model_directory(folder, model, VOCAB)
             made[network] = model, folder
         return made[network]
 
@@ -68,7 +67,7 @@ def test_saved_network_is_restored_completely(network, saved, caplog):
 
 def test_tf1_checkpoint_is_restored(saved, tmp_path):
     model, _ = saved(BertPretrainer)
-    write_tf1(tmp_path / "tf1", model, ModelDescription(CONFIG, VOCAB))
+    write_tf1(tmp_path / "tf1", model, VOCAB)
     assert_same_weights(BertPretrainer.from_pretrained(tmp_path / "tf1"), model)
 
 
@@ -140,7 +139,7 @@ def test_checkpoint_of_another_task_is_rejected(network, other, saved):
 
 def test_head_of_another_task_is_detected_without_architectures(saved, tmp_path):
     model, _ = saved(BertSpanLabeler)
-    write_tf1(tmp_path / "tf1", model, ModelDescription(CONFIG, VOCAB))
+    write_tf1(tmp_path / "tf1", model, VOCAB)
     config = tmp_path / "tf1" / "bert_config.json"
     CONFIG.to_json(config)
     with pytest.raises(InputError, match=r"has the head span; expected a BertForSequenceClass"):

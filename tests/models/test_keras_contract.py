@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
@@ -166,7 +165,7 @@ def with_lora():
 def test_model_directory_has_merged_kernels(tmp_path):
     model = with_lora()
     assert weights_of(model).keys() == {v.path for v in BertClassifier(CONFIG, 2).weights}
-    save_model_directory(tmp_path / "model", model, ModelDescription(CONFIG))
+    save_model_directory(tmp_path / "model", model)
     again = BertClassifier.from_pretrained(tmp_path / "model")
     assert difference(again(inputs_of(model)), model(inputs_of(model))) < 1e-5
 

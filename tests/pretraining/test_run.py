@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -236,8 +235,7 @@ def test_changed_config_and_records_change_the_record_of_the_run(records, config
 def save_start(folder, records):
     """Saves a model with the vocabulary of records."""
     tokens = (records / "vocab.txt").read_text().splitlines()
-    description = ModelDescription(CONFIG, tokens, TokenizerSettings(False))
-    save_model_directory(folder, BertPretrainer(CONFIG), description)
+    save_model_directory(folder, BertPretrainer(CONFIG), tokens, TokenizerSettings(False))
     return folder
 
 
@@ -367,15 +365,13 @@ def test_training_sample_is_evaluated_without_held_out_records(
 
 def test_starting_point_with_another_vocabulary_is_rejected(tmp_path, records):
     tokens = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
-    save_model_directory(
-        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, tokens)
-    )
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), tokens)
     with pytest.raises(InputError, match=r"start: its vocabulary differs"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
 
 
 def test_starting_point_with_another_config_is_rejected(tmp_path, records, config_file):
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG))
     replace(CONFIG, hidden_size=4).to_json(config_file)
     with pytest.raises(InputError, match="differs from the config of --init_checkpoint"):
         run(
@@ -438,9 +434,7 @@ def test_loss_that_is_not_finite_in_the_first_step_leaves_no_files(tmp_path, rec
     model.encoder.embeddings.set_weights(
         [np.full(w.shape, 1e38) for w in model.encoder.embeddings.get_weights()]
     )
-    save_model_directory(
-        tmp_path / "start", model, ModelDescription(CONFIG, tokens, TokenizerSettings(False))
-    )
+    save_model_directory(tmp_path / "start", model, tokens, TokenizerSettings(False))
     with pytest.raises(InputError, match="step 1: the loss is nan") as caught:
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
     assert "no weight has been updated yet; expected" in str(caught.value)

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -105,7 +104,7 @@ def test_run_without_next_sentences(tmp_path, write_dataset, kind, changes, pred
     assert config.get("is_decoder", False) == (prediction == "next_token")
     # The parts without a loss keep their initial weights, for the task that needs them.
     keras.utils.set_random_seed(PretrainingSettings.random_seed)
-    save_model_directory(tmp_path / "untrained", BertPretrainer(CONFIG), ModelDescription(CONFIG))
+    save_model_directory(tmp_path / "untrained", BertPretrainer(CONFIG))
     untrained = load_file(tmp_path / "untrained" / "model.safetensors")
     for name, value in load_file(out / "model" / "model.safetensors").items():
         assert np.array_equal(value, untrained[name]) == name.startswith(UNPREDICTED), name
@@ -218,7 +217,7 @@ def test_left_to_right_model_needs_the_left_to_right_objective(settings, tmp_pat
         causal.to_json(tmp_path / "config.json")
         changed = replace(settings, bert_config=str(tmp_path / "config.json"))
     else:
-        save_model_directory(tmp_path / "start", BertPretrainer(causal), ModelDescription(causal))
+        save_model_directory(tmp_path / "start", BertPretrainer(causal))
         changed = replace(settings, bert_config="", init_checkpoint=str(tmp_path / "start"))
     for objective in (None, "mlm"):
         with pytest.raises(InputError, match=rf"^--{flag}=.* left-to-right .*--objective=ltr, got"):
@@ -227,7 +226,7 @@ def test_left_to_right_model_needs_the_left_to_right_objective(settings, tmp_pat
 
 
 def test_bidirectional_model_is_trained_but_not_evaluated_left_to_right(settings, tmp_path):
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG))
     changed = replace(settings, init_checkpoint=str(tmp_path / "start"), objective="ltr")
     assert find_inputs(changed).config == replace(CONFIG, is_decoder=True)
     with pytest.raises(

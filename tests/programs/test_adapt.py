@@ -51,7 +51,6 @@ def save(folder: Path, kind: str = "BertPretrainer", vocab: list[str] | None = V
     import keras
 
     from keras_bert import models
-    from keras_bert.checkpoints.checkpoint import ModelDescription
     from keras_bert.checkpoints.hugging_face import save_model_directory
     from keras_bert.config import BertConfig
     from keras_bert.models.encoder import BertEncoder
@@ -64,7 +63,7 @@ def save(folder: Path, kind: str = "BertPretrainer", vocab: list[str] | None = V
     config = BertConfig.from_dict(SIZES | changes)
     keras.utils.set_random_seed(0)
     model = BertEncoder(config) if kind == "BertEncoder" else getattr(models, kind)(config)
-    save_model_directory(folder, model, ModelDescription(config, vocab, tokenizer))
+    save_model_directory(folder, model, vocab, tokenizer)
     return folder
 
 

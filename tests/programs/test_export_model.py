@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  Registers the ops of the loaded models.
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.models import BertSpanLabeler
@@ -49,9 +48,7 @@ def model(shared_data: Path, tmp_path_factory) -> Path:
     )
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("squad") / "bert"
-    save_model_directory(
-        folder, BertSpanLabeler(config), ModelDescription(config, vocab, TokenizerSettings(False))
-    )
+    save_model_directory(folder, BertSpanLabeler(config), vocab, TokenizerSettings(False))
     return folder
 
 

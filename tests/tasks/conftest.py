@@ -6,7 +6,6 @@ from pathlib import Path
 import keras
 import pytest
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.models import (
@@ -57,9 +56,7 @@ def make_run():
         keras.utils.set_random_seed(0)
         config = BertConfig.from_dict(CONFIG | sizes)
         model = MODELS[task](config)
-        save_model_directory(
-            folder / "model", model, ModelDescription(config, VOCAB, labels=LABELS.get(task))
-        )
+        save_model_directory(folder / "model", model, VOCAB, labels=LABELS.get(task))
         own = {"do_train": True, **SETTINGS.get(task, {}), **(settings or {})}
         (folder / "run.json").write_text(json.dumps({"settings": own}))
         (folder / "results.json").write_text(json.dumps(RESULTS.get(task, {"loss": 0.5})))

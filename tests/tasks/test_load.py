@@ -75,7 +75,7 @@ def test_checkpoint_without_head_names_needs_its_class(pretrained, tmp_path):
 
 def test_class_of_a_google_checkpoint_is_determined_by_its_weights(pretrained, tmp_path):
     model = BertPretrainer.from_pretrained(pretrained)
-    write_tf1(tmp_path / "tf1", model, open_checkpoint(pretrained).description)
+    write_tf1(tmp_path / "tf1", model, open_checkpoint(pretrained).vocab)
     assert type(load(tmp_path / "tf1")) is MaskFiller
 
 

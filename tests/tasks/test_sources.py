@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
@@ -55,9 +54,7 @@ def test_labels_without_names_are_numbered(make_run, edit_json, tmp_path: Path):
 
 def test_single_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path):
     config = open_checkpoint(make_run(tmp_path, "classification")).config
-    save_model_directory(
-        tmp_path / "one", BertClassifier(config, 1), ModelDescription(config, vocab)
-    )
+    save_model_directory(tmp_path / "one", BertClassifier(config, 1), vocab)
     assert labels_of(tmp_path / "one") == ("regression", [])
     edit_json(tmp_path / "one" / "config.json", id2label=None, label2id=None)
     assert labels_of(tmp_path / "one") == ("regression", [])
@@ -65,7 +62,7 @@ def test_single_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path
 
 def test_google_classifier_is_served(runs: dict, tmp_path: Path):
     model = BertClassifier.from_pretrained(runs["classification"])
-    write_tf1(tmp_path / "tf1", model, open_checkpoint(runs["classification"]).description)
+    write_tf1(tmp_path / "tf1", model, open_checkpoint(runs["classification"]).vocab)
     settings = tmp_path / "tf1" / "bert_config.json"
     config = model.config.to_dict()
     settings.write_text(json.dumps({**config, "hidden_act": "gelu"}))  # Google writes no more.

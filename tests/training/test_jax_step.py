@@ -13,7 +13,6 @@ import tensorflow as tf
 from absl import logging
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -48,7 +47,7 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     data = find_records(str(write_records(folder / "a.tfrecord", 40)))
     keras.utils.set_random_seed(3)
     model = BertPretrainer(CONFIG)
-    save_model_directory(folder / "model", model, ModelDescription(CONFIG))
+    save_model_directory(folder / "model", model)
     batches = training_batches(data, CONFIG.vocab_size, 8, seed=0).take(STEPS)
     np.savez(
         folder / "batches.npz",

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import DEFAULT_MAX_SEQ_LENGTH, Checkpoint
 from keras_bert.checkpoints.hugging_face import CONFIG
-from keras_bert.checkpoints.sentence_transformers import DenseSettings, SentenceTransformer
+from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models.encoder import POOLINGS, BertEncoder, SentenceEncoder
@@ -44,7 +44,7 @@ class EmbedderSettings:
         pooled: whether the model has a pooler; without one there is no `pooled` output.
         matryoshka_sizes: the sizes of truncated vectors that the model was trained for.
         long_text: the settings for texts with more tokens.
-        dense: the Dense layers that the vector of the pooling passes.
+        dense: the arguments of the Dense layers that the vector of the pooling passes.
         prompts: texts by name, of which one is put before a text.
         default_prompt_name: the name of the prompt that is used by default; None for none.
         truncate_dim: the size to which the vector of the pooling is truncated; None for none.
@@ -59,7 +59,7 @@ class EmbedderSettings:
     pooled: bool = True
     matryoshka_sizes: tuple[int, ...] = ()
     long_text: LongText = TRUNCATED
-    dense: tuple[DenseSettings, ...] = ()
+    dense: tuple[Mapping[str, Any], ...] = ()
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     truncate_dim: int | None = None
@@ -74,7 +74,7 @@ class EmbedderSettings:
 
     def width(self, hidden_size: int) -> int:
         """Returns the size of the vectors of the pooling, before they are truncated."""
-        return self.dense[-1].units if self.dense else hidden_size
+        return self.dense[-1]["units"] if self.dense else hidden_size
 
     @property
     def in_training(self) -> "EmbedderSettings":
@@ -194,21 +194,21 @@ def saved_settings(
     """
     if pooling not in (None, *POOLINGS):
         raise InputError(f"pooling={pooling!r:.60}: expected one of {', '.join(POOLINGS)}")
-    files = SentenceTransformer.of(checkpoint.path)
+    files = read_sentence_transformer(checkpoint.path)
     with checkpoint.open_weights() as stored:
-        pooled = stored.layout.name(f"{POOLER}/dense/kernel") in stored.shapes
+        pooled = stored.has(f"{POOLER}/dense/kernel")
     settings = EmbedderSettings(
         max_seq_length=checkpoint.max_seq_length(
-            max_seq_length, files.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
+            max_seq_length, files["max_seq_length"] or DEFAULT_MAX_SEQ_LENGTH
         ),
-        normalize=checkpoint.setting("normalize", bool, normalize, files.normalize),
-        pooling=pooling or files.pooling or checkpoint.setting("pooling", str, None),
+        normalize=checkpoint.setting("normalize", bool, normalize, files["normalize"]),
+        pooling=pooling or files["pooling"] or checkpoint.setting("pooling", str, None),
         pooled=pooled and checkpoint.setting("pooled", bool, None, True),
         long_text=LongText.saved(checkpoint),
-        dense=files.dense,
-        prompts=files.prompts,
-        default_prompt_name=files.default_prompt_name,
-        truncate_dim=files.truncate_dim,
+        dense=files["dense"],
+        prompts=files["prompts"],
+        default_prompt_name=files["default_prompt_name"],
+        truncate_dim=files["truncate_dim"],
     )
     sizes = _saved_sizes(checkpoint, settings.width(checkpoint.config.hidden_size))
     return replace(settings, matryoshka_sizes=sizes)
@@ -218,9 +218,7 @@ def make_encoder(config: BertConfig, settings: EmbedderSettings, dtype: Any) -> 
     """Creates the encoder for some settings, with Dense layers if there are any."""
     if not settings.dense:
         return BertEncoder(config, dtype=dtype)
-    names = ("units", "activation", "use_bias")
-    dense = [{name: getattr(layer, name) for name in names} for layer in settings.dense]
-    return SentenceEncoder(config, dense, dtype=dtype)
+    return SentenceEncoder(config, settings.dense, dtype=dtype)
 
 
 def settings_of_export(info: Mapping[str, Any]) -> EmbedderSettings:

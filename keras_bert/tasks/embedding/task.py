@@ -4,15 +4,14 @@ import functools
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.checkpoints.checkpoint import Checkpoint, ModelDescription
-from keras_bert.checkpoints.sentence_transformers import SentenceTransformer
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
@@ -270,17 +269,15 @@ class TextEmbedder(Task):
         """The pooler, on which no loss depends."""
         return [self.model.pooler]
 
-    def describe(self) -> ModelDescription:
+    def saved_content(self) -> dict[str, Any]:
         """Returns what a saved model directory contains besides the weights.
 
         If the pooling is known, sentence-transformers can open the directory.
         """
-        settings, description = self.settings, super().describe()
-        if settings.pooling is None:
-            return description
-        names = [field.name for field in fields(SentenceTransformer)]
-        files = SentenceTransformer(**{name: getattr(settings, name) for name in names})
-        return replace(description, sentence_transformer=files)
+        content = super().saved_content()
+        if self.settings.pooling is not None:
+            content["sentence_transformer"] = vars(self.settings)
+        return content
 
     def make_processor(self) -> EmbeddingProcessor:
         """Creates the processor for the current settings."""

@@ -15,7 +15,7 @@ def run_with(
     (folder / name).mkdir(exist_ok=True)
     (folder / "run.json").write_text(json.dumps({"settings": settings}))
     (folder / "results.json").write_text(json.dumps(results or {}))
-    return EarlierRun.of(folder / name)
+    return EarlierRun(folder / name)
 
 
 @pytest.mark.parametrize(

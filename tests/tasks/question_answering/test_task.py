@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -57,7 +56,7 @@ def make_model(vocab, tmp_path_factory):
         keras.utils.set_random_seed(1)
         folder = tmp_path_factory.mktemp("model") / "model"
         made = kind(config, 2) if kind is BertClassifier else kind(config)
-        save_model_directory(folder, made, ModelDescription(config, vocab))
+        save_model_directory(folder, made, vocab)
         return folder
 
     return make
@@ -488,7 +487,7 @@ def scored(vocab, write_squad, questions, tmp_path):
         small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         config = BertConfig(len(vocab), intermediate_size=32, **small, **sizes)
         folder = tmp_path / "labeler"
-        save_model_directory(folder, BertSpanLabeler(config), ModelDescription(config, vocab))
+        save_model_directory(folder, BertSpanLabeler(config), vocab)
         file = folder / "model.safetensors"
         save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
         return fine_tune_span_labeler(
