@@ -27,7 +27,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.tasks.checks import check_not_empty, check_texts
-from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
+from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.prepared import Prepared, Processor, decoded, prepare
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import ServedTexts, TextProcessor
@@ -211,7 +211,7 @@ class MaskFiller(Task):
             callbacks: Keras callbacks.
             **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
-        settings, _ = self._check_fit(options, has_teacher=False)
+        settings, _ = self._check_fit(options)
         (column,) = check_texts("texts", texts)
         if validation_data is not None:
             check_not_empty("validation_data", *check_texts("validation_data", validation_data))
@@ -298,9 +298,7 @@ class MaskFiller(Task):
         """The pooler, and the head of the next-sentence task."""
         return [self.model.encoder.pooler, self.model.next_sentence]
 
-    def training_batches(
-        self, examples: Examples, settings: BatchSettings, first_step: int = 0
-    ) -> tf.data.Dataset:
+    def training_batches(self, examples: Examples, batcher: Batcher) -> tf.data.Dataset:
         """Creates the endless dataset of training batches, and masks tokens of each batch."""
 
         def mask(
@@ -315,12 +313,11 @@ class MaskFiller(Task):
             arguments = [batch[name] for name in ("input_ids", "input_mask", "dropout_seed")]
             arguments.append(batch["example_weights"])
             values = tf.numpy_function(mask, arguments, [*_MASKED.values()], stateful=False)
-            shape = [settings.batch_size, None]
+            shape = [batcher.batch_size, None]
             values = [tf.ensure_shape(value, shape) for value in values]
             return batch | dict(zip(_MASKED, values, strict=True))
 
-        batches = super().training_batches(examples, settings, first_step)
-        return batches.map(masked).prefetch(2)
+        return batcher.training(examples).map(masked).prefetch(2)
 
     def make_processor(self) -> Processor:
         """Creates the processor for the current settings."""

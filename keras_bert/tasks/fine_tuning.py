@@ -33,15 +33,14 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.model_card import run_card
-from keras_bert.files import read_json, value_of, write_json
+from keras_bert.files import read_json, write_json
 from keras_bert.tasks.checks import in_order_of
 from keras_bert.tasks.examples import (
-    BatchSettings,
+    Batcher,
     Examples,
     Predict,
     make_predict_examples,
     steps_per_epoch,
-    training_batches,
 )
 from keras_bert.tasks.fitting import check_same_tokenizer, check_sizes, label_examples, reinitialize
 from keras_bert.tasks.prepared import (
@@ -225,7 +224,7 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
         predict = make_predict_examples(
             strategy,
             task_object.prediction_model,
-            batch_settings(run, task_object.tokenizer.pad_token_id, settings.eval_batch_size),
+            make_batcher(run, task_object.tokenizer.pad_token_id, settings.eval_batch_size),
             jit_compile=run.training.jit_compile,
         )
         results, outputs = {}, {}
@@ -293,8 +292,8 @@ def _train(
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
     rows = training.train_batch_size * task.train.group_size
-    batches = batch_settings(run, task_object.tokenizer.pad_token_id, rows)
-    _, workers = batches.share
+    batcher = make_batcher(run, task_object.tokenizer.pad_token_id, rows)
+    _, workers = batcher.share
     longest = int(task.train.lengths.max())
     outputs: OutputCache = {}  # of the last evaluation
 
@@ -313,7 +312,7 @@ def _train(
         _, performance = train(
             run,
             TrainState(model, optimizer, task.objective, loss_scale),
-            lambda step: training_batches(task.train, batches, step),
+            lambda step: batcher.training(task.train, step),
             evaluate if evaluates else None,
             best if evaluates else None,
         )
@@ -336,7 +335,7 @@ def _last_and_best_step(run: FineTuningRun, best: BestWeights) -> tuple[int, int
         raise InputError(
             f"{output_dir / 'metrics.jsonl'}: evaluations are missing; expected one per epoch"
         )
-    saved, highest = best.step_of_saved(evaluations), best.step_of_best(evaluations)
+    saved, highest = best.read_step(), best.step_of_best(evaluations)
     if saved != highest:
         logging.warning(
             "%s: has the weights of step %d; the better weights of step %d were lost when the run "
@@ -382,17 +381,9 @@ def save_best(folder: Path, task_object: Task, step: int) -> None:
 
 
 def read_best_step(folder: Path) -> int | None:
-    """Returns the step of the weights in `folder`.
-
-    The result is None if the folder does not exist, or was saved by a version of this library that
-    did not save the step.
-
-    Raises:
-        InputError: config.json cannot be read.
-    """
+    """Returns the step of the weights in `folder`; None if the folder does not exist."""
     path = folder / CONFIG
-    settings = read_json(path).get(SETTINGS_KEY) if path.is_file() else None
-    return value_of(path, settings, _STEP, int, None) if isinstance(settings, dict) else None
+    return read_json(path)[SETTINGS_KEY][_STEP] if path.is_file() else None
 
 
 # --- the checkpoint and its task object ---
@@ -477,10 +468,10 @@ def make_optimizer(
     )
 
 
-def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> BatchSettings:
-    """Returns the settings of a run's batches, with `batch_size` examples over all devices."""
+def make_batcher(run: FineTuningRun, pad_token_id: int, batch_size: int) -> Batcher:
+    """Creates the builder of a run's batches of `batch_size` examples over all devices."""
     settings = run.settings
-    return BatchSettings(
+    return Batcher(
         batch_size,
         pad_token_id,
         settings.max_seq_length,
@@ -558,11 +549,11 @@ def _labeled_by_teacher(run: FineTuningRun, teacher: Checkpoint, task: FineTunin
     run = replace(run, settings=_teacher_settings(run))
     with convert_lost_worker_errors(run.strategy):
         task_object = make_task_object(run, teacher, task, is_teacher=True)
-        batches = batch_settings(
+        batcher = make_batcher(
             run, task_object.tokenizer.pad_token_id, run.settings.eval_batch_size
         )
         return label_examples(
-            task_object, task.train, batches, run.strategy, run.training.jit_compile
+            task_object, task.train, batcher, run.strategy, run.training.jit_compile
         )
 
 

@@ -1,6 +1,5 @@
 """MaskFiller: tokens and probabilities, training with dynamic masks, invalid input, exports."""
 
-import json
 import shutil
 import tracemalloc
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
@@ -25,6 +23,7 @@ from keras_bert.tasks.load import load
 from keras_bert.tasks.prepared import prepare
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.padded_rows import padded_rows
+from tests.tasks.classification.conftest import VOCAB
 
 # One mask; two; none; two, of which one is beyond the length.
 TEXTS = [
@@ -69,17 +68,6 @@ def test_each_mask_has_a_row_of_tokens(pretrained, filler):
     assert [value.shape for value in few.predict(TEXTS)["tokens"]] == [(n, 3) for n in MASKS]
 
 
-def test_best_token_is_first_and_probabilities_sum_to_1(filler):
-    vocab = filler.tokenizer.vocab
-    answers = filler.predict(TEXTS)
-    for tokens, ids, scores, _ in zip(*answers.values(), strict=True):
-        for row in range(len(tokens)):
-            assert sorted(tokens[row]) == sorted(vocab)
-            assert [vocab[token] for token in ids[row]] == tokens[row].tolist()
-            assert scores[row].tolist() == sorted(scores[row], reverse=True)
-            assert sum(scores[row]) == pytest.approx(1.0, abs=1e-5)
-
-
 def test_each_mask_has_the_probabilities_of_its_position(filler):
     ids = filler.processor.preprocess(TEXTS[1:2]).input_ids.numpy()
     places = np.flatnonzero(ids[0] == filler.tokenizer.mask_token_id)[np.newaxis]
@@ -97,7 +85,7 @@ def test_each_mask_has_the_probabilities_of_its_position(filler):
     assert np.abs(expected[0] - expected[1]).max() > 1e-3
 
 
-@pytest.mark.parametrize("chunk_size", [1, 3, 1024])
+@pytest.mark.parametrize("chunk_size", [3, 1024])
 def test_predictions_do_not_depend_on_batches_and_chunks(filler, chunk_size, monkeypatch):
     monkeypatch.setattr(task, "prepare", lambda *given, **more: prepare(*given, chunk_size, **more))
     texts = [*TEXTS, *TEXTS[::-1], "", "\ud800 [MASK]"]
@@ -105,10 +93,6 @@ def test_predictions_do_not_depend_on_batches_and_chunks(filler, chunk_size, mon
     expected = {name: [row for each in one for row in each[name]] for name in one[0]}
     for batch_size in (1, 3, 32):
         assert_same(filler.predict(texts, batch_size=batch_size), expected)
-
-
-def test_empty_list_of_texts_gives_empty_lists(filler):
-    assert_same(filler.predict([]), {"tokens": [], "token_ids": [], "scores": [], "truncated": []})
 
 
 @pytest.mark.slow
@@ -180,36 +164,26 @@ def test_fit_and_evaluate_log_the_number_of_truncated_texts(pretrained, caplog):
     ]
 
 
-@pytest.mark.slow
-def test_evaluation_draws_masks_from_its_seed(trained):
-    filler = trained[0]
-    first, again, other = (filler.evaluate(CORPUS, seed=seed) for seed in (0, 0, 1))
-    assert first == again != other
-
-
-def test_masks_of_an_evaluation_do_not_depend_on_the_batches(filler):
+def test_masks_of_an_evaluation_depend_on_its_seed_but_not_on_the_batches(filler):
     expected = filler.evaluate(CORPUS)
-    for batch_size in (1, 5):
-        assert filler.evaluate(CORPUS, batch_size) == pytest.approx(expected, abs=1e-5)
+    assert filler.evaluate(CORPUS, 5) == pytest.approx(expected, abs=1e-5)
+    assert filler.evaluate(CORPUS, seed=1) != pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"top_k": 0}, "top_k=0: expected a whole number of at least 1"),
-        ({"top_k": "5"}, "top_k='5': expected a whole number of at least 1"),
         ({"top_k": 16}, "top_k=16: expected from 1 to 15, the vocabulary size"),
-        ({"max_seq_length": 33}, "max_seq_length=33: expected from 5 to the model's 32 positions"),
+        (
+            {"tokenizer": BertTokenizer(VOCAB)},
+            r"tokenizer splits \[MASK\]; expected one with keep_special_tokens",
+        ),
     ],
 )
 def test_settings_that_do_not_match_the_model_are_rejected(pretrained, arguments, message):
     with pytest.raises(InputError, match=message):
         MaskFiller.from_pretrained(pretrained, **arguments)
-
-
-def test_tokenizer_that_splits_masks_is_rejected(pretrained, filler):
-    with pytest.raises(InputError, match=r"tokenizer splits \[MASK\]; expected .*special_tokens"):
-        MaskFiller.from_pretrained(pretrained, tokenizer=BertTokenizer(filler.tokenizer.vocab))
 
 
 @pytest.mark.parametrize(
@@ -222,10 +196,9 @@ def test_tokenizer_that_splits_masks_is_rejected(pretrained, filler):
         ),
     ],
 )
-def test_model_of_another_kind_is_rejected(pretrained, settings, message, tmp_path):
+def test_model_of_another_kind_is_rejected(pretrained, edit_json, settings, message, tmp_path):
     shutil.copytree(pretrained, tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    edit_json(tmp_path / "model" / "config.json", **settings)
     with pytest.raises(InputError, match=message):
         MaskFiller.from_pretrained(tmp_path / "model")
 
@@ -241,30 +214,18 @@ def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
     ("call", "message"),
     [
         (lambda it: it.predict("[MASK]"), r"texts is '\[MASK\]', a str; expected a list of str"),
-        (lambda it: it.predict([5]), r"texts\[0\] is 5, a int; expected a string"),
         (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
-        (lambda it: it.predict(["a"], batch_size=0), "batch_size=0: expected a whole number"),
         (lambda it: it.evaluate([]), r"evaluate\(\) got no texts; expected at least one"),
         (lambda it: it.evaluate(["", " "]), "the texts have no tokens that can be masked"),
-        (lambda it: it.evaluate("a"), "texts is 'a', a str; expected a list of strings"),
         (lambda it: it.fit([]), r"fit\(\) got no examples; expected at least one"),
-        (lambda it: it.fit("a"), "texts is 'a', a str; expected a list of strings"),
         (lambda it: it.fit(["a"], validation_data="a"), "validation_data is 'a', a str; expected"),
         (lambda it: it.fit(["a"], validation_data=[]), "validation_data is empty; expected at"),
-        (
-            lambda it: it.fit(["a"], epoch=1),
-            r"fit\(\) got unknown arguments epoch; expected any of",
-        ),
+        (lambda it: it.fit(["a"], temperature=3.0), "temperature: has no effect without teacher"),
     ],
 )
 def test_invalid_arguments_are_named(filler, call, message):
     with pytest.raises(InputError, match=message):
         call(filler)
-
-
-def test_export_settings_are_those_of_the_run(pretrained):
-    filler = MaskFiller.from_checkpoint(open_checkpoint(pretrained))
-    assert filler.text_settings() == {"max_seq_length": 32, "top_k": 5}
 
 
 # --- exported signatures ---

@@ -78,14 +78,6 @@ def test_callback_can_stop_within_an_epoch(classifier):
     assert int(classifier.trainer.state.optimizer.iterations) == 1
 
 
-@pytest.mark.parametrize(("verbose", "shown"), [(0, []), (1, ["Epoch 2/2", "2/2", "loss:"])])
-def test_progress_bar_is_that_of_keras(classifier, capsys, verbose, shown):
-    classifier.fit(*DATA, **FAST | {"epochs": 2, "verbose": verbose})
-    out = capsys.readouterr().out
-    assert bool(out) == bool(verbose)
-    assert all(part in out for part in shown)
-
-
 def test_loss_that_is_not_finite_stops_the_training(classifier):
     classifier.model.classifier.bias.assign([np.nan, np.nan])
     with pytest.raises(InputError, match=r"step 1: the loss is nan .* the dtype of the model"):
@@ -169,10 +161,10 @@ def test_fit_memorizes_masked_tokens(without_dropout):
     memorize.check_masks(without_dropout)
 
 
-@pytest.mark.parametrize("name", ["regression", "tags", "spans", "cosine", "masks"])
-def test_fit_memorizes_on_jax(without_dropout, backend_python, root, name):
+def test_fit_memorizes_on_jax(without_dropout, backend_python, root):
+    names = ("regression", "tags", "spans", "cosine", "masks")
     done = subprocess.run(
-        [backend_python("jax"), "-m", "tests.tasks.memorize", without_dropout, name],
+        [backend_python("jax"), "-m", "tests.tasks.memorize", without_dropout, *names],
         cwd=root,
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,

@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -108,19 +107,6 @@ def test_onnx_describes_its_inputs_and_outputs(task: str, vocab, runs: dict, tmp
     card = (folder / "README.md").read_text()
     assert "| input_ids | in | int64 [any, any] |" in card
     assert "curl" not in card
-
-
-@pytest.mark.slow
-def test_bfloat16_is_close_to_float32(runs: dict, exports: dict, tmp_path: Path):
-    settings = ExportOptions(
-        str(runs["classification"]), str(tmp_path / "1"), compute_type="bfloat16"
-    )
-    logits = []
-    for folder in (exports["classification"], export(settings)):
-        serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
-        texts = tf.constant(["a b c", "what?"])
-        logits.append(serve(text=texts, text_pair=texts)["logits"].numpy())
-    assert 0 < np.abs(logits[0] - logits[1]).max() < 0.02
 
 
 @pytest.mark.parametrize(

@@ -29,43 +29,48 @@ def answers_of(problem, logits):
     return {name: value.numpy() for name, value in answers.items()}
 
 
-def write(folder, name, problem, logits):
+@pytest.mark.parametrize(
+    ("problem", "logits", "cells", "predictions"),
+    [
+        (
+            Problem("single_label", ("entailment", "not_entailment"), ()),
+            [[0.0, np.log(3.0)], [5.0, -5.0]],
+            ["not_entailment", "entailment"],
+            ["not_entailment", "entailment"],
+        ),
+        # In the order of the labels, not of their probabilities.
+        (
+            Problem("multi_label", ("a", "b"), ()),
+            [[1.0, 2.0], [-1.0, -2.0]],
+            ["a,b", ""],
+            [["a", "b"], []],
+        ),
+        # Clipped to the range of the leaderboard.
+        (
+            Problem("regression", (), (), score_range=(0.0, 5.0)),
+            [[2.34567], [5.2], [-0.1]],
+            ["2.346", "5.000", "0.000"],
+            [2.34567, 5.0, 0.0],
+        ),
+        # Small values of other regressions keep their digits.
+        (
+            Problem("regression", (), ()),
+            [[0.00012345], [12345.5]],
+            ["0.00012345", "12345.5"],
+            [0.00012345, 12345.5],
+        ),
+    ],
+)
+def test_prediction_files(tmp_path, problem, logits, cells, predictions):
     indices = [str(index) for index in range(len(logits))]
-    write_predictions(folder / name, problem, indices, answers_of(problem, logits))
-    tsv, jsonl = ((folder / f"{name}.{suffix}").read_text() for suffix in ("tsv", "jsonl"))
-    return tsv, [json.loads(line) for line in jsonl.splitlines()]
-
-
-def test_submission_contains_the_label_names(tmp_path):
-    problem = Problem("single_label", ("entailment", "not_entailment"), ())
-    tsv, rows = write(tmp_path, "RTE", problem, [[0.0, np.log(3.0)], [5.0, -5.0]])
-    assert tsv == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
-    assert rows[0] == {
-        "index": "0",
-        "prediction": "not_entailment",
-        "probabilities": {"entailment": 0.25, "not_entailment": 0.75},
-    }
-
-
-def test_scores_are_clipped_to_the_range_of_the_leaderboard(tmp_path):
-    problem = Problem("regression", (), (), score_range=(0.0, 5.0))
-    tsv, rows = write(tmp_path, "STS-B", problem, [[2.34567], [5.2], [-0.1]])
-    assert tsv == "index\tprediction\n0\t2.346\n1\t5.000\n2\t0.000\n"
-    assert [row["prediction"] for row in rows] == pytest.approx([2.34567, 5.0, 0.0])
-
-
-def test_small_values_of_a_custom_regression_keep_their_digits(tmp_path):
-    tsv, rows = write(tmp_path, "x", Problem("regression", (), ()), [[0.00012345], [12345.5]])
-    assert tsv == "index\tprediction\n0\t0.00012345\n1\t12345.5\n"
-    assert [row["prediction"] for row in rows] == [0.00012345, 12345.5]
-
-
-def test_multiple_labels_or_none(tmp_path):
-    problem = Problem("multi_label", ("a", "b"), ())
-    # In the order of the labels, not of their probabilities.
-    tsv, rows = write(tmp_path, "x", problem, [[1.0, 2.0], [-1.0, -2.0]])
-    assert tsv == "index\tprediction\n0\ta,b\n1\t\n"
-    assert [row["prediction"] for row in rows] == [["a", "b"], []]
+    write_predictions(tmp_path / "x", problem, indices, answers_of(problem, logits))
+    rows = [f"{index}\t{cell}\n" for index, cell in zip(indices, cells, strict=True)]
+    assert (tmp_path / "x.tsv").read_text() == "".join(["index\tprediction\n", *rows])
+    records = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [record["index"] for record in records] == indices
+    assert [record["prediction"] for record in records] == predictions
+    if problem.problem_type == "single_label":
+        assert records[0]["probabilities"] == {"entailment": 0.25, "not_entailment": 0.75}
 
 
 def test_decisions_of_each_problem_type():
@@ -100,8 +105,6 @@ TEXTS = [
     b"\xffaab",
     "e",
 ]
-
-
 PAIRS = ["Who sat?", "The cat sat on the mat.", "on on", "who ? " * 20, "cat", "", "the", "e"]
 
 
@@ -111,64 +114,51 @@ def tokenizer() -> BertTokenizer:
 
 
 @pytest.fixture(scope="module")
-def make_model(tokenizer: BertTokenizer):
-    """Returns a function that makes a random model with a number of labels."""
-
-    def make(num_labels: int) -> BertClassifier:
-        keras.utils.set_random_seed(4)
-        config = BertConfig(
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=16,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=16,
-            initializer_range=0.5,
-        )
-        return BertClassifier(config, num_labels)
-
-    return make
+def model(tokenizer: BertTokenizer) -> BertClassifier:
+    keras.utils.set_random_seed(4)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        initializer_range=0.5,
+    )
+    return BertClassifier(config, 3)
 
 
-def serve(model, tokenizer, labels, problem_type, pair):
+def serve(model, tokenizer, pair):
     """Returns the signatures of a served model."""
-    settings = ClassifierSettings(tuple(labels), problem_type, LENGTH, pair)
-    return ServedClassifier(
-        Network(model), ClassificationProcessor(tokenizer, settings)
-    ).signatures()
-
-
-def ask(model, tokenizer, labels, problem_type, *texts):
-    """Returns the logits of the Keras model and the outputs of both signatures."""
-    ids = padded_rows(tokenizer, LENGTH, *texts)
-    # No single label is the most probable one of all texts.
-    bias = model.classifier.bias
-    bias.assign(bias - np.mean(model(ids)["logits"], axis=0))
-    signatures = serve(model, tokenizer, labels, problem_type, len(texts) == 2)
-    answers = [
-        signatures["serving_default"](*map(tf.constant, texts)),
-        signatures["token_ids"](**ids),
-    ]
-    logits = model(ids)["logits"].numpy()
-    return logits, [{name: x.numpy() for name, x in answer.items()} for answer in answers]
+    settings = ClassifierSettings(tuple(LABELS), "single_label", LENGTH, pair)
+    processor = ClassificationProcessor(tokenizer, settings)
+    return ServedClassifier(Network(model), processor).signatures()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("texts", [(TEXTS,), (PAIRS, TEXTS)])
-def test_texts_and_token_ids_have_the_logits_of_the_model(make_model, tokenizer, texts):
-    logits, answers = ask(make_model(3), tokenizer, LABELS, "single_label", *texts)
+def test_texts_and_token_ids_have_the_logits_of_the_model(model, tokenizer, texts):
+    ids = padded_rows(tokenizer, LENGTH, *texts)
+    # No single label is the most probable one of all texts.
+    bias = model.classifier.bias
+    bias.assign(bias - np.mean(model(ids)["logits"], axis=0))
+    signatures = serve(model, tokenizer, len(texts) == 2)
+    logits = model(ids)["logits"].numpy()
     most_probable = [LABELS[row].encode() for row in logits.argmax(axis=1)]
     assert len(set(most_probable)) > 1
-    for answer in answers:
-        assert answer["label"].tolist() == most_probable
+    for answer in (
+        signatures["serving_default"](*map(tf.constant, texts)),
+        signatures["token_ids"](**ids),
+    ):
+        assert answer["label"].numpy().tolist() == most_probable
         np.testing.assert_allclose(answer["logits"], logits, atol=1e-5)
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         np.testing.assert_allclose(answer["probabilities"], probabilities, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
-def classify(make_model, tokenizer):
-    return serve(make_model(3), tokenizer, LABELS, "single_label", True)
+def classify(model, tokenizer):
+    return serve(model, tokenizer, True)
 
 
 def test_truncated_texts_and_rows_are_marked(classify):

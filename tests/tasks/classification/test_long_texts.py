@@ -98,19 +98,6 @@ def test_models_have_the_settings_that_they_were_saved_with(classifier, tmp_path
     assert opened.settings.long_text == LongText("windows", 3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format_", ["saved_model", "onnx"])
-def test_exports_record_the_setting(classifier, tmp_path, format_):
-    classifier.set_long_text("windows", 3)
-    classifier.export(tmp_path / "1", format=format_)
-    info = json.loads((tmp_path / "1" / "export.json").read_text())
-    recorded = {name: info[name] for name in ("long_text", "window_stride")}
-    assert recorded == LongText("windows", 3).to_dict()
-    card = (tmp_path / "1" / "README.md").read_text()
-    assert "Inputs are truncated" not in card
-    assert ("split into windows of at most 10 tokens" in card) == (format_ == "saved_model")
-
-
 def test_each_window_is_an_example_with_the_label_of_its_text(classifier):
     classifier.set_long_text("windows", 4)
     # Two texts per chunk, so that windows are numbered over chunks.
@@ -191,13 +178,6 @@ def test_exports_have_the_limit_of_windows(classifier, tmp_path, monkeypatch):
         "shorter texts, or a larger window_stride"
     )
     assert len(exported.predict(SHORT)["label"]) == len(SHORT)
-
-
-def test_sequences_that_do_not_fit_in_memory_are_rejected(classifier, monkeypatch):
-    classifier.set_long_text("windows", 1)
-    monkeypatch.setattr("keras_bert.models.memory.available_memory", lambda: 1000)
-    with pytest.raises(InputError, match="the 21 sequences of the first 1 texts have 210 tokens"):
-        classifier.predict([LONG[0]])
 
 
 def test_chunks_of_long_texts_have_fewer_texts(classifier, monkeypatch):
