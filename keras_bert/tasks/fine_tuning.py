@@ -216,7 +216,7 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
         logging.info("No development set: evaluation is skipped")
     if settings.do_predict and not task.test:
         logging.info("No test set: prediction is skipped")
-    if teacher and run.distillation.is_used:
+    if teacher:
         task.train = _labeled_by_teacher(run, teacher, task)
     # Load the weights first, so that no folder is created if they do not match the model.
     task_object = make_task_object(run, start, task)

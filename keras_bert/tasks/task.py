@@ -436,7 +436,7 @@ class Task:
     ) -> keras.callbacks.History:
         if not len(examples):
             raise InputError("fit() got no examples; expected at least one")
-        if teacher is not None and settings.distillation_weight:
+        if teacher is not None:
             batcher = Batcher(
                 FineTuningSettings.eval_batch_size,
                 self.tokenizer.pad_token_id,

@@ -39,18 +39,6 @@ def trained(task_object, bias, layer="classifier"):
 
 
 @pytest.mark.slow
-def test_weight_0_gives_the_bits_of_a_fit_without_teacher(pretrained):
-    def fitted(**more):
-        made = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
-        made.fit(TEXTS, ["a", "b"] * 8, **{**OPTIONS, "epochs": 1}, **more)
-        return made.predict(TEXTS)["logits"]
-
-    plain, teacher = fitted(), classifier(pretrained)
-    assert np.array_equal(fitted(teacher=teacher, distillation_weight=0.0), plain)
-    assert not np.array_equal(fitted(teacher=teacher), plain)
-
-
-@pytest.mark.slow
 def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
     """All labels are wrong, so that what is learned can only come from the teacher."""
     texts = [f"{text} " * 5 for text in TEXTS]

@@ -356,7 +356,7 @@ def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
         ),
         (
             lambda it: it.fit(PAIRS, temperature=2.0),
-            "temperature: has no effect without teacher; this task has no teacher",
+            "temperature: has no effect without teacher",
         ),
         (lambda it: it.fit(["a", "b"]), r"texts is \['a', 'b'\]; expected a tuple of two lists"),
         (
