@@ -233,14 +233,6 @@ class Task:
             )
         return self._model
 
-    def preprocess(self, *texts: tf.Tensor) -> Any:
-        """Converts B texts, strings [B] for each argument, into the model inputs for `decode`."""
-        return self.processor.preprocess(*texts)
-
-    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Any) -> dict[str, tf.Tensor]:
-        """Converts model outputs for `inputs` into answers {name: [B, ...]}, one row per text."""
-        return self.processor.decode(outputs, inputs)
-
     def save_pretrained(self, path: str | os.PathLike, card: str = "") -> None:
         """Saves a Hugging Face model directory that `from_pretrained` and transformers can load.
 

@@ -8,17 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
-from keras_bert.models import BertPretrainer
 from keras_bert.tasks import fill_mask, task
-from keras_bert.tasks.fill_mask import (
-    MaskFiller,
-    MaskFillerSettings,
-    MaskFillingProcessor,
-    ServedFillMask,
-)
+from keras_bert.tasks.fill_mask import MaskFiller, ServedFillMask
 from keras_bert.tasks.load import load
 from keras_bert.tasks.prepared import prepare
 from keras_bert.text.tokenizer import BertTokenizer
@@ -230,107 +223,48 @@ def test_invalid_arguments_are_named(filler, call, message):
 
 # --- exported signatures ---
 
-WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
-LENGTH, K = 12, 3
+# Some texts have no mask, and one has a mask beyond the length.
+SERVED_TEXTS = [*TEXTS, "", "[mask] a[MASK]b", *["it [MASK]"] * 5]
 
 
-# One mask, none, several, one beyond the length; more texts than one chunk holds.
-SERVED_TEXTS = [
-    "The cat [MASK] on the mat.",
-    "the mat",
-    "[MASK] [MASK] sat on [MASK].",
-    "cat [MASK]" + " the" * 20 + " [MASK]",
-    "",
-    "[mask] a[MASK]b",
-    *["on [MASK]"] * 5,
-]
+def signatures_of(filler):
+    return ServedFillMask(Network(filler.model), filler.processor).signatures()
 
 
-SERVED_MASKS = [1, 0, 3, 1, 0, 1, *[1] * 5]
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> BertTokenizer:
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    return BertTokenizer(vocab, keep_special_tokens=True)
-
-
-@pytest.fixture(scope="module")
-def model(tokenizer: BertTokenizer) -> BertPretrainer:
-    keras.utils.set_random_seed(0)
-    config = BertConfig(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-        initializer_range=0.5,
-    )
-    return BertPretrainer(config)
-
-
-@pytest.fixture(scope="module")
-def served_filler(model, tokenizer):
-    processor = MaskFillingProcessor(tokenizer, MaskFillerSettings(LENGTH, K))
-    return ServedFillMask(Network(model), processor)
-
-
-@pytest.fixture(scope="module")
-def signatures(served_filler):
-    return served_filler.signatures()
-
-
-@pytest.mark.slow
-def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
-    ids = padded_rows(tokenizer, LENGTH, SERVED_TEXTS)
-    row, place = np.nonzero(ids["input_ids"].numpy() == tokenizer.mask_token_id)
-    assert np.bincount(row, minlength=len(SERVED_TEXTS)).tolist() == SERVED_MASKS
-    everywhere = np.tile(np.arange(LENGTH, dtype=np.int32), [len(SERVED_TEXTS), 1])
-    logits = model(ids | {"masked_lm_positions": everywhere})["masked_lm_logits"].numpy()
-    probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
-    for answer in (
-        signatures["serving_default"](tf.constant(SERVED_TEXTS)),
-        signatures["token_ids"](**ids),
-    ):
-        tokens, token_ids, scores = (
-            answer[name].numpy() for name in ("tokens", "token_ids", "scores")
-        )
-        assert (
-            tokens.shape
-            == token_ids.shape
-            == scores.shape
-            == (len(SERVED_TEXTS), max(SERVED_MASKS), K)
-        )
-        for i in range(len(SERVED_TEXTS)):
-            own = probabilities[i, place[row == i]]  # [masks, V]
-            best = np.argsort(-own, axis=1)[:, :K]
-            assert token_ids[i, : SERVED_MASKS[i]].tolist() == best.tolist()
-            np.testing.assert_allclose(
-                scores[i, : SERVED_MASKS[i]], np.take_along_axis(own, best, axis=1), atol=1e-5
-            )
-            assert tokens[i, : SERVED_MASKS[i]].tolist() == [
-                [tokenizer.vocab[token].encode() for token in mask] for mask in best
-            ]
-            assert set(tokens[i, SERVED_MASKS[i] :].ravel()) <= {b""}
-            assert set(token_ids[i, SERVED_MASKS[i] :].ravel()) <= {-1}
-            assert not scores[i, SERVED_MASKS[i] :].any()
-
-
-def test_many_masks_are_scored_in_chunks(served_filler, signatures, monkeypatch):
+def test_signatures_give_the_padded_answers_of_predict(filler, monkeypatch):
+    expected = filler.predict(SERVED_TEXTS)
+    signatures = signatures_of(filler)
     monkeypatch.setattr(fill_mask, "_MASKS_AT_ONCE_SERVED", 4)
-    by_four = served_filler.signatures()["serving_default"](tf.constant(SERVED_TEXTS))
-    at_once = signatures["serving_default"](tf.constant(SERVED_TEXTS))
-    assert by_four["tokens"].numpy().tolist() == at_once["tokens"].numpy().tolist()
-    np.testing.assert_allclose(by_four["scores"], at_once["scores"], atol=1e-6)
+    in_chunks = signatures_of(filler)["serving_default"]
+    texts, ids = tf.constant(SERVED_TEXTS), padded_rows(filler.tokenizer, 16, SERVED_TEXTS)
+    padding = {"tokens": b"", "token_ids": -1, "scores": 0}
+    for answer in (
+        signatures["serving_default"](texts),
+        signatures["token_ids"](**ids),
+        in_chunks(texts),
+    ):
+        answer = {name: value.numpy() for name, value in answer.items()}
+        found = {"truncated": expected["truncated"]}
+        for name, padded in padding.items():
+            counts = list(map(len, expected[name]))
+            assert answer[name].shape == (len(SERVED_TEXTS), max(counts), 15)
+            rows = list(zip(answer[name], counts, strict=True))
+            assert {value for row, count in rows for value in row[count:].ravel()} <= {padded}
+            found[name] = [row[:count] for row, count in rows]
+        found["tokens"] = [row.astype(str) for row in found["tokens"]]
+        assert_same(found, expected)
+    assert signatures["serving_default"](texts)["truncated"].numpy().tolist() == [
+        *expected["truncated"]
+    ]
 
 
-def test_any_number_of_texts_and_masks_is_accepted(signatures):
-    for texts in ([], [""], ["the cat"] * 20):
+def test_any_number_of_texts_and_masks_is_accepted(filler):
+    signatures = signatures_of(filler)
+    for texts in ([], [""], ["a film"] * 20):
         answer = signatures["serving_default"](tf.constant(texts, tf.string))
         assert answer.pop("truncated").shape == (len(texts),)
-        assert {value.shape for value in answer.values()} == {(len(texts), 0, K)}
+        assert {value.shape for value in answer.values()} == {(len(texts), 0, 15)}
     for shape in ((2, 0), (0, 4), (0, 0)):
         answer = signatures["token_ids"](*[np.zeros(shape, np.int32)] * 3)
         assert answer.pop("truncated").shape == shape[:1]
-        assert {value.shape for value in answer.values()} == {(shape[0], 0, K)}
+        assert {value.shape for value in answer.values()} == {(shape[0], 0, 15)}

@@ -145,20 +145,15 @@ def without_dropout(make_checkpoint, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "share"), memorize.SHARES)
-def test_fit_memorizes_labels_and_the_outputs_of_a_teacher(without_dropout, name, share):
-    memorize.check_case(without_dropout, name, share)
+@pytest.mark.parametrize("name", memorize.CASES)
+def test_fit_memorizes_labels(without_dropout, name):
+    memorize.check_case(without_dropout, name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loss", "sizes", "steps"), memorize.EMBEDDING_LOSSES)
-def test_fit_memorizes_pairs_of_texts(without_dropout, loss, sizes, steps):
-    memorize.check_embedding(without_dropout, loss, sizes, steps)
-
-
-@pytest.mark.slow
-def test_fit_memorizes_masked_tokens(without_dropout):
-    memorize.check_masks(without_dropout)
+@pytest.mark.parametrize("name", memorize.TAUGHT)
+def test_fit_memorizes_the_outputs_of_a_teacher(without_dropout, name):
+    memorize.check_case(without_dropout, name, is_taught=True)
 
 
 def test_fit_memorizes_on_jax(without_dropout, backend_python, root):

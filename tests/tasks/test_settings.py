@@ -13,22 +13,6 @@ from keras_bert.tasks.settings import ExportOptions, NerSettings
 
 
 @pytest.mark.parametrize(
-    ("task", "kind", "given"),
-    [
-        ("classification", "saved_model", {"pair": False, "compute_type": "bfloat16"}),
-        ("question_answering", "saved_model", {"doc_stride": 9, "null_score_diff_threshold": 0.0}),
-        ("ner", "saved_model", {"max_seq_length": 9}),
-        ("fill_mask", "saved_model", {"top_k": 9}),
-        ("embedding", "saved_model", {"max_seq_length": 9}),
-        ("embedding", "onnx", {"int8": True}),
-        ("ner", "onnx", {}),
-    ],
-)
-def test_used_settings_are_accepted(task: str, kind: str, given: dict):
-    check_unused(ExportOptions("model", "1", format=kind, **given), task)
-
-
-@pytest.mark.parametrize(
     ("task", "kind", "name", "value", "expected"),
     [
         ("ner", "saved_model", "pair", False, "--compute_type, --max_seq_length"),

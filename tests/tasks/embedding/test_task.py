@@ -35,7 +35,9 @@ def embedder(pretrained):
 def test_vectors_are_those_of_the_encoder(embedder):
     vectors = embedder.predict(TEXTS)
     assert vectors.pop("truncated").tolist() == [False, False, True, False, False]
-    lengths = [len(ids) for ids in embedder.preprocess(encode_texts(TEXTS)).input_ids.numpy()]
+    lengths = [
+        len(ids) for ids in embedder.processor.preprocess(encode_texts(TEXTS)).input_ids.numpy()
+    ]
     assert vectors.pop("num_tokens").tolist() == lengths
     assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
         ("cls", "mean", "pooled"), (len(TEXTS), 16)
