@@ -24,6 +24,7 @@ from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.network import Network
 from keras_bert.models import BertPretrainer
+from keras_bert.options import check, option
 from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.tasks.checks import check_not_empty, check_texts
@@ -61,11 +62,10 @@ class MaskFillerSettings:
     """
 
     max_seq_length: int = 128
-    top_k: int = 5
+    top_k: int = option(5, min=1)
 
     def __post_init__(self):
-        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1:
-            raise InputError(f"top_k={self.top_k!r}: expected a whole number of at least 1")
+        check(self)
 
 
 class MaskFillingProcessor(TextProcessor):
@@ -256,9 +256,9 @@ class MaskFiller(Task):
                 )
             ]
             masked = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-            chosen = masked["masked_lm_weights"] * batch["example_weights"][:, np.newaxis] > 0
-            ids = masked["masked_lm_ids"][chosen]
-            positions = np.nonzero(chosen)[0], masked["masked_lm_positions"][chosen]
+            is_masked = masked["masked_lm_weights"] * batch["example_weights"][:, np.newaxis] > 0
+            ids = masked["masked_lm_ids"][is_masked]
+            positions = np.nonzero(is_masked)[0], masked["masked_lm_positions"][is_masked]
             for part, logits in self._logits(batch | masked, *positions):
                 logits = logits.astype(np.float64)
                 logits -= logits.max(axis=-1, keepdims=True)

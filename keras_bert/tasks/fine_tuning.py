@@ -149,11 +149,9 @@ class FineTuningTask:
         model = self.task_class.make_model(config, settings, dtype)
         return self.task_class(model, self.processor.tokenizer, settings)
 
-    def report_truncation(
-        self, splits: Mapping[str, Prepared], texts: str, limit: str = "max_seq_length"
-    ) -> None:
+    def report_truncation(self, splits: Mapping[str, Prepared], texts: str) -> None:
         """Counts the truncated texts of each split, and logs a warning if there are any."""
-        limit = f"{limit}={getattr(self.processor.settings, limit)}"
+        limit = f"{self.task_class.limit}={getattr(self.processor.settings, self.task_class.limit)}"
         self.truncated = {
             name: report_truncation(prepared.truncated, f"{texts} ({name})", limit)
             for name, prepared in splits.items()

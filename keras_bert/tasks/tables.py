@@ -283,8 +283,8 @@ class Texts:
     ):
         self.source, self.columns, self.labels, self.locations = source, columns, labels, locations
         self.indices = indices or [*map(str, range(len(self)))]
-        self.first, *others = columns
-        self.second = others[0] if others else None  # None if the examples are single texts
+        self.first, *seconds = columns
+        self.second = seconds[0] if seconds else None  # None if the examples are single texts
 
     def __len__(self) -> int:
         return len(self.locations)

@@ -57,12 +57,12 @@ def run(parts, lines, layers, pooling="none", length=16, **settings):
     "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["eager", "compiled"]
 )
 def test_layers_equal_transformers_in_the_requested_order(parts, golden, jit_compile):
-    found = run(parts, golden["texts"], [-1, 0, 1], jit_compile=jit_compile)
-    for index, (input_ids, values) in enumerate(found):
+    rows = run(parts, golden["texts"], [-1, 0, 1], jit_compile=jit_compile)
+    for index, (input_ids, values) in enumerate(rows):
         states = golden[f"hidden_states_{index}"][[2, 1, 2]]  # The first are the embeddings.
         assert input_ids.tolist() == golden[f"input_ids_{index}"].tolist()
         np.testing.assert_allclose(values, states.transpose(1, 0, 2), atol=1e-5)
-    assert len(found) == 4
+    assert len(rows) == 4
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_pooling_is_over_the_tokens_of_a_line_without_its_padding(parts, golden,
 
 def test_line_that_is_too_long_is_truncated_and_counted(parts, caplog):
     long = "wa wb wc wd we wf wg wh"
-    found = run(parts, [long, f"{long} ||| wz", "wa"], [-1], length=7)
-    assert [" ".join(parts[1].vocab[i] for i in input_ids) for input_ids, _ in found] == [
+    rows = run(parts, [long, f"{long} ||| wz", "wa"], [-1], length=7)
+    assert [" ".join(parts[1].vocab[i] for i in input_ids) for input_ids, _ in rows] == [
         "[CLS] wa wb wc wd we [SEP]",
         "[CLS] wa wb wc [SEP] wz [SEP]",
         "[CLS] wa [SEP]",
@@ -94,10 +94,10 @@ def test_lines_are_read_one_window_at_a_time(parts, monkeypatch):
     monkeypatch.setattr(features, "WINDOW_BATCHES", 3)
     read = itertools.count()
     lines = ("wa wb" if next(read) % 2 else "wc" for _ in itertools.count())
-    found = extract_features(lines, *parts, [-1], "cls", 16, 2, False)
-    values = [next(found)[1]]
+    rows = extract_features(lines, *parts, [-1], "cls", 16, 2, False)
+    values = [next(rows)[1]]
     assert next(read) == 6
-    values += [value for _, value in itertools.islice(found, 6)]
+    values += [value for _, value in itertools.islice(rows, 6)]
     np.testing.assert_allclose(values[0], values[2], atol=1e-6)
     assert next(read) == 13
 

@@ -73,8 +73,8 @@ def test_each_mask_has_the_probabilities_of_its_position(filler):
     logits = np.asarray(filler.model(inputs)["masked_lm_logits"], float)[0]
     expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     answers = filler.predict(TEXTS)
-    scores, found = answers["scores"][1], answers["token_ids"][1]
-    np.testing.assert_allclose(scores, np.take_along_axis(expected, found, 1), atol=1e-5)
+    scores, token_ids = answers["scores"][1], answers["token_ids"][1]
+    np.testing.assert_allclose(scores, np.take_along_axis(expected, token_ids, 1), atol=1e-5)
     assert np.abs(expected[0] - expected[1]).max() > 1e-3
 
 
@@ -244,15 +244,15 @@ def test_signatures_give_the_padded_answers_of_predict(filler, monkeypatch):
         in_chunks(texts),
     ):
         answer = {name: value.numpy() for name, value in answer.items()}
-        found = {"truncated": expected["truncated"]}
+        actual = {"truncated": expected["truncated"]}
         for name, padded in padding.items():
             counts = list(map(len, expected[name]))
             assert answer[name].shape == (len(SERVED_TEXTS), max(counts), 15)
             rows = list(zip(answer[name], counts, strict=True))
             assert {value for row, count in rows for value in row[count:].ravel()} <= {padded}
-            found[name] = [row[:count] for row, count in rows]
-        found["tokens"] = [row.astype(str) for row in found["tokens"]]
-        assert_same(found, expected)
+            actual[name] = [row[:count] for row, count in rows]
+        actual["tokens"] = [row.astype(str) for row in actual["tokens"]]
+        assert_same(actual, expected)
     assert signatures["serving_default"](texts)["truncated"].numpy().tolist() == [
         *expected["truncated"]
     ]

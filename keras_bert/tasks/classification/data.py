@@ -12,7 +12,6 @@ import contextlib
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,8 +169,7 @@ def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
 
     The number of a class is its index in the result. The classes are sorted by value if all are
     integers, otherwise alphabetically. If all are integers, 1.0, as pandas writes the integers of a
-    column with missing values, becomes 1. A warning lists classes that differ only in case or
-    Unicode form.
+    column with missing values, becomes 1.
 
     Raises:
         InputError: a label is missing, or there are fewer than two classes (one for multi_label).
@@ -199,16 +197,6 @@ def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
         )
     if all(re.fullmatch(r"-?\d+(\.0)?", name) for name in classes):
         classes = {name.removesuffix(".0"): index for name, index in classes.items()}
-    alike: dict[str, list[str]] = {}
-    for name in sorted(classes):
-        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
-    if pairs := [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]:
-        logging.warning(
-            "%s: different classes have names that differ only in case or Unicode form: %s; "
-            "rename them if they are the same class",
-            texts.source,
-            "; ".join(pairs)[:200],
-        )
     minimum = 2 if problem_type == "single_label" else 1
     if len(classes) < minimum:
         raise InputError(

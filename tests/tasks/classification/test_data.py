@@ -38,18 +38,6 @@ def test_classes_are_sorted_by_value_or_alphabetically():
     assert array_of(["2.5", 1], "regression", ()) == [2.5, 1.0]
 
 
-def test_classes_that_differ_only_in_case_or_unicode_form_are_reported(caplog):
-    composed, decomposed = "caf\u00e9", "cafe\u0301"
-    labels = find_labels(texts("Pos", "pos", composed, decomposed, "neg"), "single_label")
-    assert labels == ("Pos", decomposed, composed, "neg", "pos")
-    (message,) = caplog.messages
-    assert "a.tsv: different classes have names that differ only in case" in message
-    assert "'Pos', 'pos'" in message
-    assert f"{decomposed!r}, {composed!r}" in message
-    find_labels(texts("Pos", "Neg"), "single_label")
-    assert len(caplog.messages) == 1
-
-
 @pytest.mark.parametrize(
     ("labels", "classes", "rows"),
     [

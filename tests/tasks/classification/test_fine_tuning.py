@@ -139,25 +139,6 @@ def test_glue_f1_is_that_of_label_1_in_any_label_order(tiny_model, tmp_path):
     assert metrics[0]["f1"] == pytest.approx(2 / 3)
 
 
-def test_glue_labels_are_recognized_in_any_order_and_case(tmp_path):
-    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\tentailment\n")
-    settings = ClassificationSettings("rte", str(tmp_path))
-    do = {"do_train": False, "do_eval": True, "do_predict": False}
-    problem, _ = read_data(settings, ["NOT_ENTAILMENT", "Entailment"], **do)
-    assert problem.labels == ("not_entailment", "entailment")
-
-
-def test_label_names_match_the_model_to_other_label_words(
-    trained, reviews, write_reviews, tmp_path
-):
-    path = write_reviews(tmp_path / "dev.tsv", 61, seed=1)
-    path.write_text(path.read_text().replace("\tgood\n", "\t1\n").replace("\tbad\n", "\t0\n"))
-    ours = {**reviews, "eval_file": str(path)}
-    again = {"do_train": False, "do_predict": False, "label_names": ["0", "1"]}
-    results = classify(tmp_path / "out", trained[0], ours, **again)
-    assert results["accuracy"] == trained[1]["accuracy"]
-
-
 @pytest.mark.parametrize(("name", "count"), [("train", 200), ("eval", 61)])
 def test_changed_texts_are_detected(trained, reviews, tiny_model, write_reviews, name, count):
     path = Path(reviews[f"{name}_file"])

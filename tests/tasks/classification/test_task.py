@@ -223,7 +223,7 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
         ({"labels": "ab"}, r"labels is 'ab', a str; expected a list of names"),
         ({"max_seq_length": 33}, r"max_seq_length=33: expected from 5 to the model's 32 positions"),
         ({"max_seq_length": "32"}, r"max_seq_length='32': expected a whole number"),
-        ({"problem_type": "single"}, r"problem_type is 'single'; expected one of single_label"),
+        ({"problem_type": "single"}, "problem_type='single': expected one of single_label"),
         ({"problem_type": "regression"}, r"labels=\['neg', 'pos'\]: expected none for problem_ty"),
     ],
 )
