@@ -80,11 +80,11 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     from keras_bert.files import read_lines
     from keras_bert.models.encoder import BertEncoder
     from keras_bert.tasks.features import (
-        FeatureSettings,
         check_layers,
         check_not_input,
+        check_output_file,
         extract_features,
-        make_writer,
+        write_features,
     )
     from keras_bert.tasks.fine_tuning import open_pretrained
     from keras_bert.training.strategy import dtype_policy
@@ -104,20 +104,22 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     check_layers(layers, num_layers)
     output_file = Path(flags.output_file)
     check_not_input(flags.input_file, output_file)
-    hidden_size = start.config.hidden_size
-    write = make_writer(output_file, layers, flags.pooling, start.vocab, hidden_size)
+    check_output_file(output_file, flags.pooling)
     encoder = BertEncoder(start.config, dtype=dtype_policy(flags.mixed_precision))
     logging.info("%s", start.load_into(encoder))
     features = extract_features(
         (line for _, line in read_lines(flags.input_file)),
         encoder,
         start.tokenizer(),
-        FeatureSettings(
-            layers, flags.pooling, flags.max_seq_length, flags.batch_size, flags.jit_compile
-        ),
+        layers,
+        flags.pooling,
+        flags.max_seq_length,
+        flags.batch_size,
+        flags.jit_compile,
     )
     bar = tqdm(features, unit="line", disable=not sys.stderr.isatty(), dynamic_ncols=True)
-    write(output_file, bar)
+    hidden_size = start.config.hidden_size
+    write_features(output_file, bar, layers, flags.pooling, start.vocab, hidden_size)
     logging.info("Features written to %s", output_file)
 
 

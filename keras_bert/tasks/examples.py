@@ -157,38 +157,56 @@ def bucket_lengths(max_seq_length: int) -> np.ndarray:
     return np.array([length for length in lengths if length < max_seq_length] + [max_seq_length])
 
 
-@dataclass(frozen=True)
-class BatchSettings:
-    """Settings for building batches from examples.
+class Batcher:
+    """Builds padded batches of examples.
 
-    Attributes:
+    Args:
         batch_size: number of examples per batch, over all devices; of texts, not of groups.
+        pad_token_id: the id of padding tokens.
         max_seq_length: the largest length of a batch, in tokens; no example may be longer.
         seed: seed for the order of every epoch and the dropout masks of every example.
         length_pool: number of training batches whose examples are sorted together (`epoch_plan`).
         share: index of this worker and number of workers; each worker builds its rows of a batch.
     """
 
-    batch_size: int
-    pad_token_id: int = 0
-    max_seq_length: int = 512
-    seed: int = 0
-    length_pool: int = 50
-    share: tuple[int, int] = (0, 1)
+    def __init__(
+        self,
+        batch_size: int,
+        pad_token_id: int = 0,
+        max_seq_length: int = 512,
+        seed: int = 0,
+        length_pool: int = 50,
+        share: tuple[int, int] = (0, 1),
+    ):
+        self.batch_size, self.share = batch_size, share
+        self._pad_token_id, self._seed, self._length_pool = pad_token_id, seed, length_pool
+        self._buckets = bucket_lengths(max_seq_length)
+        worker, workers = share
+        self.rows = batch_size // workers  # per worker
+        self._worker_rows = slice(worker * self.rows, (worker + 1) * self.rows)
 
+    def training(self, examples: Examples, first_step: int = 0) -> tf.data.Dataset:
+        """Creates the endless dataset of training batches, starting at `first_step`."""
+        index_of = training_plan(examples, self.batch_size, self._seed, self._length_pool)
+        return self._dataset(examples, tf.data.Dataset.range(first_step, tf.int64.max), index_of)
 
-class BatchBuilder:
-    """Builds padded batches of NumPy arrays."""
+    def evaluation(self, examples: Examples) -> tf.data.Dataset:
+        """Creates the batches of one pass over the examples, from the longest to the shortest."""
+        plan = evaluation_plan(examples.lengths, self.batch_size)
+        seeds = np.zeros([self.batch_size], np.int32)
+        steps = tf.data.Dataset.range(len(plan))
+        return self._dataset(examples, steps, lambda step: (plan[step], seeds))
 
-    def __init__(self, examples: Examples, settings: BatchSettings):
-        self._examples = examples
-        self._buckets = bucket_lengths(settings.max_seq_length)
-        index, workers = settings.share
-        self.rows = settings.batch_size // workers  # per worker
-        self._worker_rows = slice(index * self.rows, (index + 1) * self.rows)
-        # Name -> (the values of all tokens, the value at padding).
-        self.by_token = {
-            "input_ids": (examples.input_ids, settings.pad_token_id),
+    def evaluation_arrays(self, examples: Examples) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the batches of `evaluation` as NumPy arrays, which is faster for few examples."""
+        by_token, seeds = self._by_token(examples), np.zeros([self.batch_size], np.int32)
+        for index in evaluation_plan(examples.lengths, self.batch_size):
+            yield self._build(examples, by_token, index, seeds)
+
+    def _by_token(self, examples: Examples) -> dict[str, tuple[np.ndarray, int | float]]:
+        """Returns {name: (the values of all tokens, the value at padding)}."""
+        return {
+            "input_ids": (examples.input_ids, self._pad_token_id),
             "input_mask": (np.ones([len(examples.input_ids)], np.int32), 0),
             "segment_ids": (examples.segment_ids, 0),
             **{
@@ -197,23 +215,28 @@ class BatchBuilder:
             },
         }
 
-    def build(self, index: np.ndarray, seeds: np.ndarray) -> dict[str, np.ndarray]:
+    def _build(
+        self,
+        examples: Examples,
+        by_token: Mapping[str, tuple[np.ndarray, int | float]],
+        index: np.ndarray,
+        seeds: np.ndarray,
+    ) -> dict[str, np.ndarray]:
         """Builds this worker's rows of a batch.
 
         `index`, int [batch_size], contains the indices of the examples of all workers, and -1 for
         filler rows. `seeds`, int32 [batch_size], contains the seeds of the dropout masks.
         """
-        examples = self._examples
         real = index >= 0
         rows = np.where(real, index, index[0])  # Filler rows are copies of the first row.
         # All workers use the length of the whole batch.
         longest = examples.lengths[rows].max()
         length = self._buckets[np.searchsorted(self._buckets, longest)]
         rows, real, index, seeds = (each[self._worker_rows] for each in (rows, real, index, seeds))
-        lengths = examples.lengths[rows]
-        inside, positions = sequence_mask(lengths, length), examples.token_indices(rows)
+        inside = sequence_mask(examples.lengths[rows], length)
+        positions = examples.token_indices(rows)
         batch = {}
-        for name, (values, padding) in self.by_token.items():
+        for name, (values, padding) in by_token.items():
             batch[name] = np.full([self.rows, length, *values.shape[1:]], padding, values.dtype)
             batch[name][inside] = values[positions]
         batch |= {name: values[rows] for name, values in examples.labels.items()}
@@ -223,46 +246,43 @@ class BatchBuilder:
             "example_index": index.astype(np.int32),
         }
 
-    def specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns the dtypes and shapes of the arrays that `build` returns."""
-        labels = self._examples.labels
-        return {
-            **{
-                name: tf.TensorSpec([self.rows, None, *values.shape[1:]], values.dtype)
-                for name, (values, _) in self.by_token.items()
-            },
-            **{
-                name: tf.TensorSpec([self.rows, *values.shape[1:]], values.dtype)
-                for name, values in labels.items()
-            },
-            "example_weights": tf.TensorSpec([self.rows], tf.float32),
-            "dropout_seed": tf.TensorSpec([self.rows], tf.int32),
-            "example_index": tf.TensorSpec([self.rows], tf.int32),
+    def _dataset(
+        self,
+        examples: Examples,
+        steps: tf.data.Dataset,
+        index_of: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    ) -> tf.data.Dataset:
+        """Maps a dataset of steps to a dataset of batches."""
+        by_token = self._by_token(examples)
+        specs = {
+            name: tf.TensorSpec([self.rows, None, *values.shape[1:]], values.dtype)
+            for name, (values, _) in by_token.items()
+        } | {
+            name: tf.TensorSpec([self.rows, *values.shape[1:]], values.dtype)
+            for name, values in examples.labels.items()
         }
+        specs["example_weights"] = tf.TensorSpec([self.rows], tf.float32)
+        specs |= dict.fromkeys(
+            ("dropout_seed", "example_index"), tf.TensorSpec([self.rows], tf.int32)
+        )
 
+        def build(step: int) -> list[np.ndarray]:
+            return [*self._build(examples, by_token, *index_of(step)).values()]
 
-def training_batches(
-    examples: Examples, settings: BatchSettings, first_step: int = 0
-) -> tf.data.Dataset:
-    """Creates the endless dataset of training batches, starting at `first_step`."""
-    index_of = training_plan(examples, settings)
-    numbers = tf.data.Dataset.range(first_step, tf.int64.max)
-    return _batches(numbers, BatchBuilder(examples, settings), index_of)
+        def batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+            types = [spec.dtype for spec in specs.values()]
+            values = tf.numpy_function(build, [step], types, stateful=False)
+            return {
+                name: tf.ensure_shape(value, spec.shape)
+                for (name, spec), value in zip(specs.items(), values, strict=True)
+            }
 
-
-def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.Dataset:
-    """Creates the batches of one pass over the examples, from the longest to the shortest."""
-    plan = evaluation_plan(examples.lengths, settings.batch_size)
-
-    def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
-        return plan[step], np.zeros([settings.batch_size], np.int32)
-
-    numbers = tf.data.Dataset.range(len(plan))
-    return _batches(numbers, BatchBuilder(examples, settings), index_of)
+        batches = steps.map(batch, num_parallel_calls=2, deterministic=True)
+        return batches.prefetch(tf.data.AUTOTUNE)
 
 
 def training_plan(
-    examples: Examples, settings: BatchSettings
+    examples: Examples, batch_size: int, seed: int, length_pool: int
 ) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
     """Returns a function that chooses the examples of a training step, in whole groups.
 
@@ -270,15 +290,15 @@ def training_plan(
     with -1 for filler rows, and the seeds of their dropout masks, int32 [batch_size]. Both depend
     only on (seed, step).
     """
-    size, seed = examples.group_size, settings.seed
+    size = examples.group_size
     lengths = examples.lengths.reshape(-1, size).max(axis=1)  # of groups
-    batch_size = settings.batch_size // size
+    batch_size //= size
     steps = steps_per_epoch(len(lengths), batch_size)
     members = np.arange(size, dtype=np.int32)
 
     @functools.lru_cache(maxsize=2)  # Prefetching needs the next epoch's plan as well.
     def plan(epoch: int) -> np.ndarray:
-        return epoch_plan(lengths, batch_size, seed, epoch, settings.length_pool)
+        return epoch_plan(lengths, batch_size, seed, epoch, length_pool)
 
     def index_of(step: int) -> tuple[np.ndarray, np.ndarray]:
         epoch, number = divmod(int(step), steps)
@@ -330,28 +350,6 @@ def _filled(order: np.ndarray, batch_size: int) -> np.ndarray:
     plan = np.full([steps * batch_size], -1, np.int64)
     plan[: len(order)] = order
     return plan.reshape([steps, batch_size])
-
-
-def _batches(
-    numbers: tf.data.Dataset,
-    builder: BatchBuilder,
-    index_of: Callable[[int], tuple[np.ndarray, np.ndarray]],
-) -> tf.data.Dataset:
-    """Maps a dataset of step numbers to a dataset of batches."""
-    specs = builder.specs()
-
-    def build(step: int) -> list[np.ndarray]:
-        return [*builder.build(*index_of(step)).values()]
-
-    def batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        types = [spec.dtype for spec in specs.values()]
-        values = tf.numpy_function(build, [step], types, stateful=False)
-        return {
-            name: tf.ensure_shape(value, spec.shape)
-            for (name, spec), value in zip(specs.items(), values, strict=True)
-        }
-
-    return numbers.map(batch, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)
 
 
 # --- outputs in the order of the examples ---
@@ -414,7 +412,7 @@ def check_finite(values: Mapping[str, np.ndarray], examples: Examples, per_token
 def make_predict_examples(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
-    settings: BatchSettings,
+    batcher: Batcher,
     *,
     jit_compile: bool = True,
 ) -> Callable[..., dict[str, np.ndarray]]:
@@ -429,13 +427,12 @@ def make_predict_examples(
     """
     run = make_predict(strategy, model, jit_compile=jit_compile)
     together = all_sum(strategy)
-    worker, workers = settings.share
+    worker, workers = batcher.share
 
     def predict(examples: Examples, after_batch: AfterBatch | None = None) -> dict[str, np.ndarray]:
-        rows = settings.batch_size // workers
         if len(examples):
-            flag = f"--eval_batch_size={settings.batch_size}"
-            check_batch_fits(model.config, rows, int(examples.lengths.max()), flag)
+            flag = f"--eval_batch_size={batcher.batch_size}"
+            check_batch_fits(model.config, batcher.rows, int(examples.lengths.max()), flag)
         with progress("predicting", len(examples), "examples", silent=worker > 0) as advance:
 
             def report(count: int) -> None:
@@ -443,7 +440,7 @@ def make_predict_examples(
                 if after_batch:
                     after_batch()
 
-            batches = run(evaluation_batches(examples, settings))
+            batches = run(batcher.evaluation(examples))
             outputs = in_order(examples, batches, model.per_token, report)
         # Each value is computed by one worker and is 0 on the others.
         values = {
@@ -488,11 +485,8 @@ class ModelRunner:
         rows = max(len(examples), 1)
         if BACKEND == "jax":  # Compiles a program for each number of rows.
             rows = 1 << (rows - 1).bit_length()
-        settings = BatchSettings(min(batch_size, rows), self._tokenizer.pad_token_id, positions)
-        builder = BatchBuilder(examples, settings)
-        seeds = np.zeros([settings.batch_size], np.int32)
-        for index in evaluation_plan(examples.lengths, settings.batch_size):
-            yield builder.build(index, seeds)
+        batcher = Batcher(min(batch_size, rows), self._tokenizer.pad_token_id, positions)
+        yield from batcher.evaluation_arrays(examples)
 
     def forward(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Returns the model's outputs, {output: array}, for a batch.

@@ -24,10 +24,11 @@ from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.network import Network
 from keras_bert.models import BertPretrainer
+from keras_bert.options import check, option
 from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.tasks.checks import check_not_empty, check_texts
-from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner
+from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.prepared import Prepared, Processor, decoded, prepare
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import ServedTexts, TextProcessor
@@ -61,11 +62,10 @@ class MaskFillerSettings:
     """
 
     max_seq_length: int = 128
-    top_k: int = 5
+    top_k: int = option(5, min=1)
 
     def __post_init__(self):
-        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1:
-            raise InputError(f"top_k={self.top_k!r}: expected a whole number of at least 1")
+        check(self)
 
 
 class MaskFillingProcessor(TextProcessor):
@@ -211,7 +211,7 @@ class MaskFiller(Task):
             callbacks: Keras callbacks.
             **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
-        settings, _ = self._check_fit(options, has_teacher=False)
+        settings, _ = self._check_fit(options)
         (column,) = check_texts("texts", texts)
         if validation_data is not None:
             check_not_empty("validation_data", *check_texts("validation_data", validation_data))
@@ -256,9 +256,9 @@ class MaskFiller(Task):
                 )
             ]
             masked = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-            chosen = masked["masked_lm_weights"] * batch["example_weights"][:, np.newaxis] > 0
-            ids = masked["masked_lm_ids"][chosen]
-            positions = np.nonzero(chosen)[0], masked["masked_lm_positions"][chosen]
+            is_masked = masked["masked_lm_weights"] * batch["example_weights"][:, np.newaxis] > 0
+            ids = masked["masked_lm_ids"][is_masked]
+            positions = np.nonzero(is_masked)[0], masked["masked_lm_positions"][is_masked]
             for part, logits in self._logits(batch | masked, *positions):
                 logits = logits.astype(np.float64)
                 logits -= logits.max(axis=-1, keepdims=True)
@@ -298,9 +298,7 @@ class MaskFiller(Task):
         """The pooler, and the head of the next-sentence task."""
         return [self.model.encoder.pooler, self.model.next_sentence]
 
-    def training_batches(
-        self, examples: Examples, settings: BatchSettings, first_step: int = 0
-    ) -> tf.data.Dataset:
+    def training_batches(self, examples: Examples, batcher: Batcher) -> tf.data.Dataset:
         """Creates the endless dataset of training batches, and masks tokens of each batch."""
 
         def mask(
@@ -315,12 +313,11 @@ class MaskFiller(Task):
             arguments = [batch[name] for name in ("input_ids", "input_mask", "dropout_seed")]
             arguments.append(batch["example_weights"])
             values = tf.numpy_function(mask, arguments, [*_MASKED.values()], stateful=False)
-            shape = [settings.batch_size, None]
+            shape = [batcher.batch_size, None]
             values = [tf.ensure_shape(value, shape) for value in values]
             return batch | dict(zip(_MASKED, values, strict=True))
 
-        batches = super().training_batches(examples, settings, first_step)
-        return batches.map(masked).prefetch(2)
+        return batcher.training(examples).map(masked).prefetch(2)
 
     def make_processor(self) -> Processor:
         """Creates the processor for the current settings."""

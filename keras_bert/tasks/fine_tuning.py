@@ -33,15 +33,14 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.model_card import run_card
-from keras_bert.files import read_json, value_of, write_json
+from keras_bert.files import read_json, write_json
 from keras_bert.tasks.checks import in_order_of
 from keras_bert.tasks.examples import (
-    BatchSettings,
+    Batcher,
     Examples,
     Predict,
     make_predict_examples,
     steps_per_epoch,
-    training_batches,
 )
 from keras_bert.tasks.fitting import check_same_tokenizer, check_sizes, label_examples, reinitialize
 from keras_bert.tasks.prepared import (
@@ -150,11 +149,9 @@ class FineTuningTask:
         model = self.task_class.make_model(config, settings, dtype)
         return self.task_class(model, self.processor.tokenizer, settings)
 
-    def report_truncation(
-        self, splits: Mapping[str, Prepared], texts: str, limit: str = "max_seq_length"
-    ) -> None:
+    def report_truncation(self, splits: Mapping[str, Prepared], texts: str) -> None:
         """Counts the truncated texts of each split, and logs a warning if there are any."""
-        limit = f"{limit}={getattr(self.processor.settings, limit)}"
+        limit = f"{self.task_class.limit}={getattr(self.processor.settings, self.task_class.limit)}"
         self.truncated = {
             name: report_truncation(prepared.truncated, f"{texts} ({name})", limit)
             for name, prepared in splits.items()
@@ -217,7 +214,7 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
         logging.info("No development set: evaluation is skipped")
     if settings.do_predict and not task.test:
         logging.info("No test set: prediction is skipped")
-    if teacher and run.distillation.is_used:
+    if teacher:
         task.train = _labeled_by_teacher(run, teacher, task)
     # Load the weights first, so that no folder is created if they do not match the model.
     task_object = make_task_object(run, start, task)
@@ -225,7 +222,7 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
         predict = make_predict_examples(
             strategy,
             task_object.prediction_model,
-            batch_settings(run, task_object.tokenizer.pad_token_id, settings.eval_batch_size),
+            make_batcher(run, task_object.tokenizer.pad_token_id, settings.eval_batch_size),
             jit_compile=run.training.jit_compile,
         )
         results, outputs = {}, {}
@@ -293,8 +290,8 @@ def _train(
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
     rows = training.train_batch_size * task.train.group_size
-    batches = batch_settings(run, task_object.tokenizer.pad_token_id, rows)
-    _, workers = batches.share
+    batcher = make_batcher(run, task_object.tokenizer.pad_token_id, rows)
+    _, workers = batcher.share
     longest = int(task.train.lengths.max())
     outputs: OutputCache = {}  # of the last evaluation
 
@@ -313,7 +310,7 @@ def _train(
         _, performance = train(
             run,
             TrainState(model, optimizer, task.objective, loss_scale),
-            lambda step: training_batches(task.train, batches, step),
+            lambda step: batcher.training(task.train, step),
             evaluate if evaluates else None,
             best if evaluates else None,
         )
@@ -336,7 +333,7 @@ def _last_and_best_step(run: FineTuningRun, best: BestWeights) -> tuple[int, int
         raise InputError(
             f"{output_dir / 'metrics.jsonl'}: evaluations are missing; expected one per epoch"
         )
-    saved, highest = best.step_of_saved(evaluations), best.step_of_best(evaluations)
+    saved, highest = best.read_step(), best.step_of_best(evaluations)
     if saved != highest:
         logging.warning(
             "%s: has the weights of step %d; the better weights of step %d were lost when the run "
@@ -382,17 +379,9 @@ def save_best(folder: Path, task_object: Task, step: int) -> None:
 
 
 def read_best_step(folder: Path) -> int | None:
-    """Returns the step of the weights in `folder`.
-
-    The result is None if the folder does not exist, or was saved by a version of this library that
-    did not save the step.
-
-    Raises:
-        InputError: config.json cannot be read.
-    """
+    """Returns the step of the weights in `folder`; None if the folder does not exist."""
     path = folder / CONFIG
-    settings = read_json(path).get(SETTINGS_KEY) if path.is_file() else None
-    return value_of(path, settings, _STEP, int, None) if isinstance(settings, dict) else None
+    return read_json(path)[SETTINGS_KEY][_STEP] if path.is_file() else None
 
 
 # --- the checkpoint and its task object ---
@@ -477,10 +466,10 @@ def make_optimizer(
     )
 
 
-def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> BatchSettings:
-    """Returns the settings of a run's batches, with `batch_size` examples over all devices."""
+def make_batcher(run: FineTuningRun, pad_token_id: int, batch_size: int) -> Batcher:
+    """Creates the builder of a run's batches of `batch_size` examples over all devices."""
     settings = run.settings
-    return BatchSettings(
+    return Batcher(
         batch_size,
         pad_token_id,
         settings.max_seq_length,
@@ -558,11 +547,11 @@ def _labeled_by_teacher(run: FineTuningRun, teacher: Checkpoint, task: FineTunin
     run = replace(run, settings=_teacher_settings(run))
     with convert_lost_worker_errors(run.strategy):
         task_object = make_task_object(run, teacher, task, is_teacher=True)
-        batches = batch_settings(
+        batcher = make_batcher(
             run, task_object.tokenizer.pad_token_id, run.settings.eval_batch_size
         )
         return label_examples(
-            task_object, task.train, batches, run.strategy, run.training.jit_compile
+            task_object, task.train, batcher, run.strategy, run.training.jit_compile
         )
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
@@ -12,13 +12,13 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.examples import (
-    BatchSettings,
+    Batcher,
     Examples,
     make_predict_examples,
     steps_per_epoch,
 )
 from keras_bert.tasks.losses import NO_OUTPUT, TEACHER
-from keras_bert.tasks.settings import Distillation, FitSettings
+from keras_bert.tasks.settings import FitSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
@@ -66,7 +66,7 @@ def fit(
     computed in `micro_batches` parts.
     """
     strategy = one_device()
-    batches = BatchSettings(
+    batcher = Batcher(
         settings.batch_size * examples.group_size,
         task.tokenizer.pad_token_id,
         task.settings.max_seq_length,
@@ -97,7 +97,7 @@ def fit(
             epochs=settings.epochs,
             steps=epoch_steps,
         )
-        dataset = task.training_batches(examples, batches, 0)
+        dataset = task.training_batches(examples, batcher)
         train_with_callbacks(
             task.trainer.train_steps,
             distribute(strategy, dataset, endless=True),
@@ -202,13 +202,13 @@ def reinitialize(task: "Task", seed: int) -> None:
 def label_examples(
     teacher: "Task",
     examples: Examples,
-    batches: BatchSettings,
+    batcher: Batcher,
     strategy: tf.distribute.Strategy,
     jit_compile: bool,
 ) -> Examples:
     """Returns examples with the outputs of a teacher as labels."""
     network = teacher.prediction_model
-    predict = make_predict_examples(strategy, network, batches, jit_compile=jit_compile)
+    predict = make_predict_examples(strategy, network, batcher, jit_compile=jit_compile)
     return add_teacher_outputs(examples, predict(examples), network.per_token)
 
 
@@ -229,17 +229,6 @@ def add_teacher_outputs(
             is_labeled = (tags >= 0).reshape(-1, *[1] * (values.ndim - 1))
             named[name] = np.where(is_labeled, values, NO_OUTPUT).astype(values.dtype)
     return replace(examples, token_labels={**examples.token_labels, **named})
-
-
-def check_options(options: Mapping[str, Any], teacher: "Task | None", has_teacher: bool) -> None:
-    """Raises InputError if `fit` got options that apply to a teacher, but no teacher.
-
-    `has_teacher` is whether the task can have one.
-    """
-    options_of_teacher = [field.name for field in fields(Distillation) if field.name in options]
-    if options_of_teacher and teacher is None:
-        remedy = "expected both" if has_teacher else "this task has no teacher"
-        raise InputError(f"{options_of_teacher[0]}: has no effect without teacher; {remedy}")
 
 
 def check_teacher(student: "Task", teacher: "Task") -> None:

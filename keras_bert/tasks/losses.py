@@ -125,20 +125,19 @@ def soft_position_losses(teacher: Any, logits: Any, temperature: float) -> Any:
 class OutputObjective(Objective):
     """An objective whose losses depend only on the outputs of the model, also with a teacher.
 
-    With a teacher, batches contain its outputs, and the losses are "label_loss" and "soft_loss",
-    without that of weight 0. They include their weights, so that the loss is their sum. Subclasses
-    set `metrics`, of which the first one is "loss", and override the other methods.
+    With a teacher, batches contain its outputs, and the losses are "label_loss" and "soft_loss".
+    They include their weights, so that the loss is their sum. Subclasses set `metrics`, of which
+    the first one is "loss", and override the other methods.
     """
 
     def __init__(self, distillation: Distillation | None = None):
-        self.distillation = distillation if distillation and distillation.is_used else None
-        if self.distillation is None:
+        self.distillation = distillation
+        if distillation is None:
             return
         weight = distillation.distillation_weight
-        shares = {"label_loss": 1.0 - weight, "soft_loss": weight}
-        self.losses = {name: 0.0 for name, share in shares.items() if share > 0}
-        self.metrics = (*self.losses, *(name for name in self.metrics if name != "loss"))
-        self._shares = shares
+        self._shares = {"label_loss": 1.0 - weight, "soft_loss": weight}
+        self.losses = dict.fromkeys(self._shares, 0.0)
+        self.metrics = (*self.losses, *self.metrics[1:])
 
     def label_weights(self, batch: Batch) -> dict[str, Any]:
         """Returns {metric: denominator} without a teacher."""
@@ -161,11 +160,8 @@ class OutputObjective(Objective):
         weights = self.label_weights(batch)
         if self.distillation is None:
             return weights
-        totals = {
-            "label_loss": weights.pop("loss"),
-            "soft_loss": ops.sum(self.soft_weights(batch)),
-        }
-        return {name: totals[name] for name in self.losses} | weights
+        soft_weight = ops.sum(self.soft_weights(batch))
+        return {"label_loss": weights.pop("loss"), "soft_loss": soft_weight} | weights
 
     def sums(self, model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         """Returns {metric: numerator}."""

@@ -110,8 +110,8 @@ class Distillation:
 
     distillation_weight: float = option(
         0.9,
-        "Share of the teacher's outputs in the loss, from 0 to 1; the labels have the rest.",
-        min=0,
+        "Share of the teacher's outputs in the loss, up to 1; the labels have the rest.",
+        above=0,
         max=1,
         needs="teacher",
         argument="distillation_weight",
@@ -133,11 +133,6 @@ class Distillation:
 
     def __post_init__(self):
         check(self)
-
-    @property
-    def is_used(self) -> bool:
-        """Whether the loss depends on the teacher."""
-        return self.distillation_weight > 0
 
 
 @dataclass(frozen=True)
@@ -166,7 +161,7 @@ class FitSettings:
         verbose: as in `keras.Model.fit`.
         jit_compile: whether to compile with XLA, once per batch length; None to compile only with
             the JAX backend.
-        distillation_weight: with a teacher, the share of its outputs in the loss, from 0 to 1.
+        distillation_weight: with a teacher, the share of its outputs in the loss, up to 1.
         temperature: with a teacher, divides the logits of both models.
 
     Raises:

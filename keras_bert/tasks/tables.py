@@ -12,7 +12,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -263,11 +262,10 @@ def _version_of(folder: Path) -> list[int]:
 # --- texts ---
 
 
-@dataclass(frozen=True)
 class Texts:
     """The n examples of one file.
 
-    Attributes:
+    Args:
         source: the name of the file or dataset, for error messages.
         columns: a list of n texts for each text of an example: one, or two for pairs.
         labels: n labels as in the file (a list if an example has several); None without labels.
@@ -275,28 +273,21 @@ class Texts:
         indices: the identifier of each example in prediction files; the numbers from 0 if empty.
     """
 
-    source: str
-    columns: tuple[list[str], ...]
-    labels: list[Any] | None
-    locations: Sequence[str]
-    indices: Sequence[str] = ()
-
-    def __post_init__(self):
-        if not self.indices:
-            object.__setattr__(self, "indices", [str(index) for index in range(len(self))])
+    def __init__(
+        self,
+        source: str,
+        columns: tuple[list[str], ...],
+        labels: list[Any] | None,
+        locations: Sequence[str],
+        indices: Sequence[str] = (),
+    ):
+        self.source, self.columns, self.labels, self.locations = source, columns, labels, locations
+        self.indices = indices or [*map(str, range(len(self)))]
+        self.first, *seconds = columns
+        self.second = seconds[0] if seconds else None  # None if the examples are single texts
 
     def __len__(self) -> int:
         return len(self.locations)
-
-    @property
-    def first(self) -> list[str]:
-        """The n first texts."""
-        return self.columns[0]
-
-    @property
-    def second(self) -> list[str] | None:
-        """The n second texts; None if the examples are single texts."""
-        return self.columns[1] if len(self.columns) > 1 else None
 
     def where(self, index: int) -> str:
         """Describes where an example is, such as "train.tsv, line 3"."""

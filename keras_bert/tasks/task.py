@@ -31,10 +31,9 @@ from keras_bert.export.inputs import failed_check
 from keras_bert.export.network import Network
 from keras_bert.export.task_export import export_task
 from keras_bert.tasks.checks import check_batch_size
-from keras_bert.tasks.examples import BatchSettings, Examples, ModelRunner, training_batches
+from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.fitting import (
     Trainer,
-    check_options,
     check_teacher,
     compiles,
     fit,
@@ -179,11 +178,9 @@ class Task:
         """The layers on which no training loss depends; weight decay alone would shrink them."""
         return [self.model.encoder.pooler] if self.model.per_token else []
 
-    def training_batches(
-        self, examples: Examples, settings: BatchSettings, first_step: int = 0
-    ) -> tf.data.Dataset:
-        """Creates the endless dataset of the batches of `fit`, starting at `first_step`."""
-        return training_batches(examples, settings, first_step)
+    def training_batches(self, examples: Examples, batcher: Batcher) -> tf.data.Dataset:
+        """Creates the endless dataset of the batches of `fit`."""
+        return batcher.training(examples)
 
     # Public methods that all tasks share.
 
@@ -235,14 +232,6 @@ class Task:
                 "model directory that it was exported from"
             )
         return self._model
-
-    def preprocess(self, *texts: tf.Tensor) -> Any:
-        """Converts B texts, strings [B] for each argument, into the model inputs for `decode`."""
-        return self.processor.preprocess(*texts)
-
-    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Any) -> dict[str, tf.Tensor]:
-        """Converts model outputs for `inputs` into answers {name: [B, ...]}, one row per text."""
-        return self.processor.decode(outputs, inputs)
 
     def save_pretrained(self, path: str | os.PathLike, card: str = "") -> None:
         """Saves a Hugging Face model directory that `from_pretrained` and transformers can load.
@@ -410,22 +399,22 @@ class Task:
             report_truncation(truncated, texts, limit)
 
     def _check_fit(
-        self, options: Mapping[str, Any], teacher: "Task | None" = None, has_teacher: bool = True
+        self, options: Mapping[str, Any], teacher: "Task | None" = None
     ) -> tuple[FitSettings, Distillation | None]:
         """Checks the options of `fit` and its teacher, and that there is a model to train.
-
-        `has_teacher` is whether the task can have a teacher.
 
         Returns:
             The settings, and how the model learns from the teacher; None without a teacher.
         """
         settings = FitSettings.of(options, self.task)
         _ = self.model  # Raises an error for an exported model, which cannot be trained.
-        check_options(options, teacher, has_teacher)
-        if teacher is None:
-            return settings, None
-        check_teacher(self, teacher)
-        return settings, Distillation(settings.distillation_weight, settings.temperature)
+        if teacher is not None:
+            check_teacher(self, teacher)
+            return settings, Distillation(settings.distillation_weight, settings.temperature)
+        for name in ("distillation_weight", "temperature"):
+            if name in options:
+                raise InputError(f"{name}: has no effect without teacher")
+        return settings, None
 
     def _fit(
         self,
@@ -439,13 +428,13 @@ class Task:
     ) -> keras.callbacks.History:
         if not len(examples):
             raise InputError("fit() got no examples; expected at least one")
-        if teacher is not None and settings.distillation_weight:
-            batches = BatchSettings(
+        if teacher is not None:
+            batcher = Batcher(
                 FineTuningSettings.eval_batch_size,
                 self.tokenizer.pad_token_id,
                 self.settings.max_seq_length,
             )
-            examples = label_examples(teacher, examples, batches, one_device(), compiles(settings))
+            examples = label_examples(teacher, examples, batcher, one_device(), compiles(settings))
         reinitialize(self, settings.seed)
         history = fit(self, examples, objective, settings, evaluate, callbacks, micro_batches)
         self.untrained, self.checkpoint, self.initial_values = (), None, {}

@@ -153,7 +153,7 @@ def test_vector_of_the_pooling_passes_the_dense_modules(directory, tmp_path: Pat
 
 
 def encode(embedder, texts):
-    inputs = embedder.preprocess(tf.constant(texts))
+    inputs = embedder.processor.preprocess(tf.constant(texts))
     ids = inputs.input_ids.to_tensor()
     mask = tf.sequence_mask(inputs.input_ids.row_lengths(), dtype=tf.int32)
     return {"input_ids": ids, "input_mask": mask, "segment_ids": tf.zeros_like(ids)}

@@ -62,7 +62,7 @@ def test_vectors_and_token_counts_are_those_of_predict(ask, embedder):
     assert answer.keys() == {"object", "data", "model", "usage"}
     assert (answer["object"], answer["model"]) == ("list", "mini")
     np.testing.assert_allclose(vectors_of(answer), expected["mean"], atol=1e-5)
-    count = sum(len(row) for row in embedder.preprocess(TEXTS).input_ids.numpy())
+    count = sum(len(row) for row in embedder.processor.preprocess(TEXTS).input_ids.numpy())
     assert answer["usage"] == {"prompt_tokens": count, "total_tokens": count}
     status, one = ask({"input": TEXTS[0], "model": "mini"})
     assert status == 200

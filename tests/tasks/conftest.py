@@ -57,8 +57,8 @@ def make_run():
         config = BertConfig.from_dict(CONFIG | sizes)
         model = MODELS[task](config)
         save_model_directory(folder / "model", model, VOCAB, labels=LABELS.get(task))
-        own = {"do_train": True, **SETTINGS.get(task, {}), **(settings or {})}
-        (folder / "run.json").write_text(json.dumps({"settings": own}))
+        run_settings = {"do_train": True, **SETTINGS.get(task, {}), **(settings or {})}
+        (folder / "run.json").write_text(json.dumps({"settings": run_settings}))
         (folder / "results.json").write_text(json.dumps(RESULTS.get(task, {"loss": 0.5})))
         return folder
 

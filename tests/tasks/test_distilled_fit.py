@@ -39,18 +39,6 @@ def trained(task_object, bias, layer="classifier"):
 
 
 @pytest.mark.slow
-def test_weight_0_gives_the_bits_of_a_fit_without_teacher(pretrained):
-    def fitted(**more):
-        made = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
-        made.fit(TEXTS, ["a", "b"] * 8, **{**OPTIONS, "epochs": 1}, **more)
-        return made.predict(TEXTS)["logits"]
-
-    plain, teacher = fitted(), classifier(pretrained)
-    assert np.array_equal(fitted(teacher=teacher, distillation_weight=0.0), plain)
-    assert not np.array_equal(fitted(teacher=teacher), plain)
-
-
-@pytest.mark.slow
 def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
     """All labels are wrong, so that what is learned can only come from the teacher."""
     texts = [f"{text} " * 5 for text in TEXTS]
@@ -75,24 +63,13 @@ def test_windows_of_long_texts_learn_the_outputs_of_the_teacher(pretrained):
         (lambda p: classifier(p, ("b", "a")), {}, "has the labels b, a .* and the student a, b"),
         (lambda p: classifier(p, ("a", "b"), "multi_label"), {}, "multi_label_classification"),
         (classifier, {"temperature": -1.0}, "temperature=-1.0: expected a finite number from 0.01"),
-        (classifier, {"temperature": "2"}, "temperature='2': expected a finite number"),
-        (
-            classifier,
-            {"distillation_weight": 2},
-            "distillation_weight=2: expected a finite number from 0",
-        ),
+        (classifier, {"distillation_weight": 2}, "distillation_weight=2: expected a finite number"),
     ],
 )
 def test_invalid_teachers_and_options_are_rejected(pretrained, make, options, message):
     student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
     with pytest.raises(InputError, match=message):
         student.fit(TEXTS, ["a", "b"] * 8, teacher=make(pretrained), **options)
-
-
-def test_options_of_a_teacher_are_rejected_by_tasks_without_one(pretrained):
-    embedder = TextEmbedder.from_pretrained(pretrained)
-    with pytest.raises(InputError, match="; this task has no teacher"):
-        embedder.fit((TEXTS, TEXTS), temperature=3.0)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +80,6 @@ def test_options_of_a_teacher_are_rejected_by_tasks_without_one(pretrained):
             {},
             "teacher: its vocabulary differs from that of student: line 15 is 'not', not 'very'; "
             "expected the same vocabulary for student and teacher",
-        ),
-        (
-            [*KNOWN_WORDS, "not"],
-            {},
-            "teacher: its vocabulary has 16 tokens, and that of student has 15; expected the same "
-            "vocabulary for student and teacher",
         ),
         (
             KNOWN_WORDS,

@@ -18,14 +18,24 @@ DATA = (["good film", "bad book", "very good", "it is bad"] * 2, ["b", "a"] * 4)
 FAST = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-2, "verbose": 0, "jit_compile": False}
 
 
+@pytest.fixture(scope="module")
+def start(pretrained):
+    """Returns a classifier, whose step is compiled once, and its initial weights."""
+    classifier = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
+    return classifier, weights_of(classifier.model)
+
+
 @pytest.fixture
-def classifier(pretrained):
+def classifier(start):
+    classifier, weights = start
+    for variable in classifier.model.weights:
+        variable.assign(weights[variable.path])
+    return classifier
+
+
+@pytest.fixture
+def new(pretrained):
     return TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
-
-
-@pytest.fixture
-def model(classifier):
-    return classifier.model
 
 
 # --- callbacks ---
@@ -78,14 +88,6 @@ def test_callback_can_stop_within_an_epoch(classifier):
     assert int(classifier.trainer.state.optimizer.iterations) == 1
 
 
-@pytest.mark.parametrize(("verbose", "shown"), [(0, []), (1, ["Epoch 2/2", "2/2", "loss:"])])
-def test_progress_bar_is_that_of_keras(classifier, capsys, verbose, shown):
-    classifier.fit(*DATA, **FAST | {"epochs": 2, "verbose": verbose})
-    out = capsys.readouterr().out
-    assert bool(out) == bool(verbose)
-    assert all(part in out for part in shown)
-
-
 def test_loss_that_is_not_finite_stops_the_training(classifier):
     classifier.model.classifier.bias.assign([np.nan, np.nan])
     with pytest.raises(InputError, match=r"step 1: the loss is nan .* the dtype of the model"):
@@ -115,25 +117,24 @@ def head_of(model):
     return {path: value for path, value in weights_of(model).items() if "classifier" in path}
 
 
-def test_new_kernels_depend_only_on_the_seed(classifier, model):
-    found = []
+def test_new_kernels_depend_only_on_the_seed(new):
+    heads = []
     for seed in (0, 0, 1):
-        classifier.initial_values = head_of(model)
-        reinitialize(classifier, seed)
-        found.append(head_of(model))
-    assert np.array_equal(found[0]["classifier/kernel"], found[1]["classifier/kernel"])
-    assert not np.array_equal(found[0]["classifier/kernel"], found[2]["classifier/kernel"])
-    assert {value.tobytes() for values in found for value in [values["classifier/bias"]]} == {
-        np.zeros([2], np.float32).tobytes()
-    }
+        new.initial_values = head_of(new.model)
+        reinitialize(new, seed)
+        heads.append(head_of(new.model))
+    kernels = [head["classifier/kernel"] for head in heads]
+    assert np.array_equal(kernels[0], kernels[1])
+    assert not np.array_equal(kernels[0], kernels[2])
+    assert not np.any([head["classifier/bias"] for head in heads])
     # The distribution of the model's initializer: a truncated normal with 0.2.
-    assert 0.05 < found[0]["classifier/kernel"].std() < 0.25
+    assert 0.05 < kernels[0].std() < 0.25
 
 
-def test_weights_that_were_set_after_initialization_are_kept(classifier, model):
-    kernel = model.classifier.kernel
+def test_weights_that_were_set_after_initialization_are_kept(new):
+    kernel = new.model.classifier.kernel
     kernel.assign(np.full(kernel.shape, 0.25))
-    reinitialize(classifier, 0)
+    reinitialize(new, 0)
     assert (keras.ops.convert_to_numpy(kernel) == 0.25).all()
 
 
@@ -153,26 +154,21 @@ def without_dropout(make_checkpoint, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "share"), memorize.SHARES)
-def test_fit_memorizes_labels_and_the_outputs_of_a_teacher(without_dropout, name, share):
-    memorize.check_case(without_dropout, name, share)
+@pytest.mark.parametrize("name", memorize.CASES)
+def test_fit_memorizes_labels(without_dropout, name):
+    memorize.check_case(without_dropout, name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loss", "sizes", "steps"), memorize.EMBEDDING_LOSSES)
-def test_fit_memorizes_pairs_of_texts(without_dropout, loss, sizes, steps):
-    memorize.check_embedding(without_dropout, loss, sizes, steps)
+@pytest.mark.parametrize("name", memorize.TAUGHT)
+def test_fit_memorizes_the_outputs_of_a_teacher(without_dropout, name):
+    memorize.check_case(without_dropout, name, is_taught=True)
 
 
-@pytest.mark.slow
-def test_fit_memorizes_masked_tokens(without_dropout):
-    memorize.check_masks(without_dropout)
-
-
-@pytest.mark.parametrize("name", ["regression", "tags", "spans", "cosine", "masks"])
-def test_fit_memorizes_on_jax(without_dropout, backend_python, root, name):
+def test_fit_memorizes_on_jax(without_dropout, backend_python, root):
+    names = ("regression", "tags", "spans", "cosine", "masks")
     done = subprocess.run(
-        [backend_python("jax"), "-m", "tests.tasks.memorize", without_dropout, name],
+        [backend_python("jax"), "-m", "tests.tasks.memorize", without_dropout, *names],
         cwd=root,
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,

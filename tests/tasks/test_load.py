@@ -11,7 +11,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.fill_mask import MaskFiller
-from keras_bert.tasks.load import load, task_class
+from keras_bert.tasks.load import load
 from tests.other_formats import write_tf1
 
 
@@ -35,14 +35,6 @@ def test_class_is_determined_by_the_heads(pretrained, architecture, expected, tm
     folder = edited(pretrained, tmp_path / "model", architectures=[architecture])
     assert type(load(folder)) is expected
     assert type(load(str(folder))) is expected
-
-
-def test_every_task_has_a_class():
-    names = ["classification", "question_answering", "ner", "fill_mask", "embedding"]
-    assert [task_class(name).__name__ for name in names] == [
-        *("TextClassifier", "QuestionAnswerer", "EntityTagger", "MaskFiller", "TextEmbedder"),
-    ]
-    assert [task_class(name).task for name in names] == names
 
 
 def test_run_folder_is_opened_as_its_model(pretrained, tmp_path):
@@ -101,8 +93,3 @@ def test_export_that_python_cannot_call_is_named(info, tmp_path):
         InputError, match=r"export\.json: found task .* and format .*; expected one of the tasks"
     ):
         load(tmp_path)
-
-
-def test_path_that_is_not_a_model_is_named(tmp_path):
-    with pytest.raises(InputError, match="nowhere"):
-        load(tmp_path / "nowhere")

@@ -8,7 +8,6 @@ from pyarrow import parquet
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.tables import read_texts
-from tests.damaged_files import write_corrupt_parquet
 
 
 @pytest.fixture
@@ -118,16 +117,6 @@ def test_file_that_is_not_parquet_is_rejected(tmp_path):
         read_texts(tmp_path / "a.parquet", ["text"], "label")
 
 
-def test_corrupt_row_group_of_labeled_texts_is_rejected(tmp_path):
-    texts = [f"Sentence {number} of the examples." for number in range(100)]
-    labels = ["yes", "no"] * 50
-    path = write_corrupt_parquet(tmp_path / "a.parquet", {"label": labels, "text": texts})
-    with pytest.raises(InputError, match=r"row group 2 \(rows 51 to 100\) cannot be read: ") as e:
-        read_texts(path, ["text"], "label")
-    assert str(e.value).startswith(f"{path}: ")
-    assert "\n" not in str(e.value)
-
-
 def test_unreadable_files_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"none.tsv: cannot be read: No such file"):
         read_texts(tmp_path / "none.tsv", ["text"])
@@ -139,15 +128,6 @@ def test_unreadable_files_are_rejected(tmp_path):
         read_texts(tmp_path / "latin.tsv", ["text"])
     with pytest.raises(InputError, match=r"latin.csv: expected UTF-8, got the bytes b'\\xefve"):
         read_texts(tmp_path / "latin.csv", ["text"])
-
-
-def test_too_deeply_nested_json_is_rejected(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "a"}\n{"text": ' + "[" * 100_000 + "\n")
-    with pytest.raises(
-        InputError, match=r"a.jsonl, line 2: cannot be read as JSON: nested too deeply"
-    ):
-        read_texts(path, ["text"])
 
 
 def test_quotes_of_csv_in_a_tsv_file_are_reported(tmp_path, caplog):

@@ -8,14 +8,13 @@ regression     a number                  float32 [n]
 """
 
 import ast
+import contextlib
 import json
 import math
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import logging
@@ -50,8 +49,7 @@ _CUSTOM_SETTINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """The labels, problem type and metrics of a classification task.
 
     Attributes:
@@ -161,9 +159,9 @@ _EXPECTED_LABEL = {
 _BITS = {"0", "1", "0.0", "1.0", "false", "true", "False", "True"}
 _MISSING = ("nan", "NaN", "<NA>", "NaT")  # as pandas and NumPy write a missing value
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
-# An item of a list as Python, NumPy or pandas writes it: 'a', "b's", np.str_('a') or 1, with a
-# comma or without one.
-_ITEM = re.compile(r"""(?:np\.\w+\()?('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,'"()]+)\)?\s*,?""")
+# What a list in a cell has that a name in brackets does not, such as NumPy's [1 2] and [nan].
+_SEVERAL = re.compile(r"""['",]|^\[\s*nan|^\[\S*\s""")
+_NO_COMMA = re.compile(r"""['"]\s+['"]""")  # NumPy's "['a' 'b']", which Python would join.
 
 
 def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
@@ -171,8 +169,7 @@ def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
 
     The number of a class is its index in the result. The classes are sorted by value if all are
     integers, otherwise alphabetically. If all are integers, 1.0, as pandas writes the integers of a
-    column with missing values, becomes 1. `separator` separates several labels of an example,
-    unless they are a list. A warning lists classes that differ only in case or Unicode form.
+    column with missing values, becomes 1.
 
     Raises:
         InputError: a label is missing, or there are fewer than two classes (one for multi_label).
@@ -200,16 +197,6 @@ def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
         )
     if all(re.fullmatch(r"-?\d+(\.0)?", name) for name in classes):
         classes = {name.removesuffix(".0"): index for name, index in classes.items()}
-    alike: dict[str, list[str]] = {}
-    for name in sorted(classes):
-        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
-    if pairs := [", ".join(map(repr, names)) for names in alike.values() if len(names) > 1]:
-        logging.warning(
-            "%s: different classes have names that differ only in case or Unicode form: %s; "
-            "rename them if they are the same class",
-            texts.source,
-            "; ".join(pairs)[:200],
-        )
     minimum = 2 if problem_type == "single_label" else 1
     if len(classes) < minimum:
         raise InputError(
@@ -224,8 +211,8 @@ def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
 def label_array(texts: Texts, problem_type: str, labels: Sequence[str]) -> np.ndarray:
     """Converts the labels of examples to numbers, in the format at the top of this file.
 
-    `labels` are the C classes in the order of their numbers. `separator` separates several labels
-    of an example, unless they are a list. The label 1.0 is the class 1, unless there is one 1.0.
+    `labels` are the C classes in the order of their numbers. The label 1.0 is the class 1, unless
+    there is one 1.0.
 
     Raises:
         InputError: a label is not one of the classes, or is not a number for regression.
@@ -320,7 +307,15 @@ def class_weights(
             f"--class_weights={setting}: a regression has no classes; expected an empty value"
         )
     if setting != "balanced":
-        return _listed_weights(setting, labels)
+        weights: Any = []
+        with contextlib.suppress(ValueError):
+            weights = [float(number) for number in setting.split(",")]
+        if len(weights) != len(labels) or not all(0 < w < math.inf for w in weights):
+            raise InputError(
+                f"--class_weights={setting}: expected balanced, or {len(labels)} numbers above 0 "
+                f"separated by commas, one for each of {', '.join(labels)}"
+            )
+        return np.array(weights, np.float32)
     if problem_type == "multi_label":
         counts = array.sum(axis=0)
         without = np.where(counts < len(array), len(array) - counts, counts)
@@ -334,20 +329,6 @@ def class_weights(
             f"{labels[int(np.argmin(counts))]!r}; expected at least one for each class"
         )
     return weights.astype(np.float32)
-
-
-def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
-    try:
-        weights = [float(number) for number in setting.split(",")]
-    except ValueError:
-        weights = []
-    is_valid = len(weights) == len(labels) and all(0 < w < math.inf for w in weights)
-    if not is_valid:
-        raise InputError(
-            f"--class_weights={setting}: expected balanced, or {len(labels)} numbers above 0 "
-            f"separated by commas, one for each of {', '.join(labels)}"
-        )
-    return np.array(weights, np.float32)
 
 
 def _label_names(texts: Texts, index: int, problem_type: str) -> list[str]:
@@ -366,7 +347,7 @@ def _label_names(texts: Texts, index: int, problem_type: str) -> list[str]:
         is_list = _CLOSING.get(text[:1]) == text[-1:] and text[0] not in text[1:]
         is_list |= text.startswith("[[")
         is_list |= bool(re.fullmatch(r"\w+\([^()]*\)", text))  # array(['a', 'b'], dtype=object)
-        if is_list and any(x in text for x in ("'", '"', ",")):
+        if is_list and _SEVERAL.search(text):
             raise InputError(
                 f"{where}: expected labels separated by ',', or a list such as "
                 f'["a", "b"], got {text!r:.80}'
@@ -381,23 +362,19 @@ def _label_names(texts: Texts, index: int, problem_type: str) -> list[str]:
 
 
 def _listed(label: object) -> list[Any] | None:
-    """Returns the items of a list, or of a list in a cell, as JSON, Python or NumPy writes it."""
+    """Returns the items of a list, or of a list in a cell, as JSON or Python writes it."""
     if not isinstance(label, str):
         return label if isinstance(label, list) else None
     cell = label.strip()
     if cell == "set()":
         return []
-    if not cell or _CLOSING.get(cell[0]) != cell[-1] or (cell[0] != "[" and "'" not in cell):
+    if _NO_COMMA.search(cell) or (cell[:1] != "[" and "'" not in cell):
         return None
-    try:
-        items = json.loads(cell)
-    except ValueError:
-        code = _ITEM.sub(lambda m: f"{m[1] if m[1] not in _MISSING else repr(m[1])},", cell[1:-1])
-        try:
-            items = ast.literal_eval(f"[{code}]")
-        except (ValueError, SyntaxError):
-            return None
-    return items if isinstance(items, list) else None
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            items = parse(cell)
+            return [*items] if isinstance(items, list | tuple | set) else None
+    return None
 
 
 def _label_name(label: object, where: str) -> str:

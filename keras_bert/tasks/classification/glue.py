@@ -1,9 +1,9 @@
 """Describes the GLUE tasks (Wang et al. 2019, https://gluebenchmark.com), and reads their data."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.tables import Splits, Texts, open_prepared, read_split, read_texts
@@ -13,8 +13,7 @@ _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("entailment", "neutral", "contradiction")
 
 
-@dataclass(frozen=True)
-class GlueTask:
+class GlueTask(NamedTuple):
     """The files, columns, labels and metrics of a GLUE task.
 
     Attributes:
@@ -44,11 +43,11 @@ class GlueTask:
     metrics: tuple[str, ...]
     tfds: str
     train: str = "train.tsv"
-    dev: Mapping[str, str] = field(default_factory=lambda: {"": "dev.tsv"})
+    dev: Mapping[str, str] = MappingProxyType({"": "dev.tsv"})
     test: Mapping[str, str] | None = None
     no_header: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
-    other_names: Mapping[str, str] = field(default_factory=dict)
+    other_names: Mapping[str, str] = MappingProxyType({})
     tfds_columns: tuple[str, ...] = ()
     damaged_rows: bool = False
     score_range: tuple[float, float] | None = None

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
+from keras_bert.options import check, option
 from keras_bert.tasks.checks import head_labels
 from keras_bert.tasks.classification.data import DEFAULT_METRICS
 from keras_bert.tasks.classification.decoding import decode_logits
@@ -48,21 +49,18 @@ class ClassifierSettings:
     """
 
     labels: tuple[str, ...]
-    problem_type: str = "single_label"
+    problem_type: str = option("single_label", choices=PROBLEM_TYPES)
     max_seq_length: int = 128
     pair: bool = False
     long_text: LongText = TRUNCATED
 
     def __post_init__(self):
+        check(self)
         self.long_text.check_stride(self.max_seq_length)
         if self.pair and self.long_text != TRUNCATED:
             raise InputError(
                 f"long_text={self.long_text.strategy!r}: got pairs of texts; expected single "
                 "texts, or 'truncate'"
-            )
-        if self.problem_type not in PROBLEM_TYPES:
-            raise InputError(
-                f"problem_type is {self.problem_type!r}; expected one of {', '.join(PROBLEM_TYPES)}"
             )
         if self.problem_type == "regression" and self.labels:
             raise InputError(

@@ -88,9 +88,7 @@ class TextClassifier(Task):
 
     settings: ClassifierSettings
     processor: ClassificationProcessor
-    _metrics: Sequence[
-        str
-    ] = ()  # Of the GLUE task of the loaded model; `source` is None after fit.
+    _metrics: Sequence[str] = ()  # Of the GLUE task that the loaded model was trained on.
 
     @classmethod
     def from_pretrained(
@@ -477,32 +475,27 @@ def _worst(
 
     For regression, every prediction counts as wrong, and the one with the largest error is first.
     """
-    labels, texts = scored.labels, scored.items
+    labels, texts, where = scored.labels, scored.items, scored.items.where
     decided = decisions(problem, answers)
-    if problem.problem_type == "regression":
-        error = np.abs(decided - labels)
-        wrong, confidence = np.arange(len(labels)), [""] * len(labels)
-        shown_labels, shown = ([f"{v:.3f}" for v in values] for values in (labels, decided))
+    is_regression, wrong = problem.problem_type == "regression", decided != labels
+    if is_regression:
+        wrong, error = np.ones([len(labels)], bool), np.abs(decided - labels)
+    elif problem.problem_type == "multi_label":
+        wrong, error = wrong.any(axis=1), np.abs(answers["probabilities"] - labels).max(axis=1)
     else:
-        probabilities = answers["probabilities"]
-        if problem.problem_type == "multi_label":
-            error = np.abs(probabilities - labels).max(axis=1)
-            wrong = np.flatnonzero((decided != labels).any(axis=1))
-        else:
-            error = probabilities.max(axis=1)
-            wrong = np.flatnonzero(decided != labels)
-        confidence = [f"{value:.3f}" for value in error]
-        shown_labels, shown = (
-            [_joined(class_names(row, problem.labels)) for row in rows]
-            for rows in (labels, decided)
-        )
-    order = wrong[np.argsort(-error[wrong], kind="stable")][:SHOWN]
+        error = answers["probabilities"].max(axis=1)
+
+    def shown(value: Any) -> str:
+        if is_regression:
+            return f"{value:.3f}"
+        names = class_names(value, problem.labels)
+        return names if isinstance(names, str) else ", ".join(names)
+
+    order = np.flatnonzero(wrong)
+    order = order[np.argsort(-error[order], kind="stable")][:SHOWN]
     second = texts.second or [""] * len(texts)
+    confidence = [""] * len(texts) if is_regression else [f"{value:.3f}" for value in error]
     return [
-        [texts.where(i), texts.first[i], second[i], shown_labels[i], shown[i], confidence[i]]
+        [where(i), texts.first[i], second[i], shown(labels[i]), shown(decided[i]), confidence[i]]
         for i in order
     ]
-
-
-def _joined(names: str | list[str]) -> str:
-    return names if isinstance(names, str) else ", ".join(names)

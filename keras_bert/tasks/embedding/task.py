@@ -174,7 +174,7 @@ class TextEmbedder(Task):
         Raises:
             InputError: an argument is invalid.
         """
-        settings, _ = self._check_fit(options, has_teacher=False)
+        settings, _ = self._check_fit(options)
         rows, loss = training_arguments(texts, scores, loss, vector_size(self.model))
         check_training_rows(rows, loss, settings.batch_size)
         check_micro_batches(gradient_accumulation_steps, settings.batch_size)

@@ -424,7 +424,7 @@ class SpanFineTuning(FineTuningTask):
             logging.info("Training on %d questions in %d windows", len(questions), len(self.train))
         sets = {"dev": self.dev, "test": self.test}
         prepared |= {name: each.prepared for name, each in sets.items() if each}
-        self.report_truncation(prepared, "questions", "max_query_length")
+        self.report_truncation(prepared, "questions")
         questions_of = {"dev": splits.dev, "test": splits.test}
         self.data = {name: each for name, each in questions_of.items() if each is not None}
 

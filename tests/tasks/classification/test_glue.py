@@ -98,8 +98,13 @@ def test_diagnostic_set_is_in_its_own_folder(tmp_path, place):
     folder = find_glue_folder(task, str(tmp_path))
     splits = read_glue(task, folder, do_train=False, do_eval=False, do_predict=True)
     assert list(splits.test) == ["AX"]
-    with pytest.raises(InputError, match=r"found no files of RTE; expected the folder RTE/ or the"):
-        find_glue_folder(find_task("rte"), str(tmp_path))
+    for data_dir, message in (
+        (tmp_path, "found no files of RTE; expected the folder RTE/ or the files train.tsv"),
+        (tmp_path / "none", "none: no such folder; expected the folder of RTE"),
+        ("", "--data_dir is missing"),
+    ):
+        with pytest.raises(InputError, match=message):
+            find_glue_folder(find_task("rte"), str(data_dir))
 
 
 def test_incomplete_rows_of_qqp_are_skipped_and_counted(write, tmp_path, caplog):

@@ -31,16 +31,6 @@ def test_accuracy_f1_and_matthews_equal_their_definitions():
     assert matthews_corrcoef(GUESS, GOLD) == pytest.approx((3 * 4 - 1 * 2) / (4 * 5 * 5 * 6) ** 0.5)
 
 
-def test_f1_is_that_of_class_1():
-    assert f1(1 - GUESS, 1 - GOLD) == pytest.approx(2 * 4 / (2 * 4 + 1 + 2))
-
-
-def test_matthews_of_two_classes_is_pearson_of_zeros_and_ones():
-    rng = np.random.default_rng(0)
-    a, b = rng.integers(0, 2, [2, 50])
-    assert matthews_corrcoef(a, b) == pytest.approx(stats.pearsonr(a, b).statistic, abs=1e-12)
-
-
 def test_matthews_of_three_classes():
     # Gorodkin's definition, from the covariances of one-hot rows.
     rng = np.random.default_rng(1)
@@ -112,18 +102,6 @@ def test_undefined_metric_is_0():
 def test_loss_is_the_mean_over_examples(problem, logits, labels, metrics):
     scored = score(problem, answers_of(problem, logits), np.array(labels))
     assert scored == pytest.approx(metrics)
-
-
-def test_f1_is_that_of_label_1_in_any_label_order():
-    labels, logits = np.array([1, 1, 0, 0]), np.array([[0, 1.0], [1, 0], [1, 0], [1, 0]])
-    metrics = []
-    for names in (("0", "1"), ("1", "0")):
-        problem = Problem("single_label", names, ("accuracy", "f1"))
-        order = [int(name) for name in names]
-        numbers = np.argsort(order)[labels]
-        metrics.append(score(problem, answers_of(problem, logits[:, order]), numbers))
-    assert metrics[0] == metrics[1]
-    assert metrics[0]["f1"] == pytest.approx(2 / 3)
 
 
 # --- training objective ---

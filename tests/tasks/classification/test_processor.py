@@ -3,7 +3,6 @@
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.prepared import CHUNK_SIZE, prepare
 from keras_bert.text.padding import Segments
@@ -54,15 +53,3 @@ def test_probabilities_of_large_logits_are_finite():
     assert decode([[1e4, 0.0, 0.0]])["probabilities"].numpy().tolist() == [[1.0, 0.0, 0.0]]
     several = decode([[1e4, -1e4, 0.0]], problem_type="multi_label")["probabilities"]
     assert several.numpy().tolist() == [[1.0, 0.0, 0.5]]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((("a", "b"), "single"), r"problem_type is 'single'; expected one of single_label, multi"),
-        ((("a", "b"), "regression"), r"labels=\['a', 'b'\]: expected none for .*regression"),
-    ],
-)
-def test_contradictory_settings_are_rejected(arguments, message):
-    with pytest.raises(InputError, match=message):
-        ClassifierSettings(*arguments)

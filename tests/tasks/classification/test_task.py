@@ -73,14 +73,12 @@ def test_callbacks_write_their_files(trained):
     classifier, _, folder = trained
     assert list((folder / "tensorboard").rglob("events*"))
     logits = classifier.predict(TEXTS[:5])["logits"]
+    before = weights_of(classifier)
+    classifier.model.load_weights(folder / "best.weights.h5")
     loaded = keras.models.load_model(folder / "best.keras")
-    for found in (loaded.weights, None):
-        if found is None:
-            before = weights_of(classifier)
-            classifier.model.load_weights(folder / "best.weights.h5")
-            found = before
-        for mine, theirs in zip(weights_of(classifier), found, strict=True):
-            np.testing.assert_array_equal(mine, keras.ops.convert_to_numpy(theirs))
+    for mine, *others in zip(weights_of(classifier), before, loaded.weights, strict=True):
+        for other in others:
+            np.testing.assert_array_equal(mine, keras.ops.convert_to_numpy(other))
     np.testing.assert_allclose(classifier.predict(TEXTS[:5])["logits"], logits, atol=1e-6)
 
 
@@ -113,13 +111,6 @@ def test_empty_list_of_texts_gives_empty_arrays(trained):
         }
 
 
-def test_any_string_is_accepted_as_text(trained):
-    texts = ["", " ", "\ud800", "good\x00", "\u4f60", "a" * 10_000, "[CLS] [MASK]"]
-    answers = trained[0].predict(texts)
-    assert np.isfinite(answers["logits"]).all()
-    assert len(answers["label"]) == len(texts)
-
-
 def test_saved_model_reloads_unchanged(trained, tmp_path):
     classifier = trained[0]
     classifier.save_pretrained(tmp_path / "out")
@@ -137,8 +128,6 @@ def test_saved_model_reloads_unchanged(trained, tmp_path):
     assert TextClassifier.from_pretrained(tmp_path / "out", ["pos", "neg"]).labels == ("neg", "pos")
     with pytest.raises(InputError, match=r"labels=\['a', 'b'\]: .*has the labels neg, pos; exp"):
         TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b"])
-    with pytest.raises(InputError, match=r"labels=\['a', 'b', 'c'\]: .*neg, pos"):
-        TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b", "c"])
 
 
 @pytest.mark.slow
@@ -170,18 +159,11 @@ def test_exported_model_gives_the_same_predictions(trained, tmp_path):
             call()
 
 
-@pytest.fixture(scope="module")
-def several(pretrained):
-    """Returns a multi-label classifier that is trained on pairs."""
+@pytest.mark.slow
+def test_multiple_labels_of_pairs(pretrained, tmp_path):
     classifier = open_new(pretrained, labels=["good", "very"], problem_type="multi_label")
     labels = [[name for name in ("good", "very") if name in text] for text in TEXTS]
-    classifier.fit(PAIRS, labels, epochs=4, **FAST | {"learning_rate": 1e-2})
-    return classifier, labels
-
-
-@pytest.mark.slow
-def test_multiple_labels_of_pairs(several, tmp_path):
-    classifier, labels = several
+    classifier.fit(PAIRS, labels, epochs=4, **FAST)
     metrics = classifier.evaluate(PAIRS, labels)
     assert metrics.keys() == {"loss", "accuracy", "f1_micro", "f1_macro"}
     assert metrics["f1_micro"] > 0.7
@@ -215,12 +197,10 @@ def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
     ("settings", "pair"),
     [
         ({"task_name": "MRPC"}, True),
-        ({"task_name": "mrpc"}, True),
         ({"task_name": "stsb"}, True),
         ({"task_name": "sst2"}, False),
         ({"task_name": "custom"}, False),
         ({"task_name": "Custom", "text_pair_column": "b"}, True),
-        ({"text_pair_column": ""}, False),
         ({}, False),
     ],
 )
@@ -229,16 +209,6 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
 ):
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
     assert takes_pairs(replace(open_checkpoint(pretrained), path=tmp_path)) is pair
-
-
-def test_default_names_keep_the_order_of_the_checkpoint(pretrained, tmp_path):
-    open_new(pretrained, labels=["LABEL_1", "LABEL_0"]).save_pretrained(tmp_path / "out")
-    assert TextClassifier.from_pretrained(tmp_path / "out").labels == ("LABEL_1", "LABEL_0")
-
-
-@pytest.mark.parametrize("labels", [[b"neg", b"pos"], np.array([b"neg", b"pos"])])
-def test_labels_may_be_bytes(pretrained, labels):
-    assert open_new(pretrained, labels=labels).labels == ("neg", "pos")
 
 
 @pytest.mark.parametrize(
@@ -252,9 +222,8 @@ def test_labels_may_be_bytes(pretrained, labels):
         ({"labels": ["a", "a"]}, r"labels=\['a', 'a'\]: expected .* no duplicates"),
         ({"labels": "ab"}, r"labels is 'ab', a str; expected a list of names"),
         ({"max_seq_length": 33}, r"max_seq_length=33: expected from 5 to the model's 32 positions"),
-        ({"max_seq_length": 4}, r"max_seq_length=4: expected from 5 to"),
         ({"max_seq_length": "32"}, r"max_seq_length='32': expected a whole number"),
-        ({"problem_type": "single"}, r"problem_type is 'single'; expected one of single_label"),
+        ({"problem_type": "single"}, "problem_type='single': expected one of single_label"),
         ({"problem_type": "regression"}, r"labels=\['neg', 'pos'\]: expected none for problem_ty"),
     ],
 )
@@ -263,141 +232,55 @@ def test_settings_that_do_not_match_the_model_are_rejected(pretrained, arguments
         open_new(pretrained, **arguments)
 
 
-@pytest.mark.parametrize("architecture", ["BertForTokenClassification", "BertForQuestionAnswering"])
-def test_model_of_another_task_is_rejected(pretrained, architecture, tmp_path):
-    shutil.copytree(pretrained, tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": [architecture]}))
-    message = rf"path='.*model': is a {architecture}; TextClassifier expects a model for its own"
-    with pytest.raises(InputError, match=message):
-        TextClassifier.from_pretrained(tmp_path / "model", labels=["a", "b"])
-
-
 def test_pairs_need_a_model_with_two_segments(make_checkpoint, tmp_path):
     path = make_checkpoint(tmp_path / "bert", ["a", "b"], type_vocab_size=1)
     classifier = TextClassifier.from_pretrained(path, labels=["0", "1"])
     message = r"texts is a tuple of pairs, but the model has type_vocab_size 1; expected single"
-    for call in (
-        lambda: classifier.predict((["a"], ["b"])),
-        lambda: classifier.fit((["a"], ["b"]), ["0"]),
-        lambda: classifier.evaluate((["a"], ["b"]), ["0"]),
-    ):
-        with pytest.raises(InputError, match=message):
-            call()
+    with pytest.raises(InputError, match=message):
+        classifier.fit((["a"], ["b"]), ["0"])
+
+
+ONE = (["a"], ["neg"])
 
 
 @pytest.mark.parametrize(
-    ("texts", "labels", "given", "message"),
+    ("method", "data", "options", "message"),
     [
-        (["a", "b"], ["neg"], {}, "texts has 2 items, labels has 1 items; expected lists of the"),
-        ("a text", ["neg"], {}, "texts is 'a text', a str; expected a list of strings"),
-        (["a", 5], ["neg", "pos"], {}, r"texts\[1\] is 5, a int; expected a string"),
-        ((["a"], ["b", "c"]), ["neg"], {}, r"texts\[0\] has 1 items, texts\[1\] has 2 items"),
-        (["a"], "neg", {}, "labels is 'neg', a str; expected a list of labels"),
-        (["a"], ["good"], {}, "labels, item 0: unknown label 'good'; expected one of neg, pos"),
-        (["a"], [["neg"]], {}, r"labels\[0\] is \['neg'\]; expected a class name"),
-        (["a"], [None], {}, "labels, item 0: expected a label, got null"),
-        ([], [], {}, r"fit\(\) got no examples; expected at least one"),
-        (["a"], ["neg"], {"epochs": 0}, "epochs=0: expected a whole number from 1"),
-        (["a"], ["neg"], {"batch_size": 1.5}, "batch_size=1.5: expected a whole number"),
-        (["a"], ["neg"], {"learning_rate": 0}, "learning_rate=0: expected a finite number above 0"),
+        ("fit", (["a", "b"], ["neg"]), {}, "texts has 2 items, labels has 1 items; expected lists"),
+        ("fit", ("a text", ["neg"]), {}, "texts is 'a text', a str; expected a list of strings"),
+        ("fit", ((["a"], ["b", "c"]), ["neg"]), {}, r"texts\[0\] has 1 items, texts\[1\] has 2 i"),
+        ("fit", (["a"], "neg"), {}, "labels is 'neg', a str; expected a list of labels"),
+        ("fit", (["a"], ["good"]), {}, "labels, item 0: unknown label 'good'; expected one of neg"),
+        ("fit", ([], []), {}, r"fit\(\) got no examples; expected at least one"),
+        ("fit", ONE, {"epochs": 0}, "epochs=0: expected a whole number from 1"),
+        ("fit", ONE, {"batch_size": 1.5}, "batch_size=1.5: expected a whole number"),
+        ("fit", ONE, {"learning_rate": 0}, "learning_rate=0: expected a finite number above 0"),
+        ("fit", ONE, {"seed": -1}, "seed=-1: expected a whole number from 0"),
+        ("fit", ONE, {"lr": 1.0}, r"fit\(\) got unknown arguments lr; expected any of epochs"),
+        ("fit", ONE, {"validation_data": ["a"]}, r"validation_data is \['a'\]; expected a tuple"),
+        ("fit", ONE, {"validation_data": ([], [])}, "validation_data is empty; expected at least"),
         (
-            ["a"],
-            ["neg"],
-            {"learning_rate": "x"},
-            "learning_rate='x': expected a finite number",
-        ),
-        (["a"], ["neg"], {"seed": -1}, "seed=-1: expected a whole number from 0"),
-        (["a"], ["neg"], {"lr": 1.0}, r"fit\(\) got unknown arguments lr; expected any of epochs"),
-        (["a"], ["neg"], {"validation_data": ["a"]}, r"validation_data is \['a'\]; expected a tup"),
-        (["a"], ["neg"], {"validation_data": ([], [])}, "validation_data is empty; expected at l"),
-        (
-            ["a"],
-            ["neg"],
+            "fit",
+            ONE,
             {"validation_data": (["a"], ["x"])},
             r"validation_data\[1\], item 0: unknown label 'x'",
         ),
         (
-            ["a"],
-            ["neg"],
+            "fit",
+            ONE,
             {"validation_data": (["a"], [])},
             r"validation_data\[0\] has 1 items, validation_data\[1\] has 0 items",
         ),
+        ("evaluate", ([], []), {}, r"evaluate\(\) got no texts; expected at least one"),
+        ("evaluate", (["a"], ["neg", "pos"]), {}, "texts has 1 items, labels has 2 items"),
+        ("evaluate", ONE, {"batch_size": 0}, "batch_size=0: expected a whole number"),
+        ("predict", (["a"],), {"batch_size": 0}, "batch_size=0: expected a whole number"),
+        ("predict", ("a",), {}, "texts is 'a', a str; expected a list of strings"),
     ],
 )
-def test_invalid_arguments_of_fit_are_named_before_any_computation(
-    trained, texts, labels, given, message
-):
-    classifier = trained[0]
-    before, source = weights_of(classifier), classifier.settings
+def test_invalid_arguments_are_named(trained, method, data, options, message):
     with pytest.raises(InputError, match=message):
-        classifier.fit(texts, labels, **given)
-    assert classifier.settings == source
-    for mine, theirs in zip(weights_of(classifier), before, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-
-
-def test_invalid_arguments_of_evaluate_and_predict_are_named(trained, several):
-    classifier = trained[0]
-    with pytest.raises(InputError, match=r"evaluate\(\) got no texts; expected at least one"):
-        classifier.evaluate([], [])
-    with pytest.raises(InputError, match="texts has 1 items, labels has 2 items"):
-        classifier.evaluate(["a"], ["neg", "pos"])
-    for call in (classifier.predict, lambda *a, **k: classifier.evaluate(*a, ["neg"], **k)):
-        with pytest.raises(InputError, match="batch_size=0: expected a whole number"):
-            call(["a"], batch_size=0)
-        with pytest.raises(InputError, match="texts is 'a', a str; expected a list of strings"):
-            call("a")
-    with pytest.raises(InputError, match=r"labels\[0\] is 'good'; expected a list of class names"):
-        several[0].evaluate(["a"], ["good"])
-    with pytest.raises(InputError, match="unknown label 'bad'; expected some of good, very"):
-        several[0].evaluate(["a"], [["bad"]])
-
-
-def test_labels_of_any_type_convertible_to_a_name_are_accepted(pretrained):
-    classifier = open_new(pretrained, labels=[0, 1])
-    assert classifier.labels == ("0", "1")
-    for labels in ([0, 1], np.array([0, 1]), [np.int64(0), "1"], ["0", "1"]):
-        assert classifier.evaluate(["a", "b"], labels).keys() == {"loss", "accuracy", "f1_macro"}
-
-
-def test_multi_hot_arrays_are_read_as_a_column_for_each_label(pretrained):
-    classifier = open_new(pretrained, labels=["c", "a", "b"], problem_type="multi_label")
-    texts, names = ["good", "bad film", "very"], [["a", "b"], [], ["c"]]
-    expected = classifier.evaluate(texts, names)
-    rows = [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
-    for kind in (bool, np.int8, np.int64, np.float32):
-        assert classifier.evaluate(texts, np.array(rows, kind)) == expected
-    for given in (rows, [np.array(row) for row in rows], tuple(map(tuple, rows))):
-        assert classifier.evaluate(texts, given) == expected
-    assert classifier.evaluate(texts, [np.array(row, "S1") for row in names]) == expected
-    for wrong in (np.array(rows)[:, :2], np.array(rows) * 2, np.array(rows) / 2):
-        with pytest.raises(InputError, match=r"unknown label '.*'; expected some of c, a, b"):
-            classifier.evaluate(texts, wrong)
-
-
-def test_numbers_that_may_be_names_or_a_multi_hot_array_are_rejected(pretrained):
-    classifier = open_new(pretrained, labels=["0", "1", "2"], problem_type="multi_label")
-    texts, rows = ["good", "bad film"], [[0, 1, 1], [1, 0, 0]]
-    message = (
-        "labels: found a 0 or 1 for each label, but 0 and 1 also name labels; expected names as "
-        "strings, or a bool array with a column for each label"
-    )
-    for given in (np.array(rows), rows):
-        for call in (classifier.evaluate, classifier.fit):
-            with pytest.raises(InputError) as caught:
-                call(texts, given)
-            assert str(caught.value) == message
-    expected = classifier.evaluate(texts, [["1", "2"], ["0"]])
-    assert classifier.evaluate(texts, np.array(rows, bool)) == expected
-    assert classifier.evaluate(texts, [[1, 2], [0]]) == expected
-
-
-def test_labels_that_are_not_names_or_numbers_are_rejected(pretrained):
-    classifier = open_new(pretrained)
-    assert classifier.evaluate(["a"], np.array([b"pos"])) == classifier.evaluate(["a"], ["pos"])
-    with pytest.raises(InputError, match=r"labels\[0\] is <object .*; expected a class name"):
-        classifier.evaluate(["a"], [object()])
+        getattr(trained[0], method)(*data, **options)
 
 
 @pytest.mark.slow

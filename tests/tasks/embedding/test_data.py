@@ -21,7 +21,7 @@ from keras_bert.tasks.embedding.data import (
     read_training_rows,
 )
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.examples import BatchSettings, Examples, training_batches
+from keras_bert.tasks.examples import Batcher, Examples
 
 SCORED = EmbeddingSettings(loss="cosent", score_range=("0", "5"))
 
@@ -121,9 +121,9 @@ def test_training_batches_have_whole_examples_and_different_dropout_seeds():
     ids = np.repeat(np.arange(10), lengths).astype(np.int32)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     examples = Examples(ids, ids * 0, starts, {"scores": np.zeros(10)}, group_size=2)
-    settings = BatchSettings(4, max_seq_length=16, seed=3)
+    batcher = Batcher(4, max_seq_length=16, seed=3)
     seen, seeds = [], []
-    for batch in training_batches(examples, settings).take(3):
+    for batch in batcher.training(examples).take(3):
         index = batch["example_index"].numpy()
         pairs = index.reshape(2, 2)
         real = pairs[:, 0] >= 0

@@ -35,7 +35,9 @@ def embedder(pretrained):
 def test_vectors_are_those_of_the_encoder(embedder):
     vectors = embedder.predict(TEXTS)
     assert vectors.pop("truncated").tolist() == [False, False, True, False, False]
-    lengths = [len(ids) for ids in embedder.preprocess(encode_texts(TEXTS)).input_ids.numpy()]
+    lengths = [
+        len(ids) for ids in embedder.processor.preprocess(encode_texts(TEXTS)).input_ids.numpy()
+    ]
     assert vectors.pop("num_tokens").tolist() == lengths
     assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
         ("cls", "mean", "pooled"), (len(TEXTS), 16)
@@ -356,7 +358,7 @@ def test_lists_of_validation_pairs_are_checked_before_training(pretrained):
         ),
         (
             lambda it: it.fit(PAIRS, temperature=2.0),
-            "temperature: has no effect without teacher; this task has no teacher",
+            "temperature: has no effect without teacher",
         ),
         (lambda it: it.fit(["a", "b"]), r"texts is \['a', 'b'\]; expected a tuple of two lists"),
         (

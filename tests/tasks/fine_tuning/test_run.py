@@ -113,8 +113,6 @@ def test_run_evaluates_once_per_epoch_and_writes_the_expected_files(settings, ma
     [
         ([0.5, 0.9, 0.8], [0.2, 0.5, 0.1], 10),
         ([0.9, 0.9, 0.9], [0.94, 0.68, 0.58], 15),
-        ([0.9, 0.9, 0.9], [0.94, 0.58, 0.68], 10),
-        ([0.9, 0.9, 0.8], None, 10),
     ],
 )
 def test_best_weights_are_kept_and_of_ties_those_of_the_lower_loss_or_the_later_step(
@@ -213,7 +211,7 @@ def test_best_step_is_the_step_of_the_saved_weights_after_a_kill(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("accuracies", "runs", "best_step"),
-    [([0.5], 1, 5), ([0.5, 0.6], 2, 10), ([0.6, 0.5], 3, 5)],
+    [([0.5, 0.6], 2, 10), ([0.6, 0.5], 3, 5)],
 )
 def test_weights_that_were_just_evaluated_are_not_evaluated_again(
     settings, make_task, tmp_path, monkeypatch, accuracies, runs, best_step
@@ -274,17 +272,6 @@ def test_trained_model_evaluates_and_predicts_without_training(
 
 
 @pytest.mark.slow
-def test_head_with_other_labels_is_rejected(settings, make_task, tmp_path, trained):
-    further = replace(settings, init_checkpoint=str(trained))
-    for labels in (["odd", "even"], ["bad", "good"]):
-        message = rf"has the labels even, odd; expected {', '.join(labels)}; .* SRC DST --noheads"
-        with pytest.raises(InputError, match=message):
-            go(further, tmp_path / "out", make_task(labels=labels), ONE_STEP)
-    assert not (tmp_path / "out").exists()
-    go(further, tmp_path / "out", make_task(), ONE_STEP)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("do_train", [True, False])
 def test_unnamed_labels_accept_any_names(settings, make_task, tmp_path, trained, do_train, caplog):
     unnamed = tmp_path / "unnamed"
@@ -321,7 +308,7 @@ def test_label_names_are_in_the_order_of_the_logits(settings, make_task, tmp_pat
     assert score(["bad", "good"], tmp_path)["accuracy"] == results["accuracy"]
 
 
-@pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", "b", "c"]])
+@pytest.mark.parametrize("names", [["a"], ["a", "a"]])
 def test_each_logit_needs_a_label_name(settings, trained, names):
     with pytest.raises(InputError, match=r"--label_names=a.*: .* has 2 logits; expected one name"):
         open_pretrained(replace(settings, init_checkpoint=str(trained), label_names=names))
@@ -329,72 +316,35 @@ def test_each_logit_needs_a_label_name(settings, trained, names):
         open_pretrained(replace(settings, label_names=names))
 
 
-def test_head_of_another_size_is_rejected(settings, make_task, tmp_path, trained):
-    further = replace(settings, init_checkpoint=str(trained))
-    task = make_task(labels=())
-    with pytest.raises(
-        InputError,
-        match=r"a head with 2 logits; expected 1; .* keras-bert convert SRC DST --noheads",
-    ):
-        go(further, tmp_path / "out", task, ONE_STEP)
+@pytest.mark.parametrize(
+    ("training", "changes", "message"),
+    [
+        ({}, {"train": None}, "there are no training examples"),
+        ({"gradient_accumulation_steps": 3}, {}, r"--train_batch_size=16 is not divisible by"),
+        ({}, {"labels": ["no", "yes"]}, r"has the labels even, odd; expected no, yes; .*--noheads"),
+        ({}, {"labels": ()}, r"a head with 2 logits; expected 1; .* convert SRC DST --noheads"),
+        ({}, {"score": None}, r"--early_stopping_patience=1 needs a development set"),
+        (None, {"problem_type": "regression"}, r"type single_label_cl.*; expected regression"),
+    ],
+)
+def test_rejected_run_leaves_no_folder(
+    settings, make_task, tmp_path, trained, training, changes, message
+):
+    settings = replace(
+        settings,
+        init_checkpoint=str(trained),
+        early_stopping_patience=1,
+        do_train=training is not None,
+    )
+    with pytest.raises(InputError, match=message):
+        go(settings, tmp_path / "out", make_task(**changes), replace(ONE_STEP, **(training or {})))
     assert not (tmp_path / "out").exists()
-
-
-def test_model_of_another_problem_type_is_rejected(settings, make_task, tmp_path, trained):
-    config = json.loads((trained / "model" / "config.json").read_text())
-    shutil.copytree(trained / "model", tmp_path / "model")
-    config["problem_type"] = "multi_label_classification"
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    again = replace(settings, init_checkpoint=str(tmp_path / "model"), do_train=False)
-    single = make_task(problem_type="single_label_classification")
-    with pytest.raises(InputError, match=r"type multi_label_classification; expected single_label"):
-        go(again, tmp_path / "out", single)
 
 
 def test_run_without_training_needs_a_head(settings, make_task, tmp_path):
     with pytest.raises(InputError, match=r"has no weights classifier/kernel, classifier/bias"):
         go(replace(settings, do_train=False), tmp_path / "a", make_task())
     assert not (tmp_path / "a").exists()
-
-
-def test_non_finite_logits_give_no_scores_and_no_predictions(
-    settings, make_task, make_examples, tmp_path, trained
-):
-    shutil.copytree(trained / "model", tmp_path / "model")
-    weights = load_file(tmp_path / "model" / "model.safetensors")
-    weights["bert.embeddings.word_embeddings.weight"][:] = 1e38  # finite, but too large
-    save_file(weights, tmp_path / "model" / "model.safetensors")
-    again = replace(settings, init_checkpoint=str(tmp_path / "model"), do_train=False)
-
-    def write(predict, folder):
-        predict(make_examples(5, 2, 12))
-        (folder / "predictions.json").write_text("{}")
-
-    for name, changes, count in (("scored", {}, 24), ("predicted", {"score": None}, 5)):
-        task = make_task(train=None, write_predictions=write, **changes)
-        message = f"the model's logits are not finite for {count} of {count} examples"
-        with pytest.raises(InputError, match=message):
-            go(again, tmp_path / name, task)
-        assert not (tmp_path / name).exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "training", "message"),
-    [
-        ({"train": None}, {}, "there are no training examples"),
-        ({}, {"gradient_accumulation_steps": 3}, r"--train_batch_size=16 is not divisible by"),
-        ({"labels": ["no", "yes"]}, {}, r"has the labels even, odd; expected no, yes"),
-        ({"score": None}, {}, r"--early_stopping_patience=1 needs a development set"),
-    ],
-)
-def test_rejected_run_leaves_no_folder(
-    settings, make_task, tmp_path, trained, changes, training, message
-):
-    settings = replace(settings, init_checkpoint=str(trained), early_stopping_patience=1)
-    training, task = replace(ONE_STEP, **training), make_task(**changes)
-    with pytest.raises(InputError, match=message):
-        go(settings, tmp_path / "out", task, training)
-    assert not (tmp_path / "out").exists()
 
 
 def test_changed_checkpoint_weights_are_detected(settings, make_task, tmp_path, trained):
@@ -409,21 +359,17 @@ def test_changed_checkpoint_weights_are_detected(settings, make_task, tmp_path, 
         go(moved, trained, make_task())
 
 
-@pytest.mark.parametrize("data", [{"dev": ["others"]}, {"dev": ["24 examples"], "test": []}])
-def test_changed_data_are_rejected(settings, make_task, trained, data):
-    with pytest.raises(InputError, match=f"{[*data][-1]}_sha256 was"):
-        go(settings, trained, make_task(data=data))
-
-
-def test_changed_training_examples_and_labels_are_rejected(settings, make_task, trained):
+def test_changed_data_and_labels_are_rejected(settings, make_task, trained):
     train = make_task().train
     flipped = replace(train, labels={"labels": 1 - train.labels["labels"]})
-    with pytest.raises(InputError, match="train_sha256 was"):
-        go(settings, trained, make_task(train=flipped))
-    with pytest.raises(
-        InputError, match=r'labels was \["even", "odd"\] and is now \["odd", "even"'
+    for changes, message in (
+        ({"data": {"dev": ["others"]}}, "dev_sha256 was"),
+        ({"data": {"dev": ["24 examples"], "test": []}}, "test_sha256 was"),
+        ({"train": flipped}, "train_sha256 was"),
+        ({"labels": ["odd", "even"]}, r'labels was \["even", "odd"\] and is now \["odd", "even"'),
     ):
-        go(settings, trained, make_task(labels=["odd", "even"]))
+        with pytest.raises(InputError, match=message):
+            go(settings, trained, make_task(**changes))
 
 
 def test_settings_that_exceed_the_checkpoint_are_rejected(settings):

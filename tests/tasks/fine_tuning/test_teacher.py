@@ -71,24 +71,6 @@ def equal(a, b):
 
 
 @pytest.mark.slow
-def test_two_devices_and_micro_batches_train_like_one_device(
-    tiny_checkpoint, teacher, tmp_path, mirrored
-):
-    run = run_of(tiny_checkpoint, tmp_path / "one", teacher, Distillation(0.5, 2.0))
-    training = replace(TRAINING, num_train_steps=3)
-    changes = {
-        "one": {"training": training},
-        "two": {"training": training, "strategy": mirrored},
-        "micro": {"training": replace(training, gradient_accumulation_steps=2)},
-    }
-    for name, change in changes.items():
-        go(replace(run, output_dir=tmp_path / name, **change))
-    one, two, micro = (weights(tmp_path / name) for name in changes)
-    for other in (two, micro):
-        assert max(np.abs(one[name] - other[name]).max() for name in one) < 1e-5
-
-
-@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits(tiny_checkpoint, teacher, tmp_path):
     training = replace(TRAINING, num_train_steps=6, save_checkpoints_steps=3, keep_checkpoint_max=9)
     run = replace(run_of(tiny_checkpoint, tmp_path / "a", teacher, EVEN), training=training)
@@ -158,46 +140,30 @@ def test_outputs_of_the_teacher_for_unlabeled_tokens_are_marked():
     assert (labeled["teacher_logits"][~unlabeled] == 1).all()
 
 
-@pytest.fixture(scope="module")
-def make_teacher(make_checkpoint, tmp_path_factory):
-    """Returns a function that writes a classifier from labels, tokens and sizes."""
-
-    def make(labels=("even", "odd"), tokens=TOKENS, **sizes):
-        folder = tmp_path_factory.mktemp("teacher")
-        start = make_checkpoint(folder / "start", tokens, **sizes)
-        if not labels:
-            return start
-        TextClassifier.from_pretrained(start, labels=labels).save_pretrained(folder / "model")
-        return folder / "model"
-
-    return make
+def make_teacher(make_checkpoint, folder, labels=("even", "odd"), tokens=TOKENS, **sizes):
+    """Writes a classifier, or without labels an encoder."""
+    start = make_checkpoint(folder / "start", tokens, **sizes)
+    if not labels:
+        return start
+    TextClassifier.from_pretrained(start, labels=labels).save_pretrained(folder / "model")
+    return folder / "model"
 
 
 @pytest.mark.parametrize(
     ("made", "message"),
     [
         ({"labels": ("a", "b")}, "has the labels a, b; expected even, odd$"),
-        ({"labels": ("even", "odd", "c")}, "has the labels even, odd, c; expected even, odd"),
         ({"labels": ()}, "has no weights .*; expected a model that was fine-tuned on this task$"),
-        (
-            {"tokens": TOKENS[:-1]},
-            "has 49 tokens, .* has 50; expected the same vocabulary for stud",
-        ),
-        (
-            {"tokens": [*TOKENS[:-1], "x"]},
-            "line 50 is 'x', not 'w44'; expected the same vocabulary",
-        ),
-        (
-            {"hidden_size": 8},
-            "--teacher=.*: has hidden_size 8, and the student 16; expected a teac",
-        ),
+        ({"tokens": TOKENS[:-1]}, "has 49 tokens, .* has 50; expected the same vocabulary for s"),
+        ({"hidden_size": 8}, "--teacher=.*: has hidden_size 8, and the student 16; expected a t"),
         ({"max_position_embeddings": 32}, "--max_seq_length=64: .* has 32 positions"),
     ],
 )
 def test_teachers_that_do_not_match_are_rejected(
-    tiny_checkpoint, make_teacher, tmp_path, made, message
+    tiny_checkpoint, make_checkpoint, tmp_path, made, message
 ):
-    run = run_of(tiny_checkpoint, tmp_path / "run", make_teacher(**made), EVEN)
+    made = make_teacher(make_checkpoint, tmp_path / "teacher", **made)
+    run = run_of(tiny_checkpoint, tmp_path / "run", made, EVEN)
     with pytest.raises(InputError, match=message):
         go(run)
     assert not (tmp_path / "run").exists()

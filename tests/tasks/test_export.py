@@ -1,17 +1,21 @@
 """Tests exports: each task's folder can be served and has a model card and settings."""
 
+import importlib.util
 import json
+import re
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from keras_bert.export.task_export import FORMATS
 from keras_bert.tasks import CLASSES
-from keras_bert.tasks.export import export, export_run
-from keras_bert.tasks.settings import ExportOptions
+from keras_bert.tasks.export import check_unused, export, export_run
+from keras_bert.tasks.settings import ExportOptions, NerSettings
+from tests.export.conftest import make_task
 
 
 def read_info(folder: Path) -> dict:
@@ -108,19 +112,6 @@ def test_onnx_describes_its_inputs_and_outputs(task: str, vocab, runs: dict, tmp
     card = (folder / "README.md").read_text()
     assert "| input_ids | in | int64 [any, any] |" in card
     assert "curl" not in card
-
-
-@pytest.mark.slow
-def test_bfloat16_is_close_to_float32(runs: dict, exports: dict, tmp_path: Path):
-    settings = ExportOptions(
-        str(runs["classification"]), str(tmp_path / "1"), compute_type="bfloat16"
-    )
-    logits = []
-    for folder in (exports["classification"], export(settings)):
-        serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
-        texts = tf.constant(["a b c", "what?"])
-        logits.append(serve(text=texts, text_pair=texts)["logits"].numpy())
-    assert 0 < np.abs(logits[0] - logits[1]).max() < 0.02
 
 
 @pytest.mark.parametrize(
@@ -231,3 +222,77 @@ def test_left_to_right_model_is_not_served(make_run, tmp_path: Path):
     with pytest.raises(InputError, match=r"run/model: is a left-to-right model .* cannot be exp"):
         export(ExportOptions(str(causal), str(tmp_path / "1")))
     assert not (tmp_path / "1").exists()
+
+
+# --- options ---
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "name", "value", "expected"),
+    [
+        ("ner", "saved_model", "pair", False, "--compute_type, --max_seq_length"),
+        ("embedding", "saved_model", "top_k", 5, "--compute_type, --max_seq_length"),
+        ("fill_mask", "saved_model", "doc_stride", 9, "--compute_type, --max_seq_length, --top_k"),
+        ("classification", "onnx", "compute_type", "bfloat16", "--int8"),
+        ("embedding", "onnx", "top_k", 5, "--int8"),
+        ("question_answering", "onnx", "max_seq_length", 9, "--int8"),
+    ],
+)
+def test_unused_settings_are_rejected(task: str, kind: str, name: str, value, expected: str):
+    message = f"--{name} has no effect with --task={task} --format={kind}; expected only {expected}"
+    with pytest.raises(InputError, match=re.escape(message)):
+        check_unused(ExportOptions("model", "1", format=kind, **{name: value}), task)
+
+
+def test_program_has_only_these_tasks_formats_and_flags(run_program):
+    offered = run_program("export_model.py", "--help").stdout
+    assert f"(one of {', '.join(CLASSES)})" in offered
+    assert f"(one of {', '.join(FORMATS)})" in offered
+    names = re.findall(r"^  --(?:\[no\])?(\w+):", offered, re.MULTILINE)
+    assert sorted(names) == sorted(field.name for field in fields(ExportOptions))
+
+
+def test_columns_have_one_name_for_each_role():
+    assert NerSettings(columns=["tag=1"]).column_indices == {"token": 0, "tag": 1}
+    for columns in (["token=1", "token=2"], ["word=1"], ["token"]):
+        with pytest.raises(InputError, match=r"expected ROLE=NAME.*token, tag, each at most once"):
+            _ = NerSettings(columns=columns).column_indices
+
+
+# --- packages ---
+
+
+@pytest.mark.parametrize(
+    ("missing", "how", "message"),
+    [
+        ("onnx", {"engines": ("openvino",)}, "engines=openvino: the package onnx is not"),
+        ("onnx", {"format": "onnx"}, "format='onnx': the package onnx is not"),
+        (
+            "onnxruntime",
+            {"engines": ("onnxruntime", "openvino"), "int8": True},
+            "engines=onnxruntime,openvino with int8: the package onnxruntime is not",
+        ),
+        ("onnxruntime", {"format": "onnx", "int8": True}, "format='onnx' with int8: the package o"),
+    ],
+)
+def test_missing_package_names_the_extra(missing, how, message, monkeypatch, tmp_path):
+    task = make_task("regression")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == missing else find(name, *a)
+    )
+    with pytest.raises(InputError, match=f"^{message}") as caught:
+        task.export(tmp_path / "model" / "1", **how)
+    assert str(caught.value).endswith("pip install 'keras-bert-pipeline[onnx]'")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_formats_that_need_no_package_are_written(monkeypatch, tmp_path):
+    find = importlib.util.find_spec
+    absent = ("onnx", "onnxruntime", "openvino")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name in absent else find(name, *a)
+    )
+    assert make_task("regression").export(tmp_path / "1").is_dir()
