@@ -59,8 +59,8 @@ class Phase:
 
     settings: PretrainingSettings
     training: TrainingSettings
-    record: Mapping[str, object] = field(default_factory=dict)
-    data: Mapping[str, object] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
     continue_optimizer: bool = False
     title: str = ""
 
