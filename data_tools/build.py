@@ -13,8 +13,8 @@ a build first makes a request, without the counts of the inputs:
     vocab      file, size, sha256
     inputs     for each file: file, bytes, sha256, documents, sentences, odd
 
-The plan also has num_buckets, the number of temporary files per job, and spilled, the names and
-sizes of the temporary files. The manifest also has format, version, counts and shards.
+The plan also has num_buckets, the number of temporary files per job, and spilled, the names of the
+temporary files. The manifest also has format, version, counts and shards.
 """
 
 import contextlib
@@ -24,12 +24,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 from absl import logging
 
 from data_tools import shards, spill, tfrecords
-from data_tools.corpus import FORMAT_PACKAGES
+from data_tools.corpus import FORMAT_PACKAGES, find_input_files
 from data_tools.jobs import Progress, run_jobs, version_differences, versions_of
 from data_tools.lines import OddInput
 from data_tools.settings import Settings
@@ -37,6 +38,7 @@ from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.files import locked
 from keras_bert.pretraining import record_files
+from keras_bert.programs.runs import check_not_input_folder
 from keras_bert.text.settings import ids_of
 from keras_bert.text.unknown_words import is_many, log_unknown_words
 from keras_bert.text.vocabulary import load_vocab
@@ -66,23 +68,53 @@ _MAX_SENTENCES_PER_SHARD = 500_000
 _MAX_SHARDS = 1 << 16
 
 
-def build_dataset(
-    input_files: list[str],
+def create_pretraining_data(
+    input_file: str,
     output_dir: str,
     vocab_file: str,
     settings: Settings,
-    num_workers: int,
+    num_workers: int = 0,
     executor: Executor | None = None,
     log_odd_input: bool = True,
 ) -> dict[str, Any]:
     """Creates a dataset, or resumes an unfinished one; returns its manifest.
 
-    `executor` runs the jobs instead of `num_workers` local processes; the corpus is then read in up
-    to `num_workers` jobs.
+    The bytes of the dataset depend only on the text, the vocabulary and `settings`. Therefore, a
+    dataset that was started with other workers can be finished with these.
+
+    Args:
+        input_file: comma-separated list of files, globs and folders.
+        output_dir: folder of the dataset.
+        vocab_file: vocabulary file with one token per line.
+        settings: settings of the dataset.
+        num_workers: number of local processes, or of the executor's workers; 0 is the number of
+            processors of this machine.
+        executor: runs the work instead of local processes, for example that of a Dask client. Its
+            workers must share a file system with this machine.
+        log_odd_input: whether input that is empty, malformed or too long is logged.
 
     Raises:
-        InputError: see `create_pretraining_data`.
+        InputError: if the input is invalid or in `output_dir`, or if `output_dir` holds a dataset
+            made with other settings or started with other package versions. Existing files stay
+            unchanged.
     """
+    check_not_input_folder(output_dir, map(str.strip, input_file.split(",")))
+    if num_workers < 0:
+        raise InputError(f"--num_workers={num_workers}: expected at least 0")
+    predictions = round(settings.max_seq_length * settings.masked_lm_prob)
+    if settings.pack and settings.max_predictions_per_seq < predictions:
+        logging.warning(
+            "--max_predictions_per_seq=%d is too small to fill the rows of --pack, because it "
+            "limits the predictions of all examples in a row; "
+            "use --max_predictions_per_seq=%d or more",
+            settings.max_predictions_per_seq,
+            predictions,
+        )
+    num_workers = num_workers or len(os.sched_getaffinity(0))
+    input_files = find_input_files(input_file, settings.input_format)
+    if executor is not None:  # The workers may run in other folders.
+        input_files = list(map(os.path.abspath, input_files))
+        output_dir = os.path.abspath(output_dir)
     tokens = load_vocab(vocab_file)
     ids_of(settings.tokenizer().user_tokens, tokens, f"--vocab_file={vocab_file}")
     states = {path: _state(path) for path in input_files}
@@ -100,22 +132,20 @@ def build_dataset(
     run = functools.partial(
         run_jobs, made_with=request["made_with"], num_workers=num_workers, executor=executor
     )
-    manifest = _find_finished(output_dir, request)
-    if manifest:
-        _remove_leftovers(output_dir)
+    if manifest := _find_finished(output_dir, request):
+        # Left by a build that was killed at its end.
+        shutil.rmtree(os.path.join(output_dir, _BUILDING), ignore_errors=True)
     else:
         with locked_folder(output_dir) as building:
             # Another build may have finished it.
             manifest = _find_finished(output_dir, request)
             if not manifest:
-                plan = _find_plan(output_dir, building, request)
-                if not plan or not _is_spilled(plan, building):
-                    plan = _read_corpus(
-                        building, plan or request, states, run, num_workers, log_odd_input
-                    )
+                plan = _find_plan(output_dir, building, request) or _read_corpus(
+                    building, request, states, run, num_workers, log_odd_input
+                )
                 with open(vocab_file, "rb") as file:
                     files.write_bytes(os.path.join(building, _VOCAB), file.read())
-                notes = _make_shards(plan, building, output_dir, run)
+                notes = _make_shards(plan, building, run)
                 manifest = _finish(plan, notes, building, output_dir)
     _log_size(output_dir, manifest)
     return manifest
@@ -219,45 +249,27 @@ def locked_folder(output_dir: str) -> Iterator[str]:
     is_new = not os.path.exists(output_dir)
     in_use = f"--output_dir={output_dir}: another build is running in this folder"
     try:
-        _make_folder(output_dir, f"--output_dir={output_dir}")
+        os.makedirs(output_dir, exist_ok=True)
         # Next to .building, because that folder is removed while the lock is held.
         with locked(building + _LOCK, in_use):
             try:
-                _make_folder(building, building)
+                os.makedirs(building, exist_ok=True)
                 yield building
             finally:
                 if not os.path.exists(os.path.join(building, _PLAN)):
                     shutil.rmtree(building, ignore_errors=True)  # There is nothing to resume.
-    except InputError:
+    except (InputError, OSError) as error:
         if is_new:
             with contextlib.suppress(OSError):
                 os.rmdir(output_dir)
-        raise
-
-
-def _make_folder(path: str, name: str) -> None:
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{name}: cannot be written ({error.strerror})") from None
-
-
-def _remove_leftovers(output_dir: str) -> None:
-    """Removes .building and its lock from a finished dataset, unless a build still uses them."""
-    building = os.path.join(output_dir, _BUILDING)
-    if os.path.exists(building) or os.path.exists(building + _LOCK):
-        with contextlib.suppress(InputError), locked_folder(output_dir):
-            shutil.rmtree(building, ignore_errors=True)
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
+        ) from None
 
 
 # --- reading the corpus ---
-
-
-def _is_spilled(plan: Mapping[str, Any], building: str) -> bool:
-    if plan["spilled"].items() <= spill.spilled_files(building).items():
-        return True
-    logging.warning("%s: temporary files are damaged: reading the text again", building)
-    return False
 
 
 def _read_corpus(
@@ -270,31 +282,31 @@ def _read_corpus(
 ) -> dict[str, Any]:
     """Reads the corpus into temporary files; writes and returns the plan.
 
-    The `request` may be an existing plan whose temporary files are damaged: the number of shards
-    stays. `states` are those of the input files when their checksums were computed.
+    `states` are those of the input files when their checksums were computed.
     """
-    for name in os.listdir(building):  # left by a build that was killed while reading
-        if name.startswith(spill.SPILLED):
-            shutil.rmtree(os.path.join(building, name), ignore_errors=True)
+    for folder in Path(building).glob(spill.SPILLED + "*"):
+        shutil.rmtree(folder, ignore_errors=True)  # left by a build that was killed while reading
     settings = Settings(**request["settings"])
     paths = list(states)
     num_buckets = settings.num_shards or default_num_buckets(request["inputs"])
     groups = spill.share_out(paths, num_workers, settings)
-    counts_of, spilled = {}, {}
+    counts_of, spilled = {}, []
     num_bytes = sum(spill.text_bytes_of(path, size) for path, (size, _) in states.items())
-    measure = lambda: sum(spill.spilled_files(building).values())  # noqa: E731
+
+    def measure() -> int:
+        return sum(path.stat().st_size for path in Path(building).glob(spill.SPILLED + "*/*"))
+
     with Progress("reading", num_bytes, "B", measure):
         jobs = [(sources, settings, num_buckets, building) for sources in groups]
-        for counts, sizes in run(spill.spill, jobs):
+        for counts, names in run(spill.spill, jobs):
             counts_of |= counts
-            spilled |= sizes
+            spilled += names
     for path, state in states.items():
         if _state(path) != state:
             raise InputError(
                 f"{path}: the content changed while it was read; run the same command again"
             )
-    share = settings.max_bad_line_share
-    counts = {path: spill.counts_of_file(path, counts_of, share) for path in paths}
+    counts = {path: spill.counts_of_file(path, counts_of) for path in paths}
     if log_odd_input:
         odd = OddInput()
         for entry in counts.values():
@@ -318,7 +330,7 @@ def _read_corpus(
         "settings": dataclasses.replace(settings, num_shards=num_shards).to_dict(),
         "inputs": inputs,
         "num_buckets": num_buckets,
-        "spilled": dict(sorted(spilled.items())),
+        "spilled": sorted(spilled),
     }
     files.write_json(os.path.join(building, _PLAN), plan)
     return plan
@@ -399,22 +411,18 @@ def default_num_shards(
 
 
 def _make_shards(
-    plan: Mapping[str, Any], building: str, output_dir: str, run: Callable[..., Iterator[Any]]
+    plan: Mapping[str, Any], building: str, run: Callable[..., Iterator[Any]]
 ) -> list[dict[str, Any]]:
     """Creates the shards of a plan that are missing; returns the notes of all its shards."""
     settings = Settings(**plan["settings"])
     num_shards = settings.num_shards
     vocab_file = os.path.join(building, _VOCAB)
     documents = spill.files_of_shards(plan["spilled"], plan["num_buckets"], num_shards)
-    # A build that was killed may already have moved shards to the output directory.
-    sizes = [_sizes(building), _sizes(output_dir)]
     notes, jobs = [], []
     for index in range(num_shards):
-        name = tfrecords.shard_name(index, num_shards)
-        note_file = os.path.join(building, name + ".json")
-        note = files.read_json(note_file) if os.path.exists(note_file) else None
-        if note and any(folder.get(name) == note["bytes"] for folder in sizes):
-            notes.append(note)
+        note_file = os.path.join(building, tfrecords.shard_name(index, num_shards) + ".json")
+        if os.path.exists(note_file):  # written after the shard
+            notes.append(files.read_json(note_file))
         else:
             paths = [os.path.join(building, file) for file in documents[index]]
             jobs.append((index, paths, building, vocab_file, settings))
@@ -423,11 +431,6 @@ def _make_shards(
             notes.append(note)
             progress.add(note["examples"], f"{len(notes)} of {num_shards} shards")
     return sorted(notes, key=lambda note: note["index"])
-
-
-def _sizes(folder: str) -> dict[str, int]:
-    with os.scandir(folder) as entries:
-        return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
 
 
 def _finish(
@@ -459,20 +462,10 @@ def _make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[st
     Raises an `InputError` if the dataset has no example.
     """
     counts = {name: sum(note[name] for note in notes) for name in _COUNTS}
-    if not counts["documents"]:
-        raise InputError("--input_file: the tokenizer found no words in the corpus; expected text")
-    if not counts["examples"]:  # the other values always create examples
+    if not counts["examples"]:
         raise InputError(
-            "--next_sentence=order: every document is a single token, which cannot be split into "
-            "two segments; expected longer documents, or --next_sentence=none"
-        )
-    num_single = sum(note["documents"] == 1 for note in notes)
-    if plan["settings"]["next_sentence"] == "random" and num_single and counts["documents"] > 1:
-        logging.warning(
-            "%d of %d shards have only one document, so their random next sentences come from that "
-            "same document; use a smaller --num_shards",
-            num_single,
-            len(notes),
+            "--input_file: the tokenizer found no words in the corpus, or, for --next_sentence="
+            "order, only documents of a single token; expected text"
         )
     words, unknown = (sum(note[key] for note in notes) for key in ("words", "unknown_words"))
     key = "unknown_words_description"

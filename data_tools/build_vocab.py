@@ -10,8 +10,6 @@ into subwords replace its [unusedN] tokens. With --num_new_words, further words 
 
 import dataclasses
 import os
-import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 
 from absl import logging
@@ -19,10 +17,8 @@ from absl.flags import FlagValues
 
 from data_tools.corpus import Reading, find_input_files
 from data_tools.lines import OddInput
-from data_tools.settings import UserTokenOptions, settings_of
+from data_tools.settings import CorpusOptions, settings_of
 from data_tools.vocabulary import (
-    alphabet_limit,
-    alphabet_tokens,
     check_vocab_size,
     count_words,
     extend_vocab,
@@ -94,7 +90,8 @@ def build_vocab(
     else:
         check_vocab_size(vocab_size, len(SPECIAL_TOKENS) + len(user_tokens))
     input_files = find_input_files(input_file, reading.input_format)
-    _check_output(vocab_file)
+    if os.path.exists(vocab_file):  # It is not written, but compared with the result.
+        load_vocab(vocab_file)
     odd = OddInput()
     words = count_words(input_files, reading, tokenizer, odd)
     if existing:
@@ -115,40 +112,14 @@ def build_vocab(
     _write(vocab_file, vocab)
     odd.log()
     if len(vocab) < vocab_size:
-        limit = alphabet_limit(vocab_size, len(SPECIAL_TOKENS) + len(user_tokens))
-        alphabet = alphabet_tokens(words, sys.maxsize, settings.min_frequency)
-        cause = ""
-        if len(alphabet) > limit:
-            cause = (
-                f": at most half of the learned tokens ({limit}) can be single characters, but the "
-                f"corpus has {len(alphabet)}, and words with the others were not used; "
-                f"--vocab_size={vocab_size + 2 * (len(alphabet) - limit)} includes all characters"
-            )
         logging.warning(
-            "the corpus gives only %d tokens, fewer than --vocab_size=%d%s",
+            "the corpus gives only %d tokens, fewer than --vocab_size=%d; at most half of the "
+            "learned tokens are single characters",
             len(vocab),
             vocab_size,
-            cause,
         )
     logging.info("%s: %d tokens from %d words", vocab_file, len(vocab), words.total())
     return vocab
-
-
-def _check_output(vocab_file: str) -> None:
-    """Rejects, before the corpus is read, a file that cannot be written or is no vocabulary."""
-    if os.path.exists(vocab_file):  # It is not written, but compared with the result.
-        load_vocab(vocab_file)
-        return
-    folder = os.path.dirname(os.path.abspath(vocab_file))
-    while not os.path.exists(folder):
-        folder = os.path.dirname(folder)
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(
-            f"--vocab_file={vocab_file}: cannot be written ({error.strerror or error})"
-        ) from None
 
 
 def _write(vocab_file: str, vocab: Iterable[str]) -> None:
@@ -165,16 +136,6 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
     logging.info("%s already contains this vocabulary; the file is unchanged", vocab_file)
 
 
-@dataclasses.dataclass(frozen=True)
-class BuildOptions:
-    """The files of the program."""
-
-    input_file: str = option(
-        "", "Comma-separated list of text files, globs and folders.", required=True
-    )
-    vocab_file: str = option("", "Output file of the vocabulary.", required=True)
-
-
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Learns or extends a vocabulary as the flags request."""
     reject_arguments(arguments)
@@ -189,6 +150,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 PROGRAM = Program(
     "build-vocab",
     __doc__,
-    (BuildOptions, Reading, VocabSettings, UserTokenOptions),
+    (CorpusOptions, Reading, VocabSettings),
     main,
 )

@@ -53,6 +53,7 @@ ENDINGS = {
     ".docx": "docx",
     ".pdf": "pdf",
 }
+_DATASET_FILES = ("dataset_dict.json", "dataset_info.json", "state.json")
 _SEARCH_BYTES = 1 << 20  # in which the end of a document is searched
 # The packages that determine the text of a document, beyond those that all formats use.
 FORMAT_PACKAGES = {
@@ -118,14 +119,12 @@ def find_input_files(
     """Returns the distinct paths that match a comma-separated list of files, globs and directories.
 
     `**` in a glob matches nested folders. A directory stands for all files below it, except hidden
-    ones (a name with a leading dot); with arrow or mixed, a dataset folder stands for its data
-    files (`_select_data_files`). The files are sorted within a glob or a directory. Error messages
-    start with `flag`, the flag that provides the list.
+    ones (a name with a leading dot) and the descriptions of Arrow datasets. The files are sorted
+    within a glob or a directory. Error messages start with `flag`, the flag that provides the list.
 
     Raises:
-        InputError: if an entry matches no file, or something that is not a regular file; if a
-            dataset folder is not complete; or if the ending of a name is that of another format
-            than the default format.
+        InputError: if an entry matches no file, or something that is not a regular file; or if the
+            ending of a name is that of another format than the default format.
     """
     # If the whole value is the name of a file, its commas belong to the name.
     entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
@@ -145,7 +144,7 @@ def find_input_files(
         raise InputError(f"--{flag}={patterns!r}: empty list; expected files, globs or folders")
     if input_format == Reading.input_format:
         _reject_other_formats(paths, flag)
-    return _select_data_files(paths) if input_format in ("arrow", MIXED) else list(paths)
+    return [path for path in paths if input_format not in ("arrow", MIXED) or _is_data(path)]
 
 
 def _reject_other_formats(paths: Iterable[str], flag: str) -> None:
@@ -193,8 +192,7 @@ def read_documents(path: str, reading: Reading, odd: OddInput) -> Iterator[list[
 def read_texts(path: str, reading: Reading, odd: OddInput, part: Part = WHOLE) -> Iterator[str]:
     r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences.
 
-    If `part` is not the whole file, a large share of bad lines is not an error, because the bad
-    lines of all parts are checked together, with `odd.bad_units`.
+    The share of bad lines is that of the file, or of the part.
     """
     share, column, language = reading.max_bad_line_share, reading.text_field, reading.language
     input_format = format_of(path, reading)
@@ -213,7 +211,7 @@ def read_texts(path: str, reading: Reading, odd: OddInput, part: Part = WHOLE) -
                 texts = formats.table_texts(units, file, form, column, language)
             else:
                 longest = formats.MAX_JSON_LINE_BYTES if input_format in ("jsonl", "wiki") else None
-                units = Lines(path, share if part == WHOLE else 1, file, longest, part)
+                units = Lines(path, share, file, longest, part)
                 if input_format == "sentences":
                     texts = formats.sentence_texts(units)
                 elif input_format == "jsonl":
@@ -228,12 +226,10 @@ def read_texts(path: str, reading: Reading, odd: OddInput, part: Part = WHOLE) -
                 yield text
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if part == WHOLE:
-        units.check_bad_share()
-        if is_empty:
-            units.add_odd("empty_files")
+    units.check_bad_share()
+    if part == WHOLE and is_empty:
+        units.add_odd("empty_files")
     odd.merge(units.odd)
-    odd.bad_units = units.bad_units()
 
 
 def format_of(path: str, reading: Reading) -> str | None:
@@ -268,33 +264,11 @@ def _ending(path: str) -> str:
     return os.path.splitext(stem)[1] if is_archive(path) else ending
 
 
-def _select_data_files(paths: Iterable[str]) -> list[str]:
-    """Returns the paths of a corpus without other files of dataset folders than their data files.
-
-    Folders without state.json are returned unchanged. A folder of `Dataset.save_to_disk` has:
-
-        dataset_dict.json           {"splits": [name, ...]}, if it has a subfolder for each split
-        state.json                  {"_data_files": [{"filename": "data-00000-of-00002.arrow"}]}
-        dataset_info.json           description
-        data-00000-of-00002.arrow   record batches as an Arrow stream
-
-    Raises:
-        InputError: state.json is invalid, or a folder lacks a data file.
-    """
-    selected = {path: None for path in paths if os.path.basename(path) != "dataset_dict.json"}
-    for state in [path for path in selected if os.path.basename(path) == "state.json"]:
-        folder, content = os.path.dirname(state), files.read_json(state)
-        files.check_schema(f"{state}:", content, {"_data_files": [{"filename": str}]})
-        data_files = {os.path.join(folder, entry["filename"]) for entry in content["_data_files"]}
-        if missing := sorted(data_files - selected.keys()):
-            raise InputError(
-                f"{state}: lists {len(data_files)} data files, but {missing[0]} is missing; "
-                "expected the complete folder of Dataset.save_to_disk"
-            )
-        for path in [path for path in selected if os.path.dirname(path) == folder]:
-            if path not in data_files:
-                del selected[path]
-    return list(selected)
+def _is_data(path: str) -> bool:
+    """Returns whether a file is not one of those that `Dataset.save_to_disk` adds to the data."""
+    name = os.path.basename(path)
+    is_cache = name.startswith("cache-") and name.endswith(".arrow")
+    return name not in _DATASET_FILES and not is_cache
 
 
 # --- held-out documents ---

@@ -5,7 +5,6 @@ input in the file's `Units`: `Lines`, rows or characters.
 """
 
 import codecs
-import contextlib
 import html
 import io
 import json
@@ -13,9 +12,9 @@ import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, pairwise
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-from data_tools.lines import Line, Lines, Units, decode, is_archive, read_blocks
+from data_tools.lines import BLOCK_BYTES, Line, Lines, Units, decode, is_archive, read_blocks
 from data_tools.sentences import Document, is_over_long
 from keras_bert.columnar_files import is_string, read_batches
 from keras_bert.errors import InputError
@@ -53,14 +52,13 @@ def document_end(input_format: str, start: bytes) -> re.Pattern | None:
     return re.compile(_DOCUMENT_ENDS[name]) if name in _DOCUMENT_ENDS else None
 
 
-def _is_hard_wrapped(text: str) -> bool:
-    """Returns whether the lines of a text are those of running text with a maximum line length.
+def _is_hard_wrapped(lines: list[str]) -> bool:
+    """Returns whether non-blank lines are those of running text with a maximum line length.
 
     Their lengths are almost equal, and few of them end a sentence. In 76 of 85 books of Project
     Gutenberg (the others are plays and verse), 95% of the lines are at most 1.25 times as long as
     the median; in files with one sentence per line, 1.3 to 3.5 times.
     """
-    lines = [line for line in map(str.strip, text.split("\n")) if line]
     lengths = sorted(map(len, lines))
     if len(lines) < _MIN_LINES:
         return False
@@ -71,39 +69,32 @@ def _is_hard_wrapped(text: str) -> bool:
 
 def sentence_texts(lines: Lines) -> Iterator[str]:
     """Yields the documents of a file with one sentence per line, a blank line between documents."""
-    # For speed, whole blocks are processed with string methods, not single lines.
-    parts: list[str] = []  # of the current document
-    length = num_sentences = 0
+    document: list[str] = []
+    length = block = 0
     is_in_parts = False
-    for block, text in lines.blocks():
-        if block.number == 1 and not lines.part.start and _is_hard_wrapped(text):
-            lines.odd.add("hard_wrapped_files", {"file": lines.path})
-        text = "\n".join(map(str.strip, text.split("\n")))  # still ends in a line end
-        if text.startswith("\n"):
-            yield from _not_empty(parts)
-            parts, length, num_sentences, is_in_parts = [], 0, 0, False
-        first, *rest = text.split("\n\n")
-        parts.append(first)
-        length += len(first)
-        num_sentences += first.count("\n")
-        if rest:
-            yield from _not_empty(parts)
-            for document in rest[:-1]:
-                if document := document.strip("\n"):
-                    yield document
-            parts, length, is_in_parts = [rest[-1]], len(rest[-1]), False
-            num_sentences = rest[-1].count("\n")
-        if is_over_long(length, num_sentences):
+    first_lines: list[str] = []  # of the first block, which show whether the text is hard-wrapped
+    for line in lines.lines():
+        text = lines.decode(line).strip()
+        last_block, block = block, (line.offset + len(line.content)) // BLOCK_BYTES
+        # Over-long documents end with a block, as in earlier versions.
+        if block > last_block and is_over_long(length, len(document)):
             if not is_in_parts:
-                lines.add_odd("long_documents", block)
-            yield from _not_empty(parts)
-            parts, length, num_sentences, is_in_parts = [], 0, 0, True
-    yield from _not_empty(parts)
-
-
-def _not_empty(parts: list[str]) -> Iterator[str]:
-    if document := "".join(parts).strip("\n"):
-        yield document
+                lines.add_odd("long_documents", line)
+            yield "\n".join(document)
+            document, length, is_in_parts = [], 0, True
+        if not block and text and not lines.part.start:
+            first_lines.append(text)
+        if text:
+            document.append(text)
+            length += len(text) + 1
+        else:
+            if document:
+                yield "\n".join(document)
+            document, length, is_in_parts = [], 0, False
+    if document:
+        yield "\n".join(document)
+    if _is_hard_wrapped(first_lines):
+        lines.odd.add("hard_wrapped_files", {"file": lines.path})
 
 
 def prose_texts(lines: Lines, language: str) -> Iterator[str]:
@@ -250,9 +241,6 @@ _CREDITS = re.compile(
     re.IGNORECASE,
 )
 _EMPHASIS = re.compile(r"(?<!\w)_([^_]+)_(?!\w)")
-_SINGLE_BYTE_SETS = re.compile(
-    r"(?:iso[- ]?8859-|windows(?: codepage)?[- ]?|cp-?)(\d+)", re.IGNORECASE
-)
 _CREDIT_PARAGRAPHS = 3  # credits precede the title page
 
 
@@ -275,7 +263,9 @@ def _books(characters: Units, content: bytes) -> Iterator[list[str]]:
     for start, next_start in pairwise([*starts, len(lines)]):
         header = lines[end:start] if start >= 0 else lines
         names = filter(None, map(_CHARACTER_SET.match, header))
-        encoding = next((_encoding(name[1].decode("ascii", "replace")) for name in names), "utf-8")
+        encoding = next(
+            (_encoding(name[1].decode("ascii", "replace").strip()) for name in names), "utf-8"
+        )
         if start >= 0 and not lines[start].endswith(b"***"):  # A long title continues.
             while start + 1 < next_start and lines[start + 1]:
                 start += 1
@@ -292,14 +282,12 @@ def _books(characters: Units, content: bytes) -> Iterator[list[str]]:
 
 
 def _encoding(name: str) -> str:
-    """Returns Python's name of a single-byte character set, or utf-8 for other names."""
-    if re.match(r"iso[- ]latin-?1", name, re.IGNORECASE):
-        return "iso-8859-1"
-    if numbered := _SINGLE_BYTE_SETS.match(name):
-        prefix = "iso-8859-" if name.lower().startswith("iso") else "cp"
-        with contextlib.suppress(LookupError):
-            return codecs.lookup(prefix + numbered[1]).name
-    return "utf-8"
+    """Returns the name of a character set if Python knows it, or utf-8."""
+    try:
+        b" ".decode(name)
+    except (LookupError, UnicodeDecodeError):
+        return "utf-8"
+    return name
 
 
 def _tidy_book(number: int, paragraph: str) -> str:
@@ -309,12 +297,6 @@ def _tidy_book(number: int, paragraph: str) -> str:
 
 
 # --- rows of Parquet and Arrow files ---
-
-
-class Row(NamedTuple):
-    """The place of a row: its number in the file, from 1."""
-
-    number: int
 
 
 def table_texts(
@@ -339,18 +321,18 @@ def table_texts(
             )
         for number, value in enumerate(values, start=first_row):
             rows.num_units = number
-            text = _text_of(rows, Row(number), value)
-            yield from document.of_paragraphs(text.split("\n"), Row(number))
+            text = _text_of(rows, number, value)
+            yield from document.of_paragraphs(text.split("\n"), number)
 
 
-def _text_of(rows: Units, row: Row, value: Any) -> str:
+def _text_of(rows: Units, number: int, value: Any) -> str:
     try:
         return value.as_py() or ""
     except UnicodeDecodeError:
         value = getattr(value, "value", value)  # of a dictionary
     text, times = decode(value.as_buffer().to_pybytes())
-    rows.add_odd("undecodable_bytes", row, times)
-    rows.add_bad(row.number, "the text is not UTF-8")
+    rows.add_odd("undecodable_bytes", number, times)
+    rows.add_bad(number, "the text is not UTF-8")
     return text
 
 

@@ -24,11 +24,9 @@ from data_tools.lines import KINDS, OddInput
 from keras_bert.errors import InputError
 from keras_bert.files import sha256
 from keras_bert.options import option
-from keras_bert.pretraining.record_files import MANIFEST, RecordFiles, find_record_files
+from keras_bert.pretraining.record_files import MANIFEST, find_record_files, shards_of
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import start_tensorflow
-from keras_bert.text.normalization import normalize_character
-from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab
 
 if TYPE_CHECKING:
@@ -37,20 +35,20 @@ if TYPE_CHECKING:
 # --- verification ---
 
 
-def verify(found: list[RecordFiles]) -> None:
+def verify(record_files: list[tuple[str, list[str], dict[str, Any] | None]]) -> None:
     """Compares record files with their manifests, and reports each difference on stderr.
 
-    Raises an `InputError` if any file differs.
+    `record_files` is the result of `find_record_files`. Raises an `InputError` if any file differs.
     """
     problems = []
     with Progress("verifying", None, "B") as progress:
-        for files in found:
-            vocab = [files.manifest["vocab"]] if files.manifest else []
-            entries = files.shards() | {entry["file"]: entry for entry in vocab}
-            for name in [*files.names, *(entry["file"] for entry in vocab)]:
-                path = os.path.join(files.folder, name)
+        for folder, names, manifest in record_files:
+            vocab = {manifest["vocab"]["file"]: manifest["vocab"]} if manifest else {}
+            entries = shards_of(manifest) | vocab
+            for name in [*names, *vocab]:
+                path = os.path.join(folder, name)
                 try:
-                    problem = _difference(path, entries.get(name)) if files.manifest else ""
+                    problem = _difference(path, entries.get(name)) if manifest else ""
                     progress.add(os.path.getsize(path))
                 except OSError as error:
                     problem = f"cannot be read ({error.strerror})"
@@ -98,12 +96,12 @@ def read_batches(
                 batch = {name: values.numpy() for name, values in parsed.items()}
                 batch["original_ids"] = batch["input_ids"].copy()
                 batch["is_predicted"] = np.zeros(batch["input_ids"].shape, bool)
-                if not data.format.dynamic:
+                if data.masking is None:
                     row, slot = np.nonzero(batch["masked_lm_weights"])
                     column = batch["masked_lm_positions"][row, slot]
                     batch["original_ids"][row, column] = batch["masked_lm_ids"][row, slot]
                     batch["is_predicted"][row, column] = True
-                if not data.format.pack:
+                if not data.pack:
                     batch["example_ids"] = batch["input_mask"]
                     batch["next_sentence_labels"] = batch["next_sentence_labels"][:, None]
                     batch["next_sentence_weights"] = np.ones((len(batch["input_ids"]), 1))
@@ -141,13 +139,13 @@ def inspect(
     def share(part: str, total: str) -> float | None:
         return sums[part] / sums[total] if sums[total] else None
 
-    statistics = {"next_sentence": data.format.next_sentence}
+    statistics = {"next_sentence": data.next_sentence}
     statistics |= {name: sums[name] for name in ("rows", "examples", "tokens")}
     statistics["padding_share"] = share("padding", "positions")
     statistics["label_1_share"] = share("label_1", "examples")
     if vocab:
         statistics["unknown_share"] = share("unknown", "tokens")
-    if not data.format.dynamic:
+    if data.masking is None:
         statistics["predictions"] = sums["predictions"]
         statistics["predicted_share"] = share("predictions", "tokens")
         for kind in ("mask", "random", "kept") if vocab else ():
@@ -195,7 +193,7 @@ def manifest_statistics(manifests: Mapping[Any, dict[str, Any]]) -> dict[str, An
             odd.merge(entry["odd"])
         for name in counts:
             counts[name] += manifest["counts"][name]
-    return {**counts, "odd": odd.to_dict()} if manifests else {}
+    return {**counts, "odd": odd} if manifests else {}
 
 
 def report(statistics: Mapping[str, Any]) -> Iterator[str]:
@@ -208,9 +206,8 @@ def report(statistics: Mapping[str, Any]) -> Iterator[str]:
         documents, sentences = statistics["documents"], statistics["sentences"]
         yield f"documents          {documents:,} with {sentences:,} sentences"
         for kind, entry in statistics["odd"].items():
-            singular, plural, handling = KINDS[kind]
-            count = entry["count"]
-            yield f"irregular input    {count:,} {singular if count == 1 else plural}, {handling}"
+            name, handling = KINDS[kind]
+            yield f"irregular input    {name}: {entry['count']:,}; {handling}"
     yield f"examples           {statistics['examples']:,} in {statistics['rows']:,} rows"
     unknown = percent("unknown_share", "[UNK]")
     yield f"tokens             {statistics['tokens']:,}" + (unknown and f", {unknown}")
@@ -230,10 +227,6 @@ def report(statistics: Mapping[str, Any]) -> Iterator[str]:
 
 # --- examples as text ---
 
-# The tokenizer drops spaces around punctuation. These rules restore the most likely ones.
-_NO_SPACE_BEFORE = frozenset(".,;:!?)]}%'’”…»、。，！？：；」』）》")
-_NO_SPACE_AFTER = frozenset("([{“$«、。，！？：；「『（《")
-_AFTER_APOSTROPHE = frozenset(("s", "t", "d", "m", "ll", "re", "ve", "S", "T"))
 _LABELS = {
     "random": ("B follows A", "B is a random text"),
     "order": ("in order", "swapped"),
@@ -255,13 +248,13 @@ def describe(
     for number, label in enumerate(labels, start=1):
         of_example = (row["input_mask"] != 0) & (row["example_ids"] == number)
         notes = [f"{np.count_nonzero(of_example)} tokens"]
-        if data.format.dynamic:
+        if data.masking is not None:
             notes.append("masks are generated during training")
         else:
             notes.append(f"{np.count_nonzero(row['is_predicted'] & of_example)} to predict")
-        if data.format.next_sentence in _LABELS:
-            notes.append(_LABELS[data.format.next_sentence][label])
-        of_row = f", example {number} of {len(labels)}" if data.format.pack else ""
+        if data.next_sentence in _LABELS:
+            notes.append(_LABELS[data.next_sentence][label])
+        of_row = f", example {number} of {len(labels)}" if data.pack else ""
         yield f"{title}{of_row}: {', '.join(notes)}"
         for segment, name in enumerate("AB"):
             columns = np.flatnonzero(of_example & (row["segment_ids"] == segment))
@@ -270,34 +263,16 @@ def describe(
 
 
 def _text(row: Mapping[str, np.ndarray], columns: np.ndarray, vocab: Sequence[str]) -> str:
-    text = before = ""
+    words: list[str] = []
     for column in columns:
         now, original = vocab[row["input_ids"][column]], vocab[row["original_ids"][column]]
-        # Spaces depend on the original words, not on their replacements.
-        text += " " if before and _is_spaced(before, original) else ""
-        before, word = original, original.removeprefix("##" if text else "")
+        is_continued = bool(words) and original.startswith("##")
+        word = original.removeprefix("##") if is_continued else original
         if row["is_predicted"][column]:
             word = f"[={word}]" if now == original else f"[{now.replace('[MASK]', 'MASK')}→{word}]"
-        text += word
-    return text
-
-
-def _is_spaced(before: str, token: str) -> bool:
-    if token.startswith("##") or token in _NO_SPACE_BEFORE or before in _NO_SPACE_AFTER:
-        return False
-    if before in ("'", "’") and token in _AFTER_APOSTROPHE:
-        return False
-    return not (_is_unspaced(before[-1]) and _is_unspaced(token[0]))
-
-
-def _is_unspaced(character: str) -> bool:
-    """Returns whether a character belongs to Chinese or Japanese text, which has no spaces."""
-    cased = TokenizerSettings(do_lower_case=False)
-    return (
-        "\u3001" <= character <= "\u30ff"  # punctuation and kana
-        or "\uff01" <= character <= "\uff65"  # full-width punctuation
-        or (character.isalpha() and normalize_character(character, cased) != character)
-    )
+        words.append("" if is_continued or not words else " ")
+        words.append(word)
+    return "".join(words)
 
 
 # --- program ---
@@ -318,8 +293,7 @@ class InspectOptions:
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Verifies the record files, and prints their statistics and examples."""
     reject_arguments(arguments)
-    files = find_record_files(flags.input_file, include_unlisted=True)
-    verify(files)
+    verify(find_record_files(flags.input_file, include_unlisted=True))
     start_tensorflow()
     from keras_bert.pretraining.records import find_records
 

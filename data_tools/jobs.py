@@ -6,7 +6,6 @@ the packages that determine the bytes of a dataset.
 
 import contextlib
 import functools
-import importlib.util
 import logging as std_logging
 import multiprocessing
 import os
@@ -15,8 +14,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
@@ -107,11 +106,6 @@ class _Lines:
 Result = TypeVar("Result")
 
 
-def default_num_workers() -> int:
-    """Returns the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
     """Returns {name: version} of Python, keras_bert and `packages`."""
     return {"python": platform.python_version()} | package_versions(packages)
@@ -148,14 +142,8 @@ def run_jobs(
     """
     jobs = list(jobs)
     num_workers = min(num_workers, len(jobs))
-    checked = functools.partial(_run_job, function, made_with)
     if executor is not None:
-        futures = [executor.submit(checked, *job) for job in jobs]
-        try:
-            yield from _results(futures)
-        finally:
-            for future in futures:
-                future.cancel()
+        yield from _results(executor, functools.partial(_run_job, function, made_with), jobs)
     elif num_workers <= 1:
         yield from (function(*job) for job in jobs)
     else:
@@ -164,10 +152,7 @@ def run_jobs(
         with ProcessPoolExecutor(
             num_workers, mp_context=context, initializer=_start_worker
         ) as pool:
-            try:
-                yield from _results([pool.submit(checked, *job) for job in jobs])
-            finally:
-                pool.shutdown(cancel_futures=True)
+            yield from _results(pool, function, jobs)
 
 
 def _run_job(function: Callable[..., Result], made_with: Mapping[str, str], *job: Any) -> Result:
@@ -186,7 +171,8 @@ def _versions_here(packages: tuple[str, ...]) -> dict[str, str]:
     return versions_of(packages)
 
 
-def _results(futures: list[Future]) -> Iterator[Any]:
+def _results(executor: Executor, function: Callable, jobs: Sequence[tuple]) -> Iterator[Any]:
+    futures = [executor.submit(function, *job) for job in jobs]
     workers = multiprocessing.active_children()
     try:
         for future in as_completed(futures):
@@ -201,6 +187,9 @@ def _results(futures: list[Future]) -> Iterator[Any]:
             "a worker process died, possibly because it ran out of memory; run the same "
             "command again to resume, with a smaller --num_workers if a worker dies again"
         ) from None
+    finally:
+        for future in futures:
+            future.cancel()
 
 
 def _start_worker() -> None:
@@ -234,12 +223,13 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
             the connection is lost or too many workers die during the block.
     """
     flag = f"--dask_scheduler={address}"
-    if importlib.util.find_spec("distributed") is None:
+    try:
+        from distributed import Client
+    except ImportError:
         raise InputError(
             "--dask_scheduler: Dask is not installed; expected the extra dask: "
             "pip install 'keras-bert-pipeline[dask]'"
-        )
-    from distributed import Client
+        ) from None
 
     # Dask logs a lost connection with tracebacks. It sets the levels of its loggers one by one.
     for name in [*std_logging.root.manager.loggerDict]:
@@ -247,31 +237,20 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
             std_logging.getLogger(name).setLevel(std_logging.CRITICAL + 1)
     try:
         client = Client(address, timeout=_DASK_TIMEOUT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
+        client.wait_for_workers(1, timeout=_DASK_TIMEOUT_SECONDS)
+    except (OSError, ValueError) as error:  # also TimeoutError
         raise InputError(
-            f"{flag}: no scheduler answers within {_DASK_TIMEOUT_SECONDS} s ({error}); start one "
-            "with `dask scheduler`, or correct the address"
+            f"{flag}: no scheduler with a worker answers within {_DASK_TIMEOUT_SECONDS} s "
+            f"({error}); start them with `dask scheduler` and `dask worker {address}`"
         ) from None
     with client:
-        try:
-            client.wait_for_workers(1, timeout=_DASK_TIMEOUT_SECONDS)
-        except TimeoutError:
-            raise InputError(
-                f"{flag}: the scheduler has no workers after {_DASK_TIMEOUT_SECONDS} s; start "
-                f"workers with `dask worker {address}`"
-            ) from None
         num_threads = client.nthreads()
         logging.info("%s: number of workers: %d", flag, len(num_threads))
         try:
             yield client.get_executor(pure=False), sum(num_threads.values())
-        except CancelledError:
-            raise InputError(
-                f"{flag}: the connection to the scheduler was lost; start the scheduler and the "
-                "workers, then run the same command again to resume"
-            ) from None
         except Exception as error:
-            if not type(error).__module__.startswith("distributed."):
+            is_lost = isinstance(error, CancelledError)
+            if not is_lost and not type(error).__module__.startswith("distributed."):
                 raise
-            raise InputError(
-                f"Dask failed: {error}; run the same command again to resume"
-            ) from None
+            reason = "the connection to the scheduler was lost" if is_lost else error
+            raise InputError(f"{flag}: {reason}; run the same command again to resume") from None

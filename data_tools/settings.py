@@ -101,9 +101,15 @@ class Settings(Reading):
 
 
 @dataclass(frozen=True)
-class UserTokenOptions:
-    """The file with a user's own tokens."""
+class CorpusOptions:
+    """The files that the programs read."""
 
+    input_file: str = option(
+        "", "Comma-separated list of text files, globs and folders.", required=True
+    )
+    vocab_file: str = option(
+        "", "Vocabulary file with one token per line; build-vocab writes it.", required=True
+    )
     user_tokens: str | None = option(
         None,
         "File with your own tokens, one per line, such as [URL]: each of them is a single token "

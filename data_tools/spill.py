@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from data_tools.corpus import Reading, divide, read_texts
-from data_tools.lines import OddInput, Part, check_bad_share, is_archive
+from data_tools.lines import OddInput, Part, is_archive
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 
@@ -88,14 +88,13 @@ def share_out(input_files: Sequence[str], num_workers: int, reading: Reading) ->
 
 def spill(
     sources: list[Source], settings: Settings, num_buckets: int, directory: str
-) -> tuple[dict[Source, dict[str, Any]], dict[str, int]]:
+) -> tuple[dict[Source, dict[str, Any]], list[str]]:
     """Distributes the documents of files, or parts of them, over files in a new folder.
 
     Returns:
         {source: counts}: the numbers of documents and sentences, text_bytes (the size of all
-        documents in UTF-8), longest_document (the largest number of sentences in a document), odd
-        (`OddInput.to_dict`), and bad_units (`Units.bad_units`); and {name: size in bytes} of the
-        temporary files. A name has the form `documents-ID/BUCKET`.
+        documents in UTF-8), longest_document (the largest number of sentences in a document) and
+        odd (an `OddInput`); and the names of the temporary files, `documents-ID/BUCKET`.
 
     Raises:
         InputError: if a file cannot be read or written.
@@ -105,7 +104,7 @@ def spill(
     buffers: dict[int, list[bytes]] = defaultdict(list)
     max_buffered = min(_SPILL_BUFFER_BYTES, num_buckets * _SPILL_BYTES_PER_BUCKET)
     buffered = 0
-    counts_of, sizes = {}, {}
+    counts_of = {}
     try:
         os.mkdir(folder)
         for path, part in sources:
@@ -122,16 +121,15 @@ def spill(
                 if buffered > max_buffered:
                     _flush(buffers, folder)
                     buffered = 0
-            counts |= {"longest_document": longest, "odd": odd.to_dict()}
-            counts_of[path, part] = counts | {"bad_units": odd.bad_units}
+            counts_of[path, part] = counts | {"longest_document": longest, "odd": odd}
         _flush(buffers, folder)
-        for bucket in os.listdir(folder):
+        buckets = sorted(os.listdir(folder))
+        for bucket in buckets:
             with open(os.path.join(folder, bucket), "rb") as file:
                 os.fsync(file.fileno())  # The plan must not reach the disk before these files.
-                sizes[f"{name}/{bucket}"] = os.fstat(file.fileno()).st_size
     except OSError as error:  # A read error is an InputError already.
         raise InputError(f"{directory}: cannot be written ({error.strerror or error})") from None
-    return counts_of, sizes
+    return counts_of, [f"{name}/{bucket}" for bucket in buckets]
 
 
 def _flush(buffers: dict[int, list[bytes]], folder: str) -> None:
@@ -141,42 +139,20 @@ def _flush(buffers: dict[int, list[bytes]], folder: str) -> None:
     buffers.clear()
 
 
-def counts_of_file(
-    path: str, counts_of: dict[Source, dict[str, Any]], max_bad_line_share: float
-) -> dict[str, Any]:
-    """Returns the counts of a file, like `spill`, from those of its parts.
-
-    Raises:
-        InputError: too many lines are bad.
-    """
-    counts = [counts_of[source] for source in sorted(counts_of) if source[0] == path]
-    if len(counts) == 1:
-        return counts[0]
-    check_bad_share([part["bad_units"] for part in counts], max_bad_line_share, "line")
-    odd = OddInput()
-    for part in counts:
-        odd.merge(part["odd"])
-    totals = {name: sum(part[name] for part in counts) for name in _COUNTS}
-    if not totals["documents"]:
-        odd.add("empty_files", {"file": path, "line": 1, "offset": 0})
-    return totals | {
-        "longest_document": max(part["longest_document"] for part in counts),
-        "odd": {kind: entry | {"files": 1} for kind, entry in odd.to_dict().items()},
-    }
+def counts_of_file(path: str, counts_of: dict[Source, dict[str, Any]]) -> dict[str, Any]:
+    """Returns the counts of a file, like `spill`, from those of its parts."""
+    first, *others = (counts_of[source] for source in sorted(counts_of) if source[0] == path)
+    for part in others:
+        for name in _COUNTS:
+            first[name] += part[name]
+        first["longest_document"] = max(first["longest_document"], part["longest_document"])
+        first["odd"].merge(part["odd"])
+    for entry in first["odd"].values():
+        entry["files"] = 1
+    return first
 
 
 # --- reading back ---
-
-
-def spilled_files(directory: str) -> dict[str, int]:
-    """Returns {name: size in bytes} of the temporary files in a folder, which detects damage."""
-    sizes = {}
-    for folder in os.listdir(directory):
-        path = os.path.join(directory, folder)
-        if folder.startswith(SPILLED) and os.path.isdir(path):
-            with os.scandir(path) as entries:
-                sizes |= {f"{folder}/{entry.name}": entry.stat().st_size for entry in entries}
-    return sizes
 
 
 def files_of_shards(names: Iterable[str], num_buckets: int, num_shards: int) -> list[list[str]]:
@@ -201,18 +177,18 @@ def read_spilled(paths: Iterable[str], shard: int, num_shards: int) -> list[list
     """
     entries = []
     for path in paths:
-        try:
-            with open(path, "rb") as file:
-                while head := file.read(_HEAD.size):
-                    digest, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", -1)
-                    text = file.read(max(length, 0))
-                    if len(text) != length:
-                        raise InputError(
-                            f"{path}: truncated file; to start again, remove its folder"
-                        )
-                    if bucket_of(digest, num_shards) == shard:
-                        entries.append((digest, text))
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+        problem = (
+            f"{path}: temporary file is missing or truncated; to start again, remove its folder"
+        )
+        if not os.path.exists(path):
+            raise InputError(problem)
+        with open(path, "rb") as file:
+            while head := file.read(_HEAD.size):
+                digest, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", -1)
+                text = file.read(max(length, 0))
+                if len(text) != length:
+                    raise InputError(problem)
+                if bucket_of(digest, num_shards) == shard:
+                    entries.append((digest, text))
     entries.sort()
     return [text.split(b"\n") for _, text in entries]

@@ -9,6 +9,7 @@ user's own tokens. The tokenizer, which matches the longest token first, can pro
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -35,8 +36,8 @@ def count_words(
     Only one batch of text and the distinct words are in memory at a time.
 
     User tokens and words too long for the tokenizer are not counted. `settings` are those of the
-    tokenizer. Adds the counts of empty, malformed or too long input to
-    `odd`. Raises an `InputError` if a file cannot be read or the corpus has no words.
+    tokenizer. Adds the counts of empty, malformed or too long input to `odd`. Raises an
+    `InputError` if a file cannot be read or the corpus has no words.
     """
     start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
@@ -73,15 +74,12 @@ def text_batches(
     batch: list[str] = []
     size = 0
     for path in input_files:
-        odd_of_file = OddInput()
-        for document in read_documents(path, reading, odd_of_file):
-            for sentence in document:
-                batch.append(sentence)
-                size += len(sentence)
-                if size >= _CHARACTERS_PER_BATCH:
-                    yield batch
-                    batch, size = [], 0
-        odd.merge(odd_of_file)
+        for sentence in chain.from_iterable(read_documents(path, reading, odd)):
+            batch.append(sentence)
+            size += len(sentence)
+            if size >= _CHARACTERS_PER_BATCH:
+                yield batch
+                batch, size = [], 0
     if batch:
         yield batch
 

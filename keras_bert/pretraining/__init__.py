@@ -1,6 +1,6 @@
 """Pre-trains BERT on records: masked tokens, next sentences, or next tokens.
 
-recipe.py      TOML -> flags of each phase
+recipe.py      flags, TOML -> phases
 settings.py    the settings of a phase
 records.py     record_files.py (files, manifest) -> format, shape -> parsed records
 inputs.py      settings -> checked records, vocabulary, config, checkpoint, tokenizer settings

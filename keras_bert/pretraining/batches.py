@@ -150,14 +150,12 @@ def _preparer(
     """
     if left_to_right:
         return lambda batch, seed: next_tokens(batch)
-    if not data.format.dynamic:
+    if data.masking is None:
         return lambda batch, seed: batch
     masking = Masking.from_vocab(
         load_vocab(data.vocab_file),
-        data.format.masked_lm_prob,
-        data.max_predictions_per_seq,
-        data.format.do_whole_word_mask,
-        data.format.ngram,
+        max_predictions_per_seq=data.max_predictions_per_seq,
+        **data.masking,
     )
     types = {
         "input_ids": tf.int32,
@@ -175,7 +173,7 @@ def _preparer(
         return [masked[name] for name in types]
 
     def mask(batch: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        names = ["input_ids", "input_mask"] + ["example_ids"] * data.format.pack
+        names = ["input_ids", "input_mask"] + ["example_ids"] * data.pack
         masked = tf.numpy_function(
             sample_masks,
             [seed, *(batch[name] for name in names)],

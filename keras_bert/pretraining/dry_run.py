@@ -8,7 +8,8 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.pretraining.inputs import PretrainingInputs
-from keras_bert.pretraining.run import Phase, check_phases
+from keras_bert.pretraining.recipe import Phase
+from keras_bert.pretraining.run import check_phases
 from keras_bert.training.objective import check_batch_sizes
 from keras_bert.training.optimizers import OPTIMIZERS
 

@@ -68,9 +68,7 @@ def find_inputs(settings: PretrainingSettings) -> PretrainingInputs:
     data = find_records(settings.input_file)
     held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
     # Held-out records may differ in packing and masking, but not in the next-sentence task.
-    check_same(
-        "next_sentence", {each.files[0]: each.format.next_sentence for each in (data, held_out)}
-    )
+    check_same("next_sentence", {each.files[0]: each.next_sentence for each in (data, held_out)})
     objective = _objective(settings, data)
     checkpoint = open_checkpoint(settings.init_checkpoint) if settings.init_checkpoint else None
     vocab, vocab_file = _vocab(settings, data, held_out, checkpoint)
@@ -87,7 +85,7 @@ def find_inputs(settings: PretrainingSettings) -> PretrainingInputs:
 
 def _objective(settings: PretrainingSettings, data: PretrainingData) -> str:
     """Returns the objective in the settings, or the default for the records."""
-    has_next_sentence = data.format.next_sentence != "none"
+    has_next_sentence = data.next_sentence != "none"
     if settings.objective == "mlm_nsp" and not has_next_sentence:
         raise InputError(
             f"--objective=mlm_nsp: {data.files[0]} was made with next_sentence none; expected "

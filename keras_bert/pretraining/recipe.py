@@ -11,14 +11,18 @@ Precedence of flags, highest first: the command line, [[phase]], [flags], the pr
 """
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras_bert
 from keras_bert.errors import InputError
-from keras_bert.options import Option
+from keras_bert.options import Option, from_values, options_of
+from keras_bert.pretraining.settings import PretrainingSettings
+from keras_bert.training.settings import TrainingSettings
 
 _BUNDLED = Path(keras_bert.__file__).parent / "recipes"
 # The flags that --recipe_scale multiplies.
@@ -36,44 +40,66 @@ _SCHEDULE_FLAGS = (
 )
 _LENGTH_PLACEHOLDER = "{max_seq_length}"
 
-Options = Mapping[str, Option]  # by the name of the flag
 
-
-class RecipePhase(NamedTuple):
-    """The flags of one phase; those of a run without a recipe, if the title is empty.
+@dataclass(frozen=True)
+class Phase:
+    """One phase of pre-training; a run without a recipe has a single one.
 
     Attributes:
-        title: the name of the phase in error messages and reports.
-        flags: {name: value} of the flags of run_pretraining.py, and "schedule_steps", the total
-            number of steps of the phases that share the phase's learning-rate schedule.
-        data: {name: value} of the flags of create-pretraining-data.
+        settings: the settings; `init_checkpoint` is used only in the first phase.
+        training: the settings of the steps.
+        record: the settings to save in run.json, which must be the same when the run is resumed.
+            In a recipe, all flags and "schedule_steps", the total number of steps of the phases
+            that share the phase's learning-rate schedule.
+        data: the settings of create-pretraining-data that the records must have.
         continue_optimizer: whether the optimizer state and learning-rate schedule of the previous
             phase continue.
+        title: the recipe and the number of the phase, for messages; empty without a recipe.
     """
 
-    title: str
-    flags: Mapping[str, Any]
-    data: Mapping[str, Any]
+    settings: PretrainingSettings
+    training: TrainingSettings
+    record: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
     continue_optimizer: bool = False
+    title: str = ""
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Adds the title, if there is one, to InputErrors raised in the block."""
+        try:
+            yield
+        except InputError as error:
+            if not self.title:
+                raise
+            raise InputError(f"{self.title}: {error}") from error
+
+
+def phase_of(
+    flags: Mapping[str, Any],
+    data: Mapping[str, Any] | None = None,
+    continue_optimizer: bool = False,
+    title: str = "",
+) -> Phase:
+    """Creates the phase with these values of the flags of run_pretraining.py, which it records."""
+    settings = from_values(PretrainingSettings, flags)
+    training = from_values(TrainingSettings, flags)
+    return Phase(settings, training, flags, data or {}, continue_optimizer, title)
 
 
 def read_recipe(
     path: str,
-    options: Options,
-    data_options: Options,
-    check_data: Callable[..., Any],
+    data_settings: type,
     defaults: Mapping[str, Any],
     command_line: Mapping[str, Any],
     scale: float = 1.0,
-) -> list[RecipePhase]:
+) -> list[Phase]:
     """Reads and checks a recipe, and completes the flags of its phases.
 
     Args:
         path: the TOML file, or the name of a bundled recipe.
-        options: the declarations of the flags of run_pretraining.py that recipes may contain.
-        data_options: the declarations of the flags that `data` may contain.
-        check_data: takes the settings in `data` as keyword arguments, and raises InputError for
-            invalid combinations.
+        data_settings: the dataclass that declares the flags that `data` may contain, and raises
+            InputError for invalid combinations.
         defaults: the values of all flags of run_pretraining.py.
         command_line: the values of the flags on the command line.
         scale: multiplies the recipe's numbers of steps, so that the schedule keeps its shape.
@@ -86,10 +112,13 @@ def read_recipe(
     """
     if not 0 < scale <= 1000:
         raise InputError(f"--recipe_scale={scale}: expected a number above 0, at most 1000")
+    options = options_of(PretrainingSettings) | options_of(TrainingSettings)
+    options = {name: declared for name, declared in options.items() if declared.in_recipe}
+    data_options = options_of(data_settings)
     content = _read_toml(path)
     shared = _parse(f"{path}: flags", content.get("flags", {}), options)
     shared_data = _parse(f"{path}: data", content.get("data", {}), data_options)
-    phases: list[RecipePhase] = []
+    phases: list[Phase] = []
     for number, table in enumerate(content["phase"], 1):
         title = f"{path}: phase {number}"
         if not isinstance(table, dict):
@@ -97,7 +126,7 @@ def read_recipe(
         special = {"data": {}, "continue_optimizer": False} | table
         data = shared_data | _parse(f"{title}: data", special["data"], data_options)
         try:
-            check_data(**data)
+            data_settings(**data)
         except InputError as error:
             raise InputError(f"{title}: data: {error}") from None
         continues = special["continue_optimizer"]
@@ -115,7 +144,7 @@ def read_recipe(
         config = {"bert_config": ""} if command_line.get("init_checkpoint") else {}
         flags = {**defaults, **flags, **steps, **config, **command_line}
         data |= {n: command_line[n] for n in _SHAPE if n in command_line and n in data}
-        phases.append(RecipePhase(title, flags, data, continues))
+        phases.append(phase_of(flags, data, continues, title))
     _check_schedules(phases)
     _check_input_file(path, phases)
     return [_complete(phases, index) for index in range(len(phases))]
@@ -138,7 +167,7 @@ def _read_toml(path: str) -> dict[str, Any]:
     return content
 
 
-def _parse(where: str, table: Any, options: Options) -> dict[str, Any]:
+def _parse(where: str, table: Any, options: Mapping[str, Option]) -> dict[str, Any]:
     """Checks a table of flags by their declarations; error messages start with `where`."""
     if not isinstance(table, dict):
         raise InputError(f"{where} is {table!r}; expected a table")
@@ -153,19 +182,19 @@ def _parse(where: str, table: Any, options: Options) -> dict[str, Any]:
     return values
 
 
-def _check_schedules(phases: Sequence[RecipePhase]) -> None:
+def _check_schedules(phases: Sequence[Phase]) -> None:
     for previous, phase in pairwise(phases):
         for name in _SCHEDULE_FLAGS:
-            if phase.continue_optimizer and phase.flags[name] != previous.flags[name]:
+            if phase.continue_optimizer and phase.record[name] != previous.record[name]:
                 raise InputError(
-                    f"{phase.title}: {name} is {phase.flags[name]}, but continue_optimizer needs "
-                    f"the value of the previous phase, {previous.flags[name]}"
+                    f"{phase.title}: {name} is {phase.record[name]}, but continue_optimizer needs "
+                    f"the value of the previous phase, {previous.record[name]}"
                 )
 
 
-def _check_input_file(path: str, phases: Sequence[RecipePhase]) -> None:
-    lengths = list(dict.fromkeys(phase.flags["max_seq_length"] for phase in phases))
-    name = phases[0].flags["input_file"]
+def _check_input_file(path: str, phases: Sequence[Phase]) -> None:
+    lengths = list(dict.fromkeys(phase.record["max_seq_length"] for phase in phases))
+    name = phases[0].record["input_file"]
     if name and len(lengths) > 1 and _LENGTH_PLACEHOLDER not in name:
         raise InputError(
             f"--input_file={name}: the phases of {path} have max_seq_length "
@@ -173,15 +202,15 @@ def _check_input_file(path: str, phases: Sequence[RecipePhase]) -> None:
         )
 
 
-def _complete(phases: Sequence[RecipePhase], index: int) -> RecipePhase:
+def _complete(phases: Sequence[Phase], index: int) -> Phase:
     """Adds the length of the schedule, and replaces {max_seq_length} in the paths of records."""
     phase, first, last = phases[index], index, index + 1
     while phases[first].continue_optimizer:
         first -= 1
     while last < len(phases) and phases[last].continue_optimizer:
         last += 1
-    steps = sum(each.flags["num_train_steps"] for each in phases[first:last])
-    flags, length = {**phase.flags, "schedule_steps": steps}, phase.flags["max_seq_length"]
+    steps = sum(each.record["num_train_steps"] for each in phases[first:last])
+    flags, length = {**phase.record, "schedule_steps": steps}, phase.record["max_seq_length"]
     for name in ("input_file", "eval_file"):
         if _LENGTH_PLACEHOLDER in flags[name] and not length:
             raise InputError(
@@ -189,7 +218,7 @@ def _complete(phases: Sequence[RecipePhase], index: int) -> RecipePhase:
                 f"replace {_LENGTH_PLACEHOLDER}"
             )
         flags[name] = flags[name].replace(_LENGTH_PLACEHOLDER, str(length))
-    return phase._replace(flags=flags)
+    return phase_of(flags, phase.data, phase.continue_optimizer, phase.title)
 
 
 def bundled_recipes() -> list[str]:

@@ -3,7 +3,6 @@
 import glob
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from keras_bert.errors import InputError
@@ -33,30 +32,16 @@ _SCHEMA = {
 }
 
 
-@dataclass(frozen=True)
-class RecordFiles:
-    """The record files of one folder, and the content of its manifest.json (None without one)."""
-
-    folder: str
-    names: list[str]
-    manifest: dict[str, Any] | None
-
-    def paths(self) -> list[str]:
-        """Returns the paths of the files."""
-        return [os.path.join(self.folder, name) for name in self.names]
-
-    def shards(self) -> dict[str, dict[str, Any]]:
-        """Returns {file name: its entry in the manifest, a dict}; empty without a manifest."""
-        return _shards(self.manifest)
-
-
 def find_record_files(
     input_file: str, flag: str = "input_file", include_unlisted: bool = False
-) -> list[RecordFiles]:
+) -> list[tuple[str, list[str], dict[str, Any] | None]]:
     """Finds the record files of comma-separated folders, files and globs, grouped by folder.
 
     Error messages start with `flag`, the flag that provides the list. With `include_unlisted`, the
     files that a folder's manifest lists are followed by all other record files in the folder.
+
+    Returns:
+        Each folder, the names of its record files, and the content of its manifest.json or None.
 
     Raises:
         InputError: an entry matches no record file, or a manifest is invalid.
@@ -84,14 +69,14 @@ def find_record_files(
         raise InputError(
             f"--{flag}={input_file!r}: contains no paths; expected folders, files or globs"
         )
-    return [RecordFiles(folder, list(files), manifests[folder]) for folder, files in names.items()]
+    return [(folder, list(files), manifests[folder]) for folder, files in names.items()]
 
 
 def _names_in(match: str, manifest: dict[str, Any] | None, include_unlisted: bool) -> list[str]:
     if not os.path.isdir(match):
         name = os.path.basename(match)
         return [] if name in _NOT_RECORDS else [name]
-    listed = [*_shards(manifest)]
+    listed = [*shards_of(manifest)]
     if manifest and not include_unlisted:
         return listed
     present = sorted(os.path.basename(p) for p in glob.glob(f"{glob.escape(match)}/*.tfrecord*"))
@@ -122,7 +107,8 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     return manifest
 
 
-def _shards(manifest: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+def shards_of(manifest: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """Returns {file name: its entry in the manifest}; empty without a manifest."""
     return {shard["file"]: shard for shard in manifest["shards"]} if manifest else {}
 
 

@@ -11,9 +11,9 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +22,19 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.files import sha256
-from keras_bert.pretraining.record_files import MANIFEST, _shards, check_same, find_record_files
+from keras_bert.pretraining.record_files import MANIFEST, check_same, find_record_files, shards_of
 
-
-@dataclass(frozen=True)
-class RecordFormat:
-    """The format of the records of a run.
-
-    Attributes:
-        next_sentence: the next-sentence task: to detect a `random` second segment (Devlin et al.
-            2019), or a swapped `order` of the segments (Lan et al. 2020); or `none`.
-        dynamic: whether masks are drawn during training, with the settings `masked_lm_prob`,
-            `do_whole_word_mask` and `ngram`. If not, these three are None, and the records have
-            masks.
-        pack: whether a record is a row of several examples.
-    """
-
-    next_sentence: str = "random"
-    dynamic: bool = False
-    pack: bool = False
-    masked_lm_prob: float | None = None
-    do_whole_word_mask: bool | None = None
-    ngram: int | None = None
-
-    def __str__(self) -> str:
-        return "(" + ", ".join(f"{k} {v}" for k, v in asdict(self).items() if v is not None) + ")"
+# The settings that determine the format of records, with those of the records of other tools. The
+# last three are those of dynamic masking; records with masks may differ in them.
+_USUAL_FORMAT = {
+    "next_sentence": "random",
+    "dynamic": False,
+    "pack": False,
+    "masked_lm_prob": None,
+    "do_whole_word_mask": None,
+    "ngram": None,
+}
+_MASKING = ("masked_lm_prob", "do_whole_word_mask", "ngram")
 
 
 @dataclass(frozen=True)
@@ -56,6 +44,11 @@ class PretrainingData:
     Attributes:
         files: the paths of the record files that are not empty, sorted.
         counts: the number of records (rows, if packed) in each file.
+        next_sentence: the next-sentence task: to detect a `random` second segment (Devlin et al.
+            2019), or a swapped `order` of the segments (Lan et al. 2020); or `none`.
+        pack: whether a record is a row of several examples.
+        masking: None if the records have masks; otherwise masks are drawn during training with
+            these settings, masked_lm_prob, do_whole_word_mask and ngram.
         fingerprint: a hash of the format, and of the name and the checksum of each file (or its
             size, if no manifest has the checksum).
         manifests: {folder: content of its manifest.json}, without folders that have none.
@@ -67,7 +60,9 @@ class PretrainingData:
     counts: Sequence[int]
     max_seq_length: int
     max_predictions_per_seq: int
-    format: RecordFormat
+    next_sentence: str
+    pack: bool
+    masking: Mapping[str, Any] | None
     fingerprint: str
     manifests: dict[Path, dict]
     vocab_file: Path | None
@@ -99,10 +94,10 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         InputError: there are no files, all are empty, one is damaged, or they differ in format,
             shape or vocabulary.
     """
-    folders = sorted(find_record_files(input_file, flag), key=lambda files: files.folder)
-    all_files = sorted(Path(path) for folder in folders for path in folder.paths())
-    manifests = {Path(folder.folder): folder.manifest for folder in folders if folder.manifest}
-    shards = {folder: _shards(manifest) for folder, manifest in manifests.items()}
+    folders = sorted(find_record_files(input_file, flag), key=lambda files: files[0])
+    all_files = sorted(Path(folder, name) for folder, names, _ in folders for name in names)
+    manifests = {Path(folder): manifest for folder, _, manifest in folders if manifest}
+    shards = {folder: shards_of(manifest) for folder, manifest in manifests.items()}
     shard_of = {path: shards.get(path.parent, {}).get(path.name) for path in all_files}
     counts = {path: _count_records(path, shard) for path, shard in shard_of.items()}
     files = [path for path in all_files if counts[path]]
@@ -116,7 +111,8 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     check_same("the sha256 of the vocabulary", vocabs)
     for path, checksum in vocabs.items():
         _check_vocabulary(path, checksum)
-    content: list[object] = [asdict(formats[files[0]])]
+    form = formats[files[0]]
+    content: list[object] = [form]
     for path, shard in shard_of.items():
         content.append([path.name, shard["sha256"] if shard else path.stat().st_size])
     return PretrainingData(
@@ -124,7 +120,9 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         counts=[counts[path] for path in files],
         max_seq_length=shapes[files[0]][0],
         max_predictions_per_seq=shapes[files[0]][1],
-        format=formats[files[0]],
+        next_sentence=form["next_sentence"],
+        pack=form["pack"],
+        masking={name: form[name] for name in _MASKING} if form["dynamic"] else None,
         fingerprint=hashlib.sha256(json.dumps(content).encode()).hexdigest(),
         manifests=manifests,
         vocab_file=next(iter(vocabs), None),
@@ -156,14 +154,11 @@ def _count_records(path: Path, shard: dict[str, Any] | None) -> int:
     return count
 
 
-def _format_of(manifest: dict | None) -> RecordFormat:
+def _format_of(manifest: dict | None) -> dict[str, Any]:
     if manifest is None:
-        return RecordFormat()
-    settings = manifest["settings"]
-    names = ["next_sentence", "dynamic", "pack"]
-    if settings["dynamic"]:
-        names += ["masked_lm_prob", "do_whole_word_mask", "ngram"]
-    return RecordFormat(**{name: settings[name] for name in names})
+        return _USUAL_FORMAT
+    form = {name: manifest["settings"][name] for name in _USUAL_FORMAT}
+    return form if form["dynamic"] else form | dict.fromkeys(_MASKING)
 
 
 def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
@@ -230,7 +225,7 @@ def parse_records(
         {feature: tensor [n, ...]}, float32 for weights and int32 for all others.
     """
     length, predictions = data.max_seq_length, data.max_predictions_per_seq
-    pack, dynamic = data.format.pack, data.format.dynamic
+    pack = data.pack
     # Feature -> (width, exclusive upper limit of its values, None for weights).
     features = {
         "input_ids": (length, vocab_size),
@@ -238,7 +233,7 @@ def parse_records(
         "segment_ids": (length, 2),
         "next_sentence_labels": (predictions if pack else 1, 2),
     }
-    if not dynamic:
+    if data.masking is None:
         features |= {
             "masked_lm_positions": (predictions, length),
             "masked_lm_ids": (predictions, vocab_size),

@@ -16,9 +16,8 @@ writes these files.
 import gc
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import keras
@@ -41,6 +40,7 @@ from keras_bert.pretraining.objective import (
     PretrainingObjective,
     label_weights,
 )
+from keras_bert.pretraining.recipe import Phase
 from keras_bert.pretraining.records import PretrainingData, explain_record_errors
 from keras_bert.pretraining.settings import SAMPLE_SIZE, PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
@@ -59,7 +59,6 @@ from keras_bert.training.loop import train
 from keras_bert.training.objective import (
     AfterBatch,
     TrainingRun,
-    TrainingSettings,
     TrainState,
     check_batch_sizes,
     checked_memory,
@@ -74,38 +73,6 @@ _MAY_DIFFER_IN_EVALUATION = ("dynamic", "dupe_factor")
 
 
 # --- phases ---
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One phase of pre-training; a run without a recipe has a single one.
-
-    Attributes:
-        settings: the settings; `init_checkpoint` is used only in the first phase.
-        training: the settings of the steps.
-        record: the settings to save in run.json, which must be the same when the run is resumed.
-        data: the settings of create-pretraining-data that the records must have.
-        continue_optimizer: whether the optimizer state and learning-rate schedule of the previous
-            phase continue.
-        title: the recipe and the number of the phase, for messages; empty without a recipe.
-    """
-
-    settings: PretrainingSettings
-    training: TrainingSettings
-    record: Mapping[str, object] = field(default_factory=dict)
-    data: Mapping[str, object] = field(default_factory=dict)
-    continue_optimizer: bool = False
-    title: str = ""
-
-    @contextmanager
-    def named(self) -> Iterator[None]:
-        """Adds the title, if there is one, to InputErrors raised in the block."""
-        try:
-            yield
-        except InputError as error:
-            if not self.title:
-                raise
-            raise InputError(f"{self.title}: {error}") from error
 
 
 def pretrain(

@@ -41,6 +41,7 @@ from keras_bert.options import (
     option,
     same_as,
 )
+from keras_bert.pretraining.recipe import Phase
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.programs import runs
 from keras_bert.programs.options import recorded, values_of
@@ -52,11 +53,8 @@ from keras_bert.text.vocabulary import load_vocab
 from keras_bert.training.settings import Precision, TrainingSettings
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from keras_bert.checkpoints.checkpoint import Checkpoint
 
-_NAME = "adapt"
 _DEFAULTS = FitSettings.of({}, "fill_mask")
 _RESULTS = "results.json"
 # The other documents are needed for training.
@@ -183,18 +181,12 @@ def _check_folders(flags: FlagValues, input_files: Sequence[str]) -> None:
                 f"{where}: contains the input {path}; expected another folder, so that output and "
                 "input stay apart"
             )
-    if (output_dir / "run.json").exists():
-        settings = read_json(output_dir / "run.json").get("settings")
-        if not isinstance(settings, dict) or settings.get("program") != _NAME:
-            raise InputError(
-                f"{where}: contains the run of another program (run.json); expected a new folder"
-            )
-    elif output_dir.exists():
-        visible = sorted(name for name in os.listdir(output_dir) if not name.startswith("."))
-        if visible:
-            raise InputError(
-                f"{where}: contains other files, such as {visible[0]}; expected a new folder"
-            )
+    names = sorted(os.listdir(output_dir)) if output_dir.exists() else []
+    names = [name for name in names if not name.startswith(".")]
+    if names and "run.json" not in names:
+        raise InputError(
+            f"{where}: contains other files, such as {names[0]}; expected a new folder"
+        )
 
 
 def _open_checkpoint(flags: FlagValues) -> "Checkpoint":
@@ -244,7 +236,11 @@ def adapt(
         InputError: the documents cannot be read or are too few, or a stage fails.
         EndedEarly: the training was stopped.
     """
+    from data_tools.create_pretraining_data import create_pretraining_data
+    from keras_bert.checkpoints.convert import convert
+    from keras_bert.checkpoints.vocabulary_change import follow_extension
     from keras_bert.models.memory import check_batch_fits
+    from keras_bert.pretraining.run import pretrain
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
     from keras_bert.training.objective import check_batch_sizes, check_train_batch_fits
     from keras_bert.training.run_folder import is_finished, log_finished, running
@@ -269,7 +265,7 @@ def adapt(
     check_train_batch_fits(training, 1, checkpoint.config, length)
     check_batch_fits(checkpoint.config, rows, length, f"evaluation with {rows} records per batch")
     record = {
-        "program": _NAME,
+        "program": "adapt",
         **recorded(flags, values_of(flags)),
         "backend": BACKEND,
         "input_sha256": _checksum(input_files),
@@ -278,122 +274,102 @@ def adapt(
         log_finished(output_dir)
         return read_json(output_dir / _RESULTS)
     with running(output_dir, record, strategy) as folder:
-        results = _run_stages(
-            flags, input_files, reading, checkpoint, settings, training, strategy, folder
+        text, vocab_file = folder / "text", folder / "vocab.txt"
+        tokenizer = checkpoint.tokenizer_settings
+
+        # --- text ---
+        if not text.exists():
+            split_documents(input_files, reading, text, _EVAL_SHARE, _MAX_EVAL_DOCUMENTS)
+
+        # --- vocabulary ---
+        if not vocab_file.exists():
+            _extend_vocab(flags, checkpoint, text / f"{TRAIN}.txt", vocab_file)
+        vocab = load_vocab(vocab_file)
+        num_new_words = len({*vocab} - {*checkpoint.vocab})
+
+        # --- model with the new rows ---
+        start = folder / "start"
+        if num_new_words and not start.exists():
+            convert(
+                Path(flags.init_checkpoint),
+                start,
+                change_vocab=lambda old, rules: follow_extension(
+                    old, rules, vocab, str(vocab_file)
+                ),
+            )
+
+        # --- records ---
+        data_settings = Settings(
+            **{field.name: getattr(tokenizer, field.name) for field in fields(TokenizerSettings)},
+            next_sentence="none",
+            dynamic=True,
+            max_seq_length=flags.max_seq_length,
+            max_predictions_per_seq=math.ceil(Settings.masked_lm_prob * flags.max_seq_length),
+            random_seed=flags.random_seed,
         )
-        results["new_masked_lm_head"] = not has_head
+        counts = {
+            name: create_pretraining_data(  # `split_documents` has logged the odd input.
+                str(text / f"{name}.txt"),
+                str(folder / "records" / name),
+                str(vocab_file),
+                data_settings,
+                log_odd_input=False,
+            )["counts"]
+            for name in (TRAIN, EVAL)
+        }
+
+        # --- evaluation and training ---
+        epoch = counts[TRAIN]["examples"] / training.train_batch_size
+        steps = training.num_train_steps or max(1, math.ceil(flags.num_train_epochs * epoch))
+        evaluate_steps = math.ceil(max(epoch, steps / _MAX_EVALUATIONS))
+        training = replace(
+            training,
+            num_train_steps=steps,
+            evaluate_steps=evaluate_steps,
+            save_checkpoints_steps=min(evaluate_steps, _MAX_CHECKPOINT_STEPS),
+            keep_checkpoint_max=1,
+        )
+        settings = replace(
+            settings,
+            input_file=str(folder / "records" / TRAIN),
+            eval_file=str(folder / "records" / EVAL),
+            init_checkpoint=str(start if num_new_words else flags.init_checkpoint),
+            num_warmup_steps=round(flags.warmup_proportion * steps),
+        )
+
+        def run(name: str, settings: PretrainingSettings) -> dict[str, Any]:
+            record = asdict(settings) | asdict(training) | {"backend": BACKEND}
+            record["init_checkpoint"] = flags.init_checkpoint
+            for path in ("input_file", "eval_file"):  # The folder can be moved.
+                del record[path]
+            phase = Phase(settings, training, record)
+            return pretrain([phase], strategy, folder / name, is_part=True)
+
+        logging.info("Evaluating the initial model on the held-out documents")
+        before = run("before", replace(settings, do_train=False))
+        logging.info("Training for %d steps", steps)
+        after = run("train", settings)
+        with atomic_path(folder / "model") as partial:
+            shutil.copytree(folder / "train" / "model", partial)
+
+        # --- results ---
+        results = {
+            "train_documents": counts[TRAIN]["documents"],
+            "eval_documents": counts[EVAL]["documents"],
+            "new_words": num_new_words,
+            "new_masked_lm_head": not has_head,
+            "step": after["step"],
+            "unigram_masked_lm_loss": before["unigram_masked_lm_loss"],
+        }
+        stages = (("before", before), ("after", after))
+        for metric in ("masked_lm_accuracy", "masked_lm_loss"):
+            results |= {f"{metric}_{when}": scores[metric] for when, scores in stages}
+        results |= {
+            f"masked_lm_perplexity_{when}": math.exp(scores["masked_lm_loss"])
+            for when, scores in stages
+        }
         write_json(folder / _RESULTS, results)
     return results
-
-
-def _run_stages(
-    flags: FlagValues,
-    input_files: Sequence[str],
-    reading: Reading,
-    checkpoint: "Checkpoint",
-    settings: PretrainingSettings,
-    training: TrainingSettings,
-    strategy: "tf.distribute.Strategy",
-    folder: Path,
-) -> dict[str, Any]:
-    from data_tools.create_pretraining_data import create_pretraining_data
-    from keras_bert.checkpoints.convert import convert
-    from keras_bert.checkpoints.vocabulary_change import follow_extension
-    from keras_bert.pretraining.run import Phase, pretrain
-    from keras_bert.training.backend import BACKEND
-
-    text, vocab_file = folder / "text", folder / "vocab.txt"
-    tokenizer = checkpoint.tokenizer_settings
-
-    # --- text ---
-    if not text.exists():
-        split_documents(input_files, reading, text, _EVAL_SHARE, _MAX_EVAL_DOCUMENTS)
-
-    # --- vocabulary ---
-    if not vocab_file.exists():
-        _extend_vocab(flags, checkpoint, text / f"{TRAIN}.txt", vocab_file)
-    vocab = load_vocab(vocab_file)
-    num_new_words = len({*vocab} - {*checkpoint.vocab})
-
-    # --- model with the new rows ---
-    start = folder / "start"
-    if num_new_words and not start.exists():
-        convert(
-            Path(flags.init_checkpoint),
-            start,
-            change_vocab=lambda old, rules: follow_extension(old, rules, vocab, str(vocab_file)),
-        )
-
-    # --- records ---
-    data_settings = Settings(
-        **{field.name: getattr(tokenizer, field.name) for field in fields(TokenizerSettings)},
-        next_sentence="none",
-        dynamic=True,
-        max_seq_length=flags.max_seq_length,
-        max_predictions_per_seq=math.ceil(Settings.masked_lm_prob * flags.max_seq_length),
-        random_seed=flags.random_seed,
-    )
-    counts = {
-        name: create_pretraining_data(  # `split_documents` has logged the odd input.
-            str(text / f"{name}.txt"),
-            str(folder / "records" / name),
-            str(vocab_file),
-            data_settings,
-            log_odd_input=False,
-        )["counts"]
-        for name in (TRAIN, EVAL)
-    }
-
-    # --- evaluation and training ---
-    epoch = counts[TRAIN]["examples"] / training.train_batch_size
-    steps = training.num_train_steps or max(1, math.ceil(flags.num_train_epochs * epoch))
-    evaluate_steps = math.ceil(max(epoch, steps / _MAX_EVALUATIONS))
-    training = replace(
-        training,
-        num_train_steps=steps,
-        evaluate_steps=evaluate_steps,
-        save_checkpoints_steps=min(evaluate_steps, _MAX_CHECKPOINT_STEPS),
-        keep_checkpoint_max=1,
-    )
-    settings = replace(
-        settings,
-        input_file=str(folder / "records" / TRAIN),
-        eval_file=str(folder / "records" / EVAL),
-        init_checkpoint=str(start if num_new_words else flags.init_checkpoint),
-        num_warmup_steps=round(flags.warmup_proportion * steps),
-    )
-
-    def run(name: str, settings: PretrainingSettings) -> dict[str, Any]:
-        record = asdict(settings) | asdict(training) | {"backend": BACKEND}
-        record["init_checkpoint"] = flags.init_checkpoint
-        for path in ("input_file", "eval_file"):  # The folder can be moved.
-            del record[path]
-        phase = Phase(settings, training, record)
-        return pretrain([phase], strategy, folder / name, is_part=True)
-
-    logging.info("Evaluating the initial model on the held-out documents")
-    before = run("before", replace(settings, do_train=False))
-    logging.info("Training for %d steps", steps)
-    after = run("train", settings)
-    with atomic_path(folder / "model") as partial:
-        shutil.copytree(folder / "train" / "model", partial)
-
-    # --- results ---
-    results = {
-        "train_documents": counts[TRAIN]["documents"],
-        "eval_documents": counts[EVAL]["documents"],
-        "new_words": num_new_words,
-        "new_masked_lm_head": False,
-        "step": after["step"],
-        "unigram_masked_lm_loss": before["unigram_masked_lm_loss"],
-    }
-    stages = (("before", before), ("after", after))
-    for metric in ("masked_lm_accuracy", "masked_lm_loss"):
-        results |= {f"{metric}_{when}": scores[metric] for when, scores in stages}
-    return results | {
-        f"masked_lm_perplexity_{when}": math.exp(scores["masked_lm_loss"])
-        for when, scores in stages
-    }
 
 
 def _extend_vocab(
@@ -425,7 +401,7 @@ def _checksum(paths: Sequence[str]) -> str:
 
 
 PROGRAM = Program(
-    _NAME,
+    "adapt",
     __doc__,
     (AdaptOptions, Reading, Precision),
     main,

@@ -15,8 +15,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,104 +51,69 @@ QUESTIONS = (
     "Finds the module that is imported by name.",
     "Returns the first element with the given tag.",
 )
+# In short sequences, a small model learns to use the context after fewer steps.
+_RECORDS = (
+    "create-pretraining-data --input_file={out}/corpus/%s.txt --output_dir={out}/records/%s "
+    "--vocab_file={out}/vocab.txt --max_seq_length=32 --max_predictions_per_seq=5"
+)
+_PRETRAIN = (
+    "pretrain --bert_config={out}/config.json --input_file={out}/records/train "
+    "--eval_file={out}/records/eval --output_dir={out}/run --train_batch_size=32 "
+    "--learning_rate=1e-3 --num_train_steps={steps} --num_warmup_steps={warmup} --log_steps=500"
+)
+_CLASSIFY = (
+    "classify --task_name=custom --train_file={out}/corpus/labelled_train.csv "
+    "--eval_file={out}/corpus/labelled_eval.csv --init_checkpoint={out}/run/model "
+    "--output_dir={out}/classifier --max_seq_length=64 --train_batch_size=32 "
+    "--learning_rate=5e-4 --num_train_epochs=4"
+)
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Runs the pipeline, and prints the scores, some filled masks and the server's answers."""
     reject_arguments(arguments)
     started = time.monotonic()
-    out = Path(flags.output_dir)
-    corpus, vocab, records = out / "corpus", out / "vocab.txt", out / "records"
-    if not (corpus / "labelled_eval.csv").exists():  # The last file that python-corpus writes.
-        _run("python-corpus", output_dir=corpus)
-    if not vocab.exists():
-        _run(
-            "build-vocab",
-            input_file=corpus / "train.txt",
-            vocab_file=vocab,
-            vocab_size=4096,
+    out, steps = Path(flags.output_dir), flags.num_train_steps
+    values = {"out": out, "steps": steps, "warmup": steps // 10}
+
+    def run(command: str, *arguments: str) -> None:
+        words = [word.format(**values) for word in shlex.split(command)]
+        process = subprocess.Popen(_command(*words, *arguments))
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.wait()  # It received Ctrl-C too, and saves a checkpoint if it trains.
+            raise
+        if code == OUTPUT_CLOSED:  # The program has the same stdout as this one.
+            sys.exit(OUTPUT_CLOSED)
+        if code:
+            raise InputError(f"the last command failed with exit code {code}")
+
+    if not (out / "corpus" / "labelled_eval.csv").exists():  # The last file of python-corpus.
+        run("python-corpus --output_dir={out}/corpus")
+    if not (out / "vocab.txt").exists():
+        run(
+            "build-vocab --input_file={out}/corpus/train.txt --vocab_file={out}/vocab.txt "
+            "--vocab_size=4096"
         )
     for split in ("train", "eval"):
-        _run(
-            "create-pretraining-data",
-            input_file=corpus / f"{split}.txt",
-            output_dir=records / split,
-            vocab_file=vocab,
-            # In short sequences, a small model learns to use the context after fewer steps.
-            max_seq_length=32,
-            max_predictions_per_seq=5,
-        )
-    _write_config(out / "config.json", vocab)
-    _run(
-        "pretrain",
-        bert_config=out / "config.json",
-        input_file=records / "train",
-        eval_file=records / "eval",
-        output_dir=out / "run",
-        train_batch_size=32,
-        learning_rate=1e-3,
-        num_train_steps=flags.num_train_steps,
-        num_warmup_steps=flags.num_train_steps // 10,
-        log_steps=500,
-    )
+        run(_RECORDS % (split, split))
+    _write_config(out / "config.json", out / "vocab.txt")
+    run(_PRETRAIN)
     _report(json.loads((out / "run" / "results.json").read_text(encoding="utf-8")))
-    _run("fill-mask", *SENTENCES, model_dir=out / "run" / "model")
-    _classify(out)
-    with _server(out / "serving") as url:
-        _ask(url)
+    run("fill-mask --model_dir={out}/run/model", *SENTENCES)
+    run(_CLASSIFY)
+    if not (out / "serving" / "1").exists():
+        run("export --model_dir={out}/classifier --export_dir={out}/serving/1")
+    _serve_and_ask(f"{out}/serving")
     print(f"\nTotal time: {time.monotonic() - started:.0f} seconds.")
 
 
-def _classify(out: Path) -> None:
-    """Fine-tunes the pre-trained model as a classifier of sentences, and exports it."""
-    _run(
-        "classify",
-        task_name="custom",
-        train_file=out / "corpus" / "labelled_train.csv",
-        eval_file=out / "corpus" / "labelled_eval.csv",
-        init_checkpoint=out / "run" / "model",
-        output_dir=out / "classifier",
-        max_seq_length=64,
-        train_batch_size=32,
-        learning_rate=5e-4,
-        num_train_epochs=4,
-    )
-    if not (out / "serving" / "1").exists():
-        _run("export", model_dir=out / "classifier", export_dir=out / "serving" / "1")
-
-
-@contextmanager
-def _server(folder: Path) -> Iterator[str]:
-    """Serves the exported models in a folder; yields the address, and stops the server."""
-    command = _command("serve", export_dir=folder, model_name="packages", port=0)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            for line in server.stderr:
-                print(line, end="", flush=True)
-                if "REST API: " in line:
-                    yield line.split("REST API: ")[1].strip()
-                    return
-            raise InputError("the server ended before it was ready")
-        finally:
-            server.terminate()
-
-
-def _ask(url: str) -> None:
-    """Prints the answers of the server to sentences, then each label with its probability."""
-    url = f"{url}/v1/models/packages:predict"
-    labels = []
-    for question in QUESTIONS:
-        body = json.dumps({"instances": [question]})
-        print(f"\n$ curl {url} -d {shlex.quote(body)}", flush=True)
-        request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=60) as response:
-            answer = response.read().decode().strip()
-        print(answer, flush=True)
-        (prediction,) = json.loads(answer)["predictions"]
-        labels.append(f"{prediction['label']:9} {max(prediction['probabilities']):.1%}")
-    print("\nPackages of the sentences:")
-    for question, label in zip(QUESTIONS, labels, strict=True):
-        print(f"  {question:45} {label}")
+def _command(*words: str) -> list[str]:
+    """Prints the command line that runs a program, and returns it."""
+    command = ["-m", "keras_bert", *words]
+    print(f"\n$ {shlex.join([os.path.relpath(sys.executable), *command])}", flush=True)
+    return [sys.executable, *command]
 
 
 def _write_config(path: Path, vocab: Path) -> None:
@@ -168,41 +132,45 @@ def _write_config(path: Path, vocab: Path) -> None:
     BertConfig.from_dict(tiny | changes).to_json(path)
 
 
-def _command(program: str, *arguments: str, **values: object) -> list[str]:
-    """Prints the command line that runs a program, and returns it."""
-    flags_given = [f"--{name}={value}" for name, value in values.items()]
-    command = ["-m", "keras_bert", program, *flags_given, *arguments]
-    print(f"\n$ {shlex.join([os.path.relpath(sys.executable), *command])}", flush=True)
-    return [sys.executable, *command]
-
-
-def _run(program: str, *arguments: str, **values: object) -> None:
-    """Runs a program to its end."""
-    process = subprocess.Popen(_command(program, *arguments, **values))
-    try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        process.wait()  # It received Ctrl-C too, and saves a checkpoint if it trains.
-        raise
-    if code == OUTPUT_CLOSED:  # The program has the same stdout as this one.
-        sys.exit(OUTPUT_CLOSED)
-    if code:
-        raise InputError(f"the last command failed with exit code {code}")
-
-
 def _report(results: dict[str, float]) -> None:
-    print(
-        f"""
-On held-out documents                 this model   unigram baseline
-masked-LM loss (nats)                 {results["masked_lm_loss"]:10.2f}   \
-{results["unigram_masked_lm_loss"]:10.2f}
-masked-LM accuracy                    {results["masked_lm_accuracy"]:10.1%}   \
-{results["unigram_masked_lm_accuracy"]:10.1%}
-next-sentence accuracy                {results["next_sentence_accuracy"]:10.1%}   \
-{results["unigram_next_sentence_accuracy"]:10.1%}
-""",
-        flush=True,
-    )
+    print("\nOn held-out documents                 this model   unigram baseline")
+    for name, form in (
+        ("masked_lm_loss", ".2f"),
+        ("masked_lm_accuracy", ".1%"),
+        ("next_sentence_accuracy", ".1%"),
+    ):
+        score, baseline = (format(results[key], form) for key in (name, f"unigram_{name}"))
+        print(f"{name:37} {score:>10} {baseline:>18}", flush=True)
+
+
+def _serve_and_ask(folder: str) -> None:
+    """Serves the exported classifier, sends it sentences, and prints the answers."""
+    command = _command("serve", f"--export_dir={folder}", "--model_name=packages", "--port=0")
+    labels = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            for line in server.stderr:
+                print(line, end="", flush=True)
+                if "REST API: " in line:
+                    break
+            else:
+                raise InputError("the server ended before it was ready")
+            url = f"{line.split('REST API: ')[1].strip()}/v1/models/packages:predict"
+            for question in QUESTIONS:
+                body = json.dumps({"instances": [question]})
+                print(f"\n$ curl {url} -d {shlex.quote(body)}", flush=True)
+                header = {"Content-Type": "application/json"}
+                request = urllib.request.Request(url, body.encode(), header)
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    answer = response.read().decode().strip()
+                print(answer, flush=True)
+                (prediction,) = json.loads(answer)["predictions"]
+                labels.append(f"{prediction['label']:9} {max(prediction['probabilities']):.1%}")
+        finally:
+            server.terminate()
+    print("\nPackages of the sentences:")
+    for question, label in zip(QUESTIONS, labels, strict=True):
+        print(f"  {question:45} {label}")
 
 
 PROGRAM = Program("demo", __doc__, (DemoOptions,), main)

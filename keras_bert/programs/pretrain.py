@@ -13,24 +13,20 @@ an uninterrupted run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
-from keras_bert.options import from_values, option, options_of, same_as
-from keras_bert.pretraining.recipe import RecipePhase, read_recipe
+from keras_bert.options import option, same_as
+from keras_bert.pretraining.recipe import Phase, phase_of, read_recipe
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.programs import runs
 from keras_bert.programs.options import recorded, values_of
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import start_tensorflow
 from keras_bert.training.settings import Devices, TrainingSettings
-
-if TYPE_CHECKING:
-    from keras_bert.pretraining.run import Phase
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if not flags.dry_run:
         runs.check_output_dir(flags.output_dir, flags.init_checkpoint)
         names = ("input_file", "eval_file")
-        inputs = ",".join(phase.flags[name] for phase in phases for name in names)
+        inputs = ",".join(phase.record[name] for phase in phases for name in names)
         runs.check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
     runs.use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
@@ -80,35 +76,27 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     from keras_bert.pretraining.run import pretrain
     from keras_bert.training.cluster import worker_index
 
-    phase_runs = [_phase_of(phase, flags) for phase in phases]
+    phases = [_with_defaults(phase, flags) for phase in phases]
     strategy = runs.make_strategy(flags)
     if flags.dry_run:
-        print("\n".join(dry_run(phase_runs, strategy)))
+        print("\n".join(dry_run(phases, strategy)))
         return
     output_dir = Path(flags.output_dir)
-    results = pretrain(phase_runs, strategy, output_dir)
+    results = pretrain(phases, strategy, output_dir)
     if worker_index(strategy) == 0:
         runs.finish(results, output_dir, flags.export)
 
 
-def read_phases(flags: FlagValues) -> list[RecipePhase]:
+def read_phases(flags: FlagValues) -> list[Phase]:
     """Returns the phases of --recipe, or without it a single phase with the values of the flags."""
     values = values_of(flags)
-    phases = [RecipePhase("", values, {})]
+    phases = [phase_of(values)]
     if flags.recipe:
         from data_tools.settings import Settings  # The flags that [data] may set.
 
-        settings = options_of(PretrainingSettings) | options_of(TrainingSettings)
-        phases = read_recipe(
-            flags.recipe,
-            {name: declared for name, declared in settings.items() if declared.in_recipe},
-            options_of(Settings),
-            Settings,
-            values,
-            {name: value for name, value in values.items() if flags[name].present},
-            flags.recipe_scale,
-        )
-    if flags.export and phases[-1].flags["objective"] == "ltr":
+        present = {name: value for name, value in values.items() if flags[name].present}
+        phases = read_recipe(flags.recipe, Settings, values, present, flags.recipe_scale)
+    if flags.export and phases[-1].settings.objective == "ltr":
         raise InputError(
             "--export: left-to-right models cannot be exported; expected --noexport with "
             "--objective=ltr"
@@ -116,17 +104,18 @@ def read_phases(flags: FlagValues) -> list[RecipePhase]:
     return phases
 
 
-def _phase_of(phase: RecipePhase, flags: FlagValues) -> "Phase":
-    from keras_bert.pretraining.run import Phase
+def _with_defaults(phase: Phase, flags: FlagValues) -> Phase:
+    """Replaces the values of flags that depend on the device or on others, and selects records."""
     from keras_bert.training.backend import BACKEND, fastest_precision
 
-    values = dict(phase.flags)
-    values["mixed_precision"] = values["mixed_precision"] or fastest_precision()
-    settings = from_values(PretrainingSettings, values)
-    training = from_values(TrainingSettings, values)
-    values["num_warmup_steps"] = settings.warmup_steps(training.num_train_steps)
-    record = {**recorded(flags, values), "backend": BACKEND}
-    return Phase(settings, training, record, phase.data, phase.continue_optimizer, phase.title)
+    precision = phase.settings.mixed_precision or fastest_precision()
+    warmup = phase.settings.warmup_steps(phase.training.num_train_steps)
+    values = {**phase.record, "mixed_precision": precision, "num_warmup_steps": warmup}
+    return replace(
+        phase,
+        settings=replace(phase.settings, mixed_precision=precision),
+        record={**recorded(flags, values), "backend": BACKEND},
+    )
 
 
 PROGRAM = Program(

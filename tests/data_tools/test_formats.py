@@ -25,7 +25,7 @@ def read(tmp_path):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         odd = OddInput()
         documents = list(read_documents(str(path), Reading(input_format, **reading), odd))
-        return documents, {kind: entry["count"] for kind, entry in odd.to_dict().items()}
+        return documents, {kind: entry["count"] for kind, entry in odd.items()}
 
     return read
 
@@ -206,39 +206,35 @@ BOOK = [
 
 
 @pytest.mark.parametrize(
-    ("start", "end"),
+    ("charset", "start", "end"),
     [
-        ("*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***", FOOTER),
-        ("***START OF THE PROJECT GUTENBERG EBOOK A BOOK***", FOOTER),
-        ("*** START OF THE PROJECT GUTENBERG EBOOK A BOOK,\nOR A LONG TITLE ***", FOOTER),
+        ("UTF-8", "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***", FOOTER),
+        ("ISO-8859-1", "***START OF THE PROJECT GUTENBERG EBOOK A BOOK***", FOOTER),
+        ("cp1252", "*** START OF THE PROJECT GUTENBERG EBOOK A,\nOR A LONG TITLE ***", FOOTER),
         (
+            "Wrongly named",
             "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***",
             "***END OF THE PROJECT GUTENBERG EBOOK A BOOK***\nA licence.\n",
         ),
         (
+            "Base64",
             "A licence.\n*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*",
             "End of the Project Gutenberg Etext of A Book\nAnd more.\n",
         ),
         (
+            "US-ASCII",
             "*END THE SMALL PRINT! FOR PUBLIC DOMAIN EBOOKS*Ver.02/11/02*END*\nMore of it.\n"
             "*** START OF THE PROJECT GUTENBERG EBOOK A BOOK ***",
             FOOTER,
         ),
     ],
 )
-@pytest.mark.parametrize(
-    ("charset", "codec"),
-    [
-        ("UTF-8", "utf-8"),
-        ("ISO-8859-1", "latin-1"),
-        ("ISO Latin-1", "latin-1"),
-        ("Windows Codepage 1252", "cp1252"),
-        ("Wrongly named", "utf-8"),
-    ],
-)
-def test_book_is_the_text_between_the_markers(read, start, end, charset, codec):
-    content = (HEADER.format(charset=charset) + start + BODY + end).encode(codec)
-    assert read(content.replace(b"\n", b"\r\n"), "gutenberg") == ([BOOK], {})
+def test_book_is_the_text_between_the_markers(read, charset, start, end):
+    body = BODY.replace("\xe9", "e") if charset == "US-ASCII" else BODY
+    book = [sentence.replace("\xe9", "e") for sentence in BOOK] if body != BODY else BOOK
+    codec = charset if charset in ("ISO-8859-1", "cp1252") else "utf-8"
+    content = (HEADER.format(charset=charset) + start + body + end).encode(codec)
+    assert read(content.replace(b"\n", b"\r\n"), "gutenberg") == ([book], {})
 
 
 def test_several_books_in_a_file_with_different_character_sets(read):
@@ -256,38 +252,23 @@ def test_several_books_in_a_file_with_different_character_sets(read):
     )
 
 
-def test_file_without_markers_is_read_as_a_whole_and_counted(read, shared_data):
-    assert read("\nOne. Two.\n\nThree.\n", "gutenberg") == (
-        [["One.", "Two.", "Three."]],
-        {"unmarked_files": 1},
-    )
-    novel = (shared_data / "corpus/pride_and_prejudice.txt").read_bytes()
-    (document,), odd = read(novel, "gutenberg")
-    assert odd == {"unmarked_files": 1}
-    assert document[0] == "Chapter 1"
-    assert "“You want to tell me, and I have no objection to hearing it.”" in document
-
-
-def test_character_set_of_a_file_without_markers_is_used(read):
+def test_file_without_markers_is_read_as_a_whole_and_counted(read):
     content = (HEADER.format(charset="ISO-8859-1") + BODY).encode("latin-1")
     (document,), odd = read(content, "gutenberg")
     assert document[-3:] == BOOK[-3:]
     assert odd == {"unmarked_files": 1}
-
-
-def test_undecodable_bytes_of_each_book_are_bad_characters(tmp_path):
-    start = b"*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
-    (tmp_path / "a").write_bytes((start + b"A caf\xe9, a na\xefve text.\n") * 5)
-    odd = OddInput()
-    list(read_documents(str(tmp_path / "a"), Reading("gutenberg"), odd))
-    assert odd["undecodable_bytes"] == odd.bad_units[0] == 10
-
-
-def test_end_marker_without_a_start_marker_ends_the_book(read):
     assert read("One.\n\nEnd of Project Gutenberg's A Book\nMore.\n", "gutenberg") == (
         [["One."]],
         {"unmarked_files": 1},
     )
+
+
+def test_undecodable_bytes_of_each_book_are_bad_characters(read):
+    start = b"*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
+    content = (start + b"A caf\xe9, a na\xefve text.\n") * 5
+    assert read(content, "gutenberg", max_bad_line_share=0.5)[1] == {"undecodable_bytes": 10}
+    with pytest.raises(InputError, match="10 of 106 characters are bad"):
+        read(content, "gutenberg", max_bad_line_share=0.05)
 
 
 # --- rows of Parquet and Arrow files ---
@@ -322,25 +303,17 @@ def check_texts(path, input_format):
     documents, odd = read_table(path, input_format)
     assert documents == DOCUMENTS
     places = [{"file": str(path), "row": 3}, {"file": str(path), "row": 4}]
-    assert odd.to_dict() == {"empty_documents": {"count": 2, "files": 1, "first": places}}
+    assert odd == {"empty_documents": {"count": 2, "files": 1, "first": places}}
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+    "kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str
 )
-@pytest.mark.parametrize("options", [{"row_group_size": 2}, {"compression": "zstd"}], ids=str)
-def test_parquet(tmp_path, kind, options):
-    check_texts(write_parquet(tmp_path / "a.parquet", make_table(kind=kind), **options), "parquet")
-
-
-@pytest.mark.parametrize("new", [pa.ipc.new_stream, pa.ipc.new_file])
-@pytest.mark.parametrize(
-    "kind",
-    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
-    ids=str,
-)
-def test_arrow(tmp_path, new, kind):
-    check_texts(write_arrow(tmp_path / "a.arrow", make_table(kind=kind), new), "arrow")
+def test_parquet_and_arrow(tmp_path, kind):
+    table = make_table(kind=kind)
+    check_texts(write_parquet(tmp_path / "a.parquet", table, row_group_size=2), "parquet")
+    for new in (pa.ipc.new_stream, pa.ipc.new_file):
+        check_texts(write_arrow(tmp_path / "a.arrow", table, new), "arrow")
 
 
 def test_text_field_names_the_column(tmp_path):
@@ -360,7 +333,7 @@ def test_text_that_is_not_utf8_is_counted_by_row(tmp_path, input_format):
     path = write(tmp_path / "a", bad)
     documents, odd = read_table(path, input_format)
     assert documents[1] == ["B\ufffdd.", "Good."]
-    assert odd.to_dict()["undecodable_bytes"]["first"] == [{"file": str(path), "row": 2}]
+    assert odd["undecodable_bytes"]["first"] == [{"file": str(path), "row": 2}]
     with pytest.raises(InputError, match=r"a row 2: the text is not UTF-8: more than --max_bad"):
         read_table(path, input_format, max_bad_line_share=0)
 
@@ -369,13 +342,8 @@ def test_text_that_is_not_utf8_is_counted_by_row(tmp_path, input_format):
     ("input_format", "content", "message"),
     [
         ("parquet", b"", "the Parquet file cannot be read: .* 0 bytes"),
-        ("arrow", b"", "the Arrow file cannot be read: File is too small"),
-        ("parquet", b"plain text", "magic bytes not found"),
-        ("arrow", b"PAR1 and more", "the Arrow file cannot be read: "),
-        ("parquet", b"PAR1 truncated", "magic bytes not found"),
-        ("parquet", b"PAR1\x00\x00\x00\x00PARE", "the Parquet file cannot be read: "),
         ("parquet", b"PAR1\xff\xff\x00\x00PAR1", "the Parquet file cannot be read: "),
-        ("arrow", b"ARROW1\0\0\xff\xff\xff\x7fARROW1", "the Arrow file cannot be read: "),
+        ("arrow", b"PAR1 and more", "the Arrow file cannot be read: "),
         ("arrow", b"\xff\xff\xff\xff\x10\0\0\0", "expected a complete Arrow stream, with its en"),
     ],
 )
@@ -418,56 +386,6 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path):
         pa.set_memory_pool(previous)
     assert tracker == 30_000 * 40
     assert pool.max_memory() + python_peak < 12 << 20
-
-
-# Folders of Dataset.save_to_disk
-
-
-@pytest.fixture
-def dataset(tmp_path):
-    """Returns a folder with two splits in the format of Hugging Face datasets 5.2."""
-    folder = tmp_path / "dataset"
-    for split in ("train", "test"):
-        (folder / split).mkdir(parents=True)
-        names = [f"data-{number:05d}-of-00002.arrow" for number in range(2)]
-        for name in names:
-            write_arrow(folder / split / name, make_table([f"A {split}. {name}."]))
-        state = {"_data_files": [{"filename": name} for name in names], "_split": split}
-        (folder / split / "state.json").write_text(json.dumps(state))
-        (folder / split / "dataset_info.json").write_text("{}")
-        (folder / split / "cache-1.arrow").write_bytes(b"cache")
-    (folder / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    return folder
-
-
-def test_dataset_folder_stands_for_its_data_files(dataset):
-    paths = find_input_files(str(dataset), "arrow")
-    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
-    assert paths == [str(dataset / split / name) for split in ("test", "train") for name in names]
-    assert find_input_files(str(dataset / "train"), "arrow") == paths[2:]
-    assert read_table(paths[2], "arrow")[0] == [["A train.", "data-00000-of-00002.arrow."]]
-
-
-def test_missing_data_file_is_named(dataset):
-    (dataset / "train" / "data-00001-of-00002.arrow").unlink()
-    with pytest.raises(
-        InputError, match=r"lists 2 data files, but .*data-00001-of-00002\.arrow is"
-    ):
-        find_input_files(str(dataset), "arrow")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "is not JSON"),
-        ('{"_data_files": [1]}', r"_data_files\[0\] is 1; expected an object"),
-        ('{"_data_files": [{"filename": "../other"}]}', "lists 1 data files, but .* is missing"),
-    ],
-)
-def test_invalid_state_is_rejected(dataset, content, message):
-    (dataset / "train" / "state.json").write_text(content)
-    with pytest.raises(InputError, match=f"state.json: {message}"):
-        find_input_files(str(dataset), "arrow")
 
 
 # --- folders of Dataset.save_to_disk ---
@@ -515,9 +433,10 @@ def folder(peers_python, tmp_path_factory):
 )
 def test_folders_of_save_to_disk(folder, name, num_files, numbers, num_empty):
     odd, documents = OddInput(), []
+    (folder / name / "cache-1.arrow").write_bytes(b"cache")
     paths = find_input_files(str(folder / name), "arrow")
     assert len(paths) == num_files
     for path in paths:
         documents += read_documents(path, Reading("arrow"), odd)
     assert documents == [[f"Sentence {n}.", "The next one.", "A paragraph."] for n in numbers]
-    assert odd["empty_documents"] == num_empty
+    assert odd.get("empty_documents", {"count": 0})["count"] == num_empty

@@ -111,6 +111,7 @@ def test_half_of_the_pairs_are_random_and_all_of_single_sentence_chunks():
 
 
 def test_random_b_comes_from_another_document():
+    """test_against_google compares the lengths of A and B with Google's."""
     documents = spread(20, 100)
     pairs = pairs_of(documents, 64, 0.1, 2)
     pairs = pairs[pairs[:, LABEL] == RANDOM]
@@ -120,38 +121,6 @@ def test_random_b_comes_from_another_document():
     assert stats.chisquare(np.bincount(b, minlength=20)).pvalue > 1e-4
     sentence = np.searchsorted(documents.sentence_starts, pairs[:, B_START]) % 100
     assert stats.chisquare(np.bincount(sentence, minlength=100)).pvalue > 1e-4
-
-
-def test_length_of_a_in_sentences_is_uniform_and_below_the_chunk_length():
-    """a_end = randint(1, len(chunk) - 1): for 12 sentences, 1 to 11 are equally likely."""
-    documents = documents_of([[10] * 12] * 6000)
-    pairs = pairs_of(documents, 120 + 3, 0.0, 4)
-    is_first = np.isin(pairs[:, A_START], documents.sentence_starts[documents.document_starts])
-    a_sentences = (pairs[is_first, A_END] - pairs[is_first, A_START]) // 10
-    assert a_sentences.min() == 1
-    assert a_sentences.max() == 11
-    assert stats.chisquare(np.bincount(a_sentences)[1:]).pvalue > 1e-4
-
-
-def test_target_length_is_drawn_once_per_document_uniformly_from_2():
-    """With sentences of one token, a true pair has exactly the target length."""
-    max_num_tokens = 32
-    documents = documents_of([[1] * 400] * 3000)
-    pairs = pairs_of(documents, max_num_tokens + 3, 0.1, 5)
-    document_ends = documents.sentence_starts[documents.document_starts[1:]]
-    true_next = pairs[(pairs[:, LABEL] == NEXT) & ~np.isin(pairs[:, B_END], document_ends)]
-    length = true_next[:, B_END] - true_next[:, A_START]
-    document = document_of(documents, true_next[:, A_START])
-    targets = []
-    for number in range(3000):
-        of_document = np.unique(length[document == number])
-        assert len(of_document) == 1
-        targets.append(of_document[0])
-    counts = np.bincount(targets, minlength=max_num_tokens + 1)
-    assert counts[:2].sum() == 0
-    expected = np.full(max_num_tokens - 1, 0.1 / (max_num_tokens - 1))
-    expected[-1] += 0.9
-    assert stats.chisquare(counts[2:], 3000 * expected).pvalue > 1e-4
 
 
 def reference_truncation(a_length: int, b_length: int, most: int) -> tuple[int, int]:
@@ -173,17 +142,6 @@ def test_longer_half_is_truncated_and_b_for_equal_lengths(a_length, b_length, mo
     assert 1000 <= truncated[A_START] < truncated[A_END] <= 1000 + a_length
     assert 5000 <= truncated[B_START] < truncated[B_END] <= 5000 + b_length
     assert truncated[LABEL] == RANDOM
-
-
-def test_tokens_are_removed_at_either_end_with_equal_probability():
-    pairs = np.tile([0, 70, 100, 160, NEXT], (4000, 1))  # A loses 18 tokens, B loses 8
-    truncated = truncate_pairs(pairs, 104, np.random.default_rng(6))
-    for column, removed in ((A_START, 18), (B_START, 8)):
-        at_the_front = np.bincount(truncated[:, column] - pairs[:, column], minlength=removed + 1)
-        expected = 4000 * stats.binom.pmf(np.arange(removed + 1), removed, 0.5)
-        often = expected > 5
-        seen, wanted = at_the_front[often], expected[often]
-        assert stats.chisquare(seen, wanted * seen.sum() / wanted.sum()).pvalue > 1e-4
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_long_text_is_split_like_a_short_one():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["“a. ", "a", "a b ", "。", "(", "Mr. "])
+@pytest.mark.parametrize("text", ["“a. ", "a"])
 def test_splitting_time_is_linear_in_the_text_length(text):
     """An open quote takes sentencex quadratic time; here a megabyte takes about a second."""
     start = time.process_time()

@@ -15,7 +15,7 @@ from keras_bert.pretraining.batches import (
     training_batches,
 )
 from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.pretraining.records import explain_record_errors, find_records
+from keras_bert.pretraining.records import find_records
 from keras_bert.pretraining.run import unigram_baseline
 
 # --- kinds ---
@@ -59,13 +59,13 @@ def test_batch_has_the_features_of_its_kind(tmp_path, write_dataset, kind):
     assert batch["masked_lm_weights"].sum(axis=1).min() >= 1
 
 
-@pytest.mark.parametrize("step", [1, 13, 40])
-def test_masks_of_a_step_equal_those_of_an_uninterrupted_run(tmp_path, write_dataset, step):
+def test_masks_of_a_step_equal_those_of_an_uninterrupted_run(tmp_path, write_dataset):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=True, pack=True)))
-    uninterrupted = take(training_batches(data, VOCAB_SIZE, 4, seed=1), step + 2)
-    resumed = take(training_batches(data, VOCAB_SIZE, 4, seed=1, first_step=step), 2)
-    assert same(uninterrupted[step], resumed[0])
-    assert same(uninterrupted[step + 1], resumed[1])
+    uninterrupted = take(training_batches(data, VOCAB_SIZE, 4, seed=1), 42)
+    for step in (1, 40):
+        resumed = take(training_batches(data, VOCAB_SIZE, 4, seed=1, first_step=step), 2)
+        assert same(uninterrupted[step], resumed[0])
+        assert same(uninterrupted[step + 1], resumed[1])
 
 
 def test_masks_differ_between_epochs_and_seeds(tmp_path, write_dataset):
@@ -98,9 +98,8 @@ def test_every_evaluation_has_the_same_masks(tmp_path, write_dataset):
     assert not np.array_equal(first, second)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_records_that_pad_the_last_batch_have_zero_weight(tmp_path, write_dataset, kind):
-    data = find_records(str(write_dataset(tmp_path / "a", **kind)))
+def test_records_that_pad_the_last_batch_have_zero_weight(tmp_path, write_dataset):
+    data = find_records(str(write_dataset(tmp_path / "a", dynamic=True, pack=True)))
     size = data.num_examples - 1
     last = take(evaluation_batches(data, VOCAB_SIZE, size))[-1]
     for name in ("example_weights", "masked_lm_weights", "next_sentence_weights"):
@@ -143,7 +142,7 @@ def test_dynamic_masks_have_the_distribution_of_static_masks(tmp_path, write_dat
     static, dynamic = (
         predictions(
             find_records(
-                str(write_dataset(tmp_path / str(d), documents=1500, dynamic=d, **masking))
+                str(write_dataset(tmp_path / str(d), documents=1200, dynamic=d, **masking))
             )
         )
         for d in (False, True)
@@ -161,45 +160,11 @@ def test_dynamic_masks_have_the_distribution_of_static_masks(tmp_path, write_dat
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("position_ids", S),
-        ("example_ids", P + 1),
-        ("example_ids", -1),
-        ("next_sentence_positions", S),
-        ("next_sentence_labels", 2),
-    ],
-)
-def test_packed_value_out_of_range_is_named(tmp_path, write_dataset, name, value):
-
-    path = (
-        write_dataset(tmp_path / "a", pack=True, num_shards=1) / "records-00000-of-00001.tfrecord"
-    )
-    examples = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
-    bad = tf.train.Example.FromString(examples[2])
-    bad.features.feature[name].int64_list.value[0] = value
-    examples[2] = bad.SerializeToString()
-    with tf.io.TFRecordWriter(str(path)) as writer:
-        for example in examples:
-            writer.write(example)
-    manifest = path.parent / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["shards"][0]["bytes"] = path.stat().st_size
-    manifest.write_text(json.dumps(content))
-    data = find_records(str(path))
-    with (
-        pytest.raises(InputError, match=rf"tfrecord: record 2: .*{name} is out of range"),
-        explain_record_errors(data, VOCAB_SIZE),
-    ):
-        take(evaluation_batches(data, VOCAB_SIZE, 4))
-
-
-@pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ({"pack": True}, ("pack False", "pack True")),
-        ({"dynamic": True}, ("dynamic False", "dynamic True")),
-        ({"next_sentence": "order"}, ("next_sentence random", "next_sentence order")),
+        ({"pack": True}, ("'pack': False", "'pack': True")),
+        ({"dynamic": True}, ("'dynamic': False", "'dynamic': True")),
+        ({"next_sentence": "order"}, ("'random'", "'order'")),
     ],
 )
 def test_records_of_different_kinds_in_one_run_are_rejected(tmp_path, write_dataset, kind, words):
@@ -215,11 +180,11 @@ def test_records_of_different_kinds_in_one_run_are_rejected(tmp_path, write_data
 def test_dynamic_records_with_different_masking_are_rejected(tmp_path, write_dataset):
     for folder, ngram in (("a", 1), ("b", 3)):
         write_dataset(tmp_path / folder, dynamic=True, ngram=ngram)
-    with pytest.raises(InputError, match=r"ngram 3.*expected .*ngram 1"):
+    with pytest.raises(InputError, match=r"'ngram': 3.*expected .*'ngram': 1"):
         find_records(str(tmp_path / "*"))
     for folder in ("a", "b"):  # The masking settings of static records may differ.
         write_dataset(tmp_path / "static" / folder, ngram=1 if folder == "a" else 3)
-    assert find_records(str(tmp_path / "static" / "*")).format.ngram is None
+    assert find_records(str(tmp_path / "static" / "*")).masking is None
 
 
 def test_masking_settings_of_dynamic_records_are_in_the_fingerprint(tmp_path, write_dataset):
@@ -242,9 +207,8 @@ def test_baseline_counts_the_examples_of_any_kind(tmp_path, write_dataset, kind)
     assert other == pytest.approx(static, rel=0.5)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_changed_vocabulary_is_rejected(tmp_path, write_dataset, dynamic):
-    folder = write_dataset(tmp_path / "a", dynamic=dynamic)
+def test_changed_vocabulary_is_rejected(tmp_path, write_dataset):
+    folder = write_dataset(tmp_path / "a", dynamic=True)
     vocab = (folder / "vocab.txt").read_text().split("\n")
     vocab[-3], vocab[6] = vocab[6], vocab[-3]  # the size is the same
     (folder / "vocab.txt").write_text("\n".join(vocab))
@@ -285,20 +249,12 @@ def test_epoch_reads_every_record_once_in_a_new_order(data):
     assert len({row.tobytes() for row in first}) == 30
     assert {row.tobytes() for row in first} == {row.tobytes() for row in second}
     assert not np.array_equal(first, second)
-
-
-def test_other_seed_gives_another_order_and_other_dropout(data):
-    (one,), (two,) = (take(training_batches(data, 50, 8, seed=s), 1) for s in (1, 2))
-    assert not np.array_equal(one["input_ids"], two["input_ids"])
-    assert not np.array_equal(one["dropout_seed"], two["dropout_seed"])
-
-
-@pytest.mark.parametrize("global_seed", [0, 7])
-def test_global_seed_does_not_change_the_order(data, global_seed):
-    (one,) = take(training_batches(data, 50, 30, seed=1), 1)
-    tf.random.set_seed(global_seed)
-    (two,) = take(training_batches(data, 50, 30, seed=1), 1)
-    assert same(one, two)
+    # Another seed gives another order and other dropout masks; the global seed does not.
+    tf.random.set_seed(7)
+    (again,), (other,) = (take(training_batches(data, 50, 10, seed=s), 1) for s in (1, 2))
+    assert same(batches[0], again)
+    for name in ("input_ids", "dropout_seed"):
+        assert not np.array_equal(again[name], other[name])
 
 
 @pytest.mark.slow
@@ -306,7 +262,7 @@ def test_many_files_and_a_small_shuffle_buffer_give_each_record_once(
     tmp_path, write_records, monkeypatch
 ):
     monkeypatch.setattr(pretraining_batches, "SHUFFLE_BUFFER", 7)
-    for shard in range(11):  # more than are read at a time
+    for shard in range(9):  # more than are read at a time
         write_records(tmp_path / f"{shard}.tfrecord", 3 + shard % 3, seed=shard)
     data = find_records(str(tmp_path))
     n = data.num_examples
@@ -370,7 +326,7 @@ def weights(batch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[-1]])
 def test_records_of_every_kind_give_the_same_features(tmp_path, write_dataset, kind):
     data = find_records(str(write_dataset(tmp_path / "a", **kind)))
     (batch,) = take(training_batches(data, VOCAB_SIZE, 4, seed=1, left_to_right=True), 1)
@@ -408,9 +364,8 @@ def test_masked_records_are_restored_to_the_original_text(tmp_path, write_datase
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_baseline_counts_next_tokens(tmp_path, write_dataset, dynamic):
-    data = find_records(str(write_dataset(tmp_path / "a", dynamic=dynamic)))
+def test_baseline_counts_next_tokens(tmp_path, write_dataset):
+    data = find_records(str(write_dataset(tmp_path / "a")))
     batches = take(evaluation_batches(data, VOCAB_SIZE, 64, left_to_right=True))
     labels = np.concatenate([b["next_token_ids"][b["next_token_weights"] > 0] for b in batches])
     counts = np.bincount(labels, minlength=VOCAB_SIZE)

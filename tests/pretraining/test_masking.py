@@ -67,13 +67,12 @@ def words_of(ids):
     return words
 
 
-@pytest.mark.parametrize("prob", [0.15, 0.1, 0.5, 0.02, 1.0])
-@pytest.mark.parametrize("most", [1, 20, 76])
-def test_number_of_predictions_is_rounded_like_in_python(prob, most):
+def test_number_of_predictions_is_rounded_like_in_python():
     """Python rounds half to even: 10 x 0.15 = 1.5 gives 2, 30 x 0.15 = 4.5 gives 4."""
     lengths = np.arange(5, 513)
-    expected = [min(most, max(1, round(int(length) * prob))) for length in lengths]
-    np.testing.assert_array_equal(num_to_predict(lengths, prob, most), expected)
+    for prob, most in ((0.15, 20), (0.1, 76), (0.02, 1)):
+        expected = [min(most, max(1, round(int(length) * prob))) for length in lengths]
+        np.testing.assert_array_equal(num_to_predict(lengths, prob, most), expected)
     assert num_to_predict(np.array([30, 10]), 0.15, 20).tolist() == [4, 2]
 
 
@@ -162,15 +161,6 @@ def test_every_token_is_equally_likely_to_be_chosen():
     statistic = stats.chisquare(counts).statistic * 16 / 14
     assert counts.sum() == 3 * 20000
     assert stats.chi2.sf(statistic, 16) > 1e-4
-
-
-def test_every_pair_of_tokens_is_equally_likely_to_be_chosen():
-    ids = np.tile([CLS, *[WHOLE] * 6, SEP], (30000, 1))
-    chosen = choose(ids, masking(2, 0.25))[:, 1:7]
-    pairs = np.bincount(chosen @ (1 << np.arange(6)))
-    assert chosen.sum(axis=1).tolist() == [2] * 30000
-    assert stats.chisquare(pairs[pairs > 0]).pvalue > 1e-4
-    assert (pairs > 0).sum() == 15
 
 
 def test_words_of_equal_length_are_equally_likely_to_be_chosen():
@@ -281,13 +271,6 @@ def test_replacements_are_80_10_10_percent():
         (count - masked - kept, 0.1 - 0.2 / VOCAB_SIZE),
     ):
         assert stats.binomtest(int(seen), int(count), share).pvalue > 1e-4
-
-
-def test_random_ids_come_from_the_whole_vocabulary():
-    _, after = fates(np.full((1000, 3000), WHOLE, np.int32), 1.0, seed=4)
-    counts = np.delete(np.bincount(after, minlength=VOCAB_SIZE), [MASK, WHOLE])
-    assert len(counts) == VOCAB_SIZE - 2
-    assert stats.chisquare(counts).pvalue > 1e-4
 
 
 def test_replacements_are_drawn_per_token_within_a_word():

@@ -10,9 +10,9 @@ from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.pretraining import run as run_module
 from keras_bert.pretraining.inputs import find_inputs
-from keras_bert.pretraining.run import Phase, check_phases, make_state, pretrain
+from keras_bert.pretraining.recipe import Phase
+from keras_bert.pretraining.run import check_phases, make_state, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
@@ -143,16 +143,6 @@ def test_changed_phase_is_rejected_with_the_difference(finished, three):
         run(finished, *changed)
 
 
-@pytest.mark.slow
-def test_workers_compare_one_setting_at_a_time(finished, three, monkeypatch):
-    seen = {}
-    monkeypatch.setattr(run_module, "check_agreement", lambda strategy, record: seen.update(record))
-    run(finished, *three)
-    assert seen["log_steps"] == 100
-    assert seen["phase-2.number"] == 2
-    assert not any(isinstance(value, dict) for value in seen.values())
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -177,20 +167,13 @@ def test_training_dropout_is_not_saved_in_the_model_config(tmp_path, folder, fin
 
 
 def test_records_that_do_not_match_the_recipe_are_rejected(tmp_path, folder, write_dataset):
-    made = write_dataset(tmp_path / "records")
-    mismatch = phase_run(folder, 1, made, data={"masked_lm_prob": 0.3}, bert_config="tiny")
-    message = r"own\.toml: phase 1: data: masked_lm_prob is 0\.3, but .* was made with 0\.15"
-    with pytest.raises(InputError, match=message):
-        run(tmp_path / "out", mismatch)
-    assert not (tmp_path / "out").exists()
-
-
-def test_each_folder_of_records_is_compared_with_the_recipe(tmp_path, folder, write_dataset):
     made = [write_dataset(tmp_path / n, masked_lm_prob=p) for n, p in (("a", 0.15), ("b", 0.3))]
     both = ",".join(map(str, made))
     mismatch = phase_run(folder, 1, both, data={"masked_lm_prob": 0.15}, bert_config="tiny")
-    with pytest.raises(InputError, match=r"masked_lm_prob is 0\.15, but .*b was made with 0\.3"):
+    message = r"own\.toml: phase 1: data: masked_lm_prob is 0\.15, but .*b was made with 0\.3"
+    with pytest.raises(InputError, match=message):
         run(tmp_path / "out", mismatch)
+    assert not (tmp_path / "out").exists()
 
 
 def test_evaluation_records_may_have_stored_masks(tmp_path, folder, write_dataset):

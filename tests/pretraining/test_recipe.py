@@ -7,10 +7,9 @@ import pytest
 
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
-from keras_bert.options import from_values, options_of
+from keras_bert.options import options_of
 from keras_bert.pretraining.dry_run import data_command, estimate
 from keras_bert.pretraining.recipe import read_recipe
-from keras_bert.pretraining.run import Phase
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings
 
@@ -20,8 +19,7 @@ DEFAULTS = {name: option.default for name, option in OPTIONS.items()}
 
 
 def plan(path, scale=1.0, **command_line):
-    data = options_of(Settings)
-    return read_recipe(str(path), OPTIONS, data, Settings, DEFAULTS, command_line, scale)
+    return read_recipe(str(path), Settings, DEFAULTS, command_line, scale)
 
 
 def write(folder, text):
@@ -30,15 +28,8 @@ def write(folder, text):
     return path
 
 
-def phase_of(phase):
-    settings, training = (
-        from_values(kind, phase.flags) for kind in (PretrainingSettings, TrainingSettings)
-    )
-    return Phase(settings, training, data=phase.data)
-
-
 def cost(phase, devices=1):
-    return estimate(phase_of(phase), None, devices)
+    return estimate(phase, None, devices)
 
 
 def phases_of(name, **given):
@@ -52,41 +43,30 @@ def test_recipe_may_start_with_a_byte_order_mark(tmp_path):
     assert len(plan(path)) == len(plan(RECIPES[0]))
 
 
-def test_repository_has_the_recipes():
-    names = [path.stem for path in RECIPES]
-    assert set(names) == {
-        "bert-base",
-        "bert-large",
-        "bert-large-lamb",
-        "budget-24h",
-        "small-corpus",
-    }
-
-
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_each_recipe_is_planned_on_several_devices_with_its_data_command(path):
     devices, accumulation, sequences = (2, 2, 1e5) if path.stem == "small-corpus" else (8, 32, 1e6)
     for phase in plan(path, gradient_accumulation_steps=accumulation):
         length = phase.data["max_seq_length"]
         assert cost(phase, devices)["tokens"] > sequences * length
-        assert f"--max_seq_length={length}" in data_command(phase_of(phase))
+        assert f"--max_seq_length={length}" in data_command(phase)
 
 
 @pytest.mark.parametrize("name", ["bert-base", "bert-large"])
 def test_paper_recipe_has_90_percent_of_steps_at_128_and_10_at_512(name):
     short, long = phases_of(name)
-    assert [p.flags["num_train_steps"] for p in (short, long)] == [900_000, 100_000]
-    assert [p.flags["max_seq_length"] for p in (short, long)] == [128, 512]
-    assert [p.flags["schedule_steps"] for p in (short, long)] == [1_000_000] * 2
+    assert [p.record["num_train_steps"] for p in (short, long)] == [900_000, 100_000]
+    assert [p.record["max_seq_length"] for p in (short, long)] == [128, 512]
+    assert [p.record["schedule_steps"] for p in (short, long)] == [1_000_000] * 2
     assert long.continue_optimizer
     assert cost(short)["tokens"] / 128 + cost(long)["tokens"] / 512 == 256_000_000
 
 
 def test_lamb_takes_8599_steps_and_warms_up_twice():
     phases = phases_of("bert-large-lamb")
-    assert sum(p.flags["num_train_steps"] for p in phases) == 8599
-    assert [p.flags["train_batch_size"] for p in phases] == [65_536, 32_768]
-    assert [p.flags["schedule_steps"] for p in phases] == [7038, 1561]
+    assert sum(p.record["num_train_steps"] for p in phases) == 8599
+    assert [p.record["train_batch_size"] for p in phases] == [65_536, 32_768]
+    assert [p.record["schedule_steps"] for p in phases] == [7038, 1561]
     assert not any(p.continue_optimizer for p in phases)
 
 
@@ -101,16 +81,11 @@ def test_budget_is_one_day_at_125_teraflops():
 def test_small_corpus_has_the_same_tokens_per_step_and_one_schedule_in_both_phases():
     short, long = phases_of("small-corpus")
     for phase in (short, long):
-        assert phase.flags["train_batch_size"] * phase.flags["max_seq_length"] == 4096
-        steps = phase.flags["schedule_steps"]
-        assert steps == short.flags["num_train_steps"] + long.flags["num_train_steps"]
-        assert phase.flags["num_warmup_steps"] == steps // 10
+        assert phase.record["train_batch_size"] * phase.record["max_seq_length"] == 4096
+        steps = phase.record["schedule_steps"]
+        assert steps == short.record["num_train_steps"] + long.record["num_train_steps"]
+        assert phase.record["num_warmup_steps"] == steps // 10
     assert long.continue_optimizer
-
-
-def test_length_that_exceeds_the_config_is_rejected_without_records():
-    with pytest.raises(InputError, match=r"--max_seq_length=513, but the config allows .* 512"):
-        cost(phases_of("bert-base", max_seq_length=513)[0])
 
 
 RECIPE = """
@@ -132,15 +107,15 @@ data = {max_seq_length = 32, max_predictions_per_seq = 6}
 
 def test_command_line_overrides_phase_and_phase_overrides_shared_flags(tmp_path):
     path = write(tmp_path, RECIPE)
-    assert [p.flags["log_steps"] for p in plan(path)] == [5, 7]
-    assert [p.flags["log_steps"] for p in plan(path, log_steps=9)] == [9, 9]
-    assert [p.flags["max_seq_length"] for p in plan(path)] == [16, 32]
+    assert [p.record["log_steps"] for p in plan(path)] == [5, 7]
+    assert [p.record["log_steps"] for p in plan(path, log_steps=9)] == [9, 9]
+    assert [p.record["max_seq_length"] for p in plan(path)] == [16, 32]
     assert [p.data["max_seq_length"] for p in plan(path, max_seq_length=8)] == [8, 8]
 
 
 def test_initial_checkpoint_provides_its_config():
     def configs(**given):
-        return {phase.flags["bert_config"] for phase in phases_of("bert-base", **given)}
+        return {phase.record["bert_config"] for phase in phases_of("bert-base", **given)}
 
     assert configs() == {"base"}
     assert configs(init_checkpoint="out") == {""}
@@ -150,26 +125,24 @@ def test_initial_checkpoint_provides_its_config():
 def test_scale_reduces_recipe_steps_but_not_command_line_steps(tmp_path):
     path = write(tmp_path, RECIPE)
     shorter = plan(path, scale=0.01)
-    assert [p.flags["num_train_steps"] for p in shorter] == [3, 10]
-    assert [p.flags["num_warmup_steps"] for p in shorter] == [1, 1]
+    assert [p.record["num_train_steps"] for p in shorter] == [3, 10]
+    assert [p.record["num_warmup_steps"] for p in shorter] == [1, 1]
     given = plan(path, scale=0.01, num_train_steps=50)
-    assert [p.flags["num_train_steps"] for p in given] == [50, 50]
+    assert [p.record["num_train_steps"] for p in given] == [50, 50]
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, 1e305, float("inf"), float("nan")])
-def test_scale_that_is_not_a_number_above_0_is_rejected(tmp_path, scale):
+@pytest.mark.parametrize("scale", [0.0, 1e305, float("nan")])
+def test_invalid_scale_and_missing_file_are_rejected(tmp_path, scale):
     with pytest.raises(InputError, match=re.escape(f"--recipe_scale={scale}: expected")):
         plan(write(tmp_path, RECIPE), scale)
+    with pytest.raises(InputError, match=r"nothing\.toml: cannot be read: No such file"):
+        plan(tmp_path / "nothing.toml")
 
 
-def test_records_have_the_length_of_the_phase(tmp_path):
+def test_paths_of_records_have_the_length_of_the_phase(tmp_path):
     path = write(tmp_path, RECIPE)
     phases = plan(path, input_file="a-{max_seq_length},b-{max_seq_length}")
-    assert [p.flags["input_file"] for p in phases] == ["a-16,b-16", "a-32,b-32"]
-
-
-def test_single_input_path_for_records_of_two_lengths_is_rejected(tmp_path):
-    path = write(tmp_path, RECIPE)
+    assert [p.settings.input_file for p in phases] == ["a-16,b-16", "a-32,b-32"]
     message = r"--input_file=records: .*own\.toml have max_seq_length 16, 32; expected a path with"
     with pytest.raises(InputError, match=message):
         plan(path, input_file="records")
@@ -190,15 +163,7 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
         ("log_steps = 5", "log_step = 5", r"own\.toml: flags: log_step is not a flag that"),
         ("log_steps = 7", "output_dir = 'x'", r"own\.toml: phase 2: output_dir is not a flag that"),
         ("log_steps = 7", "log_steps = '7'", r"phase 2: log_steps is '7'; expected a whole number"),
-        ("log_steps = 7", "log_steps = true", r"phase 2: log_steps is True; expected a whole num"),
-        ("log_steps = 7", "log_steps = -7", r"phase 2: log_steps is -7; expected a whole number"),
-        ("1e-3", "'high'", r"own\.toml: flags: learning_rate is 'high'; expected a finite number"),
         ("masked_lm_prob", "mask_prob", r"own\.toml: data: mask_prob is not a flag that"),
-        (
-            "= 0.2",
-            "= 'much'",
-            r"own\.toml: data: masked_lm_prob is 'much'; expected a finite number",
-        ),
         (
             "= 0.2",
             "= 1.2",
@@ -211,7 +176,6 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
             r"own\.toml: phase 1: data is 3; expected a table",
         ),
         ("num_train_steps = 300", "continue_optimizer = true", r"phase 1: continue_optimizer is"),
-        ("[[phase]]", "[[phases]]", r"own\.toml: unknown key phases"),
         (RECIPE, "", r"own\.toml: has no \[\[phase\]\]"),
         (RECIPE, "phase = [3]", r"own\.toml: phase 1 is 3; expected a table"),
         (RECIPE, "flags = 3\n[[phase]]", r"own\.toml: flags is 3; expected a table"),
@@ -221,8 +185,3 @@ def test_invalid_recipe_is_rejected_with_file_and_key(tmp_path, old, new, messag
     assert old in RECIPE
     with pytest.raises(InputError, match=message):
         plan(write(tmp_path, RECIPE.replace(old, new)))
-
-
-def test_missing_recipe_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nothing\.toml: cannot be read: No such file"):
-        plan(tmp_path / "nothing.toml")

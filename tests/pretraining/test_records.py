@@ -9,7 +9,7 @@ from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.pretraining import records
 from keras_bert.pretraining.batches import training_batches
-from keras_bert.pretraining.record_files import FORMAT, VERSION, RecordFiles, find_record_files
+from keras_bert.pretraining.record_files import FORMAT, VERSION, find_record_files
 from keras_bert.pretraining.records import explain_record_errors, find_records
 
 # --- files ---
@@ -39,25 +39,24 @@ def make(folder, manifest=None):
 
 def test_folder_gives_the_files_in_its_manifest_and_others_on_request(tmp_path):
     folder = str(make(tmp_path / "a", MANIFEST))
-    assert find_record_files(folder) == [RecordFiles(folder, ["b.tfrecord"], MANIFEST)]
-    (found,) = find_record_files(folder, include_unlisted=True)
-    assert found.names == ["b.tfrecord", "a.tfrecord"]
+    assert find_record_files(folder) == [(folder, ["b.tfrecord"], MANIFEST)]
+    ((_, names, _),) = find_record_files(folder, include_unlisted=True)
+    assert names == ["b.tfrecord", "a.tfrecord"]
 
 
 def test_glob_skips_files_and_folders_without_records(tmp_path):
     folder = make(tmp_path / "a")
     (tmp_path / "empty").mkdir()
-    (found,) = find_record_files(f"{folder}/*")
-    assert found.names == ["a.tfrecord", "b.tfrecord"]
-    assert find_record_files(f"{tmp_path}/*") == [found]
+    files = [(str(folder), ["a.tfrecord", "b.tfrecord"], None)]
+    assert find_record_files(f"{folder}/*") == files
+    assert find_record_files(f"{tmp_path}/*") == files
 
 
 @pytest.mark.parametrize("name", ["a,b.tfrecord", "a[1].tfrecord"])
 def test_file_name_may_contain_a_comma_or_a_bracket(tmp_path, write_records, name):
-    """Covers training and inspection."""
     path = str(write_records(tmp_path / name, 4))
-    assert [found.paths() for found in find_record_files(path)] == [[path]]
-    assert find_records(path).counts == [4]
+    data = find_records(path)
+    assert (data.files, data.counts) == ([path], [4])
 
 
 def test_folder_given_several_times_counts_once(tmp_path, write_records, monkeypatch):
@@ -83,7 +82,7 @@ def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        *(({name: None}, f"{name} ") for name in MANIFEST if name not in ("format", "version")),
+        ({"counts": None}, "counts "),
         ({"settings": {}}, "settings has no 'do_lower_case'"),
         ({"shards": [SHARD, SHARD | {"rows": "3"}]}, r"shards\[1\].rows is '3'"),
         ({"settings": MANIFEST["settings"] | {"next_sentence": "no"}}, "next_sentence is 'no'"),
@@ -97,9 +96,8 @@ def test_manifest_with_invalid_fields_is_rejected(tmp_path, change, message):
         find_record_files(str(folder))
 
 
-@pytest.mark.parametrize("change", [{"version": VERSION + 1}, {"format": "theirs"}])
-def test_manifest_of_another_version_is_rejected(tmp_path, change):
-    folder = make(tmp_path / "a", MANIFEST | change)
+def test_manifest_of_another_version_is_rejected(tmp_path):
+    folder = make(tmp_path / "a", MANIFEST | {"version": VERSION + 1})
     with pytest.raises(InputError, match=r"manifest\.json: has format .*; expected a manifest of"):
         find_record_files(str(folder))
 
@@ -164,20 +162,12 @@ def test_corrupted_record_is_reported_when_training_reads_it(tmp_path, write_rec
         read(path)
 
 
-def test_records_of_a_larger_vocabulary_are_reported(tmp_path, write_records):
-    path = write_records(tmp_path / "a.tfrecord", 5)
-    with pytest.raises(InputError, match=r"input_ids is out of range: .* at least 0 and below 20"):
-        read(path, 20)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("input_ids", -1),
-        ("masked_lm_ids", -5),
+        ("masked_lm_ids", 50),
         ("masked_lm_positions", 16),
-        ("segment_ids", 2),
-        ("next_sentence_labels", 5),
     ],
 )
 def test_value_out_of_range_is_reported_with_file_record_and_feature(

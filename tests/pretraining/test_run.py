@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.inputs import find_inputs
-from keras_bert.pretraining.run import Phase, make_state, pretrain
+from keras_bert.pretraining.recipe import Phase
+from keras_bert.pretraining.run import make_state, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
@@ -116,19 +116,6 @@ def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, record
     assert state["adam_weight_decay/good_steps"] == 2
 
 
-@pytest.mark.slow
-def test_run_without_a_checkpoint_logs_that_it_starts_again(tmp_path, records, config_file, caplog):
-    caplog.set_level("INFO", "absl")
-    run(tmp_path, steps=1, input_file=records, bert_config=config_file)
-    message = "The interrupted run saved no checkpoint; training starts at step 0"
-    assert message not in caplog.text
-    (tmp_path / "out" / "results.json").unlink()
-    for name in ("checkpoints", "model"):
-        shutil.rmtree(tmp_path / "out" / name)
-    run(tmp_path, steps=1, input_file=records, bert_config=config_file)
-    assert message in caplog.text
-
-
 def damage(shard):
     shard.write_bytes(shard.read_bytes()[:-1])
 
@@ -223,6 +210,7 @@ def test_bundled_config_uses_the_vocabulary_size_of_the_records(records):
 def test_changed_config_and_records_change_the_record_of_the_run(records, config_file):
     settings = PretrainingSettings(str(records), bert_config=str(config_file))
     before = find_inputs(settings).record()
+    assert (before["max_seq_length"], before["max_predictions_per_seq"]) == (16, 3)
     replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
     manifest = json.loads((records / "manifest.json").read_text())
     manifest["shards"][0]["sha256"] = "another"
@@ -338,12 +326,6 @@ def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
     assert message in caplog.text
 
 
-def test_run_json_has_the_length_of_the_records(tmp_path, records, config_file):
-    settings = PretrainingSettings(str(records), bert_config=str(config_file), max_seq_length=0)
-    record = find_inputs(settings).record()
-    assert (record["max_seq_length"], record["max_predictions_per_seq"]) == (16, 3)
-
-
 @pytest.mark.slow
 def test_training_sample_is_evaluated_without_held_out_records(
     tmp_path, records, config_file, monkeypatch, caplog
@@ -413,17 +395,6 @@ def test_invalid_starting_point_leaves_no_files(tmp_path, records):
     with pytest.raises(InputError, match=r"model\.safetensors"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_divergence_in_the_last_step_saves_no_model(tmp_path, records, config_file):
-    settings = PretrainingSettings(
-        str(records), bert_config=str(config_file), learning_rate=1e38, num_warmup_steps=0
-    )
-    with pytest.raises(InputError, match="inf or NaN"):
-        pretrain([phase(settings)], make_strategy(), tmp_path / "out")
-    assert not (tmp_path / "out" / "model").exists()
-    assert not (tmp_path / "out" / "results.json").exists()
 
 
 @pytest.mark.slow

@@ -16,8 +16,9 @@ from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.batches import training_batches
 from keras_bert.pretraining.inputs import find_inputs
 from keras_bert.pretraining.objective import PretrainingObjective
+from keras_bert.pretraining.recipe import Phase
 from keras_bert.pretraining.records import find_records
-from keras_bert.pretraining.run import Phase, pretrain
+from keras_bert.pretraining.run import pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.objective import TrainingSettings, TrainState
@@ -61,16 +62,8 @@ def run(tmp_path, records, out="out", steps=3, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    [
-        {"dynamic": True, "pack": True},
-        {"next_sentence": "order", "pack": True},
-    ],
-    ids=lambda kind: ", ".join(kind),
-)
-def test_run_trains_and_evaluates_on_records_of_any_kind(tmp_path, write_dataset, kind):
-    results = run(tmp_path, write_dataset(tmp_path / "records", **kind))
+def test_run_trains_and_evaluates_on_packed_pairs_in_order(tmp_path, write_dataset):
+    results = run(tmp_path, write_dataset(tmp_path / "records", next_sentence="order", pack=True))
     assert results["step"] == 3
     assert results.keys() >= {"next_sentence_accuracy", "unigram_next_sentence_accuracy"}
     assert results["loss"] == results["masked_lm_loss"] + results["next_sentence_loss"]
@@ -114,8 +107,8 @@ def test_held_out_records_may_differ_in_packing_and_masking(tmp_path, write_data
     records = write_dataset(tmp_path / "records", dynamic=True, pack=True)
     held_out = write_dataset(tmp_path / "held_out", corpus_seed=1)
     inputs = find_inputs(make_settings(tmp_path, records, eval_file=str(held_out)))
-    assert inputs.data.format.pack
-    assert not inputs.held_out.format.pack
+    assert inputs.data.pack
+    assert not inputs.held_out.pack
 
 
 def test_held_out_records_with_another_next_sentence_are_rejected(tmp_path, write_dataset):
@@ -154,10 +147,6 @@ def test_run_with_dynamic_masks_resumes_with_identical_weights(
         for out in ("uninterrupted", "killed")
     )
     assert uninterrupted == killed
-    results = [
-        json.loads((tmp_path / o / "results.json").read_text()) for o in ("uninterrupted", "killed")
-    ]
-    assert results[0] == results[1]
 
 
 @pytest.mark.slow

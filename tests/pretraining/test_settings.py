@@ -17,16 +17,14 @@ from keras_bert.pretraining.settings import PretrainingSettings
         ("", 5000, 32, 14_000_000, 160_000),
     ],
 )
-@pytest.mark.parametrize("do_train", [False, True])
 def test_unlimited_evaluation_is_only_for_held_out_records(
-    eval_file, max_eval_steps, eval_batch_size, available, examples, do_train
+    eval_file, max_eval_steps, eval_batch_size, available, examples
 ):
     settings = PretrainingSettings(
         "",
         eval_file,
         max_eval_steps=max_eval_steps,
         eval_batch_size=eval_batch_size,
-        do_train=do_train,
     )
     assert settings.eval_examples(available, 3_200_000) == examples
 

@@ -20,7 +20,7 @@ def write_corpus(folder):
     def sentence():
         return " ".join(chance.choices(words, k=8)).replace("[MASK]", "other") + "."
 
-    for split, count in (("train", 60), ("eval", 20)):
+    for split, count in (("train", 40), ("eval", 10)):
         documents = ["\n".join(sentence() for _ in range(6)) for _ in range(count)]
         (folder / f"{split}.txt").write_text("\n\n".join(documents) + "\n")
         rows = [f'"{sentence()}",{package}' for package in [*PACKAGES] * 4]
