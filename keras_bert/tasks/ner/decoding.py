@@ -9,11 +9,11 @@ import tensorflow as tf
 from keras_bert.tasks.ner.tag_schemes import (
     OUTSIDE,
     continues_entity,
-    iob2_tag,
     is_inside,
+    join_tag,
     split_tag,
 )
-from keras_bert.text.offsets import bytes_of, row_ids
+from keras_bert.text.offsets import row_ids, slices
 
 
 class Spans(NamedTuple):
@@ -31,8 +31,6 @@ class Spans(NamedTuple):
 
 # --- words to entities and tags ---
 
-_BYTES = [bytes([value]) for value in range(256)]
-
 
 def decode_tags(
     label_tags: Sequence[str], labels: tf.RaggedTensor, scores: tf.Tensor
@@ -44,7 +42,7 @@ def decode_tags(
     """
     inside, starts = entity_words(label_tags, labels)
     first_tags, next_tags = (
-        [iob2_tag(prefix, split_tag(tag)[1]) for tag in label_tags] for prefix in "BI"
+        [join_tag(prefix, split_tag(tag)[1]) for tag in label_tags] for prefix in "BI"
     )
     tags = tf.where(
         starts,
@@ -77,7 +75,7 @@ def decode_entities(
     types = [split_tag(tag)[1] for tag in label_tags]
     answers = {
         "types": tf.gather(types, tf.gather(labels.values, first)),
-        "texts": _slices(text, row_ids(splits), bytes_from, bytes_to),
+        "texts": slices(text, row_ids(splits), bytes_from, bytes_to),
         "starts": tf.gather(spans.starts, first),
         "ends": tf.gather(spans.ends, last),
         "scores": tf.math.unsorted_segment_mean(scores, entity, count),
@@ -107,18 +105,6 @@ def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tenso
     return inside, inside & ~continued
 
 
-def _slices(text: tf.Tensor, row: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Returns `text[row[i]][starts[i]:ends[i]]` for each i, without copying the texts.
-
-    The offsets `starts` and `ends` count bytes.
-    """
-    text_bytes, text_starts = bytes_of(text)
-    origin = tf.cast(tf.gather(text_starts, row), tf.int32)
-    slices = tf.gather(text_bytes, tf.ragged.range(origin + starts, origin + ends))
-    letters = tf.gather(_BYTES, tf.cast(slices.values, tf.int32))
-    return tf.strings.unsorted_segment_join(letters, row_ids(slices.row_splits), tf.size(row))
-
-
 # --- answers as Python lists ---
 
 Answers = Mapping[str, np.ndarray]
@@ -127,23 +113,21 @@ Answers = Mapping[str, np.ndarray]
 def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str, list[list[Any]]]:
     """Converts answers to lists: {"types", "texts", "starts", "ends", "scores": one list per text}.
 
-    The list of a text has one value per entity.
-
-    `chunks` are the answers for consecutive `texts`, as returned by `TaggingProcessor.decode` or by
-    the export. Entities with the start -1 are padding.
+    The list of a text has one value per entity. `chunks` are the answers for consecutive `texts`,
+    as returned by `TaggingProcessor.decode` or by the export. Entities with the start -1 are
+    padding.
     """
-    answers = {name: [] for name in ("types", "texts", "starts", "ends", "scores")}
-    for chunk in chunks:
-        columns = (chunk[name] for name in ("types", "starts", "ends", "scores"))
-        for types, starts, ends, scores in zip(*columns, strict=True):
-            text, real = texts[len(answers["texts"])], starts >= 0
-            spans = list(zip(starts[real].tolist(), ends[real].tolist(), strict=True))
-            answers["types"].append([kind.decode() for kind in types[real]])
-            answers["texts"].append([text[start:end] for start, end in spans])
-            answers["starts"].append([start for start, _ in spans])
-            answers["ends"].append([end for _, end in spans])
-            answers["scores"].append(scores[real].tolist())
-    return {name: rows[: len(texts)] for name, rows in answers.items()}
+    chunks = list(chunks)
+    counts = [int((starts >= 0).sum()) for chunk in chunks for starts in chunk["starts"]]
+    types, starts, ends, scores = (
+        _listed(chunks, name, counts) for name in ("types", "starts", "ends", "scores")
+    )
+    # Slices of the given strings, which may contain characters that UTF-8 cannot encode.
+    slices = [
+        [text[start:end] for start, end in zip(*spans, strict=True)]
+        for text, *spans in zip(texts, starts, ends, strict=True)
+    ]
+    return {"types": types, "texts": slices, "starts": starts, "ends": ends, "scores": scores}
 
 
 def listed_tags(
@@ -154,10 +138,14 @@ def listed_tags(
     `chunks` are the answers for consecutive `sentences`, with or without padding after the last
     word.
     """
-    answers = {"tags": [], "scores": []}
-    for chunk in chunks:
-        for tags, scores in zip(chunk["tags"], chunk["scores"], strict=True):
-            count = len(sentences[len(answers["tags"])])
-            answers["tags"].append([tag.decode() for tag in tags[:count]])
-            answers["scores"].append(scores[:count].tolist())
-    return answers
+    chunks, counts = list(chunks), [len(words) for words in sentences]
+    return {name: _listed(chunks, name, counts) for name in ("tags", "scores")}
+
+
+def _listed(chunks: Sequence[Answers], name: str, counts: Sequence[int]) -> list[list[Any]]:
+    """Lists the first values of each row of an answer: as many as in `counts`."""
+    rows = (values for chunk in chunks for values in chunk[name])
+    return [
+        [value.decode() if isinstance(value, bytes) else value for value in values[:count].tolist()]
+        for values, count in zip(rows, counts, strict=True)
+    ]

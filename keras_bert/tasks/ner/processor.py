@@ -166,19 +166,6 @@ def _after(values: tf.Tensor) -> tf.Tensor:
     return tf.concat([values, [False]], axis=0)[1:]
 
 
-# --- labels of tokens ---
-
-
-def token_labels(windows: WordWindows, labels: tf.Tensor) -> tf.Tensor:
-    """Assigns the labels of words, int32 [N], to their first tokens.
-
-    Returns int32, one value for each of `windows.input_ids.values`; -1 for tokens without a label.
-    """
-    tokens = windows.first_tokens
-    unlabeled = tf.fill(tf.shape(windows.input_ids.values), -1)
-    return tf.tensor_scatter_nd_update(unlabeled, tokens[:, tf.newaxis], labels)
-
-
 # --- the processor ---
 
 
@@ -288,12 +275,13 @@ def tagged_examples(prepared: Prepared, tag_ids: np.ndarray) -> Examples:
     `tag_ids`, int32 [N], are the labels of the words of all sentences. The label of a word is
     assigned to its first token. The other tokens have -1.
     """
-    labels, start = [np.zeros([0], np.int32)], 0
+    tags = np.full(prepared.examples.input_ids.shape, -1, np.int32)
+    first_tokens, start = [], 0
     for windows in prepared.chunks:
-        end = start + len(windows.first_tokens)
-        labels.append(token_labels(windows, tag_ids[start:end]).numpy())
-        start = end
-    return replace(prepared.examples, token_labels={"tags": np.concatenate(labels)})
+        first_tokens.append(start + windows.first_tokens.numpy())
+        start += len(windows.input_ids.values)
+    tags[np.concatenate(first_tokens)] = tag_ids
+    return replace(prepared.examples, token_labels={"tags": tags})
 
 
 def predicted_tags(

@@ -8,7 +8,6 @@ from keras_bert.tasks.question_answering.data import AnswerSettings, load_questi
 from keras_bert.tasks.question_answering.decoding import max_context
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
-    make_windows,
     prepare_questions,
     training_examples,
 )
@@ -21,7 +20,7 @@ def windows(questions, tokenizer, *sizes):
     """Returns the windows of some questions."""
     texts, contexts = ([getattr(q, name) for q in questions] for name in ("text", "context"))
     settings = AnswerSettings(*sizes)
-    return make_windows(tf.constant(texts), tf.constant(contexts), tokenizer, settings)
+    return SpanProcessor(tokenizer, settings).preprocess(texts, contexts)
 
 
 def words_of(windows, vocab):
