@@ -66,21 +66,6 @@ def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.Ragged
     return offsets.with_values(counts)
 
 
-_BYTES = [bytes([value]) for value in range(256)]
-
-
-def slices(text: tf.Tensor, row: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Returns `text[row[i]][starts[i]:ends[i]]` for each i, without copying the texts.
-
-    The offsets `starts` and `ends` count bytes.
-    """
-    text_bytes, text_starts = bytes_of(text)
-    origin = tf.cast(tf.gather(text_starts, row), tf.int32)
-    parts = tf.gather(text_bytes, tf.ragged.range(origin + starts, origin + ends))
-    letters = tf.gather(_BYTES, tf.cast(parts.values, tf.int32))
-    return tf.strings.unsorted_segment_join(letters, row_ids(parts.row_splits), tf.size(row))
-
-
 class TokensInWords(NamedTuple):
     """The positions, in bytes, of T tokens in the W words of a batch of normalized texts.
 

@@ -13,7 +13,7 @@ from keras_bert.tasks.ner.tag_schemes import (
     join_tag,
     split_tag,
 )
-from keras_bert.text.offsets import row_ids, slices
+from keras_bert.text.offsets import bytes_of, row_ids
 
 
 class Spans(NamedTuple):
@@ -30,6 +30,8 @@ class Spans(NamedTuple):
 
 
 # --- words to entities and tags ---
+
+_BYTES = [bytes([value]) for value in range(256)]
 
 
 def decode_tags(
@@ -75,7 +77,7 @@ def decode_entities(
     types = [split_tag(tag)[1] for tag in label_tags]
     answers = {
         "types": tf.gather(types, tf.gather(labels.values, first)),
-        "texts": slices(text, row_ids(splits), bytes_from, bytes_to),
+        "texts": _slices(text, row_ids(splits), bytes_from, bytes_to),
         "starts": tf.gather(spans.starts, first),
         "ends": tf.gather(spans.ends, last),
         "scores": tf.math.unsorted_segment_mean(scores, entity, count),
@@ -103,6 +105,18 @@ def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tenso
     previous = tf.where(starts_row, len(labels), previous)
     continued = tf.gather_nd(continues, tf.stack([previous, tags.values], axis=1))
     return inside, inside & ~continued
+
+
+def _slices(text: tf.Tensor, row: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Returns `text[row[i]][starts[i]:ends[i]]` for each i, without copying the texts.
+
+    The offsets `starts` and `ends` count bytes.
+    """
+    text_bytes, text_starts = bytes_of(text)
+    origin = tf.cast(tf.gather(text_starts, row), tf.int32)
+    slices = tf.gather(text_bytes, tf.ragged.range(origin + starts, origin + ends))
+    letters = tf.gather(_BYTES, tf.cast(slices.values, tf.int32))
+    return tf.strings.unsorted_segment_join(letters, row_ids(slices.row_splits), tf.size(row))
 
 
 # --- answers as Python lists ---

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
-from keras_bert.text.offsets import byte_to_char_offsets, slices, valid_utf8
+from keras_bert.text.offsets import byte_to_char_offsets, bytes_of, valid_utf8
 
 ENDS = ("start", "end")
 
@@ -70,6 +70,9 @@ class SpanWindows(NamedTuple):
 
 # --- the best spans ---
 
+# The base of `_fingerprints`: an odd 64-bit number without a regular pattern.
+_BASE = 0x2545F4914F6CDD1D
+
 
 def _find_best_spans(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
@@ -103,13 +106,7 @@ def _find_best_spans(
         for values in (question, shift + first, shift + last, start_logit, end_logit)
     )
     # Keep the first span of each text, then the first K of these. The index M means no span.
-    text = slices(
-        windows.context,
-        tf.gather(windows.context_of, question),
-        tf.gather(windows.token_starts.values, first),
-        tf.gather(windows.token_ends.values, last),
-    )
-    texts, text = tf.unique(tf.strings.join([tf.strings.as_string(question), text], " "))
+    texts, text = tf.unique(_fingerprints(windows, question, first, last))
     unique = tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
     counts = tf.math.bincount(tf.gather(question, unique), minlength=rows, maxlength=rows)
     best = tf.RaggedTensor.from_row_lengths(unique, counts, validate=False).to_tensor(
@@ -204,6 +201,31 @@ def _null_logits(
     window = tf.where(is_lowest, tf.range(count), count)
     window = tf.math.unsorted_segment_min(window, windows.question, rows)
     return tf.gather(start, window), tf.gather(end, window)
+
+
+def _fingerprints(
+    windows: SpanWindows, question: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+) -> tf.Tensor:
+    """Returns a number for each span that is equal for equal texts of a question, int64 [M].
+
+    `question`, `first` and `last` are the question, first token and last token of each span, int32
+    [M]. The number is a polynomial of the question, length and bytes in `_BASE`, modulo 2^64:
+    different texts get the same number with a probability of about 2^-60. Making the texts would
+    take four times as long as everything else.
+    """
+    text_bytes, text_starts = bytes_of(windows.context)
+    size = tf.size(text_bytes)
+    powers = tf.math.cumprod(tf.fill([size + 1], tf.constant(_BASE, tf.int64)), exclusive=True)
+    sums = tf.pad(tf.cumsum(tf.cast(text_bytes, tf.int64) * powers[:-1]), [[1, 0]])
+    offset = tf.gather(text_starts, tf.gather(windows.context_of, question))
+    offset = tf.cast(offset, tf.int32)
+    start = offset + tf.gather(windows.token_starts.values, first)
+    end = offset + tf.gather(windows.token_ends.values, last)
+    # Scale the sums as if all spans started at the same byte, so that equal texts are equal.
+    number = (tf.gather(sums, end) - tf.gather(sums, start)) * tf.gather(powers, size - start)
+    for part in (end - start, question):
+        number = number * _BASE + tf.cast(part, tf.int64)
+    return number
 
 
 def _take(values: tf.Tensor, indices: tf.Tensor, default: int) -> tf.Tensor:
