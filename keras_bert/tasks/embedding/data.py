@@ -216,31 +216,6 @@ def check_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
     return TextRows(name, columns, array, locations)
 
 
-def training_arguments(
-    texts: Any, scores: Any, loss: EmbeddingLoss | str | None, hidden_size: int
-) -> tuple[TextRows, EmbeddingLoss]:
-    """Checks the examples and the loss of `TextEmbedder.fit`, and returns both.
-
-    `loss` may be the name of a loss, or None for the default. `hidden_size` is the size of the
-    model's vectors.
-
-    Raises:
-        InputError: an argument is invalid, or the loss is not for these examples.
-    """
-    rows = check_rows("texts", texts, scores)
-    if loss is None:
-        loss = "mnrl" if rows.scores is None else "cosent"
-    if not isinstance(loss, EmbeddingLoss):
-        loss = EmbeddingLoss(loss)
-    if loss.takes_scores != (rows.scores is not None):
-        expected = "scores" if loss.takes_scores else "no scores"
-        raise InputError(f"loss={loss.name!r}: expected examples with {expected} for this loss")
-    sizes = matryoshka_sizes(f"sizes={loss.sizes!r:.60}", loss.sizes, hidden_size)
-    if rows.scores is not None:
-        check_scores(rows)
-    return rows, replace(loss, columns=len(rows.columns), sizes=sizes)
-
-
 def check_evaluation_pairs(name: str, texts: Any, scores: Any) -> TextRows:
     """Checks pairs to evaluate; `name` is the name of the argument `texts` in error messages."""
     rows = check_rows(name, texts, scores)

@@ -30,11 +30,12 @@ from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
     check_evaluation_pairs,
     check_evaluation_rows,
+    check_rows,
+    check_scores,
     check_training_rows,
     matryoshka_sizes,
     read_evaluation_rows,
     read_training_rows,
-    training_arguments,
 )
 from keras_bert.tasks.embedding.losses import (
     IN_BATCH_LOSSES,
@@ -203,7 +204,17 @@ class TextEmbedder(Task):
             InputError: an argument is invalid.
         """
         settings, _ = self._check_fit(options)
-        rows, loss = training_arguments(texts, scores, loss, vector_size(self.model))
+        rows = check_rows("texts", texts, scores)
+        loss = loss or ("mnrl" if scores is None else "cosent")
+        loss = loss if isinstance(loss, EmbeddingLoss) else EmbeddingLoss(loss)
+        if loss.takes_scores != (scores is not None):
+            expected = "scores" if loss.takes_scores else "no scores"
+            raise InputError(f"loss={loss.name!r}: expected examples with {expected} for this loss")
+        where = f"sizes={loss.sizes!r:.60}"
+        sizes = matryoshka_sizes(where, loss.sizes, vector_size(self.model))
+        loss = replace(loss, columns=len(rows.columns), sizes=sizes)
+        if scores is not None:
+            check_scores(rows)
         check_training_rows(rows, loss, settings.batch_size)
         check_micro_batches(gradient_accumulation_steps, settings.batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None

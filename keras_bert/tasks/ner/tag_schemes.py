@@ -205,27 +205,15 @@ def _count_violations(tags: Sequence[str], scheme: str) -> int:
 def label_tags(labels: Sequence[str]) -> list[str]:
     """Converts the labels of a model to tags with the prefixes of BIOES.
 
-    A label that is not a tag, such as PER or LABEL_3, is an entity type and becomes I-PER or
-    I-LABEL_3: adjacent words with this label are one entity. As in the token-classification
-    pipeline of transformers, this holds for each label on its own (B-PER and LOC may occur in one
-    model), and only O is outside, even if no label is O.
-
-    L and U are prefixes of BILOU if a type has a label with one of them and a label with another
-    prefix of BILOU, and likewise M and W of BMES and BMEWO. Otherwise, U-PER is a type.
-
-    B, I, E and S without a type are tags, except in a model with a label that is not a tag. In such
-    a model they are types, too.
+    Labels that are all tags of one scheme are of this scheme. In other models, a label that is not
+    a tag of BIOES, such as PER or LABEL_3, is an entity type and becomes I-PER or I-LABEL_3:
+    adjacent words with this label are one entity. As in the token-classification pipeline of
+    transformers, this holds for each label on its own (B-PER and LOC may occur in one model), and
+    only O is outside, even if no label is O. In such a model, B, I, E and S without a type are
+    types, too.
     """
-    pairs = {split_tag(label) for label in labels}
-    for letters in ("BILU", "BMEW"):
-        prefixes_of = {
-            kind: {letter for letter in letters if (letter, kind) in pairs} for _, kind in pairs
-        }
-        if any(
-            prefixes & _STANDARD_PREFIX.keys() and len(prefixes) > (1 if kind else 2)
-            for kind, prefixes in prefixes_of.items()
-        ):
-            labels = [_standard_tag(x) if _is_tag(x, letters) else x for x in labels]
+    if any(all(_is_tag(label, letters) for label in labels) for letters in SCHEMES.values()):
+        return [_standard_tag(label) for label in labels]
     has_types = not all(map(_is_tag, labels))
     return [
         f"I-{label}" if not _is_tag(label) or (has_types and label in [*PREFIXES]) else label
@@ -268,7 +256,6 @@ def label_names(checkpoint: Checkpoint, names: Sequence[str] | None) -> tuple[st
             path,
             ", ".join(labels)[:200],
         )
-    check_labels(labels, path if names is None else "labels")
     return tuple(labels)
 
 
@@ -285,22 +272,6 @@ def _tags_of_types(names: list[str]) -> list[str]:
             f"{where}: expected IOB2 tags, O and both B and I for each type: {', '.join(tags)}"
         )
     return names
-
-
-def check_labels(labels: Sequence[str], where: object) -> None:
-    """Checks that a tagger's labels are tags or entity types; error messages start with `where`.
-
-    The labels of an unknown scheme are rejected, since X-PER is not an entity type if B-PER is a
-    label.
-    """
-    types = {split_tag(label)[1] for label in labels if _is_tag(label)} - {""}
-    for label, tag in zip(labels, label_tags(labels), strict=True):
-        prefix, kind = split_tag(label)
-        if not label or (kind in types and len(prefix) == 1 and tag == f"I-{label}"):
-            raise InputError(
-                f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, "
-                f"B-PER, I-PER, or entity types, such as PER, got {label!r}"
-            )
 
 
 def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:

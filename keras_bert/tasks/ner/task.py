@@ -60,7 +60,6 @@ from keras_bert.tasks.ner.processor import (
     tagged_examples,
 )
 from keras_bert.tasks.ner.tag_schemes import (
-    check_labels,
     entities,
     entity_types,
     label_names,
@@ -486,7 +485,6 @@ def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[li
         raise InputError(
             f"{start.path}: is a {start.architecture}; expected a tagger, or --do_train"
         )
-    check_labels(start.named_labels, start.path)
     return start.named_labels, start.path
 
 

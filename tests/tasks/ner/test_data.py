@@ -2,7 +2,8 @@
 
 import json
 import random
-from dataclasses import replace
+import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from keras_bert.tasks.ner.data import (
     NerSettings,
     Sentence,
     check_types,
+    fit_entities,
     make_labels,
     read_conll,
     read_data,
@@ -110,26 +112,25 @@ def test_file_without_tags_can_be_predicted_but_not_scored(read):
 # --- splits ---
 
 
-def files(folder, *names):
-    for name in names:
-        (folder / name).write_text("a B-PER\n\nb O\n")
-    return NerSettings(**{name: str(folder / name) for name in names})
-
-
 def test_dev_sentences_are_predicted_without_a_test_file(tmp_path):
-    options = {"new_tokenizer": None, **DO}
-    ner = files(tmp_path, "train_file", "eval_file")
-    splits = read_data(ner, **options)
+    files = {name: str(tmp_path / name) for name in ("train_file", "eval_file")}
+    for path in files.values():
+        Path(path).write_text("a B-PER\n\nb O\n")
+
+    def read(do=DO, **changes):
+        return read_data(NerSettings(**files | changes), new_tokenizer=None, **do)
+
+    splits = read()
     assert splits.test is splits.dev
-    assert read_data(replace(ner, eval_file=""), **options).dev is None
-    splits = read_data(replace(ner, test_file=ner.eval_file), **options)
+    assert read(eval_file="").dev is None
+    splits = read(test_file=files["eval_file"])
     assert splits.test is splits.dev
-    splits = read_data(ner, **options | PREDICT)
+    splits = read(PREDICT)
     assert (splits.train, splits.dev, len(splits.test.sentences)) == (None, None, 2)
     with pytest.raises(InputError, match="no training examples; expected --train_file with"):
-        read_data(replace(ner, train_file=""), **options)
+        read(train_file="")
     with pytest.raises(InputError, match="nothing to do: there are no examples to score or to pre"):
-        read_data(replace(ner, eval_file=""), **options | EVAL)
+        read(EVAL, eval_file="")
 
 
 # --- column files ---
@@ -349,28 +350,21 @@ def fitted_by_definition(words, spans):
     return len(fitted) - len(separate), sorted((a, b, kind) for kind, a, b in separate)
 
 
-def test_random_spans_fit_as_by_definition(read):
+def test_random_spans_fit_as_by_definition():
     rng = random.Random(0)
-    texts, num_overlapping, expected = [], 0, []
     for _ in range(200):
-        parts = [rng.choice(["ann", "bo", "-", ".", " ", "  "]) + " " for _ in range(20)]
-        text = "ann " + "".join(parts)
-        starts = [start for start in range(len(text)) if f" {text}"[start] == " " != text[start]]
-        words = [(start, text.index(" ", start)) for start in starts]
+        text = "".join(rng.choice(["ann ", "bo ", "-", " ", ". "]) for _ in range(20)) + "bo"
+        words = [match.span() for match in re.finditer(r"\w+|[^\w\s]", text)]
         spans = []
         for _ in range(rng.randint(1, 12)):
             start = rng.randrange(len(text) - 1)
-            spans.append(
-                (rng.choice("XY"), start, rng.randint(start + 1, min(start + 9, len(text))))
-            )
-        texts.append(annotated(text, spans))
+            spans.append((rng.choice("XY"), start, rng.randint(start + 1, len(text))))
+        items = annotated(text, spans)["entities"]
+        tags, problems = fit_entities(items, text, words, "x")
         number, separate = fitted_by_definition(words, spans)
-        num_overlapping += number
-        expected.append((words, separate))
-    file = read(texts)
-    assert file.counts["overlapping_spans"] == num_overlapping
-    for tags, (words, separate) in zip(file.tags, expected, strict=True):
-        assert [(words[a][0], words[b - 1][1], kind) for kind, a, b in entities(tags)] == separate
+        assert [name for name, _ in problems].count("overlapping_spans") == number
+        fitted = [(words[a][0], words[b - 1][1], kind) for kind, a, b in entities(tags)]
+        assert fitted == separate
 
 
 # --- TensorFlow Datasets ---
@@ -385,29 +379,27 @@ def prepared(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("tfds")
     names = tfds.features.ClassLabel(names=["O", "B-PER", "I-PER", "B-LOC", "I-LOC"])
-    tags, numbers = tfds.features.Sequence(names), tfds.features.Sequence(np.int32)
-    tables = {
-        ("conll2003", "conll2003"): ("ner", tags, ("train", "dev", "test")),
-        ("wikiann", "de"): ("tags", tags, ("train", "validation", "test")),
-        ("numbers", "numbers"): ("sizes", numbers, ("train",)),
-        ("only", "train"): ("tags", tags, ("train",)),
-        ("only", "dev"): ("tags", tags, ("dev",)),
-        ("no", "words"): ("tags", tags, ("train", "validation")),
-    }
-    for (name, config), (column, feature, splits) in tables.items():
-        words = tf.ragged.constant([["Ada", "Lee", "naïve"], [], ["Ulm"]], dtype=tf.string)
-        values = tf.ragged.constant([[1, 2, 0], [], [3]], dtype=tf.int32)
-        values = values if column == "sizes" else tf.cast(values, tf.int64)
+    tags, numbers = tfds.features.Sequence(names), tfds.features.Sequence(np.int64)
+    words = tf.ragged.constant([["Ada", "Lee", "naïve"], [], ["Ulm"]], dtype=tf.string)
+    values = tf.ragged.constant([[1, 2, 0], [], [3]], dtype=tf.int64)
+    for name, column, feature, splits in (
+        ("conll2003/conll2003", "ner", tags, ("train", "dev", "test")),
+        ("wikiann/de", "tags", tags, ("train", "validation", "test")),
+        ("numbers/numbers", "sizes", numbers, ("train",)),
+        ("only/train", "tags", tags, ("train",)),
+        ("only/dev", "tags", tags, ("dev",)),
+        ("no/words", "tags", tags, ("train", "validation")),
+    ):
         rows = tf.data.Dataset.from_tensor_slices({"tokens": words, column: values})
+        rows = rows.skip(1).take(1) if name == "no/words" else rows
+        text = tfds.features.Sequence(tfds.features.Text())
         tfds.dataset_builders.store_as_tfds_dataset(
-            name=name,
-            config=config,
+            name=name.partition("/")[0],
+            config=name.partition("/")[2],
             version="1.0.0",
             data_dir=folder,
-            features=tfds.features.FeaturesDict(
-                {"tokens": tfds.features.Sequence(tfds.features.Text()), column: feature}
-            ),
-            split_datasets=dict.fromkeys(splits, rows.skip(1).take(1) if name == "no" else rows),
+            features=tfds.features.FeaturesDict({"tokens": text, column: feature}),
+            split_datasets=dict.fromkeys(splits, rows),
             disable_shuffling=True,
         )
     return str(folder)

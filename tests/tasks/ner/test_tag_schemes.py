@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.ner.tag_schemes import (
-    check_labels,
     check_tags,
     entities,
     label_tags,
@@ -146,7 +145,6 @@ def test_types_are_tags_without_o_only_if_they_are_known():
         ("O B M E S", "O B I E S"),
         ("B I L U O", "B I E S O"),
         ("O M F", "O I-M I-F"),
-        ("O B-PER I-PER U-Boot", "O B-PER I-PER I-U-Boot"),
         # Labels of both kinds in one model.
         ("O B-PER I-PER LOC", "O B-PER I-PER I-LOC"),
         ("O PER E S", "O I-PER I-E I-S"),
@@ -154,14 +152,6 @@ def test_types_are_tags_without_o_only_if_they_are_known():
 )
 def test_labels_that_are_not_tags_are_types(labels, tags):
     assert label_tags(labels.split()) == tags.split()
-    check_labels(labels.split(), "bert")
-
-
-@pytest.mark.parametrize("label", ["X-PER", "b-PER", "O-PER", ""])
-def test_labels_of_an_unknown_scheme_are_rejected(label):
-    message = rf"bert: has the labels O, B-PER, {label}; expected tags, .* got '{label}'$"
-    with pytest.raises(InputError, match=message):
-        check_labels(["O", "B-PER", label], "bert")
 
 
 @pytest.mark.parametrize(
