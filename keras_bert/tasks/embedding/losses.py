@@ -10,7 +10,6 @@ Shapes: B examples of k texts each, R = B · k rows, H hidden size.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -25,29 +24,25 @@ DEFAULT_SCALE = 20.0
 _EXCLUDED = -1e9  # the logit of a text that is not a negative
 
 
-@dataclass(frozen=True)
 class EmbeddingLoss:
     """A loss on the vectors of a batch.
 
-    Attributes:
+    Args:
         name: one of `LOSSES`.
         scale: the factor of cosines in mnrl and cosent, the inverse of the temperature.
         columns: k, the number of texts in an example.
         sizes: the loss is the mean over vectors truncated to these sizes; empty for whole vectors.
     """
 
-    name: str
-    scale: float = DEFAULT_SCALE
-    columns: int = 2
-    sizes: Sequence[int] = ()
-
-    def __post_init__(self):
-        if self.name not in LOSSES:
-            raise InputError(f"loss={self.name!r}: expected one of {', '.join(LOSSES)}")
-        is_number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
-        if not is_number or not 0 < self.scale < float("inf"):
-            raise InputError(f"scale={self.scale!r}: expected a finite number above 0")
-        object.__setattr__(self, "sizes", tuple(self.sizes))  # Equal losses have one objective.
+    def __init__(
+        self, name: str, scale: float = DEFAULT_SCALE, columns: int = 2, sizes: Sequence[int] = ()
+    ):
+        if name not in LOSSES:
+            raise InputError(f"loss={name!r}: expected one of {', '.join(LOSSES)}")
+        is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+        if not is_number or not 0 < scale < float("inf"):
+            raise InputError(f"scale={scale!r}: expected a finite number above 0")
+        self.name, self.scale, self.columns, self.sizes = name, scale, columns, tuple(sizes)
 
     @property
     def takes_scores(self) -> bool:

@@ -212,14 +212,14 @@ class TextEmbedder(Task):
             raise InputError(f"loss={loss.name!r}: expected examples with {expected} for this loss")
         where = f"sizes={loss.sizes!r:.60}"
         sizes = matryoshka_sizes(where, loss.sizes, vector_size(self.model))
-        loss = replace(loss, columns=len(rows.columns), sizes=sizes)
+        loss = EmbeddingLoss(loss.name, loss.scale, len(rows.columns), sizes)
         if scores is not None:
             check_scores(rows)
         check_training_rows(rows, loss, settings.batch_size)
         check_micro_batches(gradient_accumulation_steps, settings.batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
         pooling = self.settings.pooling or "mean"
-        self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
+        self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
         prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
         self._report_truncation(prepared.truncated, "training texts")
@@ -420,7 +420,7 @@ class EmbedderFineTuning(FineTuningTask):
             max_seq_length=length,
             pooling=embedding.pooling or saved.pooling or POOLINGS[0],
             long_text=LongText.saved(start, embedding.long_text, length),
-            matryoshka_sizes=tuple(loss.sizes),
+            matryoshka_sizes=loss.sizes,
         )
         self.processor = EmbeddingProcessor(tokenizer, settings)
         self.objective = EmbeddingObjective(loss, settings.pooling)

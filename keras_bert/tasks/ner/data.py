@@ -30,6 +30,7 @@ import os
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,30 +129,37 @@ def read_data(
             do.
     """
 
-    def read_file(path: Path, tags_needed: bool) -> TaggedSentences:
-        counts: Mapping[str, int] = {}
-        if path.suffix.lower() not in (*JSON_ENDINGS, *FORMS):
-            columns = ner.column_indices
-            sentences = read_conll(path, columns["token"], columns["tag"])
-        else:
-            rows = list(read_rows(path, (), ("text", "entities", "tokens", *_TAG_COLUMNS)))
-            if not rows:
-                raise InputError(f"{path}: contains no texts; expected texts and their entities")
-            cells = {name for name, value in rows[0].cells.items() if value is not None}
-            if "tokens" not in cells or "entities" in cells:
-                sentences, counts = _sentences_of_texts(path, rows, new_tokenizer(), tags_needed)
-                return _tagged(path, sentences, ner, tags_needed, counts, "iob2")
-            column = next((name for name in _TAG_COLUMNS if name in cells), "")
-            sentences = _sentences_of_words(path, rows, column, _class_names(path, column))
-        return _tagged(path, sentences, ner, tags_needed, counts, ner.tag_scheme)
+    def read(source: Path | str, tags_needed: bool) -> TaggedSentences:
+        if isinstance(source, str):  # A split of TensorFlow Datasets.
+            rows, source = read_split(builder, source), f"{builder.data_path}, split {source}"
+            sentences = _sentences_of_words(source, rows, column, names)
+            return _tagged(source, sentences, ner, tags_needed)
+        if source.suffix.lower() not in (*JSON_ENDINGS, *FORMS):
+            indices = ner.column_indices
+            sentences = read_conll(source, indices["token"], indices["tag"])
+            return _tagged(source, sentences, ner, tags_needed)
+        rows = list(read_rows(source, (), ("text", "entities", "tokens", *_TAG_COLUMNS)))
+        if not rows:
+            raise InputError(f"{source}: contains no texts; expected texts and their entities")
+        cells = {name for name, value in rows[0].cells.items() if value is not None}
+        if "tokens" not in cells or "entities" in cells:
+            sentences, counts = _sentences_of_texts(source, rows, new_tokenizer(), tags_needed)
+            return _tagged(source, sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
+        tags = next((name for name in _TAG_COLUMNS if name in cells), "")
+        sentences = _sentences_of_words(source, rows, tags, _class_names(source, tags))
+        return _tagged(source, sentences, ner, tags_needed)
 
     if ner.tfds:
-        read, splits = _dataset_reader(ner)
-        return read_splits(read, *splits, f"a train split of --task_name={ner.task_name}", **do)
-    names = (ner.train_file, ner.eval_file, ner.test_file)
-    files = [Path(name) if name else None for name in names]
+        builder, column = _open_dataset(ner)
+        names = builder.info.features[column].feature.names
+        sources = [
+            next((split for split in splits if split in builder.info.splits), None)
+            for splits in (("train",), ("dev", "validation"), ("test",))
+        ]
+        return read_splits(read, *sources, f"a train split of --task_name={ner.task_name}", **do)
+    files = [Path(x) if x else None for x in (ner.train_file, ner.eval_file, ner.test_file)]
     expected = "--train_file with a CoNLL column file or texts with entities"
-    return read_splits(read_file, *files, expected, **do)
+    return read_splits(read, *files, expected, **do)
 
 
 def _tagged(
@@ -159,8 +167,7 @@ def _tagged(
     sentences: list[Sentence],
     ner: NerSettings,
     tags_needed: bool,
-    counts: Mapping[str, int],
-    scheme: str,
+    counts: Mapping[str, int] | None = None,
 ) -> TaggedSentences:
     """Checks the tags of sentences, converts them to IOB2, and logs statistics.
 
@@ -176,11 +183,11 @@ def _tagged(
         if tags_needed:
             raise InputError(f"{source}: has words without tags; expected words and their tags")
         logging.info("%s: %s; there are no tags, so no scores are computed", source, size)
-        return TaggedSentences(str(source), sentences, counts)
+        return TaggedSentences(str(source), sentences, counts or {})
     rows, scheme, num_disallowed = check_tags(
         [sentence.tags for sentence in sentences],
         lambda sentence, word: f"{source}, {sentences[sentence].where(word)}",
-        scheme,
+        ner.tag_scheme,
     )
     num_entities = sum(tag.startswith("B") for row in rows for tag in row)
     logging.info("%s: %s, %d entities, scheme %s", source, size, num_entities, scheme)
@@ -193,7 +200,7 @@ def _tagged(
     tagged = [
         sentence._replace(tags=tuple(row)) for sentence, row in zip(sentences, rows, strict=True)
     ]
-    return TaggedSentences(str(source), tagged, counts)
+    return TaggedSentences(str(source), tagged, counts or {})
 
 
 def make_labels(train: TaggedSentences, saved: Sequence[str] | None) -> list[str]:
@@ -362,14 +369,8 @@ def _tag_name(tag: str | int, names: Sequence[str], where: str) -> str:
     return names[tag]
 
 
-def _dataset_reader(
-    ner: NerSettings,
-) -> tuple[Callable[[str, bool], TaggedSentences], list[str | None]]:
-    """Opens a prepared dataset of TensorFlow Datasets.
-
-    Returns:
-        A function (split, ...) -> sentences, and the names of its training, development and test
-        split; None for a split that it does not have.
+def _open_dataset(ner: NerSettings) -> tuple[Any, str]:
+    """Opens a prepared dataset of TensorFlow Datasets; returns its builder and column of tags.
 
     Raises:
         InputError: a setting is only for files, the dataset is not prepared or has no tags, or
@@ -390,17 +391,7 @@ def _dataset_reader(
             f"--task_name={name}: has the columns {', '.join(features)}; expected tokens and ner "
             "or tags"
         )
-
-    def read(split: str, tags_needed: bool) -> TaggedSentences:
-        source = f"{builder.data_path}, split {split}"
-        rows, names = read_split(builder, split), features[column].feature.names
-        sentences = _sentences_of_words(source, rows, column, names)
-        return _tagged(source, sentences, ner, True, {}, ner.tag_scheme)
-
-    return read, [
-        next((split for split in names if split in builder.info.splits), None)
-        for names in (("train",), ("dev", "validation"), ("test",))
-    ]
+    return builder, column
 
 
 # --- texts with entities ---
@@ -553,7 +544,7 @@ def check_word_tags(
     if all(tag in standard for row in rows for tag in row):
         return [to_iob2([standard[tag] for tag in row]) for row in rows]
     types = entity_types(labels)
-    checked, scheme, _ = check_tags(rows, lambda *place: "tags[{}][{}]".format(*place), "", types)
+    checked, scheme, _ = check_tags(rows, lambda *index: "tags[{}][{}]".format(*index), "", types)
     logging.info("tags: scheme %s", scheme)
     for index, row in enumerate(checked):
         for position, tag in enumerate(row):

@@ -93,7 +93,6 @@ class EntityTagger(Task):
 
     settings: TaggerSettings
     processor: TaggingProcessor
-    _serve_words: Serve | None = None
 
     @classmethod
     def from_pretrained(
@@ -151,18 +150,6 @@ class EntityTagger(Task):
     def settings_of_export(cls, info: Mapping[str, Any]) -> TaggerSettings:
         """Returns the settings recorded in an export's export.json."""
         return TaggerSettings(tuple(info["labels"]), info["max_seq_length"])
-
-    @classmethod
-    def from_export(
-        cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]
-    ) -> "EntityTagger":
-        """Creates a tagger that runs an exported SavedModel, and cannot be trained.
-
-        `info` is the content of export.json, and `signatures` are the model's signatures by name.
-        """
-        loaded = super().from_export(info, signatures)
-        loaded._serve_words = signatures["words"]
-        return loaded
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -242,10 +229,12 @@ class EntityTagger(Task):
         """
         if are_sentences(inputs):
             sentences = check_sentences("words", inputs)
-            if self._serve_words is None:
+            if self.serve is None:
                 chunks = self._answers([sentences], batch_size, self.processor.preprocess_words)
             else:
-                chunks = _served_tags(self._serve_words, sentences, check_batch_size(batch_size))
+                chunks = _served_tags(
+                    self.signatures["words"], sentences, check_batch_size(batch_size)
+                )
             return listed_tags(sentences, chunks)
         texts = check_strings("texts", inputs)
         return listed_entities(texts, self._answers([texts], batch_size))
@@ -284,10 +273,7 @@ class EntityTagger(Task):
 def _served_tags(
     serve: Serve, sentences: Sequence[Sequence[str]], batch_size: int
 ) -> Iterator[Answers]:
-    """Yields the outputs of an exported model's `words` signature, one batch at a time.
-
-    `serve` is the signature, and `batch_size` the number of sentences per batch.
-    """
+    """Yields the outputs of an exported model's `words` signature for each batch of sentences."""
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         padded = np.full([len(some), max(map(len, some))], b"", object)

@@ -375,9 +375,9 @@ def aligned(question: Question) -> Question | None:
     if start < 0 or not words:
         return None
     units = context[:start].encode("utf-16-le", "surrogatepass")[: 2 * start]
-    for place in (start, len(units.decode("utf-16-le", "replace"))):
-        if context[place : place + len(text)].split() == words:
-            return question._replace(answers=(Answer(text, place), *further))
+    for offset in (start, len(units.decode("utf-16-le", "replace"))):
+        if context[offset : offset + len(text)].split() == words:
+            return question._replace(answers=(Answer(text, offset), *further))
     spans = [match.span() for match in re.finditer(r"\S+", context)]
     touched = [i for i, (a, b) in enumerate(spans) if a < start + len(text) and b >= start]
     if not touched:

@@ -112,12 +112,14 @@ def _find_best_spans(
     best = tf.RaggedTensor.from_row_lengths(unique, counts, validate=False).to_tensor(
         tf.size(text), shape=[None, settings.n_best_size]
     )
-    minus_one = tf.fill([rows], -1)
-    nulls = (minus_one, minus_one, *_null_logits(windows, start_logits, end_logits))
+    # After that index, "no answer" of each question.
+    null = tf.size(text) + 1 + tf.range(rows)
+    best = tf.concat([best, null[:, tf.newaxis]], axis=1)
+    nulls = (tf.fill([rows], -1),) * 2 + _null_logits(windows, start_logits, end_logits)
     columns = zip((first, last, start_logit, end_logit), (-1, -1, 0, 0), nulls, strict=True)
     return tf.minimum(counts, settings.n_best_size), *(
-        tf.concat([_take(values, best, padding), null[:, tf.newaxis]], axis=1)
-        for values, padding, null in columns
+        tf.gather(tf.concat([values, [padding], of_null], axis=0), best)
+        for values, padding, of_null in columns
     )
 
 
@@ -228,11 +230,6 @@ def _fingerprints(
     return number
 
 
-def _take(values: tf.Tensor, indices: tf.Tensor, default: int) -> tf.Tensor:
-    """Gathers from values [M]; the index M gives `default`."""
-    return tf.gather(tf.pad(values, [[0, 1]], constant_values=default), indices)
-
-
 def max_context(windows: SpanWindows) -> tf.Tensor:
     """Marks each context token in the window where it has the most context, bool [n, S].
 
@@ -243,7 +240,8 @@ def max_context(windows: SpanWindows) -> tf.Tensor:
     """
     length = windows.context_lengths[:, tf.newaxis]
     count = tf.shape(length)[0]
-    position = tf.range(largest_of(windows.lengths)) - windows.context_at[:, tf.newaxis]
+    width = tf.maximum(tf.reduce_max(windows.lengths), 0)
+    position = tf.range(width) - windows.context_at[:, tf.newaxis]
     inside = (position >= 0) & (position < length)
     # In float64, because rounding decides which scores are tied.
     score = tf.cast(tf.minimum(position, length - 1 - position), tf.float64)
@@ -261,11 +259,6 @@ def max_context(windows: SpanWindows) -> tf.Tensor:
     winner = tf.where(score == tf.gather(best, number), window, count)
     owner = tf.math.unsorted_segment_min(winner, number, total + 1)
     return inside & (tf.gather(owner, number) == window)
-
-
-def largest_of(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns the largest length, or 0 if there are none."""
-    return tf.maximum(tf.reduce_max(lengths), 0)
 
 
 # --- spans to answers ---

@@ -21,7 +21,12 @@ from keras_bert.export.network import Network
 from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
-from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
+from keras_bert.tasks.checks import (
+    check_not_empty,
+    check_same_length,
+    check_strings,
+    check_validation_data,
+)
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
     SHOWN,
@@ -189,7 +194,9 @@ class QuestionAnswerer(Task):
         checked = self._questions(questions, contexts, answers)
         evaluate = None
         if validation_data is not None:
-            held_out = _triple_of(validation_data)
+            expected = "((questions, contexts), answers)"
+            asked, expected_answers = check_validation_data(validation_data, expected)
+            held_out = (*check_validation_data(asked, expected), expected_answers)
             check_not_empty("validation_data", self._questions(*held_out))
             evaluate = functools.partial(self.evaluate, *held_out)
         matches = [aligned(question) for question in checked]
@@ -296,16 +303,6 @@ def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
     contexts = check_strings("contexts", contexts)
     check_same_length(questions=questions, contexts=contexts)
     return questions, contexts
-
-
-def _triple_of(value: Any) -> tuple[Any, Any, Any]:
-    """Splits `validation_data` into questions, contexts and answers."""
-    is_nested = isinstance(value, tuple | list) and len(value) == 2
-    if not is_nested or not isinstance(value[0], tuple | list) or len(value[0]) != 2:
-        raise InputError(
-            f"validation_data is {value!r:.60}; expected ((questions, contexts), answers)"
-        )
-    return (*value[0], value[1])
 
 
 # --- serving signatures ---
