@@ -164,9 +164,9 @@ class TextEmbedder(Task):
         """Restores the settings from the content of an export's export.json."""
         names = ("max_seq_length", "normalize", "pooling", "prompts", "default_prompt_name")
         return EmbedderSettings(
-            **{name: info[name] for name in names},
+            **{name: info[name] for name in names if name in info},
             pooled="pooled" in info["signatures"]["serving_default"]["outputs"],
-            matryoshka_sizes=tuple(info["matryoshka_sizes"]),
+            matryoshka_sizes=tuple(info.get("matryoshka_sizes", ())),
             long_text=LongText.of_export(info),
         )
 

@@ -158,7 +158,8 @@ class QuestionAnswerer(Task):
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
         """Returns the settings recorded in an export's export.json."""
-        return AnswerSettings(**{field.name: info[field.name] for field in fields(AnswerSettings)})
+        names = [field.name for field in fields(AnswerSettings)]
+        return AnswerSettings(**{name: info[name] for name in names if name in info})
 
     def fit(
         self,

@@ -187,49 +187,19 @@ def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
     }
     assert changed == {path for path in before if "pooler" not in path}
     assert embedder.model.pooler.trainable
-    again = open_new(pretrained, pooling="cls")
-    again.fit(triplets, epochs=2, seed=1, **FAST)
-    for path, value in weights_of(again).items():
-        np.testing.assert_array_equal(value, weights_of(embedder)[path])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [1, 2])
-def test_float16_training_moves_with_gradients_that_underflow_without_loss_scaling(
-    pretrained, steps
-):
+def test_float16_training_moves_with_gradients_that_underflow_without_loss_scaling(pretrained):
     embedder = open_new(pretrained, dtype="mixed_float16")
     before = weights_of(embedder)
     # The gradient of the hidden states is below 6e-8, the smallest number of float16.
     loss = EmbeddingLoss("mnrl", scale=1e-6)
     options = FAST | {"weight_decay": 0.0, "epochs": 2}
-    embedder.fit(PAIRS, loss=loss, gradient_accumulation_steps=steps, **options)
+    embedder.fit(PAIRS, loss=loss, gradient_accumulation_steps=2, **options)
     for path, value in weights_of(embedder).items():
         if "pooler" not in path and not path.endswith("key/bias"):
             assert np.abs(value - before[path]).max() > 1e-6, path
-
-
-@pytest.mark.slow
-def test_fit_restores_what_lora_has_frozen(pretrained):
-    embedder = open_new(pretrained)
-    embedder.model.enable_lora(2)
-    before, values = [v.path for v in embedder.model.trainable_variables], weights_of(embedder)
-    embedder.fit(PAIRS, epochs=2, **FAST)
-    assert [v.path for v in embedder.model.trainable_variables] == before
-    changed = [
-        path for path, value in weights_of(embedder).items() if (value != values[path]).any()
-    ]
-    assert {*changed} <= {*before}
-
-
-@pytest.mark.slow
-def test_files_of_callbacks_are_loaded(pretrained, tmp_path):
-    callbacks = [keras.callbacks.ModelCheckpoint(tmp_path / "last.keras")]
-    embedder = open_new(pretrained)
-    embedder.fit(PAIRS, callbacks=callbacks, epochs=1, **FAST)
-    model = keras.models.load_model(tmp_path / "last.keras")
-    assert (type(model.optimizer).__name__, model.pooling) == ("AdamWeightDecay", "mean")
-    assert [weight.path for weight in model.weights] == [*weights_of(embedder)]
 
 
 def test_vectors_that_exceed_the_memory_are_rejected(pretrained, monkeypatch):
