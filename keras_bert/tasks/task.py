@@ -85,6 +85,7 @@ class Task:
         checkpoint: the checkpoint that the object was loaded from; None after `fit`, or if it was
             not loaded from one.
         serve: the signature of an export that maps strings to answers; None for other objects.
+        signatures: all signatures of an export by name; empty for other objects.
         engine: the engine that runs an export; None for other objects.
         trainer: the training step of the last `fit`; None before.
 
@@ -114,6 +115,7 @@ class Task:
         self.untrained: tuple[str, ...] = ()
         self.checkpoint: Checkpoint | None = None
         self.serve: Serve | None = None
+        self.signatures: Mapping[str, Serve] = {}
         self._served_inputs: Sequence[str] = ()
         self.engine: Engine | None = None
         self.trainer: Trainer | None = None
@@ -323,7 +325,7 @@ class Task:
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
         """Creates the object for a SavedModel from its export.json (`info`) and its signatures."""
         loaded = cls(None, None, cls.settings_of_export(info))
-        loaded.serve = signatures["serving_default"]
+        loaded.serve, loaded.signatures = signatures["serving_default"], signatures
         loaded._served_inputs = list(info["signatures"]["serving_default"]["inputs"])
         return loaded
 

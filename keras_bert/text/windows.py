@@ -198,18 +198,16 @@ def word_windows(
     """
     room = max_seq_length - 2
     tokens = _visible_tokens(words.values, room, tokenizer.unk_token_id)
-    boundaries = _WordBoundaries(tokens.row_splits, room)
     sentences = tf.cast(words.row_splits, tf.int64)
-    first, last = _split(boundaries, sentences)
-    window_of = _labeling_windows(boundaries, sentences, first, last)
+    first, last = _split_words(tokens.row_splits, sentences, room)
+    window_of = _labeling_windows(tokens.row_splits, sentences, first, last)
     if documents is not None:
-        first, last = _extended(
-            boundaries, _document_words(sentences, documents, last), first, last
-        )
+        documents = tf.convert_to_tensor(documents)
+        first, last = _with_context(tokens.row_splits, sentences, documents, first, last, room)
 
-    starts, ends = boundaries.start_of(first), boundaries.start_of(last)
+    starts = tf.gather(tokens.row_splits, first)
     segments = combine_segments(
-        tf.gather(tokens.values, tf.ragged.range(starts, ends)),
+        tf.gather(tokens.values, tf.ragged.range(starts, tf.gather(tokens.row_splits, last))),
         max_seq_length=max_seq_length,
         cls_token_id=tokenizer.cls_token_id,
         sep_token_id=tokenizer.sep_token_id,
@@ -218,40 +216,9 @@ def word_windows(
     return WordWindows(
         segments.input_ids,
         segments.segment_ids,
-        first_tokens=boundaries.starts[:-1] + tf.gather(shift, window_of),
+        first_tokens=tokens.row_starts() + tf.gather(shift, window_of),
         row_splits=sentences,
     )
-
-
-class _WordBoundaries:
-    """Converts between word boundaries and token indices.
-
-    A word boundary is given as the index of the word after it, from 0 to N. Token indices count the
-    tokens of all words.
-    """
-
-    def __init__(self, starts: tf.Tensor, room: int):
-        self.starts = tf.cast(starts, tf.int64)  # [N + 1]: the first token of each word, then T.
-        self.room = room
-        word_of = tf.cast(row_ids(self.starts), tf.int64)
-        self._at_or_before = tf.concat([word_of, [tf.size(starts, tf.int64) - 1]], axis=0)
-        self._at_or_after = tf.concat([[tf.constant(0, tf.int64)], word_of + 1], axis=0)
-        self._last = self.starts[-1]
-
-    def start_of(self, words: tf.Tensor) -> tf.Tensor:
-        return tf.gather(self.starts, words)
-
-    def at_or_before(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Returns the last word boundary at or before each token index."""
-        return tf.gather(self._at_or_before, tf.minimum(tokens, self._last))
-
-    def at_or_after(self, tokens: tf.Tensor) -> tf.Tensor:
-        """Returns the first word boundary at or after each token index."""
-        return tf.gather(self._at_or_after, tf.maximum(tokens, 0))
-
-    def end_of_window(self, first: tf.Tensor) -> tf.Tensor:
-        """Returns the last word boundary at which a window that starts with `first` can end."""
-        return self.at_or_before(self.start_of(first) + self.room)
 
 
 def _visible_tokens(words: tf.RaggedTensor, room: int, unk_token_id: int) -> tf.RaggedTensor:
@@ -262,65 +229,61 @@ def _visible_tokens(words: tf.RaggedTensor, room: int, unk_token_id: int) -> tf.
     return tf.gather(values, tf.ragged.range(starts, starts + tf.clip_by_value(counts, 1, room)))
 
 
-def _split(boundaries: _WordBoundaries, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+# In the following functions, a word boundary is the index of the word after it, from 0 to N.
+# `starts`, int64 [N + 1], are the first token of each word, followed by the number of all tokens.
+
+
+def _boundary_after(starts: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Returns the first word boundary at or after each token."""
+    return tf.searchsorted(starts, tokens, out_type=tf.int64)
+
+
+def _boundary_before(starts: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Returns the last word boundary at or before each token."""
+    return tf.searchsorted(starts, tokens, side="right", out_type=tf.int64) - 1
+
+
+def _split_words(starts: tf.Tensor, sentences: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits sentences into windows; returns each window's first word, and the word after its last.
 
-    For each word, there is one possible window that ends with it: the longest one that fits. The
-    next window starts about half a window later. The next window of every possible window is
-    computed in one table. The result has the windows that can be reached from the first window of
-    each sentence.
+    A window is the longest one that ends with its last word. The next window starts in the middle
+    of the window, or later so that it ends with a later word.
     """
-    sentences_with_words = tf.boolean_mask(sentences[:-1], sentences[1:] > sentences[:-1])
-    row = row_ids(sentences)
-    begin, end = tf.gather(sentences, row), tf.gather(sentences, row + 1)  # [N]
-    # For each word, the first word of the possible window that ends with it.
-    after = boundaries.starts[1:]
-    first = tf.maximum(begin, boundaries.at_or_after(after - boundaries.room))
+    num_words = sentences[-1]
+    has_words = sentences[1:] > sentences[:-1]
+    begin, end = (tf.boolean_mask(each, has_words) for each in (sentences[:-1], sentences[1:]))
 
-    def all_windows() -> tf.Tensor:
-        # The next window starts in the middle of this one, or later so that one more word fits.
-        following = tf.concat([after[1:], after[-1:]], axis=0)
-        least = tf.maximum((boundaries.start_of(first) + after) // 2, following - boundaries.room)
-        next_first = tf.maximum(first + 1, boundaries.at_or_after(least))
-        next_last = tf.minimum(end, boundaries.end_of_window(next_first)) - 1
-        return _reached(starting, next_last, is_last)
+    def longest(last: tf.Tensor, begin: tf.Tensor) -> tf.Tensor:
+        """Returns the first word of the window whose last word is before `last`."""
+        return tf.maximum(begin, _boundary_after(starts, tf.gather(starts, last) - room))
 
-    ends = tf.gather(end, sentences_with_words)
-    starting = tf.minimum(ends, boundaries.end_of_window(sentences_with_words)) - 1
-    is_last = tf.concat([row[1:] != row[:-1], tf.ones_like(row[:1], tf.bool)], axis=0)
-    last = tf.cond(
-        tf.reduce_all(starting == ends - 1), lambda: tf.where(is_last)[:, 0], all_windows
+    def last_of(first: tf.Tensor) -> tf.Tensor:
+        return tf.minimum(end, _boundary_before(starts, tf.gather(starts, first) + room))
+
+    def next_window(last: tf.Tensor, is_last: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        first = longest(last, begin)
+        middle = (tf.gather(starts, first) + tf.gather(starts, last)) // 2
+        following = tf.gather(starts, tf.minimum(last + 1, num_words))
+        first = _boundary_after(starts, tf.maximum(middle, following - room))
+        last = last_of(tf.maximum(first, longest(last, begin) + 1))
+        return last, marked(is_last, last)
+
+    def marked(marks: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
+        ones = tf.ones_like(words, tf.bool)
+        return tf.tensor_scatter_nd_update(marks, words[:, tf.newaxis], ones)
+
+    last = last_of(begin)  # of the first window of each sentence
+    is_last = marked(tf.zeros([num_words + 1], tf.bool), last)
+    _, is_last = tf.while_loop(
+        lambda last, _: tf.reduce_any(last < end), next_window, [last, is_last]
     )
-    return tf.gather(first, last), last + 1
-
-
-def _reached(starting: tf.Tensor, following: tf.Tensor, is_end: tf.Tensor) -> tf.Tensor:
-    """Follows links from the starting words to the ends; returns the visited words, sorted.
-
-    `following`, [N], is the word that each word links to; an end links to itself. `is_end`, bool
-    [N], marks the ends. Each step doubles the number of links followed at once, so N words take
-    log N steps.
-    """
-
-    def is_unfinished(reached: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
-        return ~tf.reduce_all(tf.gather(is_end, tf.gather(following, starting)))
-
-    def step(reached: tf.Tensor, following: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        more = tf.gather(following, tf.where(reached))
-        return _marked(reached, more), tf.gather(following, following)
-
-    reached = _marked(is_end, starting[:, tf.newaxis])
-    # After k steps, 2^k words of each path are marked, and `following` skips 2^k words.
-    reached, _ = tf.while_loop(is_unfinished, step, (reached, following), parallel_iterations=1)
-    return tf.where(reached)[:, 0]
-
-
-def _marked(marks: tf.Tensor, words: tf.Tensor) -> tf.Tensor:
-    return tf.tensor_scatter_nd_update(marks, words, tf.ones_like(words[:, 0], tf.bool))
+    last = tf.where(is_last)[:, 0]
+    sentence = tf.searchsorted(end, last)
+    return longest(last, tf.gather(begin, sentence)), last
 
 
 def _labeling_windows(
-    boundaries: _WordBoundaries, sentences: tf.Tensor, first: tf.Tensor, last: tf.Tensor
+    starts: tf.Tensor, sentences: tf.Tensor, first: tf.Tensor, last: tf.Tensor
 ) -> tf.Tensor:
     """Returns the index of the window that labels each word, int32 [N].
 
@@ -328,45 +291,40 @@ def _labeling_windows(
     before it in the later one. It is labeled in the window where this context is longer.
     """
     earlier_end, later_first = last[:-1], first[1:]
-    middles = boundaries.starts[:-1] + boundaries.starts[1:]  # Twice the middle of each word.
+    middles = starts[:-1] + starts[1:]  # Twice the middle of each word.
     border = tf.searchsorted(
         middles,
-        boundaries.start_of(earlier_end) + boundaries.start_of(later_first),
+        tf.gather(starts, earlier_end) + tf.gather(starts, later_first),
         side="right",
         out_type=tf.int64,
     )
     # Between two sentences, both bounds are the first word of the later sentence.
     border = tf.clip_by_value(border, tf.minimum(later_first, earlier_end), earlier_end)
-    ends = tf.concat([[0], border, sentences[-1:]], axis=0)
-    return row_ids(ends)
+    return row_ids(tf.concat([[0], border, sentences[-1:]], axis=0))
 
 
-def _document_words(
-    sentences: tf.Tensor, documents: tf.Tensor, last: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first word of each window's document, and the word after its last word."""
-    documents = tf.convert_to_tensor(documents)
-    is_new = tf.concat([[True], documents[1:] != documents[:-1]], axis=0)[: tf.size(documents)]
-    starts = tf.concat([tf.boolean_mask(sentences[:-1], is_new), sentences[-1:]], axis=0)
-    document = tf.gather(row_ids(starts), last - 1)
-    return tf.gather(starts, document), tf.gather(starts, document + 1)
-
-
-def _extended(
-    boundaries: _WordBoundaries,
-    document: tuple[tf.Tensor, tf.Tensor],
+def _with_context(
+    starts: tf.Tensor,
+    sentences: tf.Tensor,
+    documents: tf.Tensor,
     first: tf.Tensor,
     last: tf.Tensor,
+    room: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Extends each window on both sides with whole words of its document, up to the length limit.
 
     Takes and returns the first word of each window, and the word after its last one.
     """
-    start, end = boundaries.start_of(first), boundaries.start_of(last)
-    spare = boundaries.room - (end - start)
-    before = start - boundaries.start_of(document[0])
-    after = boundaries.start_of(document[1]) - end
+    is_new = tf.concat([[True], documents[1:] != documents[:-1]], axis=0)[: tf.size(documents)]
+    splits = tf.concat([tf.boolean_mask(sentences[:-1], is_new), sentences[-1:]], axis=0)
+    document = tf.gather(row_ids(splits), last - 1)
+    splits = tf.gather(starts, splits)  # In tokens.
+
+    start, end = tf.gather(starts, first), tf.gather(starts, last)
+    spare = room - (end - start)
+    before = start - tf.gather(splits, document)
+    after = tf.gather(splits, document + 1) - end
     left = tf.minimum(before, tf.maximum(spare // 2, spare - after))
-    first = boundaries.at_or_after(start - left)
-    right = tf.minimum(after, spare - (start - boundaries.start_of(first)))
-    return first, boundaries.at_or_before(end + right)
+    first = _boundary_after(starts, start - left)
+    right = tf.minimum(after, spare - (start - tf.gather(starts, first)))
+    return first, _boundary_before(starts, end + right)

@@ -1,7 +1,7 @@
 """Text embeddings: vectors of texts, trained on pairs, triplets or scored pairs.
 
 data.py         settings; examples of files and arguments, with their checks
-processor.py    texts to tokens, hidden states to vectors; settings of a saved model
+processor.py    texts to tokens, hidden states to vectors
 losses.py       the losses of a batch of vectors
 metrics.py      the training objective, scores of vectors
 task.py         TextEmbedder, its export, its fine-tuning on the files of a run

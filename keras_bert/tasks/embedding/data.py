@@ -112,8 +112,8 @@ def check_training_rows(rows: TextRows, loss: EmbeddingLoss, batch_size: int) ->
     """Checks that a loss can learn from the examples in batches of `batch_size`.
 
     Raises:
-        InputError: there are no examples; all scores are equal; batches are too small for the loss;
-            a negative is equal to its positive; or pairs have no negatives.
+        InputError: there are no examples; all scores are equal; or batches are too small for the
+            loss.
     """
     check_evaluation_rows(rows, "nothing can be learned from them")
     is_pairs = rows.scores is None and len(rows.columns) == 2
@@ -122,30 +122,6 @@ def check_training_rows(rows: TextRows, loss: EmbeddingLoss, batch_size: int) ->
             f"batch size {batch_size}: the loss {loss.name} compares each pair with the other "
             "pairs of its batch; expected at least 2"
         )
-    ids = rows.ids
-    if is_pairs and not _has_negatives(ids):
-        raise InputError(
-            f"{rows.source}: has no negatives, because each of the {len(rows)} pairs is related to "
-            "all positives; expected unrelated pairs, or triplets"
-        )
-    if rows.scores is None and not is_pairs:
-        for index in np.flatnonzero(ids[:, 1] == ids[:, 2])[:1].tolist():
-            raise InputError(
-                f"{rows.where(index)}: the negative is the same text as the positive; expected "
-                "another text"
-            )
-
-
-def _has_negatives(ids: np.ndarray) -> bool:
-    """Returns whether any anchor of pairs of texts, [n, 2], has a negative among the positives.
-
-    Negatives are different from the anchor and from all its positives (losses.py).
-    """
-    positives = np.unique(ids[:, 1])
-    related = np.unique(np.concatenate([ids, ids[:, [0, 0]]]), axis=0)
-    related = related[np.isin(related[:, 1], positives)]
-    _, counts = np.unique(related[:, 0], return_counts=True)
-    return bool(counts.min() < len(positives))
 
 
 def check_evaluation_rows(
@@ -163,7 +139,7 @@ def check_evaluation_rows(
 
 # --- files ---
 
-PAIR, TEXTS = ("anchor", "positive"), ("text_a", "text_b")  # roles of columns
+PAIR, SCORED = ("anchor", "positive"), ("text_a", "text_b", "score")  # roles of columns
 
 
 def read_training_rows(settings: EmbeddingSettings) -> TextRows:
@@ -174,11 +150,8 @@ def read_training_rows(settings: EmbeddingSettings) -> TextRows:
     """
     if not settings.train_file:
         raise InputError("--train_file is missing; expected a file of examples, or --nodo_train")
-    if settings.loss != "mnrl":
-        return _read_scored(settings, settings.train_file)
-    names = settings.column_names
-    roles = (*PAIR, "negative")
-    return _read(settings.train_file, [names[role] for role in roles if role in names])
+    roles = (*PAIR, "negative") if settings.loss == "mnrl" else SCORED
+    return _read(settings, settings.train_file, roles)
 
 
 def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | None:
@@ -186,30 +159,27 @@ def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | None:
     if not settings.eval_file:
         return None
     names = settings.column_names
-    pair, scored = ([names[r] for r in roles] for roles in (PAIR, (*TEXTS, "score")))
-    row = next(read_rows(Path(settings.eval_file), (), (*pair, *scored)), None)
-    has_pairs, has_scores = (
-        row is not None and all(row.cells.get(name) is not None for name in kind)
-        for kind in (pair, scored)
-    )
+    columns = [names[role] for role in (*PAIR, *SCORED)]
+    row = next(read_rows(Path(settings.eval_file), (), columns), None)
+    cells = {name for name, value in row.cells.items() if value is not None} if row else set()
+    kinds = [roles for roles in (PAIR, SCORED) if cells >= {names[role] for role in roles}]
     # A file with the columns of both kinds has the kind of the training examples.
-    is_scored = has_scores if has_pairs != has_scores else settings.loss != "mnrl"
-    return (
-        _read_scored(settings, settings.eval_file) if is_scored else _read(settings.eval_file, pair)
-    )
+    if len(kinds) != 1:
+        kinds = [PAIR if settings.loss == "mnrl" else SCORED]
+    return _read(settings, settings.eval_file, kinds[0])
 
 
-def _read_scored(settings: EmbeddingSettings, file: str) -> TextRows:
+def _read(settings: EmbeddingSettings, file: str, roles: Sequence[str]) -> TextRows:
     names = settings.column_names
-    rows = _read(file, [names[role] for role in TEXTS], names["score"])
+    columns = [names[role] for role in roles if role != "score" and role in names]
+    if roles != SCORED:
+        texts = read_texts(Path(file), columns)
+        return TextRows(texts.source, texts.columns, None, texts.locations)
+    texts = read_texts(Path(file), columns, names["score"])
+    scores = label_array(texts, "regression", ())
+    rows = TextRows(texts.source, texts.columns, scores, texts.locations)
     check_scores(rows, settings.numeric_range, ", or another --score_range")
     return rows
-
-
-def _read(file: str, columns: Sequence[str], score_column: str = "") -> TextRows:
-    texts = read_texts(Path(file), columns, score_column)
-    scores = label_array(texts, "regression", ()) if score_column else None
-    return TextRows(texts.source, texts.columns, scores, texts.locations)
 
 
 # --- arguments of the Python API ---
@@ -244,31 +214,6 @@ def check_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
         array = np.array(items, np.float32)
     locations = [f"{name}, item {index}" for index in range(len(columns[0]))]
     return TextRows(name, columns, array, locations)
-
-
-def training_arguments(
-    texts: Any, scores: Any, loss: EmbeddingLoss | str | None, hidden_size: int
-) -> tuple[TextRows, EmbeddingLoss]:
-    """Checks the examples and the loss of `TextEmbedder.fit`, and returns both.
-
-    `loss` may be the name of a loss, or None for the default. `hidden_size` is the size of the
-    model's vectors.
-
-    Raises:
-        InputError: an argument is invalid, or the loss is not for these examples.
-    """
-    rows = check_rows("texts", texts, scores)
-    if loss is None:
-        loss = "mnrl" if rows.scores is None else "cosent"
-    if not isinstance(loss, EmbeddingLoss):
-        loss = EmbeddingLoss(loss)
-    if loss.takes_scores != (rows.scores is not None):
-        expected = "scores" if loss.takes_scores else "no scores"
-        raise InputError(f"loss={loss.name!r}: expected examples with {expected} for this loss")
-    sizes = matryoshka_sizes(f"sizes={loss.sizes!r:.60}", loss.sizes, hidden_size)
-    if rows.scores is not None:
-        check_scores(rows)
-    return rows, replace(loss, columns=len(rows.columns), sizes=sizes)
 
 
 def check_evaluation_pairs(name: str, texts: Any, scores: Any) -> TextRows:

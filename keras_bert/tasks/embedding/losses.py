@@ -10,8 +10,7 @@ Shapes: B examples of k texts each, R = B · k rows, H hidden size.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
@@ -25,45 +24,54 @@ DEFAULT_SCALE = 20.0
 _EXCLUDED = -1e9  # the logit of a text that is not a negative
 
 
-@dataclass(frozen=True)
 class EmbeddingLoss:
     """A loss on the vectors of a batch.
 
-    Attributes:
+    Args:
         name: one of `LOSSES`.
         scale: the factor of cosines in mnrl and cosent, the inverse of the temperature.
         columns: k, the number of texts in an example.
         sizes: the loss is the mean over vectors truncated to these sizes; empty for whole vectors.
     """
 
-    name: str
-    scale: float = DEFAULT_SCALE
-    columns: int = 2
-    sizes: Sequence[int] = ()
-
-    def __post_init__(self):
-        if self.name not in LOSSES:
-            raise InputError(f"loss={self.name!r}: expected one of {', '.join(LOSSES)}")
-        is_number = isinstance(self.scale, int | float) and not isinstance(self.scale, bool)
-        if not is_number or not 0 < self.scale < float("inf"):
-            raise InputError(f"scale={self.scale!r}: expected a finite number above 0")
-        object.__setattr__(self, "sizes", tuple(self.sizes))  # Equal losses have one objective.
+    def __init__(
+        self, name: str, scale: float = DEFAULT_SCALE, columns: int = 2, sizes: Sequence[int] = ()
+    ):
+        if name not in LOSSES:
+            raise InputError(f"loss={name!r}: expected one of {', '.join(LOSSES)}")
+        is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+        if not is_number or not 0 < scale < float("inf"):
+            raise InputError(f"scale={scale!r}: expected a finite number above 0")
+        self.name, self.scale, self.columns, self.sizes = name, scale, columns, tuple(sizes)
 
     @property
     def takes_scores(self) -> bool:
         """Whether the loss is for scored pairs; otherwise it is for pairs and triplets."""
         return self.name != "mnrl"
 
-    def total(self, vectors: Any, labels: "RowLabels") -> Any:
+    def total(self, vectors: Any, scores: Any, ids: Any, weights: Any) -> Any:
         """Computes the numerator of the loss; the denominator is `weight`.
 
-        `vectors` are float [R, H]; the k texts of an example are consecutive rows.
+        Args:
+            vectors: float [R, H]; the k texts of an example are consecutive rows.
+            scores: float [R], the score of the row's example; 0 without scores.
+            ids: int [R], a number for each text; the same for equal texts.
+            weights: float [R], 1 for texts of examples and 0 for rows that fill the batch.
         """
+        scores, ids, weights = (
+            ops.reshape(values, [-1, self.columns]) for values in (scores, ids, weights)
+        )
         losses = []
         for size in self.sizes or [vectors.shape[-1]]:
-            unit = normalized(vectors[:, :size])
-            by_example = ops.reshape(unit, [-1, self.columns, size])
-            losses.append(_TOTALS[self.name](by_example, labels.by_example(self.columns), self))
+            unit = ops.reshape(normalized(vectors[:, :size]), [-1, self.columns, size])
+            if self.name == "mnrl":
+                losses.append(_ranking(unit, ids, weights[:, 0], self.scale))
+                continue
+            cosines = ops.sum(unit[:, 0] * unit[:, 1], axis=-1)
+            if self.name == "cosine":
+                losses.append(ops.sum(weights[:, 0] * ops.square(cosines - scores[:, 0])))
+            else:
+                losses.append(_cosent(self.scale * cosines, scores[:, 0], weights[:, 0] > 0))
         return sum(losses) / len(losses)
 
     def weight(self, weights: Any) -> Any:
@@ -76,32 +84,13 @@ class EmbeddingLoss:
         return ops.sum(weights) / self.columns
 
 
-class RowLabels(NamedTuple):
-    """The labels of the R rows of a batch, or of its B examples.
-
-    Attributes:
-        scores: the score of the row's example, float; 0 without scores.
-        ids: a number for each text, int; the same for equal texts.
-        weights: 1 for texts of examples and 0 for rows that fill the batch, float.
-    """
-
-    scores: Any
-    ids: Any
-    weights: Any
-
-    def by_example(self, columns: int) -> "RowLabels":
-        """Returns the scores [B], the ids [B, k] and the weights [B] of examples of k texts."""
-        scores, ids, weights = (ops.reshape(value, [-1, columns]) for value in self)
-        return RowLabels(scores[:, 0], ids, weights[:, 0])
-
-
 def normalized(vectors: Any) -> Any:
     """Scales vectors [R, H] to length 1; zero vectors remain zero."""
     squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
     return vectors * ops.rsqrt(ops.maximum(squares, 1e-24))
 
 
-def _ranking(vectors: Any, labels: RowLabels, loss: EmbeddingLoss) -> Any:
+def _ranking(vectors: Any, ids: Any, weights: Any, scale: float) -> Any:
     """Sums the cross-entropy of each positive among the B · (k - 1) candidates of its anchor.
 
     The candidates are the positives of all examples, then their negatives. Those are not negatives
@@ -110,42 +99,28 @@ def _ranking(vectors: Any, labels: RowLabels, loss: EmbeddingLoss) -> Any:
     """
     anchors = vectors[:, 0]
     candidates = ops.reshape(ops.swapaxes(vectors[:, 1:], 0, 1), [-1, vectors.shape[-1]])
-    logits = loss.scale * ops.matmul(anchors, ops.transpose(candidates))
+    logits = scale * ops.matmul(anchors, ops.transpose(candidates))
 
-    ids, real = labels.ids, labels.weights > 0
+    real = weights > 0
     texts = ops.reshape(ops.transpose(ids[:, 1:]), [1, -1])
     same_anchor = ops.logical_and(ids[:, 0:1] == ids[None, :, 0], real[None, :])  # [B, B]
     same_text = ids[:, 1:2] == texts  # [B, B · (k - 1)]
     counts = ops.matmul(ops.cast(same_anchor, "float32"), ops.cast(same_text, "float32"))
     excluded = ops.logical_or(counts > 0, texts == ids[:, 0:1])
-    excluded = ops.logical_or(excluded, ops.tile(~real, [loss.columns - 1])[None, :])
+    excluded = ops.logical_or(excluded, ops.tile(~real, [vectors.shape[1] - 1])[None, :])
     index = ops.arange(logits.shape[1])[None, :]  # The first B candidates are the positives.
     is_positive = index == ops.arange(logits.shape[0])[:, None]
     logits = ops.where(ops.logical_and(excluded, ~is_positive), _EXCLUDED, logits)
-    positive = ops.sum(anchors * vectors[:, 1], axis=-1) * loss.scale
-    return ops.sum(labels.weights * (ops.logsumexp(logits, axis=1) - positive))
+    positive = ops.sum(anchors * vectors[:, 1], axis=-1) * scale
+    return ops.sum(weights * (ops.logsumexp(logits, axis=1) - positive))
 
 
-def _squared_error(vectors: Any, labels: RowLabels, loss: EmbeddingLoss) -> Any:
-    return ops.sum(labels.weights * ops.square(_cosines(vectors) - labels.scores))
-
-
-def _cosent(vectors: Any, labels: RowLabels, loss: EmbeddingLoss) -> Any:
-    scaled = loss.scale * _cosines(vectors)
-    differences = scaled[:, None] - scaled[None, :]
-    real = labels.weights > 0
-    counted = ops.logical_and(
-        labels.scores[:, None] < labels.scores[None, :], real[:, None] & real[None, :]
-    )
+def _cosent(cosines: Any, scores: Any, real: Any) -> Any:
+    """Computes the loss of scaled cosines [B]; `real` are the rows of examples, bool [B]."""
+    differences = cosines[:, None] - cosines[None, :]
+    counted = ops.logical_and(scores[:, None] < scores[None, :], real[:, None] & real[None, :])
     differences = ops.reshape(ops.where(counted, differences, _EXCLUDED), [-1])
     return ops.logsumexp(ops.concatenate([ops.zeros([1]), differences]))
-
-
-def _cosines(vectors: Any) -> Any:
-    return ops.sum(vectors[:, 0] * vectors[:, 1], axis=-1)
-
-
-_TOTALS = {"mnrl": _ranking, "cosine": _squared_error, "cosent": _cosent}
 
 
 def check_micro_batches(steps: Any, batch_size: int) -> None:

@@ -15,7 +15,7 @@ from keras_bert.errors import InputError
 from keras_bert.models.encoder import pool, project, select_inputs
 from keras_bert.tasks.classification.metrics import pearson, spearman
 from keras_bert.tasks.embedding.data import TextRows
-from keras_bert.tasks.embedding.losses import EmbeddingLoss, RowLabels
+from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.training.objective import Batch, RowObjective
 
 # --- training objective ---
@@ -42,8 +42,8 @@ class EmbeddingObjective(RowObjective):
 
     def sums_of_vectors(self, vectors: Any, batch: Batch) -> dict[str, Any]:
         """Returns the numerator of the loss."""
-        labels = RowLabels(batch["scores"], batch["text_ids"], batch["example_weights"])
-        return {"loss": self.embedding_loss.total(vectors, labels)}
+        labels = (batch[name] for name in ("scores", "text_ids", "example_weights"))
+        return {"loss": self.embedding_loss.total(vectors, *labels)}
 
 
 # --- scores ---

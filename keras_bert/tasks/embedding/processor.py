@@ -18,13 +18,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_bert.checkpoints.checkpoint import DEFAULT_MAX_SEQ_LENGTH, Checkpoint
-from keras_bert.checkpoints.hugging_face import CONFIG
-from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
-from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.models.encoder import POOLINGS, BertEncoder, SentenceEncoder
-from keras_bert.tasks.embedding.data import matryoshka_sizes
 from keras_bert.tasks.texts import TRUNCATED, WINDOWS, LongText, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
@@ -175,71 +169,3 @@ _ACTIVATIONS = {
     "relu": tf.nn.relu,
     "gelu": tf.nn.gelu,
 }
-
-# --- settings of a saved model ---
-
-POOLER = "encoder/pooler"
-
-
-def saved_settings(
-    checkpoint: Checkpoint,
-    max_seq_length: int | None = None,
-    normalize: bool | None = None,
-    pooling: str | None = None,
-) -> EmbedderSettings:
-    """Reads the settings of a checkpoint; arguments that are not None replace them.
-
-    Raises:
-        InputError: a setting is out of range.
-    """
-    if pooling not in (None, *POOLINGS):
-        raise InputError(f"pooling={pooling!r:.60}: expected one of {', '.join(POOLINGS)}")
-    files = read_sentence_transformer(checkpoint.path)
-    with checkpoint.open_weights() as stored:
-        pooled = stored.has(f"{POOLER}/dense/kernel")
-    settings = EmbedderSettings(
-        max_seq_length=checkpoint.max_seq_length(
-            max_seq_length, files["max_seq_length"] or DEFAULT_MAX_SEQ_LENGTH
-        ),
-        normalize=checkpoint.setting("normalize", bool, normalize, files["normalize"]),
-        pooling=pooling or files["pooling"] or checkpoint.setting("pooling", str, None),
-        pooled=pooled and checkpoint.setting("pooled", bool, None, True),
-        long_text=LongText.saved(checkpoint),
-        dense=files["dense"],
-        prompts=files["prompts"],
-        default_prompt_name=files["default_prompt_name"],
-        truncate_dim=files["truncate_dim"],
-    )
-    sizes = _saved_sizes(checkpoint, settings.width(checkpoint.config.hidden_size))
-    return replace(settings, matryoshka_sizes=sizes)
-
-
-def make_encoder(config: BertConfig, settings: EmbedderSettings, dtype: Any) -> BertEncoder:
-    """Creates the encoder for some settings, with Dense layers if there are any."""
-    if not settings.dense:
-        return BertEncoder(config, dtype=dtype)
-    return SentenceEncoder(config, settings.dense, dtype=dtype)
-
-
-def settings_of_export(info: Mapping[str, Any]) -> EmbedderSettings:
-    """Restores the settings from the content of an export's export.json."""
-    names = info["signatures"]["serving_default"]["outputs"]
-    return EmbedderSettings(
-        max_seq_length=info["max_seq_length"],
-        normalize=info["normalize"],
-        pooling=info["pooling"],
-        pooled="pooled" in names,
-        matryoshka_sizes=tuple(info.get("matryoshka_sizes", ())),
-        long_text=LongText.of_export(info),
-        prompts=info.get("prompts", {}),
-        default_prompt_name=info.get("default_prompt_name"),
-    )
-
-
-def _saved_sizes(checkpoint: Checkpoint, width: int) -> tuple[int, ...]:
-    """Returns the Matryoshka sizes in the config.json of a saved model; () if there are none."""
-    sizes = checkpoint.saved_settings.get("matryoshka_sizes", ())
-    where = f"{checkpoint.path / CONFIG}: matryoshka_sizes is {sizes!r:.60}"
-    if not isinstance(sizes, list | tuple):
-        raise InputError(f"{where}; expected a list of whole numbers")
-    return matryoshka_sizes(where, sizes, width)

@@ -11,22 +11,31 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.checkpoint import DEFAULT_MAX_SEQ_LENGTH, Checkpoint
+from keras_bert.checkpoints.hugging_face import CONFIG
+from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.network import Network
-from keras_bert.models.encoder import POOLINGS, PooledEncoder, vector_size
+from keras_bert.models.encoder import (
+    POOLINGS,
+    BertEncoder,
+    PooledEncoder,
+    SentenceEncoder,
+    vector_size,
+)
 from keras_bert.tasks.checks import check_texts, check_validation_data
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
-    TextRows,
     check_evaluation_pairs,
     check_evaluation_rows,
+    check_rows,
+    check_scores,
     check_training_rows,
+    matryoshka_sizes,
     read_evaluation_rows,
     read_training_rows,
-    training_arguments,
 )
 from keras_bert.tasks.embedding.losses import (
     IN_BATCH_LOSSES,
@@ -39,14 +48,7 @@ from keras_bert.tasks.embedding.metrics import (
     score_embeddings,
     truncated_vectors,
 )
-from keras_bert.tasks.embedding.processor import (
-    POOLER,
-    EmbedderSettings,
-    EmbeddingProcessor,
-    make_encoder,
-    saved_settings,
-    settings_of_export,
-)
+from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.examples import ModelRunner, Predict
 from keras_bert.tasks.fine_tuning import (
     FineTuningRun,
@@ -59,6 +61,8 @@ from keras_bert.tasks.task import Task
 from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
+
+_POOLER = "encoder/pooler"
 
 
 class TextEmbedder(Task):
@@ -76,7 +80,7 @@ class TextEmbedder(Task):
     """
 
     task: ClassVar[str] = "embedding"
-    optional_weights: ClassVar[tuple[str, ...]] = (POOLER,)
+    optional_weights: ClassVar[tuple[str, ...]] = (_POOLER,)
 
     settings: EmbedderSettings
     processor: EmbeddingProcessor
@@ -127,19 +131,44 @@ class TextEmbedder(Task):
         pooling: str | None = None,
     ) -> EmbedderSettings:
         """Returns the settings: the arguments, or else those of the checkpoint or defaults."""
-        return saved_settings(checkpoint, max_seq_length, normalize, pooling)
+        if pooling not in (None, *POOLINGS):
+            raise InputError(f"pooling={pooling!r:.60}: expected one of {', '.join(POOLINGS)}")
+        files = read_sentence_transformer(checkpoint.path)
+        with checkpoint.open_weights() as stored:
+            pooled = stored.has(f"{_POOLER}/dense/kernel")
+        length = files["max_seq_length"] or DEFAULT_MAX_SEQ_LENGTH
+        changes = {
+            "max_seq_length": checkpoint.max_seq_length(max_seq_length, length),
+            "normalize": checkpoint.setting("normalize", bool, normalize, files["normalize"]),
+            "pooling": pooling or files["pooling"] or checkpoint.setting("pooling", str, None),
+            "pooled": pooled and checkpoint.setting("pooled", bool, None, True),
+            "long_text": LongText.saved(checkpoint),
+        }
+        settings = EmbedderSettings(**files | changes)
+        sizes = checkpoint.saved_settings.get("matryoshka_sizes", ())
+        where = f"{checkpoint.path / CONFIG}: matryoshka_sizes is {sizes!r:.60}"
+        sizes = matryoshka_sizes(where, sizes, settings.width(checkpoint.config.hidden_size))
+        return replace(settings, matryoshka_sizes=sizes)
 
     @classmethod
     def make_model(
         cls, config: BertConfig, settings: EmbedderSettings, dtype: str | None
     ) -> keras.Model:
-        """Creates a newly initialized encoder."""
-        return make_encoder(config, settings, dtype)
+        """Creates a newly initialized encoder, with Dense layers if the settings have any."""
+        if not settings.dense:
+            return BertEncoder(config, dtype=dtype)
+        return SentenceEncoder(config, settings.dense, dtype=dtype)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
         """Restores the settings from the content of an export's export.json."""
-        return settings_of_export(info)
+        names = ("max_seq_length", "normalize", "pooling", "prompts", "default_prompt_name")
+        return EmbedderSettings(
+            **{name: info[name] for name in names if name in info},
+            pooled="pooled" in info["signatures"]["serving_default"]["outputs"],
+            matryoshka_sizes=tuple(info.get("matryoshka_sizes", ())),
+            long_text=LongText.of_export(info),
+        )
 
     def fit(
         self,
@@ -175,12 +204,22 @@ class TextEmbedder(Task):
             InputError: an argument is invalid.
         """
         settings, _ = self._check_fit(options)
-        rows, loss = training_arguments(texts, scores, loss, vector_size(self.model))
+        rows = check_rows("texts", texts, scores)
+        loss = loss or ("mnrl" if scores is None else "cosent")
+        loss = loss if isinstance(loss, EmbeddingLoss) else EmbeddingLoss(loss)
+        if loss.takes_scores != (scores is not None):
+            expected = "scores" if loss.takes_scores else "no scores"
+            raise InputError(f"loss={loss.name!r}: expected examples with {expected} for this loss")
+        where = f"sizes={loss.sizes!r:.60}"
+        sizes = matryoshka_sizes(where, loss.sizes, vector_size(self.model))
+        loss = EmbeddingLoss(loss.name, loss.scale, len(rows.columns), sizes)
+        if scores is not None:
+            check_scores(rows)
         check_training_rows(rows, loss, settings.batch_size)
         check_micro_batches(gradient_accumulation_steps, settings.batch_size)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
         pooling = self.settings.pooling or "mean"
-        self._replace_settings(pooling=pooling, matryoshka_sizes=tuple(loss.sizes))
+        self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
         prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
         self._report_truncation(prepared.truncated, "training texts")
@@ -359,57 +398,54 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
     Returns:
         The scores of results.json, those of `score_embeddings`.
     """
-    settings = run.settings
-    start = open_pretrained(settings)
-    model = _embedder_settings(embedding, start, settings.max_seq_length)
-    loss = embedding.make_loss(model.width(start.config.hidden_size))
-    model = replace(model, matryoshka_sizes=tuple(loss.sizes))
-    largest_score = max(map(abs, embedding.numeric_range))
-    if settings.do_train:
-        _check_devices(loss, run)
-    train = read_training_rows(embedding) if settings.do_train else None
-    dev = read_evaluation_rows(embedding) if settings.do_eval else None
-    if train is None and dev is None:
-        raise InputError(
-            "nothing to do: found no development examples; expected --eval_file, or --do_train"
-        )
-    if train is not None:
-        check_training_rows(train, loss, run.training.train_batch_size)
-    if dev is not None:
-        check_evaluation_rows(dev)
-    task = EmbedderFineTuning(train, dev, loss, model, start.tokenizer(), largest_score)
-    return fine_tune(run, start, task)
+    start = open_pretrained(run.settings)
+    return fine_tune(run, start, EmbedderFineTuning(embedding, run, start))
 
 
 class EmbedderFineTuning(FineTuningTask):
     """The texts of a run, and the scores of their vectors.
 
-    Scores are divided by `largest_score` for training.
+    For training, scores are divided by the largest absolute value of their range.
     """
 
     task_class = TextEmbedder
 
-    def __init__(
-        self,
-        train: TextRows | None,
-        dev: TextRows | None,
-        loss: EmbeddingLoss,
-        settings: EmbedderSettings,
-        tokenizer: BertTokenizer,
-        largest_score: float,
-    ):
-        self.processor, self.dev = EmbeddingProcessor(tokenizer, settings), dev
-        self.best = best_metric(dev)
+    def __init__(self, embedding: EmbeddingSettings, run: FineTuningRun, start: Checkpoint):
+        start.check_task(TextEmbedder.task, TextEmbedder.__name__)
+        length, tokenizer = run.settings.max_seq_length, start.tokenizer()
+        saved = TextEmbedder.settings_of_checkpoint(start)
+        loss = embedding.make_loss(saved.width(start.config.hidden_size))
+        settings = replace(
+            saved,
+            max_seq_length=length,
+            pooling=embedding.pooling or saved.pooling or POOLINGS[0],
+            long_text=LongText.saved(start, embedding.long_text, length),
+            matryoshka_sizes=loss.sizes,
+        )
+        self.processor = EmbeddingProcessor(tokenizer, settings)
         self.objective = EmbeddingObjective(loss, settings.pooling)
+        if run.settings.do_train:
+            _check_devices(loss, run)
+            train = read_training_rows(embedding)
+        self.dev = dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
+        self.best = best_metric(dev)
+        if dev is None and not run.settings.do_train:
+            raise InputError(
+                "nothing to do: found no development examples; expected --eval_file, or --do_train"
+            )
         prepared: dict[str, Prepared] = {}
-        if train is not None:
+        if run.settings.do_train:
+            check_training_rows(train, loss, run.training.train_batch_size)
             in_training = EmbeddingProcessor(tokenizer, settings.in_training)
             prepared["train"] = prepare(in_training.preprocess, [train.texts], tokenizer=tokenizer)
+            largest_score = max(map(abs, embedding.numeric_range))
             self.train = train.labelled(prepared["train"].examples, largest_score)
         if dev is not None:
+            check_evaluation_rows(dev)
             prepared["dev"] = prepare(self.processor.preprocess, [dev.texts], tokenizer=tokenizer)
             self._prepared = prepared["dev"]
-            self.data = {"dev": _items(dev)}
+            scores = [None] * len(dev) if dev.scores is None else dev.scores.tolist()
+            self.data = {"dev": list(zip(*dev.columns, scores, strict=True))}
         self.report_truncation(prepared, "texts")
 
     def score(self, predict: Predict) -> dict[str, float]:
@@ -417,20 +453,6 @@ class EmbedderFineTuning(FineTuningTask):
         outputs = predict(self._prepared.examples)
         vectors = pooled_rows(self._prepared, outputs["vectors"], self.processor)
         return score_embeddings(self.dev, vectors, self.processor.settings.matryoshka_sizes)
-
-
-def _embedder_settings(
-    embedding: EmbeddingSettings, start: Checkpoint, max_seq_length: int
-) -> EmbedderSettings:
-    start.check_task(TextEmbedder.task, TextEmbedder.__name__)
-    saved = saved_settings(start)
-    pooling = embedding.pooling or saved.pooling or POOLINGS[0]
-    return replace(
-        saved,
-        max_seq_length=max_seq_length,
-        pooling=pooling,
-        long_text=LongText.saved(start, embedding.long_text, max_seq_length),
-    )
 
 
 def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:
@@ -445,8 +467,3 @@ def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:
             f"--gradient_accumulation_steps={run.training.gradient_accumulation_steps}: the loss "
             f"of embeddings needs KERAS_BACKEND=tensorflow for micro-batches, got {BACKEND}"
         )
-
-
-def _items(rows: TextRows) -> list[tuple[object, ...]]:
-    scores = [None] * len(rows) if rows.scores is None else np.asarray(rows.scores).tolist()
-    return list(zip(*rows.columns, scores, strict=True))

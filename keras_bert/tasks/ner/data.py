@@ -28,8 +28,9 @@ A dataset of TensorFlow Datasets, such as conll2003, conll2002/es or wikiann/de,
 import json
 import os
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,21 +42,16 @@ from keras_bert.files import check_no_nul, check_schema, read_lines, write_bytes
 from keras_bert.tasks.checks import check_list, check_same_length, check_strings, in_order_of
 from keras_bert.tasks.ner.processor import split_words
 from keras_bert.tasks.ner.tag_schemes import (
-    ENTITY,
     OUTSIDE,
-    PROBLEMS,
     UNKNOWN,
     Entity,
-    check_entities_of_text,
     check_tags,
     entity_types,
-    fit_entities,
     iob2_labels,
     is_inside,
     label_tags,
-    schemes_of,
     split_tag,
-    standard_tag,
+    tags_of,
     to_iob2,
 )
 from keras_bert.tasks.settings import NerSettings
@@ -71,8 +67,6 @@ from keras_bert.tasks.tables import (
 from keras_bert.text.tokenizer import BertTokenizer
 
 DOCUMENT_START = "-DOCSTART-"  # As the only word of a sentence: a document starts.
-# The settings that apply only to files, not to TensorFlow Datasets.
-_FILE_SETTINGS = ("train_file", "eval_file", "test_file", "columns")
 
 
 class Sentence(NamedTuple):
@@ -80,7 +74,7 @@ class Sentence(NamedTuple):
 
     Attributes:
         words: the W words.
-        tags: the W tags in the scheme of the file; empty if the file has no tags.
+        tags: the W tags; empty if the file has no tags.
         line: the line number of the first word, counted from 1; or the number of the object or row
             with the whole sentence, if `unit` is not empty.
         document: the index of the sentence's document in the file; 0 if no line starts a document.
@@ -100,19 +94,22 @@ class Sentence(NamedTuple):
         return f"line {self.line + index}"
 
 
-@dataclass(frozen=True)
-class TaggedSentences:
-    """The sentences of a file or dataset, and their tags in IOB2.
+class TaggedSentences(NamedTuple):
+    """The sentences of a file or dataset, with tags in IOB2.
 
-    `source` names the file or dataset in error messages. `tags` has a list of tags for each
-    sentence; None if the file has no tags. `counts` are the numbers of entities that do not fit the
-    words of their texts, {name of PROBLEMS: number}.
+    `source` names the file or dataset in error messages. `counts` are the numbers of entities that
+    do not fit the words of their texts, {name of PROBLEMS: number}.
     """
 
     source: str
-    sentences: list[Sentence]
-    tags: list[list[str]] | None
-    counts: Mapping[str, int] = field(default_factory=dict)
+    sentences: Sequence[Sentence]
+    counts: Mapping[str, int]
+
+    @property
+    def tags(self) -> list[tuple[str, ...]] | None:
+        """The tags of each sentence; None if the file has no tags."""
+        tags = [sentence.tags for sentence in self.sentences]
+        return tags if tags[0] else None
 
     @property
     def types(self) -> set[str]:
@@ -131,44 +128,45 @@ def read_data(
         InputError: a file is invalid, the training sentences are missing, or there is nothing to
             do.
     """
+
+    def read(source: Path | str, tags_needed: bool) -> TaggedSentences:
+        if isinstance(source, str):  # A split of TensorFlow Datasets.
+            rows, source = read_split(builder, source), f"{builder.data_path}, split {source}"
+            sentences = _sentences_of_words(source, rows, column, names)
+            return _tagged(source, sentences, ner, tags_needed)
+        if source.suffix.lower() not in (*JSON_ENDINGS, *FORMS):
+            indices = ner.column_indices
+            sentences = read_conll(source, indices["token"], indices["tag"])
+            return _tagged(source, sentences, ner, tags_needed)
+        rows = list(read_rows(source, (), ("text", "entities", "tokens", *_TAG_COLUMNS)))
+        if not rows:
+            raise InputError(f"{source}: contains no texts; expected texts and their entities")
+        cells = {name for name, value in rows[0].cells.items() if value is not None}
+        if "tokens" not in cells or "entities" in cells:
+            sentences, counts = _sentences_of_texts(source, rows, new_tokenizer(), tags_needed)
+            return _tagged(source, sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
+        tags = next((name for name in _TAG_COLUMNS if name in cells), "")
+        sentences = _sentences_of_words(source, rows, tags, _class_names(source, tags))
+        return _tagged(source, sentences, ner, tags_needed)
+
     if ner.tfds:
-        read, splits = _dataset_reader(ner)
-        return read_splits(read, *splits, f"a train split of --task_name={ner.task_name}", **do)
-
-    def read_file(path: Path, tagged: bool) -> TaggedSentences:
-        return _read_file(path, ner, new_tokenizer, tagged)
-
-    names = (ner.train_file, ner.eval_file, ner.test_file)
-    files = [Path(name) if name else None for name in names]
+        builder, column = _open_dataset(ner)
+        names = builder.info.features[column].feature.names
+        sources = [
+            next((split for split in splits if split in builder.info.splits), None)
+            for splits in (("train",), ("dev", "validation"), ("test",))
+        ]
+        return read_splits(read, *sources, f"a train split of --task_name={ner.task_name}", **do)
+    files = [Path(x) if x else None for x in (ner.train_file, ner.eval_file, ner.test_file)]
     expected = "--train_file with a CoNLL column file or texts with entities"
-    return read_splits(read_file, *files, expected, **do)
+    return read_splits(read, *files, expected, **do)
 
 
-def _read_file(
-    path: Path, ner: NerSettings, new_tokenizer: Callable[[], BertTokenizer], tags_needed: bool
-) -> TaggedSentences:
-    if path.suffix.lower() not in (*JSON_ENDINGS, *FORMS):
-        columns = ner.column_indices
-        sentences = read_conll(path, columns["token"], columns["tag"])
-        return tagged(str(path), sentences, ner, tags_needed)
-    rows = list(read_rows(path, (), _COLUMNS))
-    if not rows:
-        raise InputError(f"{path}: contains no texts; expected texts and their entities")
-    cells = rows[0].cells
-    if cells.get("tokens") is not None and cells.get("entities") is None:
-        tag_column = next((x for x in ("ner_tags", "tags") if cells.get(x) is not None), "")
-        names = _class_names(path, tag_column)
-        sentences = _sentences_of_words(path, rows, tag_column, names)
-        return tagged(str(path), sentences, ner, tags_needed)
-    sentences, counts = _sentences_of_texts(path, rows, new_tokenizer(), tags_needed)
-    return tagged(str(path), sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
-
-
-def tagged(
-    source: str,
+def _tagged(
+    source: object,
     sentences: list[Sentence],
     ner: NerSettings,
-    tags_needed: bool = True,
+    tags_needed: bool,
     counts: Mapping[str, int] | None = None,
 ) -> TaggedSentences:
     """Checks the tags of sentences, converts them to IOB2, and logs statistics.
@@ -185,35 +183,24 @@ def tagged(
         if tags_needed:
             raise InputError(f"{source}: has words without tags; expected words and their tags")
         logging.info("%s: %s; there are no tags, so no scores are computed", source, size)
-        return TaggedSentences(source, sentences, None)
-    names = {tag for sentence in sentences for tag in sentence.tags}
-    if UNKNOWN in names and OUTSIDE not in names:
-        raise InputError(
-            f"{source}: has the tag - (unknown label), but not O; expected O for words outside of "
-            "entities"
-        )
+        return TaggedSentences(str(source), sentences, counts or {})
     rows, scheme, num_disallowed = check_tags(
         [sentence.tags for sentence in sentences],
         lambda sentence, word: f"{source}, {sentences[sentence].where(word)}",
         ner.tag_scheme,
     )
-    tags = [to_iob2(row) for row in rows]
-    num_entities = sum(tag.startswith("B") for row in tags for tag in row)
+    num_entities = sum(tag.startswith("B") for row in rows for tag in row)
     logging.info("%s: %s, %d entities, scheme %s", source, size, num_entities, scheme)
-    if num_unknown := sum(row.count(UNKNOWN) for row in tags):
-        logging.warning(
-            "%s: the labels of %d words are unknown; they are not trained on or scored",
-            source,
-            num_unknown,
-        )
+    if num_unknown := sum(row.count(UNKNOWN) for row in rows):
+        problem = "words are unknown; they are not trained on or scored"
+        logging.warning("%s: the labels of %d %s", source, num_unknown, problem)
     if num_disallowed:
-        logging.warning(
-            "%s: %d tags violate the scheme %s; they are read by the rules of conlleval",
-            source,
-            num_disallowed,
-            scheme,
-        )
-    return TaggedSentences(source, sentences, tags, counts or {})
+        problem = f"violate the scheme {scheme}; they are read by the rules of conlleval"
+        logging.warning("%s: %d tags %s", source, num_disallowed, problem)
+    tagged = [
+        sentence._replace(tags=tuple(row)) for sentence, row in zip(sentences, rows, strict=True)
+    ]
+    return TaggedSentences(str(source), tagged, counts or {})
 
 
 def make_labels(train: TaggedSentences, saved: Sequence[str] | None) -> list[str]:
@@ -235,15 +222,15 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
     """
     types = entity_types(labels)
     for kind in sorted(file.types - {*types}):
-        sentence, index = next(
-            (sentence, index)
-            for sentence, tags in zip(file.sentences, file.tags, strict=True)
-            for index, tag in enumerate(tags)
+        where = next(
+            sentence.where(index)
+            for sentence in file.sentences
+            for index, tag in enumerate(sentence.tags)
             if is_inside(tag) and split_tag(tag)[1] == kind
         )
         raise InputError(
-            f"{file.source}, {sentence.where(index)}: tag {sentence.tags[index]!r}, but "
-            f"{source} has no entity of type {kind!r}; expected one of {', '.join(types)}"
+            f"{file.source}, {where}: has an entity of type {kind!r}, which {source} does not "
+            f"have; expected one of {', '.join(types)}"
         )
 
 
@@ -251,64 +238,59 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
 
 
 def read_conll(
-    path: str | os.PathLike,
-    token_column: int = 0,
-    tag_column: int = -1,
+    path: str | os.PathLike, token_column: int = 0, tag_column: int = -1
 ) -> list[Sentence]:
-    """Reads the sentences of a column file.
+    """Reads the sentences of a column file, with the tags in the scheme of the file.
 
     Columns are counted from 0, or from the end if negative.
 
     Raises:
         InputError: the file cannot be read or has no sentence; or a line has a NUL character, a
             different number of columns than the first one, too few columns, or an empty word or
-            tag; or the words are numbered, and `token_column` is the column of their numbers.
+            tag.
     """
     sentences: list[Sentence] = []
-    words, tags, first_line, document, started = [], [], 0, 0, False
-    width, hint = None, ""  # width: (number of columns, line number) of the first word.
+    rows: list[tuple[str, ...]] = []  # The word and the tag of each line of the sentence.
+    first_line = document = 0
+    width, width_line = 0, 0  # The number of columns, and the first line that has it.
 
     def end_sentence() -> None:
-        if words:
-            sentences.append(Sentence(tuple(words), tuple(tags), first_line, document))
-            words.clear()
-            tags.clear()
+        if rows:
+            words, *tags = zip(*rows, strict=True)
+            sentences.append(Sentence(words, tags[0] if tags else (), first_line, document))
+            rows.clear()
 
     for number, line in read_lines(Path(path)):
         check_no_nul(path, number, line)
-        if not line.strip(" \t"):
-            end_sentence()
-            continue
         # `split()` would also split at a no-break space, which may be a word.
         columns = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
-        if columns[0] == DOCUMENT_START:
+        if not line.strip(" \t") or columns[0] == DOCUMENT_START:
             end_sentence()
-            document += started
-            started = True
+            document += bool(line.strip(" \t") and sentences)
             continue
-        started = True
-        if width is None:
-            width = (len(columns), number)
-            hint = "; comments are not supported: remove these lines" * line.startswith("#")
         where = f"{path}, line {number}"
-        if len(columns) != width[0]:
+        if not width:
+            width, width_line = len(columns), number
+            indices = {"token": token_column} | ({"tag": tag_column} if width > 1 else {})
+            for role, index in indices.items():
+                if not -width <= index < width:
+                    raise InputError(
+                        f"{where}: --columns={role}={index}, but the line has {width} columns"
+                    )
+        if len(columns) != width:
             raise InputError(
-                f"{where}: expected {width[0]} columns, as in line {width[1]}; got "
-                f"{len(columns)}: {line[:80]!r}{hint}"
+                f"{where}: expected {width} columns, as in line {width_line}; got {len(columns)}: "
+                f"{line[:80]!r}"
             )
-        if not words:
+        if not rows:
             first_line = number
-        words.append(_column(columns, token_column, "token", where, hint))
-        if len(columns) > 1:
-            tags.append(_column(columns, tag_column, "tag", where, hint))
+        rows.append(tuple(columns[index].strip(" ") for index in indices.values()))
+        if "" in rows[-1]:
+            index = [*indices.values()][rows[-1].index("")]
+            raise InputError(f"{where}: column {index} is empty; expected a word and its tag")
     end_sentence()
     if not sentences:
         raise InputError(f"{path}: contains no sentences; expected a word and its tag on each line")
-    if width[0] > 2 and _are_numbered(sentences):
-        raise InputError(
-            f"{path}: column {token_column} has the number of each word; expected words, probably "
-            f"--columns=token={token_column + 1}"
-        )
     return sentences
 
 
@@ -327,70 +309,9 @@ def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[s
     write_bytes(path, "".join(f"{line}\n" for line in lines).encode(errors="replace"))
 
 
-def _are_numbered(sentences: Sequence[Sentence]) -> bool:
-    """Returns whether the words of all sentences are the numbers from 0 or from 1."""
-    first = sentences[0].words[0]
-    longest = max(len(sentence.words) for sentence in sentences)
-    if longest == 1 or first not in ("0", "1"):
-        return False
-    numbers = tuple(map(str, range(int(first), int(first) + longest)))
-    return all(sentence.words == numbers[: len(sentence.words)] for sentence in sentences)
+# --- rows of words: JSON, Parquet and Arrow files, TensorFlow Datasets ---
 
-
-def _column(columns: Sequence[str], index: int, role: str, where: str, hint: str) -> str:
-    if not -len(columns) <= index < len(columns):
-        raise InputError(
-            f"{where}: --columns={role}={index}, but the line has {len(columns)} columns{hint}"
-        )
-    value = columns[index].strip(" ")
-    if not value:
-        raise InputError(f"{where}: column {index} is empty; expected a word and its tag")
-    return value
-
-
-# --- JSON, Parquet and Arrow files ---
-
-_COLUMNS = ("text", "entities", "tokens", "ner_tags", "tags")
-
-
-def _sentences_of_texts(
-    path: Path, rows: Sequence[Row], tokenizer: BertTokenizer, tags_needed: bool
-) -> tuple[list[Sentence], dict[str, int]]:
-    """Splits texts into words, and converts their entities to IOB2 tags.
-
-    If not `tags_needed` and a text has no entities, not even an empty list, the sentences have no
-    tags. Also returns the numbers of entities that do not fit the words, under the names of
-    PROBLEMS.
-    """
-    has_tags = tags_needed or all(row.cells.get("entities") is not None for row in rows)
-    schema = {"text": str} | ({"entities": [ENTITY]} if has_tags else {})
-    for row in rows:
-        check_schema(f"{row.where}:", row.cells, schema)
-    texts = [row.cells["text"] for row in rows]
-    problems: dict[str, list[str]] = {name: [] for name in PROBLEMS}
-    sentences: list[Sentence] = []
-    for row, text, words in zip(rows, texts, split_words(texts, tokenizer), strict=True):
-        tags: list[str] = []
-        if has_tags:
-            entities = check_entities_of_text(row.cells["entities"], text, f"{row.where}: entities")
-            tags, misfits = fit_entities(text, entities, words)
-            for problem, _, description in misfits:
-                problems[problem].append(f"{row.where}, {description}")
-        if words:
-            strings = tuple(text[start:end] for start, end in words)
-            sentences.append(Sentence(strings, tuple(tags), row.number, len(sentences), row.unit))
-    if not sentences:
-        raise InputError(f"{path}: contains no words; expected texts")
-    if num_empty := len(texts) - len(sentences):
-        logging.warning("%s: skipped %d texts without words", path, num_empty)
-    for name, descriptions in problems.items():
-        if descriptions:
-            first = "; ".join(descriptions[:3])
-            logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(descriptions), first)
-    counts = (
-        {name: len(descriptions) for name, descriptions in problems.items()} if has_tags else {}
-    )
-    return sentences, counts
+_TAG_COLUMNS = ("ner_tags", "tags")
 
 
 def _sentences_of_words(
@@ -423,11 +344,8 @@ def _sentences_of_words(
 
 def _class_names(path: Path, column: str) -> list[str]:
     """Returns the names of a column's numbers in a file of the package datasets, or []."""
-    form = FORMS.get(path.suffix.lower())
-    if not form or not column:
-        return []
     try:
-        info = json.loads(read_metadata(path, form)[b"huggingface"])
+        info = json.loads(read_metadata(path, FORMS[path.suffix.lower()])[b"huggingface"])
         feature = info["info"]["features"][column]
         feature = feature[0] if isinstance(feature, list) else feature["feature"]
         return feature["names"]
@@ -451,26 +369,15 @@ def _tag_name(tag: str | int, names: Sequence[str], where: str) -> str:
     return names[tag]
 
 
-# --- TensorFlow Datasets ---
-
-_TAG_COLUMNS = ("ner", "tags")
-
-
-def _dataset_reader(
-    ner: NerSettings,
-) -> tuple[Callable[[str, bool], TaggedSentences], list[str | None]]:
-    """Opens a prepared dataset.
-
-    Returns:
-        A function (split, ...) -> sentences, and the names of its training, development and test
-        split; None for a split that it does not have.
+def _open_dataset(ner: NerSettings) -> tuple[Any, str]:
+    """Opens a prepared dataset of TensorFlow Datasets; returns its builder and column of tags.
 
     Raises:
         InputError: a setting is only for files, the dataset is not prepared or has no tags, or
             tensorflow-datasets is not installed.
     """
-    for name in _FILE_SETTINGS:
-        if getattr(ner, name) != getattr(NerSettings, name):
+    for name in ("train_file", "eval_file", "test_file", "columns"):
+        if getattr(ner, name):
             raise InputError(f"--{name} cannot be combined with --tfds; expected --task_name")
     name = ner.task_name
     if not name:
@@ -478,23 +385,126 @@ def _dataset_reader(
     # The default config has the name of the dataset.
     builder = open_prepared(name if "/" in name else f"{name}/{name}", ner.data_dir)
     features = builder.info.features
-    column = next((column for column in _TAG_COLUMNS if column in features), None)
+    column = next((column for column in ("ner", "tags") if column in features), None)
     if column is None or "tokens" not in features:
         raise InputError(
-            f"--task_name={name}: has the columns {', '.join(features)}; expected tokens and "
-            f"{' or '.join(_TAG_COLUMNS)}"
+            f"--task_name={name}: has the columns {', '.join(features)}; expected tokens and ner "
+            "or tags"
         )
-    names = features[column].feature.names
+    return builder, column
 
-    def read(split: str, tags_needed: bool) -> TaggedSentences:
-        source = f"{builder.data_path}, split {split}"
-        sentences = _sentences_of_words(source, read_split(builder, split), column, names)
-        return tagged(source, sentences, ner)
 
-    return read, [
-        next((split for split in names if split in builder.info.splits), None)
-        for names in (("train",), ("dev", "validation"), ("test",))
-    ]
+# --- texts with entities ---
+
+_ENTITY = {"start": int, "end": int, "type": str}
+# How entities of a text may not fit its words, by the name of their number in results.json.
+PROBLEMS = {
+    "misaligned_spans": "spans extended to whole words",
+    "overlapping_spans": "spans dropped because they overlap a longer one",
+    "spans_without_words": "spans dropped because they contain no word",
+}
+
+
+def _sentences_of_texts(
+    path: Path, rows: Sequence[Row], tokenizer: BertTokenizer, tags_needed: bool
+) -> tuple[list[Sentence], dict[str, int]]:
+    """Splits texts into words, and converts their entities to IOB2 tags.
+
+    If not `tags_needed` and a text has no entities, not even an empty list, the sentences have no
+    tags. Also returns the numbers of entities that do not fit the words, under the names of
+    PROBLEMS.
+    """
+    has_tags = tags_needed or all(row.cells.get("entities") is not None for row in rows)
+    schema = {"text": str} | ({"entities": [_ENTITY]} if has_tags else {})
+    for row in rows:
+        check_schema(f"{row.where}:", row.cells, schema)
+    texts = [row.cells["text"] for row in rows]
+    problems: dict[str, list[str]] = {name: [] for name in PROBLEMS} if has_tags else {}
+    sentences: list[Sentence] = []
+    for row, text, words in zip(rows, texts, split_words(texts, tokenizer), strict=True):
+        tags: list[str] = []
+        if has_tags:
+            tags, misfits = fit_entities(
+                row.cells["entities"], text, words, f"{row.where}: entities"
+            )
+            for name, description in misfits:
+                problems[name].append(description)
+        if words:
+            strings = tuple(text[start:end] for start, end in words)
+            sentences.append(Sentence(strings, tuple(tags), row.number, len(sentences), row.unit))
+    if not sentences:
+        raise InputError(f"{path}: contains no words; expected texts")
+    if num_empty := len(texts) - len(sentences):
+        logging.warning("%s: skipped %d texts without words", path, num_empty)
+    for name, descriptions in problems.items():
+        if descriptions:
+            first = "; ".join(descriptions[:3])
+            logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(descriptions), first)
+    return sentences, {name: len(descriptions) for name, descriptions in problems.items()}
+
+
+def fit_entities(
+    items: Sequence[Mapping[str, Any]],
+    text: str,
+    words: Sequence[tuple[int, int]],
+    where: str,
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Converts the entities of a text to IOB2 tags, one for each word.
+
+    Entities are extended to whole words, and of overlapping ones, the longest is used. White space
+    around an entity is ignored, and so are repeated entities.
+
+    Args:
+        items: the entities, which match the schema.
+        text: the text.
+        words: (start, end) of each word, with character offsets.
+        where: the name of the list of entities in messages.
+
+    Returns:
+        The tags; and for each entity that does not fit the words, a name of PROBLEMS and a
+        description.
+
+    Raises:
+        InputError: an entity is not within the text, or has no type.
+    """
+    problems: list[tuple[str, str]] = []
+    spans: dict[tuple[str, int, int], tuple[int, int, str]] = {}  # in characters: in words
+    for index, item in enumerate(items):
+        start, end, kind = int(item["start"]), int(item["end"]), item["type"].strip()
+        if not 0 <= start < end <= len(text) or not kind:
+            raise InputError(
+                f"{where}[{index}] is {item!r:.80}; expected a type, and 0 <= start < end <= "
+                f"{len(text)}, the length of the text"
+            )
+        if (kind, start, end) in spans:
+            continue
+        quoted = text[start:end]
+        described = f"{where}[{index}]: characters {start} to {end}, {quoted!r:.60} ({kind})"
+        # The first word with one of the characters, and the word after the last.
+        first = bisect_right(words, start, key=lambda word: word[1])
+        last = bisect_left(words, end, key=lambda word: word[0])
+        spans[kind, start, end] = first, last, described
+        if first >= last:
+            problems.append(("spans_without_words", described))
+            continue
+        stripped = start + len(quoted) - len(quoted.lstrip()), start + len(quoted.rstrip())
+        extended = words[first][0], words[last - 1][1]
+        if extended != stripped:
+            in_words = f"{extended[0]} to {extended[1]}, {text[slice(*extended)]!r:.60}"
+            problems.append(("misaligned_spans", f"{described}, in the words {in_words}"))
+    # The longest span in characters first.
+    fitted = [(kind, *span) for (kind, *_), span in spans.items() if span[0] < span[1]]
+    fitted.sort(key=lambda span: (words[span[1]][0] - words[span[2] - 1][1], span[1]))
+    is_taken = [False] * len(words)
+    entities: list[Entity] = []
+    for kind, first, last, described in fitted:
+        # A span overlaps one that is at least as long only if its first or last word is in both.
+        if is_taken[first] or is_taken[last - 1]:
+            problems.append(("overlapping_spans", described))
+        else:
+            entities.append((kind, first, last))
+            is_taken[first:last] = [True] * (last - first)
+    return tags_of(entities, len(words)), problems
 
 
 # --- arguments of the Python API ---
@@ -521,57 +531,61 @@ def check_word_tags(
 ) -> list[list[str]]:
     """Checks the tags of sentences, and converts them to IOB2 by the rules of conlleval.
 
-    `tags` has a list of tags for each sentence, one tag per word. `labels` are the model's labels.
-    The tags must be O, - for an unknown label, `labels`, or tags of one scheme with entity types of
-    the model, such as B-PER, or PER for all tags.
-
-    Returns:
-        A list of IOB2 tags for each sentence.
+    `tags` has a list of tags for each sentence, one tag per word. They are O, - for an unknown
+    label, and the model's `labels`; or tags of one scheme, as in files, with its entity types.
     """
     rows = check_list("tags", tags, "lists of tags")
     check_same_length(words=sentences, tags=rows)
     rows = [check_strings(f"tags[{index}]", row) for index, row in enumerate(rows)]
-    tag_of = {OUTSIDE: OUTSIDE, UNKNOWN: UNKNOWN}
-    tag_of |= zip(labels, label_tags(labels), strict=True)
-    types = entity_types(labels)
-    all_names = {tag for row in rows for tag in row}
-    names = all_names - tag_of.keys()
-    if names and all_names <= {OUTSIDE, UNKNOWN, *types}:
-        tag_of |= {name: f"I-{name}" for name in names}
-        logging.info("tags: scheme io")
-    elif names and (schemes := schemes_of(names)):
-        tag_of |= {name: standard_tag(name) for name in names if split_tag(name)[1] in types}
-        logging.info("tags: scheme %s", schemes[0])
-    checked = []
     for index, (words, row) in enumerate(zip(sentences, rows, strict=True)):
         check_same_length(**{f"words[{index}]": words, f"tags[{index}]": row})
+    standard = {OUTSIDE: OUTSIDE, UNKNOWN: UNKNOWN}
+    standard |= zip(labels, label_tags(labels), strict=True)
+    if all(tag in standard for row in rows for tag in row):
+        return [to_iob2([standard[tag] for tag in row]) for row in rows]
+    types = entity_types(labels)
+    checked, scheme, _ = check_tags(rows, lambda *index: "tags[{}][{}]".format(*index), "", types)
+    logging.info("tags: scheme %s", scheme)
+    for index, row in enumerate(checked):
         for position, tag in enumerate(row):
-            if tag not in tag_of:
+            if is_inside(tag) and split_tag(tag)[1] not in types:
                 raise InputError(
-                    f"tags[{index}][{position}] is {tag!r}; expected one of {', '.join(labels)}"
+                    f"tags[{index}][{position}] is {rows[index][position]!r}; expected one of "
+                    f"{', '.join(labels)}"
                 )
-        checked.append(to_iob2([tag_of[tag] for tag in row]))
     return checked
 
 
-def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> list[list[Entity]]:
-    """Checks the entities of texts; returns a list of (type, start, end) for each text.
+def check_entities(
+    texts: Sequence[str],
+    value: Any,
+    labels: Sequence[str],
+    words: Sequence[Sequence[tuple[int, int]]],
+) -> list[list[str]]:
+    """Checks the entities of texts, and converts them to IOB2 tags of the words of each text.
 
     `value` has a list of entities {"start": int, "end": int, "type": str} for each text, with
-    character offsets. The result is in the same order. `labels` are the model's labels.
+    character offsets. `labels` are the model's labels, and `words` the (start, end) of each word.
+
+    Raises:
+        InputError: an entity is invalid, does not consist of whole words, or overlaps another one.
     """
     rows = check_list("entities", value, "lists of entities")
     check_same_length(texts=texts, entities=rows)
     types = entity_types(labels)
-    checked = []
+    tags = []
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
         name = f"entities[{index}]"
         items = check_list(name, row, "entities")
-        check_schema(name, items, [ENTITY])
-        checked.append(check_entities_of_text(items, text, name))
-        for i, (kind, *_) in enumerate(checked[-1]):
-            if kind not in types:
+        check_schema(name, items, [_ENTITY])
+        tags_of_text, problems = fit_entities(items, text, words[index], name)
+        for _, description in problems:
+            expected = "complete words that are in no other entity"
+            raise InputError(f"{description}; expected {expected}")
+        for i, item in enumerate(items):
+            if item["type"].strip() not in types:
                 raise InputError(
-                    f"{name}[{i}] is {items[i]!r:.80}; expected a type of {', '.join(types)}"
+                    f"{name}[{i}] is {item!r:.80}; expected a type of {', '.join(types)}"
                 )
-    return checked
+        tags.append(tags_of_text)
+    return tags

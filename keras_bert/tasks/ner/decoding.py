@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras_bert.tasks.ner.tag_schemes import (
     OUTSIDE,
     continues_entity,
-    iob2_tag,
     is_inside,
+    join_tag,
     split_tag,
 )
 from keras_bert.text.offsets import bytes_of, row_ids
@@ -44,7 +44,7 @@ def decode_tags(
     """
     inside, starts = entity_words(label_tags, labels)
     first_tags, next_tags = (
-        [iob2_tag(prefix, split_tag(tag)[1]) for tag in label_tags] for prefix in "BI"
+        [join_tag(prefix, split_tag(tag)[1]) for tag in label_tags] for prefix in "BI"
     )
     tags = tf.where(
         starts,
@@ -127,23 +127,21 @@ Answers = Mapping[str, np.ndarray]
 def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str, list[list[Any]]]:
     """Converts answers to lists: {"types", "texts", "starts", "ends", "scores": one list per text}.
 
-    The list of a text has one value per entity.
-
-    `chunks` are the answers for consecutive `texts`, as returned by `TaggingProcessor.decode` or by
-    the export. Entities with the start -1 are padding.
+    The list of a text has one value per entity. `chunks` are the answers for consecutive `texts`,
+    as returned by `TaggingProcessor.decode` or by the export. Entities with the start -1 are
+    padding.
     """
-    answers = {name: [] for name in ("types", "texts", "starts", "ends", "scores")}
-    for chunk in chunks:
-        columns = (chunk[name] for name in ("types", "starts", "ends", "scores"))
-        for types, starts, ends, scores in zip(*columns, strict=True):
-            text, real = texts[len(answers["texts"])], starts >= 0
-            spans = list(zip(starts[real].tolist(), ends[real].tolist(), strict=True))
-            answers["types"].append([kind.decode() for kind in types[real]])
-            answers["texts"].append([text[start:end] for start, end in spans])
-            answers["starts"].append([start for start, _ in spans])
-            answers["ends"].append([end for _, end in spans])
-            answers["scores"].append(scores[real].tolist())
-    return {name: rows[: len(texts)] for name, rows in answers.items()}
+    chunks = list(chunks)
+    counts = [int((starts >= 0).sum()) for chunk in chunks for starts in chunk["starts"]]
+    types, starts, ends, scores = (
+        _listed(chunks, name, counts) for name in ("types", "starts", "ends", "scores")
+    )
+    # Slices of the given strings, which may contain characters that UTF-8 cannot encode.
+    slices = [
+        [text[start:end] for start, end in zip(*spans, strict=True)]
+        for text, *spans in zip(texts, starts, ends, strict=True)
+    ]
+    return {"types": types, "texts": slices, "starts": starts, "ends": ends, "scores": scores}
 
 
 def listed_tags(
@@ -154,10 +152,14 @@ def listed_tags(
     `chunks` are the answers for consecutive `sentences`, with or without padding after the last
     word.
     """
-    answers = {"tags": [], "scores": []}
-    for chunk in chunks:
-        for tags, scores in zip(chunk["tags"], chunk["scores"], strict=True):
-            count = len(sentences[len(answers["tags"])])
-            answers["tags"].append([tag.decode() for tag in tags[:count]])
-            answers["scores"].append(scores[:count].tolist())
-    return answers
+    chunks, counts = list(chunks), [len(words) for words in sentences]
+    return {name: _listed(chunks, name, counts) for name in ("tags", "scores")}
+
+
+def _listed(chunks: Sequence[Answers], name: str, counts: Sequence[int]) -> list[list[Any]]:
+    """Lists the first values of each row of an answer: as many as in `counts`."""
+    rows = (values for chunk in chunks for values in chunk[name])
+    return [
+        [value.decode() if isinstance(value, bytes) else value for value in values[:count].tolist()]
+        for values, count in zip(rows, counts, strict=True)
+    ]

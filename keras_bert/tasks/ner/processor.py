@@ -24,6 +24,7 @@ B texts or sentences, W words of one text, N words of all texts, P tokens of a w
 texts or windows, n windows, S tokens of one window, C labels, E entities of one text.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -34,7 +35,7 @@ import tensorflow as tf
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.ner.decoding import Spans, decode_entities, decode_tags
 from keras_bert.tasks.ner.tag_schemes import label_tags
-from keras_bert.tasks.prepared import Prepared, Processor, decoded, prepare
+from keras_bert.tasks.prepared import CHUNK_SIZE, Prepared, Processor, decoded, prepare
 from keras_bert.text.normalization import normalize_character
 from keras_bert.text.offsets import (
     byte_to_char_offsets,
@@ -166,19 +167,6 @@ def _after(values: tf.Tensor) -> tf.Tensor:
     return tf.concat([values, [False]], axis=0)[1:]
 
 
-# --- labels of tokens ---
-
-
-def token_labels(windows: WordWindows, labels: tf.Tensor) -> tf.Tensor:
-    """Assigns the labels of words, int32 [N], to their first tokens.
-
-    Returns int32, one value for each of `windows.input_ids.values`; -1 for tokens without a label.
-    """
-    tokens = windows.first_tokens
-    unlabeled = tf.fill(tf.shape(windows.input_ids.values), -1)
-    return tf.tensor_scatter_nd_update(unlabeled, tokens[:, tf.newaxis], labels)
-
-
 # --- the processor ---
 
 
@@ -241,9 +229,6 @@ class TaggingProcessor(Processor):
 
 # --- examples ---
 
-# Number of sentences per chunk. In small chunks of short sentences, overhead would dominate.
-CHUNK_SIZE = 8192
-
 
 def prepare_sentences(
     processor: TaggingProcessor,
@@ -255,15 +240,12 @@ def prepare_sentences(
     `documents` has the index of each sentence's document, and extends the windows with words of the
     neighboring sentences of the document. None means no document context.
     """
-    tokenizer = processor.tokenizer
-    if documents is None:
-        return prepare(processor.preprocess_words, [sentences], CHUNK_SIZE, tokenizer=tokenizer)
-
-    def preprocess(words: tf.RaggedTensor) -> WordWindows:
-        return processor.preprocess_words(words, tf.constant(documents, tf.int64))
-
-    # Use a single chunk, since a document may have any length.
-    return prepare(preprocess, [sentences], chunk_size=None, tokenizer=tokenizer)
+    preprocess, chunk_size = processor.preprocess_words, CHUNK_SIZE
+    if documents is not None:
+        documents = tf.constant(documents, tf.int64)
+        # Use a single chunk, since a document may have any length.
+        preprocess, chunk_size = functools.partial(preprocess, documents=documents), None
+    return prepare(preprocess, [sentences], chunk_size, processor.tokenizer)
 
 
 def prepare_texts(
@@ -288,12 +270,13 @@ def tagged_examples(prepared: Prepared, tag_ids: np.ndarray) -> Examples:
     `tag_ids`, int32 [N], are the labels of the words of all sentences. The label of a word is
     assigned to its first token. The other tokens have -1.
     """
-    labels, start = [np.zeros([0], np.int32)], 0
+    tags = np.full(prepared.examples.input_ids.shape, -1, np.int32)
+    first_tokens, start = [], 0
     for windows in prepared.chunks:
-        end = start + len(windows.first_tokens)
-        labels.append(token_labels(windows, tag_ids[start:end]).numpy())
-        start = end
-    return replace(prepared.examples, token_labels={"tags": np.concatenate(labels)})
+        first_tokens.append(start + windows.first_tokens.numpy())
+        start += len(windows.input_ids.values)
+    tags[np.concatenate(first_tokens)] = tag_ids
+    return replace(prepared.examples, token_labels={"tags": tags})
 
 
 def predicted_tags(

@@ -1,9 +1,10 @@
 """Defines EntityTagger, the signatures of its exports, and fine-tuning on files."""
 
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -59,10 +60,8 @@ from keras_bert.tasks.ner.processor import (
     tagged_examples,
 )
 from keras_bert.tasks.ner.tag_schemes import (
-    check_labels,
     entities,
     entity_types,
-    exact_tags,
     label_names,
     tag_ids,
 )
@@ -72,13 +71,6 @@ from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
-
-
-class _Annotated(NamedTuple):
-    """Windows of sentences, and the IOB2 tags of each sentence."""
-
-    prepared: Prepared
-    tags: list[list[str]]
 
 
 class EntityTagger(Task):
@@ -101,7 +93,6 @@ class EntityTagger(Task):
 
     settings: TaggerSettings
     processor: TaggingProcessor
-    _serve_words: Serve | None = None
 
     @classmethod
     def from_pretrained(
@@ -160,18 +151,6 @@ class EntityTagger(Task):
         """Returns the settings recorded in an export's export.json."""
         return TaggerSettings(tuple(info["labels"]), info["max_seq_length"])
 
-    @classmethod
-    def from_export(
-        cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]
-    ) -> "EntityTagger":
-        """Creates a tagger that runs an exported SavedModel, and cannot be trained.
-
-        `info` is the content of export.json, and `signatures` are the model's signatures by name.
-        """
-        loaded = super().from_export(info, signatures)
-        loaded._serve_words = signatures["words"]
-        return loaded
-
     @property
     def labels(self) -> tuple[str, ...]:
         """The labels in the order of the logits."""
@@ -204,16 +183,15 @@ class EntityTagger(Task):
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
         settings, distillation = self._check_fit(options, teacher)
-        annotated = self._annotated(inputs, targets)
-        held_out = None
+        prepared, tags = self._annotated(inputs, targets)
+        evaluate = None
         if validation_data is not None:
             expected = "a tuple (inputs, targets), as for fit()"
             held_out = self._annotated(*check_validation_data(validation_data, expected))
-            check_not_empty("validation_data", held_out.tags)
-        ids = tag_ids(annotated.tags, self.labels)
-        examples = tagged_examples(annotated.prepared, ids)
+            check_not_empty("validation_data", held_out[1])
+            evaluate = functools.partial(self._scores, *held_out)
+        examples = tagged_examples(prepared, tag_ids(tags, self.labels))
         objective = TaggingObjective(distillation)
-        evaluate = (lambda: self._scores(held_out)) if held_out else None
         return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
 
     def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
@@ -233,7 +211,7 @@ class EntityTagger(Task):
             gold = check_word_tags(sentences, targets, self.labels)
             predicted = self.predict(sentences, batch_size)["tags"]
             return entity_scores(zip(gold, predicted, strict=True), entity_types(self.labels))
-        return self._scores(self._annotated(inputs, targets), batch_size)
+        return self._scores(*self._annotated(inputs, targets), batch_size)
 
     def predict(self, inputs: Any, batch_size: int = 32) -> dict[str, list[list[Any]]]:
         """Finds the entities of texts, or tags words.
@@ -250,7 +228,14 @@ class EntityTagger(Task):
                 probability of the most probable label.
         """
         if are_sentences(inputs):
-            return self._tagged(check_sentences("words", inputs), check_batch_size(batch_size))
+            sentences = check_sentences("words", inputs)
+            if self.serve is None:
+                chunks = self._answers([sentences], batch_size, self.processor.preprocess_words)
+            else:
+                chunks = _served_tags(
+                    self.signatures["words"], sentences, check_batch_size(batch_size)
+                )
+            return listed_tags(sentences, chunks)
         texts = check_strings("texts", inputs)
         return listed_entities(texts, self._answers([texts], batch_size))
 
@@ -262,48 +247,33 @@ class EntityTagger(Task):
         """Returns the entries of export.json for the labels."""
         return {"labels": list(self.labels)}
 
-    def _annotated(self, inputs: Any, targets: Any) -> _Annotated:
-        """Checks sentences or texts with their annotations, and splits them into windows.
+    def _annotated(self, inputs: Any, targets: Any) -> tuple[Prepared, list[list[str]]]:
+        """Checks sentences or texts with their annotations, given as for `fit`.
 
-        The arguments are as for `fit`.
+        Returns:
+            Their windows, and the IOB2 tags of each sentence.
         """
         _ = self.model  # Raises an error for an exported model, which has no Keras model.
         if are_sentences(inputs):
             sentences = check_sentences("words", inputs)
             tags = check_word_tags(sentences, targets, self.labels)
-            return _Annotated(prepare_sentences(self.processor, sentences), tags)
+            return prepare_sentences(self.processor, sentences), tags
         texts = check_strings("texts", inputs)
-        entities = check_entities(texts, targets, self.labels)
         prepared, words = prepare_texts(self.processor, texts)
-        tags = [
-            exact_tags(*each, where=f"entities[{index}]")
-            for index, each in enumerate(zip(texts, entities, words, strict=True))
-        ]
-        return _Annotated(prepared, tags)
+        return prepared, check_entities(texts, targets, self.labels, words)
 
-    def _scores(self, annotated: _Annotated, batch_size: int = 32) -> dict[str, float]:
-        check_batch_size(batch_size)
-        outputs = self._outputs(annotated.prepared, batch_size)
-        predicted = predicted_tags(self.processor, annotated.prepared, outputs)
-        return entity_scores(zip(annotated.tags, predicted, strict=True), entity_types(self.labels))
-
-    def _tagged(self, sentences: list[list[str]], batch_size: int) -> dict[str, list[list[Any]]]:
-        """Returns the "tags" and "scores" of the words of sentences, as `predict` does."""
-        chunks = (
-            self._answers([sentences], batch_size, self.processor.preprocess_words)
-            if self._serve_words is None
-            else _served_tags(self._serve_words, sentences, batch_size)
-        )
-        return listed_tags(sentences, chunks)
+    def _scores(
+        self, prepared: Prepared, tags: Sequence[Sequence[str]], batch_size: int = 32
+    ) -> dict[str, float]:
+        outputs = self._outputs(prepared, check_batch_size(batch_size))
+        predicted = predicted_tags(self.processor, prepared, outputs)
+        return entity_scores(zip(tags, predicted, strict=True), entity_types(self.labels))
 
 
 def _served_tags(
     serve: Serve, sentences: Sequence[Sequence[str]], batch_size: int
 ) -> Iterator[Answers]:
-    """Yields the outputs of an exported model's `words` signature, one batch at a time.
-
-    `serve` is the signature, and `batch_size` the number of sentences per batch.
-    """
+    """Yields the outputs of an exported model's `words` signature for each batch of sentences."""
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         padded = np.full([len(some), max(map(len, some))], b"", object)
@@ -319,18 +289,6 @@ def _served_tags(
 
 # The values after the last entity of a text, or after the last word of a sentence.
 PADDING = {"types": "", "texts": "", "starts": -1, "ends": -1, "scores": 0.0, "tags": ""}
-
-
-class _Sentences(NamedTuple):
-    """The windows of sentences, and the index of each word, int32 [B, W], among all words.
-
-    At padding, the index is the number of all words.
-    """
-
-    input_ids: tf.RaggedTensor
-    segment_ids: tf.RaggedTensor
-    windows: WordWindows
-    word_indices: tf.Tensor
 
 
 class ServedTagger(ServedTask):
@@ -357,26 +315,23 @@ class ServedTagger(ServedTask):
         decoded = self.processor.decode(outputs, inputs)
         return {name: values.to_tensor(PADDING[name]) for name, values in decoded.items()}
 
-    def _sentences(self, words: tf.Tensor) -> _Sentences:
-        """Splits words, strings [B, W] with one sentence per row, padded with "", into windows."""
-        is_word = words != ""
-        sentences = tf.RaggedTensor.from_row_lengths(
-            tf.boolean_mask(words, is_word),
-            tf.math.count_nonzero(is_word, axis=1),
-            validate=False,
-        )
-        indices = tf.cumsum(tf.cast(tf.reshape(is_word, [-1]), tf.int32), exclusive=True)
-        indices = tf.where(is_word, tf.reshape(indices, tf.shape(words)), tf.size(sentences.values))
-        windows = self.processor.preprocess_words(sentences)
-        return _Sentences(windows.input_ids, windows.segment_ids, windows, indices)
+    def _sentences(self, words: tf.Tensor) -> WordWindows:
+        """Splits words, strings [B, W] with one sentence per row, padded with "", into windows.
 
-    def _tags(self, outputs: Outputs, inputs: _Sentences) -> dict[str, tf.Tensor]:
+        `text` of the result are the words.
+        """
+        is_word = words != ""
+        lengths = tf.math.count_nonzero(is_word, axis=1)
+        values = tf.boolean_mask(words, is_word)
+        sentences = tf.RaggedTensor.from_row_lengths(values, lengths, validate=False)
+        return self.processor.preprocess_words(sentences)._replace(text=words)
+
+    def _tags(self, outputs: Outputs, inputs: WordWindows) -> dict[str, tf.Tensor]:
         """Returns the outputs of `TaggingProcessor.decode`, [B, W], with "" and 0 at padding."""
-        decoded = self.processor.decode(outputs, inputs.windows)
-        # At padding, gather the padding value, which is appended to the values of the words.
+        decoded, places = self.processor.decode(outputs, inputs), tf.where(inputs.text != "")
         return {
-            name: tf.gather(
-                tf.concat([values.values, [PADDING[name]]], axis=0), inputs.word_indices
+            name: tf.tensor_scatter_nd_update(
+                tf.fill(tf.shape(inputs.text), PADDING[name]), places, values.values
             )
             for name, values in decoded.items()
         }
@@ -439,11 +394,16 @@ class TaggerFineTuning(FineTuningTask):
         self.test = self.dev if splits.test is splits.dev else self._evaluated(splits.test)
         if splits.train:
             ids = tag_ids(splits.train.tags, labels)
-            prepared = self._prepared(splits.train)
-            self.train = tagged_examples(prepared, ids)
-        sentences_of = {"dev": splits.dev, "test": splits.test}
-        self.data = {name: split.sentences for name, split in sentences_of.items() if split}
-        self.counts = _span_counts(splits)
+            self.train = tagged_examples(self._prepared(splits.train), ids)
+        used = {name: split for name, split in splits._asdict().items() if split}
+        self.data = {name: used[name].sentences for name in ("dev", "test") if name in used}
+        if splits.test is splits.dev:
+            used.pop("test", None)
+        self.counts = {
+            f"{name}_{kind}": count
+            for name, split in used.items()
+            for kind, count in split.counts.items()
+        }
 
     def score(self, predict: Predict) -> dict[str, float]:
         """Returns the scores of the development sentences."""
@@ -460,9 +420,11 @@ class TaggerFineTuning(FineTuningTask):
     def write_predictions(self, predict: Predict, folder: Path) -> None:
         """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
         tagged, predicted = self.test.items, self._predicted(self.test, predict)
-        columns = [[sentence.words for sentence in tagged.sentences], tagged.tags, predicted]
-        rows = zip(*(column for column in columns if column is not None), strict=True)
-        write_conll(folder / "predictions.conll", list(rows))
+        rows = [
+            [sentence.words, *([sentence.tags] if sentence.tags else []), tags]
+            for sentence, tags in zip(tagged.sentences, predicted, strict=True)
+        ]
+        write_conll(folder / "predictions.conll", rows)
         logging.info("Wrote %d sentences to %s", len(predicted), folder / "predictions.conll")
         if tagged.tags is not None:
             scores = self._scores(self.test, predicted)
@@ -497,19 +459,6 @@ class TaggerFineTuning(FineTuningTask):
         return EvaluationSet(split, self.processor, self._prepared(split))
 
 
-def _span_counts(splits: Splits) -> dict[str, int]:
-    """Returns the counts of spans that did not fit the words, under their names in results.json."""
-    named = {"train": splits.train, "dev": splits.dev}
-    if splits.test is not splits.dev:
-        named["test"] = splits.test
-    return {
-        f"{name}_{kind}": count
-        for name, split in named.items()
-        if split
-        for kind, count in split.counts.items()
-    }
-
-
 def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[list[str], object]:
     """Returns the model's labels, and the file or checkpoint that defines them."""
     if train:
@@ -522,15 +471,14 @@ def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[li
         raise InputError(
             f"{start.path}: is a {start.architecture}; expected a tagger, or --do_train"
         )
-    check_labels(start.named_labels, start.path)
     return start.named_labels, start.path
 
 
 def _wrong_sentences(
     dev: TaggedSentences, predicted: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str, str, str]]:
-    for sentence, gold_tags, tags in zip(dev.sentences, dev.tags, predicted, strict=True):
-        gold, guesses = entities(gold_tags), entities(tags)
+    for sentence, tags in zip(dev.sentences, predicted, strict=True):
+        gold, guesses = entities(sentence.tags), entities(tags)
         if gold == guesses:
             continue
         missed, wrong = (

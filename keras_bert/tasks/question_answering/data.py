@@ -131,11 +131,6 @@ class SquadSettings:
     tfds: bool = option(False, "Read SQuAD from TensorFlow Datasets, which must have prepared it.")
     data_dir: str = option("", "Folder of the SQuAD files; with --tfds, TFDS's data_dir.")
 
-    @property
-    def version_2(self) -> bool:
-        """Whether a question may have no answer."""
-        return self.answers.version_2_with_negative
-
 
 # --- questions ---
 
@@ -170,13 +165,18 @@ def read_data(squad: SquadSettings, **do: bool) -> Splits:
         InputError: a file is invalid, the training questions are missing, or there is nothing to
             do.
     """
+    version = "v2.0" if squad.answers.version_2_with_negative else "v1.1"
 
     def read(source: Path | str, answered: bool) -> list[Question]:
         if isinstance(source, str):
-            return read_tfds("v2.0" if squad.version_2 else "v1.1", source, squad.data_dir)
+            return read_tfds(version, source, squad.data_dir)
         questions = load_questions(source)
-        if answered:
-            check_answered(questions, source)
+        for question in questions:
+            if answered and question.answers is None:
+                raise InputError(
+                    f"{source}: the question {question.id!r} has no 'answers'; expected answers in "
+                    "a file for training or evaluation"
+                )
         return questions
 
     def source(file: str, split: str = "") -> Path | str:
@@ -202,16 +202,15 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
         InputError: no question is left.
     """
     questions = scorable(questions, squad, "training")
-    matches = aligned(questions)
+    matches = [aligned(question) for question in questions]
     absent = [q for q, match in zip(questions, matches, strict=True) if match is None]
     if absent:
-        first = absent[0]
-        message = (
-            f"{len(absent)} of {len(questions)} training answers are not in their context at the "
-            f"given position, such as {first.answers[0].text[:60]!r} at {first.answers[0].start} "
-            f"for the question {first.id!r}"
+        answer = absent[0].answers[0]
+        logging.warning(
+            "%d of %d training answers are not in their context at the given position, such as %r "
+            "at %d for the question %r; these questions are skipped",
+            *(len(absent), len(questions), answer.text[:60], answer.start, absent[0].id),
         )
-        logging.warning("%s; these questions are skipped", message)
     if len(absent) == len(questions):
         raise InputError(
             "no training question has its answer in its context; expected at least one"
@@ -225,7 +224,7 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
     `kind` describes the questions in messages, such as "training". Raises InputError if no question
     of v1.1 has an answer.
     """
-    if squad.version_2:
+    if squad.answers.version_2_with_negative:
         return questions
     answered = [question for question in questions if question.answers]
     if len(answered) < len(questions):
@@ -329,16 +328,6 @@ def _answers(entry: Mapping[str, Any], where: str) -> tuple[Answer, ...] | None:
     return answers
 
 
-def check_answered(questions: Iterable[Question], where: object) -> None:
-    """Checks that every question of a file has "answers", which may be empty."""
-    for question in questions:
-        if question.answers is None:
-            raise InputError(
-                f"{where}: the question {question.id!r} has no 'answers'; expected answers in a "
-                "file for training or evaluation"
-            )
-
-
 # --- arguments of the Python API ---
 
 
@@ -368,68 +357,29 @@ def _answers_of(value: Any, where: str) -> Iterator[Answer]:
             yield Answer(answer["text"], int(answer["start"]))
 
 
-def trainable_questions(questions: Sequence[Question]) -> list[Question]:
-    """Corrects questions of `questions_of` with `aligned`; raises InputError without a match."""
-    matches = aligned(questions)
-    for question, match in zip(questions, matches, strict=True):
-        if match is None:
-            answer = question.answers[0]
-            raise InputError(
-                f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a "
-                f"text at this offset of contexts[{question.id}]"
-            )
-    return matches
-
-
 # --- positions of answers ---
 
 
-def aligned(questions: Sequence[Question]) -> list[Question | None]:
-    """Corrects the positions of the first answers to a file's questions, those that training uses.
+def aligned(question: Question) -> Question | None:
+    """Corrects the position of a question's first answer, the one that training uses.
 
-    If the context has the answer's words at `start`, the question is returned unchanged. If it has
-    them at `start` counted in UTF-16 code units, as JavaScript does, the answer is moved there. If
-    more answers are found only in UTF-16 than only in characters, UTF-16 comes first for all.
-    Otherwise, the words are searched for, with any white space between them, in the part of the
-    context that the answer should cover and one word on either side. The nearest match becomes the
-    answer. The result is None for a question without a match.
+    The answer is where the context has its words: at `start`; or at `start` counted in UTF-16 code
+    units, as JavaScript does; or else at the nearest match of the words, with any white space
+    between them, in the part of the context that the answer should cover and one word on either
+    side. Without an answer, the question is returned unchanged; None if there is no match.
     """
-    readings = [(question, _from_utf16(question)) for question in questions]
-    if sum(_is_at_start(moved) - _is_at_start(same) for same, moved in readings) > 0:
-        readings = [(moved, same) for same, moved in readings]
-    return [
-        next(filter(_is_at_start, reading), None) or _nearest(reading[0]) for reading in readings
-    ]
-
-
-def _is_at_start(question: Question) -> bool:
-    """Returns whether the first answer is at its position; true without answers."""
     if not question.answers:
-        return True
-    text, start = question.answers[0].text, question.answers[0].start
-    words = question.context[start : start + len(text)].split() if start >= 0 else []
-    return bool(words) and words == text.split()
-
-
-def _from_utf16(question: Question) -> Question:
-    """Converts the first answer's position from UTF-16 code units to characters."""
-    if not question.answers or question.answers[0].start < 0:
         return question
-    answer, *further = question.answers
-    units = question.context[: answer.start].encode("utf-16-le", "surrogatepass")
-    start = len(units[: 2 * answer.start].decode("utf-16-le", "replace"))
-    return question._replace(answers=(answer._replace(start=start), *further))
-
-
-def _nearest(question: Question) -> Question | None:
-    """Moves the first answer to the nearest match of its words; None if there is none near it."""
-    answer, *further = question.answers
-    context, words = question.context, answer.text.split()
-    if answer.start < 0 or not words:
+    (text, start), *further = question.answers
+    context, words = question.context, text.split()
+    if start < 0 or not words:
         return None
+    units = context[:start].encode("utf-16-le", "surrogatepass")[: 2 * start]
+    for offset in (start, len(units.decode("utf-16-le", "replace"))):
+        if context[offset : offset + len(text)].split() == words:
+            return question._replace(answers=(Answer(text, offset), *further))
     spans = [match.span() for match in re.finditer(r"\S+", context)]
-    end = answer.start + len(answer.text)
-    touched = [i for i, (first, last) in enumerate(spans) if first < end and last >= answer.start]
+    touched = [i for i, (a, b) in enumerate(spans) if a < start + len(text) and b >= start]
     if not touched:
         return None
     around = spans[max(touched[0] - 1, 0) : touched[-1] + 2]  # One more word on either side.
@@ -437,5 +387,5 @@ def _nearest(question: Question) -> Question | None:
     matches = [match.span() for match in pattern.finditer(context, around[0][0], around[-1][1])]
     if not matches:
         return None
-    start, end = min(matches, key=lambda match: abs(match[0] - answer.start))
+    start, end = min(matches, key=lambda match: abs(match[0] - start))
     return question._replace(answers=(Answer(context[start:end], start), *further))

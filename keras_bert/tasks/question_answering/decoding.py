@@ -17,7 +17,6 @@ windows, D tokens of the contexts, K spans kept, M candidates of all questions.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -75,36 +74,25 @@ class SpanWindows(NamedTuple):
 _BASE = 0x2545F4914F6CDD1D
 
 
-class _BestSpans(NamedTuple):
-    """The candidates of each question, best first, and the logits of "no answer".
-
-    `counts`, int32 [B], is the number of candidates of each question. `first_tokens` and
-    `last_tokens` are indices into the D tokens, int32 [B, K], padded with -1. All logits are
-    float64: those of the candidates are [B, K], padded with 0, and those of "no answer" are [B].
-    """
-
-    counts: tf.Tensor
-    first_tokens: tf.Tensor
-    last_tokens: tf.Tensor
-    start_logits: tf.Tensor
-    end_logits: tf.Tensor
-    null_start_logits: tf.Tensor
-    null_end_logits: tf.Tensor
-
-
 def _find_best_spans(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
-) -> _BestSpans:
+) -> tuple[tf.Tensor, ...]:
     """Finds up to K = `n_best_size` spans with different texts for each question.
 
     `logits` has "start_logits" and "end_logits", [T] each.
+
+    Returns:
+        The number of candidates of each question, int32 [B]; and for each candidate, best first,
+        the indices of its first and last token among the D tokens, int32 [B, K + 1], and its
+        logits, float64 [B, K + 1]. The tokens are padded with -1, and the logits with 0. The last
+        column is "no answer", with the logits of [CLS].
     """
     rows = tf.size(windows.context_of)
-    start_logits, end_logits = (logits[f"{end}_logits"] for end in ENDS)
+    start_logits, end_logits = (tf.cast(logits[f"{end}_logits"], tf.float64) for end in ENDS)
     window, first, last = _window_spans(windows, start_logits, end_logits, settings)
     splits = tf.cast(windows.input_ids.row_splits, tf.int32)
     start_logit, end_logit = (
-        tf.cast(tf.gather(values, tf.gather(splits, window) + position), tf.float64)
+        tf.gather(values, tf.gather(splits, window) + position)
         for values, position in ((start_logits, first), (end_logits, last))
     )
     # Sort by question, then by descending score. Both sorts are stable, so equal scores keep the
@@ -124,11 +112,14 @@ def _find_best_spans(
     best = tf.RaggedTensor.from_row_lengths(unique, counts, validate=False).to_tensor(
         tf.size(text), shape=[None, settings.n_best_size]
     )
-    return _BestSpans(
-        tf.minimum(counts, settings.n_best_size),
-        *(_take(values, best, -1) for values in (first, last)),
-        *(_take(values, best, 0) for values in (start_logit, end_logit)),
-        *_null_logits(windows, start_logits, end_logits),
+    # After that index, "no answer" of each question.
+    null = tf.size(text) + 1 + tf.range(rows)
+    best = tf.concat([best, null[:, tf.newaxis]], axis=1)
+    nulls = (tf.fill([rows], -1),) * 2 + _null_logits(windows, start_logits, end_logits)
+    columns = zip((first, last, start_logit, end_logit), (-1, -1, 0, 0), nulls, strict=True)
+    return tf.minimum(counts, settings.n_best_size), *(
+        tf.gather(tf.concat([values, [padding], of_null], axis=0), best)
+        for values, padding, of_null in columns
     )
 
 
@@ -147,7 +138,7 @@ def _window_spans(
     n_best_size, max_answer_length = settings.n_best_size, settings.max_answer_length
     lowest = tf.constant(float("-inf"), tf.float64)
     start, end = (
-        windows.input_ids.with_values(tf.cast(logits, tf.float64)).to_tensor(lowest)
+        windows.input_ids.with_values(logits).to_tensor(lowest)
         for logits in (start_logits, end_logits)
     )
     count, width = tf.unstack(tf.shape(end))
@@ -205,9 +196,7 @@ def _null_logits(
     They are from the window of the question in which their sum is lowest.
     """
     cls_tokens = windows.input_ids.row_starts()
-    start, end = (
-        tf.cast(tf.gather(logits, cls_tokens), tf.float64) for logits in (start_logits, end_logits)
-    )
+    start, end = (tf.gather(logits, cls_tokens) for logits in (start_logits, end_logits))
     rows, count = tf.size(windows.context_of), tf.size(start)
     lowest = tf.math.unsorted_segment_min(start + end, windows.question, rows)
     is_lowest = start + end == tf.gather(lowest, windows.question)
@@ -222,10 +211,9 @@ def _fingerprints(
     """Returns a number for each span that is equal for equal texts of a question, int64 [M].
 
     `question`, `first` and `last` are the question, first token and last token of each span, int32
-    [M]; tokens are indices into the D tokens. The number is a polynomial of the question, length
-    and bytes in `_BASE`, modulo 2^64: different texts get the same number with a probability of
-    about 2^-60. Comparing the texts would need a copy of the context per span, such as a thousand
-    copies of 1 MB.
+    [M]. The number is a polynomial of the question, length and bytes in `_BASE`, modulo 2^64:
+    different texts get the same number with a probability of about 2^-60. Making the texts would
+    take four times as long as everything else.
     """
     text_bytes, text_starts = bytes_of(windows.context)
     size = tf.size(text_bytes)
@@ -242,11 +230,6 @@ def _fingerprints(
     return number
 
 
-def _take(values: tf.Tensor, indices: tf.Tensor, default: int) -> tf.Tensor:
-    """Gathers from values [M]; the index M gives `default`."""
-    return tf.gather(tf.pad(values, [[0, 1]], constant_values=default), indices)
-
-
 def max_context(windows: SpanWindows) -> tf.Tensor:
     """Marks each context token in the window where it has the most context, bool [n, S].
 
@@ -257,7 +240,8 @@ def max_context(windows: SpanWindows) -> tf.Tensor:
     """
     length = windows.context_lengths[:, tf.newaxis]
     count = tf.shape(length)[0]
-    position = tf.range(largest_of(windows.lengths)) - windows.context_at[:, tf.newaxis]
+    width = tf.maximum(tf.reduce_max(windows.lengths), 0)
+    position = tf.range(width) - windows.context_at[:, tf.newaxis]
     inside = (position >= 0) & (position < length)
     # In float64, because rounding decides which scores are tied.
     score = tf.cast(tf.minimum(position, length - 1 - position), tf.float64)
@@ -277,11 +261,6 @@ def max_context(windows: SpanWindows) -> tf.Tensor:
     return inside & (tf.gather(owner, number) == window)
 
 
-def largest_of(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns the largest length, or 0 if there are none."""
-    return tf.maximum(tf.reduce_max(lengths), 0)
-
-
 # --- spans to answers ---
 
 
@@ -289,71 +268,47 @@ def decode_answers(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
 ) -> dict[str, tf.Tensor]:
     """Decodes the logits of windows, as `SpanProcessor.decode` does."""
-    best = _find_best_spans(windows, logits, settings)
-    null_score = best.null_start_logits + best.null_end_logits
-    score = best.start_logits[:, 0] + best.end_logits[:, 0]
-    score = tf.where(best.counts > 0, score, null_score)
-    answered = best.counts > 0
+    counts, *tokens, start_logits, end_logits = _find_best_spans(windows, logits, settings)
+    scores = start_logits + end_logits
+    has_span, null_score = counts > 0, scores[:, -1]
+    score = tf.where(has_span, scores[:, 0], null_score)
+    answered = has_span
     if settings.threshold is not None:
         answered &= null_score - score <= settings.threshold
 
-    texts, starts, ends = _texts(best, windows)
-    columns = {"answers": texts, "starts": starts, "ends": ends}
-    return {
-        "answer": tf.where(answered, texts[:, 0], ""),
-        "start": tf.where(answered, starts[:, 0], -1),
-        "end": tf.where(answered, ends[:, 0], -1),
-        "score": score,
-        "null_score": null_score,
-        "truncated": windows.truncated,
-    } | _n_best(best, columns, settings)
-
-
-def _n_best(
-    best: _BestSpans, columns: Mapping[str, tf.Tensor], settings: AnswerSettings
-) -> dict[str, tf.Tensor]:
-    """Returns the outputs whose names start with "nbest_", [B, K], or [B, K + 1] in v2.0.
-
-    `columns` are values of the candidates, [B, K + 1] each; the last column is "no answer".
-    """
-    with_null = tf.ones_like(best.counts, tf.bool)
-    if not settings.version_2_with_negative:
-        with_null = best.counts == 0
-    real = tf.sequence_mask(best.counts, settings.n_best_size)
+    with_null = tf.ones_like(has_span) if settings.version_2_with_negative else ~has_span
+    real = tf.sequence_mask(counts, settings.n_best_size)
     real = tf.concat([real, with_null[:, tf.newaxis]], axis=1)
-    start_logits, end_logits = (
-        tf.where(real, tf.concat([logits, null[:, tf.newaxis]], axis=1), 0)
-        for logits, null in (
-            (best.start_logits, best.null_start_logits),
-            (best.end_logits, best.null_end_logits),
-        )
-    )
-    scores = tf.where(real, start_logits + end_logits, float("-inf"))
+    scores = tf.where(real, scores, float("-inf"))
+    columns = {
+        **_texts(*tokens, windows),
+        "probabilities": tf.nn.softmax(scores),
+        "start_logits": tf.where(real, start_logits, 0),
+        "end_logits": tf.where(real, end_logits, 0),
+    }
     # A stable sort places "no answer" after candidates with an equal score.
     order = tf.argsort(scores, direction="DESCENDING", stable=True)
-    columns = {
-        **columns,
-        "probabilities": tf.nn.softmax(scores),
-        "start_logits": start_logits,
-        "end_logits": end_logits,
-    }
     shown = settings.n_best_size + int(settings.version_2_with_negative)
-    return {
+    n_best = {
         f"nbest_{name}": tf.gather(values, order, batch_dims=1)[:, :shown]
         for name, values in columns.items()
     }
+    return {
+        "answer": tf.where(answered, columns["answers"][:, 0], ""),
+        "start": tf.where(answered, columns["starts"][:, 0], -1),
+        "end": tf.where(answered, columns["ends"][:, 0], -1),
+        "score": score,
+        "null_score": null_score,
+        "truncated": windows.truncated,
+    } | n_best
 
 
-def _texts(best: _BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the texts, start and end characters of the candidates, [B, K + 1] each.
+def _texts(first: tf.Tensor, last: tf.Tensor, windows: SpanWindows) -> dict[str, tf.Tensor]:
+    """Returns the "answers", "starts" and "ends" of candidates, in characters, [B, K + 1] each.
 
-    The last column is the candidate "no answer", with the text "" and the characters -1. If a
-    question has fewer than K other candidates, the columns after them have the same values.
+    `first` and `last` are their first and last tokens. The token -1 has the text "" and the
+    offsets -1.
     """
-    first, last = (
-        tf.pad(tokens, [[0, 0], [0, 1]], constant_values=-1)
-        for tokens in (best.first_tokens, best.last_tokens)
-    )
     # The padding gives tf.gather a value even if the only context is empty and has no tokens.
     offsets = [windows.token_starts, windows.token_ends]
     utf8 = valid_utf8(windows.context)
@@ -364,14 +319,13 @@ def _texts(best: _BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor
     )
     context = tf.gather(windows.context, windows.context_of)[:, tf.newaxis]
     texts = tf.strings.substr(context, tf.maximum(byte_starts, 0), byte_ends - byte_starts)
-    return texts, starts, ends
+    return {"answers": texts, "starts": starts, "ends": ends}
 
 
 # --- prediction files ---
 
 
-@dataclass(frozen=True, eq=False)
-class Predictions:
+class Predictions(NamedTuple):
     """Some questions, and the outputs of `SpanProcessor.decode` for them, as arrays."""
 
     questions: Sequence[Question]
@@ -411,24 +365,20 @@ class Predictions:
         question sum to 1. If `with_null` is set (v2.0), "no answer" is a candidate of every
         question.
         """
-        num_spans = (self.outputs["nbest_starts"] >= 0).sum(axis=1)
-        counts = num_spans + 1 if with_null else np.maximum(num_spans, 1)
         starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
-        columns = {"text": texts_at([q.context for q in self.questions], starts, ends)}
-        columns |= {
-            name: self.outputs[f"nbest_{output}"]
-            for name, output in (
-                ("probability", "probabilities"),
-                ("start_logit", "start_logits"),
-                ("end_logit", "end_logits"),
-            )
+        num_spans = (starts >= 0).sum(axis=1)
+        counts = num_spans + 1 if with_null else np.maximum(num_spans, 1)
+        columns = {
+            "text": texts_at([q.context for q in self.questions], starts, ends),
+            "probability": self.outputs["nbest_probabilities"],
+            "start_logit": self.outputs["nbest_start_logits"],
+            "end_logit": self.outputs["nbest_end_logits"],
         }
         lists: dict[str, list[dict[str, object]]] = {}
         for row, (question, count) in enumerate(zip(self.questions, counts, strict=True)):
-            candidates = zip(
-                *(values[row, :count].tolist() for values in columns.values()), strict=True
-            )
-            lists[question.id] = [dict(zip(columns, values, strict=True)) for values in candidates]
+            values = (column[row, :count].tolist() for column in columns.values())
+            candidates = zip(*values, strict=True)
+            lists[question.id] = [dict(zip(columns, each, strict=True)) for each in candidates]
         return lists
 
 

@@ -13,13 +13,12 @@ between words, so its F1 is close to exact match, as in the official scorer.
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-from keras_bert.errors import InputError
 from keras_bert.tasks.losses import (
     OutputObjective,
     Outputs,
@@ -83,21 +82,10 @@ def score(predictions: Predictions, settings: AnswerSettings) -> dict[str, float
     questions, answers = predictions.questions, predictions.answers(settings.threshold)
     if not settings.version_2_with_negative:
         return score_v1(questions, answers)
-    return (
-        score_v2(questions, answers)
-        | best_thresholds(questions, predictions.best_texts, predictions.null_odds)
-        | {"null_score_diff_threshold": threshold_for_others(predictions, settings)}
-    )
-
-
-def threshold_for_others(predictions: Predictions, settings: AnswerSettings) -> float:
-    """Returns the null odds threshold for other questions than those of `predictions`.
-
-    It is the threshold in `settings`, or else the one with the best F1 on these questions.
-    """
+    best = best_thresholds(questions, predictions.best_texts, predictions.null_odds)
     if settings.null_score_diff_threshold is not None:
-        return settings.null_score_diff_threshold
-    return best_f1_threshold(predictions.questions, predictions.best_texts, predictions.null_odds)
+        best["null_score_diff_threshold"] = settings.null_score_diff_threshold
+    return score_v2(questions, answers) | best
 
 
 def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
@@ -105,7 +93,7 @@ def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
 
     A missing prediction scores 0; predictions with an unknown question id are ignored.
     """
-    exact, f1 = _question_scores(questions, predictions, _f1_v1)
+    exact, f1 = _question_scores(questions, predictions, version_2=False)
     return {"exact": _percent(exact), "f1": _percent(f1)}
 
 
@@ -126,24 +114,15 @@ def score_v2(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
         "exact", "f1" and "total", the number of questions. The prefix "HasAns_" means the questions
         with an answer, and "NoAns_" those without.
     """
-    missing = [question.id for question in questions if question.id not in predictions]
-    if missing:
-        raise InputError(
-            f"{len(missing)} of {len(questions)} questions have no prediction, such as "
-            f"{missing[0]!r}; expected one for each"
-        )
-    exact, f1 = _question_scores(questions, predictions, _f1_v2)
+    exact, f1 = _question_scores(questions, predictions, version_2=True)
     has_answer = [bool(question.answers) for question in questions]
     results: dict[str, float] = {}
-    for prefix, has_answers in (("", None), ("HasAns_", True), ("NoAns_", False)):
-        indices = [
-            i for i, has in enumerate(has_answer) if has_answers is None or has is has_answers
-        ]
-        if not indices:
-            continue
-        for name, scores in (("exact", exact), ("f1", f1)):
-            results[prefix + name] = _percent([scores[i] for i in indices])
-        results[f"{prefix}total"] = len(indices)
+    for prefix, kinds in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
+        indices = [i for i, kind in enumerate(has_answer) if kind in kinds]
+        if indices:
+            results[f"{prefix}exact"] = _percent([exact[i] for i in indices])
+            results[f"{prefix}f1"] = _percent([f1[i] for i in indices])
+            results[f"{prefix}total"] = len(indices)
     return results
 
 
@@ -157,84 +136,55 @@ def best_thresholds(
 
     Returns:
         "best_exact" and "best_f1" in percent, and their thresholds with the suffix "_thresh".
-    """
-    results = {}
-    for name, (total, odds, count) in _best_counts(questions, answers, null_odds).items():
-        results[f"best_{name}"] = 100.0 * total / len(questions)
-        results[f"best_{name}_thresh"] = float(odds[count - 1]) if count else 0.0
-    return results
-
-
-def best_f1_threshold(
-    questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
-) -> float:
-    """Finds the null odds threshold with the best F1, for use on other questions.
-
-    It is the threshold of `best_thresholds`, except if empty answers to all questions are best. The
-    official scorer then reports 0, which would still answer some questions; this function returns a
-    value below all null odds.
-    """
-    _, odds, count = _best_counts(questions, answers, null_odds)["f1"]
-    return float(odds[count - 1] if count else np.nextafter(odds[0], -np.inf))
-
-
-def _best_counts(
-    questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
-) -> dict[str, tuple[float, np.ndarray, int]]:
-    """Returns the best total score for "exact" and for "f1", and how to reach it.
-
-    Returns:
-        {metric: (total score, sorted null odds float64 [n], k)}: the total over the n questions is
-        best if the k questions with the lowest null odds are answered, and the others are not.
+        "null_score_diff_threshold" is the threshold with the best F1, for use on other questions.
+        It is "best_f1_thresh", except if empty answers to all questions are best. The official
+        scorer then reports 0, which would still answer some questions; this threshold is below all
+        null odds.
     """
     odds = np.array([null_odds[question.id] for question in questions], np.float64)
     has_answer = np.array([bool(question.answers) for question in questions])
     is_empty = np.array([not answers[question.id] for question in questions])
     order = np.argsort(odds, kind="stable")
-    results = {}
-    scores = _question_scores(questions, answers, _f1_v2)
+    odds, results = odds[order], {}
+    scores = _question_scores(questions, answers, version_2=True)
     for name, values in zip(("exact", "f1"), scores, strict=True):
         # The gain of answering: the score of the answer, or -1 (the lost point) if there is none.
         gains = np.where(has_answer, values, np.where(is_empty, 0.0, -1.0))[order]
         totals = np.cumsum(np.concatenate([[(~has_answer).sum()], gains]))
-        best = int(np.argmax(totals))  # The first maximum; 0 means only empty answers.
-        results[name] = float(totals[best]), odds[order], best
-    return results
+        count = int(np.argmax(totals))  # The first maximum; 0 means only empty answers.
+        results[f"best_{name}"] = 100.0 * float(totals[count]) / len(questions)
+        results[f"best_{name}_thresh"] = float(odds[count - 1]) if count else 0.0
+    threshold = float(odds[count - 1] if count else np.nextafter(odds[0], -np.inf))
+    return results | {"null_score_diff_threshold": threshold}
 
 
 def _question_scores(
-    questions: Sequence[Question],
-    predictions: Mapping[str, str],
-    f1_of: Callable[[list[str], list[str]], float],
+    questions: Sequence[Question], predictions: Mapping[str, str], version_2: bool
 ) -> tuple[list[float], list[float]]:
     """Returns lists with exact match and F1, from 0 to 1, of each question.
 
-    `f1_of(predicted words, gold words)` computes the F1 for one gold answer; the best match counts.
+    The best match among the gold answers counts.
     """
     exact, f1 = [], []
     for question in questions:
         gold = [normalize_answer(answer.text) for answer in question.answers]
-        if f1_of is _f1_v2:
+        if version_2:
             gold = [text for text in gold if text] or [""]
-        if question.id not in predictions:
-            exact.append(0.0)
-            f1.append(0.0)
-            continue
-        predicted = normalize_answer(predictions[question.id])
+        text = predictions.get(question.id)
+        predicted = None if text is None else normalize_answer(text)
         exact.append(float(predicted in gold))
-        f1.append(max(f1_of(predicted.split(), text.split()) for text in gold))
+        f1.append(
+            0.0 if predicted is None else max(_f1(predicted, text, version_2) for text in gold)
+        )
     return exact, f1
 
 
-def _f1_v1(predicted: list[str], gold: list[str]) -> float:
+def _f1(predicted_text: str, gold_text: str, version_2: bool) -> float:
+    predicted, gold = predicted_text.split(), gold_text.split()
+    if version_2 and not (predicted and gold):
+        return float(predicted == gold)
     common = sum((Counter(predicted) & Counter(gold)).values())
     if not common:
         return 0.0
     precision, recall = common / len(predicted), common / len(gold)
     return 2 * precision * recall / (precision + recall)
-
-
-def _f1_v2(predicted: list[str], gold: list[str]) -> float:
-    if not predicted or not gold:
-        return float(predicted == gold)
-    return _f1_v1(predicted, gold)

@@ -26,58 +26,7 @@ from keras_bert.tasks.question_answering.decoding import (
     decode_answers,
 )
 from keras_bert.text.padding import combine_segments
-from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.windows import split_tokens
-
-
-def make_windows(
-    question: tf.Tensor, context: tf.Tensor, tokenizer: BertTokenizer, settings: AnswerSettings
-) -> SpanWindows:
-    """Tokenizes questions and their contexts, strings [B] each, and splits each pair into windows.
-
-    Each question has at least one window, and each token of its context is in at least one of them.
-    """
-    # Tokenize all texts in one call, the contexts first.
-    context, context_of = tf.unique(context)
-    count = tf.size(context)
-    ids, token_starts, token_ends = tokenizer.tokenize_with_offsets(
-        tf.concat([context, question], axis=0)
-    )
-    starts, sizes = (
-        tf.cast(of_texts, tf.int32) for of_texts in (ids.row_starts(), ids.row_lengths())
-    )
-    query_starts, truncated = starts[count:], sizes[count:] > settings.max_query_length
-    queries = tf.minimum(sizes[count:], settings.max_query_length)
-    starts, sizes = (tf.gather(of_contexts, context_of) for of_contexts in (starts, sizes))
-    room = settings.max_seq_length - 3 - queries
-    step = tf.minimum(room, settings.doc_stride)
-    row, start, length = split_tokens(sizes, room, step)
-    first_token = tf.gather(starts, row) + start
-
-    def tokens(first: tf.Tensor, size: tf.Tensor) -> tf.RaggedTensor:
-        return tf.gather(ids.values, tf.ragged.range(first, first + size))
-
-    query_lengths = tf.gather(queries, row)
-    segments = combine_segments(
-        tokens(tf.gather(query_starts, row), query_lengths),
-        tokens(first_token, length),
-        max_seq_length=settings.max_seq_length,
-        cls_token_id=tokenizer.cls_token_id,
-        sep_token_id=tokenizer.sep_token_id,
-    )
-    return SpanWindows(
-        segments.input_ids,
-        segments.segment_ids,
-        row,
-        query_lengths + 2,
-        first_token,
-        context,
-        context_of,
-        token_starts[:count],
-        token_ends[:count],
-        ~tf.gather(tokenizer.is_continuation, ids[:count].values),
-        truncated,
-    )
 
 
 class SpanProcessor(Processor):
@@ -87,9 +36,53 @@ class SpanProcessor(Processor):
     settings: AnswerSettings
 
     def preprocess(self, question: tf.Tensor, context: tf.Tensor) -> SpanWindows:
-        """Splits each question, strings [B], with its context, strings [B], into windows."""
+        """Splits each question, strings [B], with its context, strings [B], into windows.
+
+        Each question has at least one window, and each token of its context is in at least one.
+        """
+        tokenizer, settings = self.tokenizer, self.settings
         question, context = same_shape(question=question, context=context)
-        return make_windows(question, context, self.tokenizer, self.settings)
+        # Tokenize all texts in one call, the contexts first.
+        context, context_of = tf.unique(context)
+        count = tf.size(context)
+        ids, token_starts, token_ends = tokenizer.tokenize_with_offsets(
+            tf.concat([context, question], axis=0)
+        )
+        starts, sizes = (
+            tf.cast(of_texts, tf.int32) for of_texts in (ids.row_starts(), ids.row_lengths())
+        )
+        query_starts, truncated = starts[count:], sizes[count:] > settings.max_query_length
+        queries = tf.minimum(sizes[count:], settings.max_query_length)
+        starts, sizes = (tf.gather(of_contexts, context_of) for of_contexts in (starts, sizes))
+        room = settings.max_seq_length - 3 - queries
+        step = tf.minimum(room, settings.doc_stride)
+        row, start, length = split_tokens(sizes, room, step)
+        first_token = tf.gather(starts, row) + start
+
+        def tokens(first: tf.Tensor, size: tf.Tensor) -> tf.RaggedTensor:
+            return tf.gather(ids.values, tf.ragged.range(first, first + size))
+
+        query_lengths = tf.gather(queries, row)
+        segments = combine_segments(
+            tokens(tf.gather(query_starts, row), query_lengths),
+            tokens(first_token, length),
+            max_seq_length=settings.max_seq_length,
+            cls_token_id=tokenizer.cls_token_id,
+            sep_token_id=tokenizer.sep_token_id,
+        )
+        return SpanWindows(
+            segments.input_ids,
+            segments.segment_ids,
+            row,
+            query_lengths + 2,
+            first_token,
+            context,
+            context_of,
+            token_starts[:count],
+            token_ends[:count],
+            ~tf.gather(tokenizer.is_continuation, ids[:count].values),
+            truncated,
+        )
 
     def decode(self, outputs: Mapping[str, tf.Tensor], inputs: SpanWindows) -> dict[str, tf.Tensor]:
         """Decodes "start_logits" and "end_logits", [T] each, into answers.

@@ -1,5 +1,6 @@
 """Defines QuestionAnswerer, the signatures of its exports, and fine-tuning on files."""
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -20,7 +21,12 @@ from keras_bert.export.network import Network
 from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
-from keras_bert.tasks.checks import check_not_empty, check_same_length, check_strings
+from keras_bert.tasks.checks import (
+    check_not_empty,
+    check_same_length,
+    check_strings,
+    check_validation_data,
+)
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
     SHOWN,
@@ -35,19 +41,18 @@ from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
     SquadSettings,
+    aligned,
     check_doc_stride,
     questions_of,
     read_data,
     scorable,
     trainable,
-    trainable_questions,
 )
 from keras_bert.tasks.question_answering.decoding import Predictions, SpanWindows, texts_at
 from keras_bert.tasks.question_answering.metrics import (
     SpanObjective,
     score,
     score_v2,
-    threshold_for_others,
 )
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
@@ -59,33 +64,6 @@ from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.log import Board
-
-
-def _answer_settings(checkpoint: Checkpoint, arguments: Mapping[str, Any]) -> AnswerSettings:
-    """Completes the settings that the user passed.
-
-    A setting that is missing or None in `arguments` is taken from the model, or else from the run
-    that wrote the model, or else from the defaults of AnswerSettings.
-    """
-    default = AnswerSettings()
-    settings: dict[str, Any] = {
-        name: checkpoint.setting(name, int, arguments.get(name), getattr(default, name))
-        for name in ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
-    }
-    settings["max_seq_length"] = checkpoint.max_seq_length(
-        arguments.get("max_seq_length"), default.max_seq_length
-    )
-    name = "version_2_with_negative"
-    version_2 = settings[name] = checkpoint.setting(name, bool, arguments.get(name), False)
-    name = "null_score_diff_threshold"
-    threshold = arguments.get(name)
-    if threshold is None and version_2:
-        threshold = checkpoint.setting(name, float, None)
-        threshold = checkpoint.run.threshold() if threshold is None else threshold
-    answers = AnswerSettings(**settings, null_score_diff_threshold=threshold)
-    if arguments.get("doc_stride") is not None:
-        check_doc_stride(answers.doc_stride, answers.max_seq_length)
-    return answers
 
 
 class QuestionAnswerer(Task):
@@ -153,7 +131,22 @@ class QuestionAnswerer(Task):
                 f"of {', '.join(names)}"
             )
         checkpoint.check_segments()
-        return _answer_settings(checkpoint, settings)
+        values = {"null_score_diff_threshold": None, **settings}
+        for name in names:
+            default, value = getattr(AnswerSettings, name), settings.get(name)
+            if name == "max_seq_length":
+                values[name] = checkpoint.max_seq_length(value, default)
+            elif default is not None:
+                values[name] = checkpoint.setting(name, type(default), value, default)
+        name = "null_score_diff_threshold"
+        if values[name] is None and values["version_2_with_negative"]:
+            values[name] = checkpoint.setting(name, float, None)
+            if values[name] is None:
+                values[name] = checkpoint.run.threshold()
+        answers = AnswerSettings(**values)
+        if settings.get("doc_stride") is not None:
+            check_doc_stride(answers.doc_stride, answers.max_seq_length)
+        return answers
 
     @classmethod
     def make_model(
@@ -166,12 +159,7 @@ class QuestionAnswerer(Task):
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
         """Returns the settings recorded in an export's export.json."""
         names = [field.name for field in fields(AnswerSettings)]
-        settings = {name: info[name] for name in names if name in info}
-        # Earlier exports use the name "version_2", and have a threshold in v1.1 too.
-        settings.setdefault("version_2_with_negative", bool(info.get("version_2")))
-        if not settings["version_2_with_negative"]:
-            settings["null_score_diff_threshold"] = None
-        return AnswerSettings(**settings)
+        return AnswerSettings(**{name: info[name] for name in names if name in info})
 
     def fit(
         self,
@@ -207,13 +195,22 @@ class QuestionAnswerer(Task):
         checked = self._questions(questions, contexts, answers)
         evaluate = None
         if validation_data is not None:
-            held_out = _triple_of(validation_data)
+            expected = "((questions, contexts), answers)"
+            asked, expected_answers = check_validation_data(validation_data, expected)
+            held_out = (*check_validation_data(asked, expected), expected_answers)
             check_not_empty("validation_data", self._questions(*held_out))
-            evaluate = lambda: self.evaluate(*held_out)  # noqa: E731
-        trainable = trainable_questions(checked)
-        prepared = prepare_questions(self.processor, trainable)
+            evaluate = functools.partial(self.evaluate, *held_out)
+        matches = [aligned(question) for question in checked]
+        for index, match in enumerate(matches):
+            if match is None:
+                answer = checked[index].answers[0]
+                raise InputError(
+                    f"answers[{index}] is {answer.text[:60]!r} at {answer.start}; expected a text "
+                    f"at this offset of contexts[{index}]"
+                )
+        prepared = prepare_questions(self.processor, matches)
         self._report_truncation(prepared.truncated, "training questions")
-        examples = training_examples(prepared, trainable)
+        examples = training_examples(prepared, matches)
         objective = SpanObjective(distillation)
         return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
 
@@ -309,16 +306,6 @@ def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
     return questions, contexts
 
 
-def _triple_of(value: Any) -> tuple[Any, Any, Any]:
-    """Splits `validation_data` into questions, contexts and answers."""
-    is_nested = isinstance(value, tuple | list) and len(value) == 2
-    if not is_nested or not isinstance(value[0], tuple | list) or len(value[0]) != 2:
-        raise InputError(
-            f"validation_data is {value!r:.60}; expected ((questions, contexts), answers)"
-        )
-    return (*value[0], value[1])
-
-
 # --- serving signatures ---
 
 _LOGITS = ("start_logits", "end_logits")
@@ -407,7 +394,8 @@ class SpanFineTuning(FineTuningTask):
     ):
         self.squad, self.dev, self.test = squad, None, None
         self.processor = SpanProcessor(tokenizer, squad.answers)
-        self.best = "best_f1" if squad.version_2 else "f1"
+        version_2 = squad.answers.version_2_with_negative
+        self.best = "best_f1" if version_2 else "f1"
         self.objective = SpanObjective(distillation)
         prepared: dict[str, Prepared] = {}
         if splits.dev is not None:
@@ -450,11 +438,11 @@ class SpanFineTuning(FineTuningTask):
 
     def write_predictions(self, predict: Predict, folder: Path) -> None:
         """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json."""
-        version_2, settings = self.squad.version_2, self.squad.answers
-        threshold = settings.threshold
+        settings = self.squad.answers
+        version_2, threshold = settings.version_2_with_negative, settings.threshold
         if version_2 and self.test is not self.dev:
-            if self.dev:
-                threshold = threshold_for_others(self._predictions(self.dev, predict), settings)
+            if self.dev and settings.null_score_diff_threshold is None:
+                threshold = self.score(predict)["null_score_diff_threshold"]
             logging.info(
                 "Questions whose null odds (score of no answer minus score of the best answer) are "
                 "above %.4f get the empty answer",

@@ -27,12 +27,8 @@ def test_recall_counts_the_positives_that_are_nearer():
     rows = check_rows("texts", (["a", "b", "c"], ["d", "e", "f"]))
     # The positive of a is the nearest, that of b the second, that of c the third.
     vectors = unit([0, 1, 30, 70, 40, 170])
-    scores = score_embeddings(rows, vectors)
-    assert scores == {
-        "recall_at_1": pytest.approx(1 / 3),
-        "recall_at_5": 1.0,
-        "recall_at_10": 1.0,
-    }
+    scores = {"recall_at_1": pytest.approx(1 / 3), "recall_at_5": 1.0, "recall_at_10": 1.0}
+    assert score_embeddings(rows, vectors) == scores
     assert best_metric(rows) == "recall_at_1"
 
 

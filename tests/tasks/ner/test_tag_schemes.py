@@ -7,14 +7,11 @@ from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.ner.tag_schemes import (
-    check_labels,
     check_tags,
     entities,
-    exact_tags,
-    iob2_tags,
     label_tags,
     tag_ids,
-    to_iob2,
+    tags_of,
 )
 
 
@@ -27,55 +24,23 @@ from keras_bert.tasks.ner.tag_schemes import (
         ("O I-PER O I-PER", [("PER", 1, 2), ("PER", 3, 4)]),
         ("B-PER S-PER", [("PER", 0, 1), ("PER", 1, 2)]),
         ("E-PER I-PER", [("PER", 0, 1), ("PER", 1, 2)]),
-        ("B-PER", [("PER", 0, 1)]),
+        # Types may contain dashes or be absent.
+        ("B-creative-work I-creative-work", [("creative-work", 0, 2)]),
+        ("B I O I", [("", 0, 2), ("", 3, 4)]),
     ],
 )
-def test_invalid_sequences_are_read_like_conlleval(tags, expected):
+def test_sequences_are_read_like_conlleval(tags, expected):
     assert entities(tags.split()) == expected
 
 
-def test_type_may_contain_dashes_or_be_absent():
-    assert entities(["B-creative-work", "I-creative-work"]) == [("creative-work", 0, 2)]
-    assert entities(["B", "I", "O", "I"]) == [("", 0, 2), ("", 3, 4)]
-
-
-@pytest.mark.parametrize(
-    ("labels", "tags"),
-    [
-        ("O PER LOC", "O I-PER I-LOC"),
-        ("LABEL_0 LABEL_1", "I-LABEL_0 I-LABEL_1"),
-        ("O DATE-TIME O-PER B-", "O I-DATE-TIME I-O-PER I-B-"),
-        # Tags of a scheme stay as they are, with or without types.
-        ("I-PER O B-PER S-creative-work E-LOC", "I-PER O B-PER S-creative-work E-LOC"),
-        ("B I O", "B I O"),
-        ("O B I B-PER", "O B I B-PER"),
-        ("O B-PER I-PER L-PER U-PER U-LOC", "O B-PER I-PER E-PER S-PER S-LOC"),
-        ("B-PER M-PER E-PER S-PER O", "B-PER I-PER E-PER S-PER O"),
-        ("O W-LOC E-LOC B-PER", "O S-LOC E-LOC B-PER"),
-        ("B-PER M-PER E-PER W-PER O", "B-PER I-PER E-PER S-PER O"),
-        ("O B M E S", "O B I E S"),
-        ("B I L U O", "B I E S O"),
-        ("O M F", "O I-M I-F"),
-        ("O B-PER I-PER U-Boot", "O B-PER I-PER I-U-Boot"),
-        # Labels of both kinds in one model.
-        ("O B-PER I-PER LOC", "O B-PER I-PER I-LOC"),
-        ("O PER E S", "O I-PER I-E I-S"),
-    ],
+@given(
+    st.lists(st.sampled_from([f"{p}-{t}" for p in "BIES" for t in "XY"] + ["O"])),
+    st.sampled_from(["iob1", "iob2", "bioes"]),
 )
-def test_labels_that_are_not_tags_are_types(labels, tags):
-    assert label_tags(labels.split()) == tags.split()
-
-
-@given(st.lists(st.sampled_from([f"{p}-{t}" for p in "BIES" for t in "XY"] + ["O"])))
-def test_entities_are_unchanged_by_conversion_to_iob2(tags):
-    found = entities(tags)
-    written = iob2_tags(found, len(tags))
-    assert entities(written) == found
-    before = ["O", *written]
-    assert all(
-        tag[0] != "I" or last.partition("-")[2] == tag[2:]
-        for last, tag in zip(before, written, strict=False)
-    )
+def test_entities_are_unchanged_by_conversion_to_a_scheme(tags, scheme):
+    written = tags_of(entities(tags), len(tags), scheme)
+    assert entities(written) == entities(tags)
+    assert check_tags([written], lambda *place: "", scheme)[1:] == (scheme, 0)
 
 
 # --- the scheme of a file ---
@@ -88,24 +53,22 @@ SAME_IN_FILES = {
     "bmes": "B-PER E-PER O S-LOC S-LOC B-ORG M-ORG E-ORG",
     "bmewo": "B-PER E-PER O W-LOC W-LOC B-ORG M-ORG E-ORG",
 }
-
-
 NO_TAGS = ["X-PER", "O-PER", "-PER", "b-PER", "B-", "I-", "O-", "B_PER", "PER-B", "PER_I", "o", "0"]
 # Tags of a scheme, but not beside B-PER and E-PER.
 MISPLACED = ["PER", "BI-PER", "U-PER", "L-PER"]
 
 
 def check(*rows, **settings):
-    """Checks sentences of tags that start in line 1 of a file f, without lines between them."""
+    """Returns the tags of sentences in IOB2, their scheme and its violations."""
     sentences = [row.split() for row in rows]
-    return check_tags(sentences, lambda sentence, word: f"f, {sentence}, {word}", **settings)
+    rows, *scheme = check_tags(sentences, lambda *place: f"f, {place}", **settings)
+    return [" ".join(row) for row in rows], *scheme
 
 
 @pytest.mark.parametrize("scheme", SAME_IN_FILES)
 def test_scheme_of_a_file_is_detected(scheme):
-    rows, *found = check("O O", SAME_IN_FILES[scheme])
-    assert found == [scheme, 0]
-    assert [to_iob2(row) for row in rows] == [["O", "O"], SAME_IN_FILES["iob2"].split()]
+    rows = ["O O", SAME_IN_FILES["iob2"]]
+    assert check("O O", SAME_IN_FILES[scheme]) == (rows, scheme, 0)
 
 
 @pytest.mark.parametrize(
@@ -125,12 +88,9 @@ def test_invalid_sequence_is_counted(scheme, tags):
     assert check("O", tags, scheme=scheme)[1:] == (scheme, 1)
 
 
-@pytest.mark.parametrize(
-    "tag",
-    [*NO_TAGS, *MISPLACED],
-)
+@pytest.mark.parametrize("tag", [*NO_TAGS, *MISPLACED])
 def test_tag_of_no_scheme_is_rejected(tag):
-    message = f"f, 0, 1: tag '{tag}'; expected O, or B, I, E or S "
+    message = rf"f, \(0, 1\): tag '{tag}'; expected O, or B, I, E or S "
     with pytest.raises(InputError, match=message):
         check(f"O {tag}", "B-PER E-PER")
     if tag not in MISPLACED:
@@ -138,59 +98,60 @@ def test_tag_of_no_scheme_is_rejected(tag):
             check(f"O {tag}", "MISC MISC")
 
 
-def scheme_of(tags, **settings):
-    (row,), scheme, _ = check(tags, **settings)
-    return scheme, " ".join(to_iob2(row))
+@pytest.mark.parametrize(
+    ("tags", "scheme", "iob2"),
+    [
+        # Types without a prefix, if no tag has one.
+        ("PER PER O LOC BI-PER", "io", "B-PER I-PER O B-LOC B-BI-PER"),
+        ("O person-actor B person-actor", "io", "O B-person-actor B-B B-person-actor"),
+        # Prefixes without a type, and of one word.
+        ("B I O I", "iob2", "B I O B"),
+        ("I I O I", "iob1", "B I O B"),
+        ("B M E S", "bmes", "B I I B"),
+        ("O S-PER", "bioes", "O B-PER"),
+        ("O U-PER", "bilou", "O B-PER"),
+        ("O I-PER I-PER", "iob1", "O B-PER I-PER"),
+        # Unknown labels are next to any tag.
+        ("- L-PER O B-PER - L-LOC", "bilou", "- B-PER O B-PER - B-LOC"),
+    ],
+)
+def test_scheme_of_ambiguous_tags(tags, scheme, iob2):
+    assert check(tags)[:2] == ([iob2], scheme)
 
 
-def test_scheme_of_ambiguous_tags():
-    # Types without a prefix, if no tag has one.
-    assert scheme_of("PER PER O LOC BI-PER") == ("io", "B-PER I-PER O B-LOC B-BI-PER")
-    assert scheme_of("O person-actor B person-actor") == (
-        "io",
-        "O B-person-actor B-B B-person-actor",
-    )
+def test_types_are_tags_without_o_only_if_they_are_known():
     # The word outside of entities must be O; parts of speech are no types.
-    with pytest.raises(InputError, match=r"f, 0, 0: tag 'NN'; .* set --tag_scheme=io"):
-        scheme_of("NN VBZ NN")
-    assert scheme_of("NN T-cell NN", scheme="io") == ("io", "B-NN B-T-cell B-NN")
-    # Prefixes without a type, and of one word.
-    assert scheme_of("B I O I") == ("iob2", "B I O B")
-    assert scheme_of("I I O I") == ("iob1", "B I O B")
-    assert scheme_of("B M E S") == ("bmes", "B I I B")
-    assert scheme_of("O S-PER") == ("bioes", "O B-PER")
-    assert scheme_of("O U-PER") == ("bilou", "O B-PER")
-    assert scheme_of("O I-PER I-PER") == ("iob1", "O B-PER I-PER")
-    assert scheme_of("B-PER L-PER", scheme="bilou") == ("bilou", "B-PER I-PER")
+    with pytest.raises(InputError, match=r"f, \(0, 0\): tag 'NN'; .*only types .*=io\)$"):
+        check("NN VBZ NN")
+    assert check("NN T-cell NN", scheme="io") == (["B-NN B-T-cell B-NN"], "io", 0)
+    assert check("NN VBZ NN", types=["NN", "VBZ"]) == (["B-NN B-VBZ B-NN"], "io", 0)
 
 
-def test_unknown_labels_are_next_to_any_tag():
-    assert scheme_of("- L-PER O B-PER - L-LOC") == ("bilou", "- B-PER O B-PER - B-LOC")
-
-
-# --- labels of a model, and entities of a text ---
+# --- labels of a model ---
 
 
 @pytest.mark.parametrize(
-    "labels",
+    ("labels", "tags"),
     [
-        "O B-PER I-PER",
-        "O PER LOC",
-        "LABEL_0 LABEL_1",
-        "O B-PER LOC",
-        "O U-Boot B-PER",
-        "O B-PER I-PER L-PER U-PER",
+        ("O PER LOC", "O I-PER I-LOC"),
+        ("LABEL_0 LABEL_1", "I-LABEL_0 I-LABEL_1"),
+        # Tags of a scheme stay as they are, with or without types.
+        ("I-PER O B-PER S-creative-work E-LOC", "I-PER O B-PER S-creative-work E-LOC"),
+        ("B I O", "B I O"),
+        ("O B I B-PER", "O B I B-PER"),
+        ("O B-PER I-PER L-PER U-PER U-LOC", "O B-PER I-PER E-PER S-PER S-LOC"),
+        ("B-PER M-PER E-PER S-PER O", "B-PER I-PER E-PER S-PER O"),
+        ("O W-LOC E-LOC B-PER", "O S-LOC E-LOC B-PER"),
+        ("O B M E S", "O B I E S"),
+        ("B I L U O", "B I E S O"),
+        ("O M F", "O I-M I-F"),
+        # Labels of both kinds in one model.
+        ("O B-PER I-PER LOC", "O B-PER I-PER I-LOC"),
+        ("O PER E S", "O I-PER I-E I-S"),
     ],
 )
-def test_labels_are_tags_or_types(labels):
-    check_labels(labels.split(), "bert")
-
-
-@pytest.mark.parametrize("label", ["X-PER", "b-PER", "O-PER", ""])
-def test_labels_of_an_unknown_scheme_are_rejected(label):
-    message = rf"bert: has the labels O, B-PER, {label}; expected tags, .* got '{label}'$"
-    with pytest.raises(InputError, match=message):
-        check_labels(["O", "B-PER", label], "bert")
+def test_labels_that_are_not_tags_are_types(labels, tags):
+    assert label_tags(labels.split()) == tags.split()
 
 
 @pytest.mark.parametrize(
@@ -214,21 +175,3 @@ def test_words_get_labels_of_the_scheme_of_the_model(labels, expected):
 def test_tags_without_a_label_in_the_model_are_named():
     with pytest.raises(InputError, match="the tag 'I-X' is not one of the model's labels O, B-X;"):
         tag_ids([["O", "B-X", "I-X"]], ["O", "B-X"])
-
-
-def test_entities_given_to_fit_must_be_whole_words():
-    text, words = "Bo Li is here", [(0, 2), (3, 5), (6, 8), (9, 13)]
-    assert exact_tags(text, [("PER", 0, 5)], words, "x") == ["B-PER", "I-PER", "O", "O"]
-    for entity, message in (
-        (
-            ("PER", 3, 4),
-            r"x\[1\]: characters 3 to 4, 'L' \(PER\), in the words 3 to 5, 'Li'; expec",
-        ),
-        (
-            ("LOC", 3, 8),
-            r"x\[1\]: characters 3 to 8, 'Li is' \(LOC\); expected complete words that",
-        ),
-        (("LOC", 5, 6), r"x\[1\]: characters 5 to 6, ' ' \(LOC\); expected complete words"),
-    ):
-        with pytest.raises(InputError, match=message):
-            exact_tags(text, [("PER", 0, 5), entity], words, "x")

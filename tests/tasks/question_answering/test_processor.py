@@ -8,11 +8,10 @@ from keras_bert.tasks.question_answering.data import AnswerSettings, load_questi
 from keras_bert.tasks.question_answering.decoding import max_context
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
-    make_windows,
     prepare_questions,
     training_examples,
 )
-from tests.tasks.question_answering.reference import owners_of, windows_of
+from keras_bert.text.tokenizer import BertTokenizer
 
 LONG = "rollo was the norse leader who swore fealty to king charles in the year 911"  # 17 tokens
 
@@ -21,21 +20,12 @@ def windows(questions, tokenizer, *sizes):
     """Returns the windows of some questions."""
     texts, contexts = ([getattr(q, name) for q in questions] for name in ("text", "context"))
     settings = AnswerSettings(*sizes)
-    return make_windows(tf.constant(texts), tf.constant(contexts), tokenizer, settings)
-
-
-def words_of(windows, vocab):
-    return [" ".join(vocab[i] for i in row) for row in windows.input_ids.to_list()]
+    return SpanProcessor(tokenizer, settings).preprocess(texts, contexts)
 
 
 def labelled(questions, tokenizer, *sizes):
     processor = SpanProcessor(tokenizer, AnswerSettings(*sizes))
     return training_examples(prepare_questions(processor, questions), questions)
-
-
-def test_question_is_truncated_to_its_first_tokens(ask, tokenizer, vocab):
-    made = windows([ask("rollo", "when was the king ?")], tokenizer, 384, 3)
-    assert words_of(made, vocab) == ["[CLS] when was the [SEP] rollo [SEP]"]
 
 
 def test_answer_is_labeled_in_windows_that_contain_all_of_it(ask, tokenizer):
@@ -45,12 +35,17 @@ def test_answer_is_labeled_in_windows_that_contain_all_of_it(ask, tokenizer):
     assert list(examples.labels["end_positions"]) == [0, 9, 0, 0]
 
 
-def test_answers_are_narrowed_to_their_tokens(ask, tokenizer, vocab):
-    question = ask("the king (911-933) swore", answer="911")
-    examples = labelled([question], tokenizer)
-    labels = examples.labels
-    span = slice(labels["start_positions"][0], labels["end_positions"][0] + 1)
-    assert [vocab[i] for i in examples.input_ids[span]] == ["9", "##1", "##1"]
+@pytest.mark.parametrize(
+    ("context", "answer", "tokens"),
+    [
+        ("the king (911-933) swore", "911", "9 ##1 ##1"),
+        ("rollo \ud800 swore ½ fealty", "fealty", "fealty"),  # JSON can contain \ud800
+    ],
+)
+def test_answers_are_narrowed_to_their_tokens(ask, tokenizer, vocab, context, answer, tokens):
+    examples = labelled([ask(context, answer=answer)], tokenizer)
+    start, end = (examples.labels[f"{end}_positions"][0] for end in ("start", "end"))
+    assert " ".join(vocab[i] for i in examples.input_ids[start : end + 1]) == tokens
 
 
 def marks_of(windows):
@@ -70,33 +65,9 @@ def test_max_context_score_is_smaller_side_plus_1_percent_of_length(ask, tokeniz
     assert made.context.shape == [1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(128, 32, 40), (384, 64, 128), (61, 20, 300)])
-def test_windows_of_real_texts_equal_the_reference(shared_data, sizes):
-    from keras_bert.text.tokenizer import BertTokenizer
-
-    questions = load_questions(shared_data / "squad" / "xquad.de.json")[:300:6]
-    tokenizer = BertTokenizer(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
-    made = windows(questions, tokenizer, *sizes)
-    expected, _ = windows_of(questions, tokenizer, AnswerSettings(*sizes))
-    assert made.input_ids.to_list() == [window.ids for window in expected]
-    for name in ("question", "context_at"):
-        values = [getattr(window, name) for window in expected]
-        assert getattr(made, name).numpy().tolist() == values
-    owners = owners_of(expected)
-    assert marks_of(made) == [
-        "".join(
-            "01"[owners[window.question, window.offset + place] == number]
-            for place in range(window.length)
-        )
-        for number, window in enumerate(expected)
-    ]
-
-
 @pytest.mark.parametrize(
     ("language", "vocabulary", "lower"),
     [
-        ("en", "bert-base-uncased", True),
         ("de", "bert-base-multilingual-cased", False),
         ("zh", "bert-base-chinese", True),
     ],
@@ -104,9 +75,7 @@ def test_windows_of_real_texts_equal_the_reference(shared_data, sizes):
 def test_labeled_tokens_give_the_answer_text_in_every_language(
     shared_data, language, vocabulary, lower
 ):
-    from keras_bert.text.tokenizer import BertTokenizer
-
-    questions = load_questions(shared_data / "squad" / f"xquad.{language}.json")
+    questions = load_questions(shared_data / "squad" / f"xquad.{language}.json")[::4]
     tokenizer = BertTokenizer(shared_data / "vocab" / vocabulary / "vocab.txt", lower)
     examples = labelled(questions, tokenizer)
     made = windows(questions, tokenizer)
@@ -122,9 +91,3 @@ def test_labeled_tokens_give_the_answer_text_in_every_language(
             same.add(question.id)
     # The rest ends within a word ("Methode" of "Methoden"), possibly inside a token.
     assert len(same) >= 0.97 * len(questions)
-
-
-def test_text_that_is_not_utf_8_keeps_its_positions(ask, tokenizer, vocab):
-    question = ask("rollo \ud800 swore ½ fealty", answer="fealty")  # JSON can contain \ud800
-    examples = labelled([question], tokenizer)
-    assert vocab[examples.input_ids[examples.labels["start_positions"][0]]] == "fealty"

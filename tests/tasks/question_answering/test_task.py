@@ -87,46 +87,35 @@ def test_answers_are_slices_of_the_given_strings(answerer):
     found = answerer.predict(QUESTIONS, CONTEXTS, batch_size=2)
     assert found["nbest_answers"].shape == (4, 4)
     for i, context in enumerate(CONTEXTS):
-        start, end = found["start"][i], found["end"][i]
-        assert found["answer"][i] == (context[start:end] if start >= 0 else "")
-        for text, start, end in zip(
-            *(found[f"nbest_{name}"][i] for name in ("answers", "starts", "ends")), strict=True
-        ):
+        best = [(found["answer"][i], found["start"][i], found["end"][i])]
+        n_best = (found[f"nbest_{name}"][i] for name in ("answers", "starts", "ends"))
+        for text, start, end in [*best, *zip(*n_best, strict=True)]:
             assert text == (context[start:end] if start >= 0 else "")
-    assert found["answer"][2] == ""
-    assert all(found["answer"][i] for i in (0, 1, 3))
+    assert [bool(answer) for answer in found["answer"]] == [True, True, False, True]
     assert {type(text) for text in found["answer"]} == {str}
     assert found["score"].dtype == np.float32
+    empty = answerer.predict([], [])
+    assert {name: len(values) for name, values in empty.items()} == dict.fromkeys(found, 0)
+    assert empty["nbest_answers"].shape == (0, 4)
 
 
 def test_evaluate_logs_the_number_of_truncated_questions(answerer, caplog):
     limit = answerer.settings.max_query_length
-    context = "the cat"
-    answer = {"text": context, "start": 0}
-    answerer.evaluate(["the " * (limit + 1), "the"], [context] * 2, [answer] * 2)
+    answer = {"text": "the cat", "start": 0}
+    answerer.evaluate(["the " * (limit + 1), "the"], ["the cat"] * 2, [answer] * 2)
     assert f"1 of 2 questions are truncated to max_query_length={limit} tokens" in caplog.text
 
 
-def test_empty_list_of_questions_gives_empty_outputs(answerer):
-    found = answerer.predict([], [])
-    assert {name: len(values) for name, values in found.items()} == dict.fromkeys(found, 0)
-    assert found["nbest_answers"].shape == (0, 4)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("version_2", [False, True])
-def test_exported_and_saved_models_give_the_same_answers(answerer, folder, tmp_path, version_2):
-    settings = SMALL | {"version_2_with_negative": version_2}
-    if version_2:
-        settings["null_score_diff_threshold"] = -0.5
+def test_exported_and_saved_models_give_the_same_answers(folder, tmp_path):
+    settings = SMALL | {"version_2_with_negative": True, "null_score_diff_threshold": -0.5}
     answerer = QuestionAnswerer.from_pretrained(folder, **settings)
     expected = answerer.predict(QUESTIONS, CONTEXTS)
     answerer.save_pretrained(tmp_path / "saved")
     saved = QuestionAnswerer.from_pretrained(tmp_path / "saved")
-    assert saved.settings == answerer.settings
     exported = load(answerer.export(tmp_path / "serving" / "1"))
-    assert exported.settings == answerer.settings
     for other in (saved, exported):
+        assert other.settings == answerer.settings
         found = other.predict(QUESTIONS, CONTEXTS)
         assert found.keys() == expected.keys()
         for name, values in expected.items():
@@ -136,28 +125,18 @@ def test_exported_and_saved_models_give_the_same_answers(answerer, folder, tmp_p
                 np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-def memorizable_questions(version_2):
-    """Returns questions that a tiny model can memorize."""
-    names = ["rollo", "charles", "leader", "king"]
-    questions = ["who swore ?", "who was king ?"]
-    asked, contexts, answers = [], [], []
-    for name in names:
-        context = f"the year {name} swore fealty in the year 911"
-        asked += questions[: 1 + version_2]
-        contexts += [context] * (1 + version_2)
-        answers += [{"text": name, "start": context.index(name)}] + [None] * version_2
-    return asked, contexts, answers
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("version_2", [False, True])
-def test_fit_learns_answers_and_reports_their_scores(make_model, version_2):
+def test_fit_learns_answers_and_reports_their_scores(make_model):
     start = make_model(
         BertEncoder, hidden_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
-    answerer = QuestionAnswerer.from_pretrained(start, **SMALL, version_2_with_negative=version_2)
+    answerer = QuestionAnswerer.from_pretrained(start, **SMALL, version_2_with_negative=True)
     assert answerer.untrained
-    asked, contexts, answers = memorizable_questions(version_2)
+    asked, contexts, answers = [], [], []
+    for name in ("rollo", "charles", "leader", "king"):
+        asked += ["who swore ?", "who was king ?"]
+        contexts += [f"the year {name} swore fealty in the year 911"] * 2
+        answers += [{"text": name, "start": 9}, None]
     history = answerer.fit(
         asked,
         contexts,
@@ -173,8 +152,7 @@ def test_fit_learns_answers_and_reports_their_scores(make_model, version_2):
     assert history["val_f1"][-1] == 100.0
     assert not answerer.untrained
     scores = answerer.evaluate(asked, contexts, [[a] if a else a for a in answers])
-    assert scores["exact"] == scores["f1"] == 100.0
-    assert ("NoAns_f1" in scores) == version_2
+    assert scores["exact"] == scores["NoAns_f1"] == 100.0
     found = answerer.predict(asked, contexts)
     assert found["answer"].tolist() == [a["text"] if a else "" for a in answers]
 
@@ -219,24 +197,31 @@ def test_answers_of_another_form_are_rejected(answerer, answers, message):
             method(["who ?"], [TEXT], answers)
 
 
-def test_training_answer_must_be_in_its_context(answerer):
-    with pytest.raises(InputError, match=r"answers\[1\] is 'charles' at 0; expected a text at"):
-        answerer.fit(["who ?"] * 2, [TEXT] * 2, [GOOD, {"text": "charles", "start": 0}])
-
-
-def test_misplaced_validation_set_is_rejected_before_training(answerer):
-    for given in (([], [], []), ("ab", []), ([TEXT], [GOOD])):
-        with pytest.raises(InputError, match=r"expected \(\(questions, contexts\), answers\)"):
-            answerer.fit(["who ?"], [TEXT], [GOOD], validation_data=given)
-    with pytest.raises(InputError, match="validation_data is empty; expected at least one item"):
-        answerer.fit(["who ?"], [TEXT], [GOOD], validation_data=(([], []), []))
-
-
-def test_empty_data_for_training_or_scoring_is_rejected(answerer):
-    with pytest.raises(InputError, match="got no examples; expected at least one"):
-        answerer.fit([], [], [])
-    with pytest.raises(InputError, match="got no questions; expected at least one"):
-        answerer.evaluate([], [], [])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda it: it.fit(["who ?"] * 2, [TEXT] * 2, [GOOD, {"text": "charles", "start": 0}]),
+            r"answers\[1\] is 'charles' at 0; expected a text at",
+        ),
+        *(
+            (
+                lambda it, data=data: it.fit(["who ?"], [TEXT], [GOOD], validation_data=data),
+                r"expected \(\(questions, contexts\), answers\)",
+            )
+            for data in (([], [], []), ("ab", []), ([TEXT], [GOOD]))
+        ),
+        (
+            lambda it: it.fit(["who ?"], [TEXT], [GOOD], validation_data=(([], []), [])),
+            "validation_data is empty; expected at least one item",
+        ),
+        (lambda it: it.fit([], [], []), "got no examples; expected at least one"),
+        (lambda it: it.evaluate([], [], []), "got no questions; expected at least one"),
+    ],
+)
+def test_data_that_cannot_be_used_are_rejected(answerer, call, message):
+    with pytest.raises(InputError, match=message):
+        call(answerer)
 
 
 def test_models_that_cannot_answer_questions_are_rejected(make_model):
@@ -305,19 +290,18 @@ def predict_answers_of(tokenizer):
     return make
 
 
-def test_model_that_knows_the_answers_scores_100_in_v1(tokenizer, questions, predict_answers_of):
-    task = task_of(SquadSettings(), tokenizer, dev=questions)
+def test_model_that_knows_the_answers_scores_100(tokenizer, questions, predict_answers_of):
+    task = task_of(SquadSettings(), tokenizer, dev=questions)  # Skips the question without answer.
     assert task.best == "f1"
     assert task.score(predict_answers_of(questions[:2])) == {"exact": 100.0, "f1": 100.0}
-
-
-def test_model_that_knows_the_answers_scores_100_in_v2(tokenizer, questions, predict_answers_of):
     task = task_of(V2, tokenizer, dev=questions)
     assert task.best == "best_f1"
     scores = task.score(predict_answers_of(questions))
     names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
     assert {name: scores[name] for name in names} == dict.fromkeys(names, 100.0)
     assert {"best_exact_thresh", "best_f1_thresh", "total"} <= scores.keys()
+    with pytest.raises(InputError, match=r"no development question has an answer; .*version_2_wit"):
+        task_of(SquadSettings(), tokenizer, dev=questions[2:])
 
 
 def test_truncated_questions_are_counted(tokenizer, questions, caplog):
@@ -334,40 +318,21 @@ def test_truncated_questions_are_counted(tokenizer, questions, caplog):
 def test_predictions_are_written_to_the_three_files_of_google(
     tmp_path, tokenizer, questions, predict_answers_of
 ):
-    task = task_of(V2, tokenizer, dev=questions, test=questions)
-    task.write_predictions(predict_answers_of(questions), tmp_path)
-    written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
-    assert written["predictions.json"] == {"a": "Rollo", "b": "911", "c": ""}
-    assert written["null_odds.json"] == {"a": -20.0, "b": -20.0, "c": 20.0}
-    assert written["nbest_predictions.json"]["c"][0]["text"] == ""
-    assert len(written) == 3
-
-
-def test_scored_questions_run_through_the_model_once(
-    tmp_path, tokenizer, questions, predict_answers_of
-):
+    predict = predict_answers_of(questions)
     answered = questions[:2]
     task = task_of(SquadSettings(), tokenizer, dev=answered, test=answered)
-    asked = []
-
-    def predict(examples):
-        asked.append(examples)
-        return predict_answers_of(answered)(examples)
-
-    task.score(predict)
-    task.write_predictions(predict, tmp_path)
-    assert asked[0] is asked[1]  # The run computes the same examples once.
-
-
-def test_v1_answers_every_question_and_has_no_null_odds(
-    tmp_path, tokenizer, questions, predict_answers_of
-):
-    task = task_of(SquadSettings(), tokenizer, dev=questions, test=questions)
-    task.write_predictions(predict_answers_of(questions), tmp_path)
-    predictions = json.loads((tmp_path / "predictions.json").read_text())
-    assert predictions.keys() == {"a", "b", "c"}
-    assert all(predictions.values())
-    assert not (tmp_path / "null_odds.json").exists()
+    assert task.test is task.dev  # The run computes the same examples once.
+    for squad, names in ((SquadSettings(), []), (V2, ["null_odds.json"])):
+        folder = tmp_path / str(len(names))
+        task_of(squad, tokenizer, dev=questions, test=questions).write_predictions(predict, folder)
+        written = {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
+        assert written.keys() == {"predictions.json", "nbest_predictions.json", *names}
+        answers = written["predictions.json"]
+        # In v1.1, every question has an answer.
+        assert answers == {"a": "Rollo", "b": "911", "c": "" if names else answers["c"]}
+        assert bool(answers["c"]) == (squad is not V2)
+    assert written["null_odds.json"] == {"a": -20.0, "b": -20.0, "c": 20.0}
+    assert written["nbest_predictions.json"]["c"][0]["text"] == ""
 
 
 def test_other_questions_use_the_best_threshold_of_dev(tmp_path, tokenizer, questions):
@@ -395,12 +360,6 @@ def test_other_questions_use_the_best_threshold_of_dev(tmp_path, tokenizer, ques
         assert {name for name, odds in written.items() if odds > by} == empty
 
 
-def test_v1_skips_impossible_questions_and_v2_trains_on_them(tokenizer, questions):
-    assert len(task_of(SquadSettings(), tokenizer, questions).train) == 2
-    examples = task_of(V2, tokenizer, questions).train
-    assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
-
-
 def test_other_questions_get_no_answer_if_that_is_best_for_dev(
     tmp_path, tokenizer, questions, predict_answers_of
 ):
@@ -417,30 +376,21 @@ def test_other_questions_get_no_answer_if_that_is_best_for_dev(
     assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
 
 
-def test_shifted_answer_is_labeled_at_its_real_position(tokenizer, questions):
+def test_training_questions_without_a_correct_answer_are_skipped(tokenizer, questions, caplog):
     shifted = Question("a", questions[0].text, STORY, (Answer("Rollo", 2),))
-    shifted_labels, right = (
-        task_of(SquadSettings(), tokenizer, [q]).train for q in (shifted, questions[0])
-    )
-    assert shifted_labels.labels["end_positions"] == right.labels["end_positions"]
-    assert shifted_labels.labels["start_positions"] == right.labels["start_positions"] > 0
-
-
-def test_misplaced_answer_is_skipped(tokenizer, questions, caplog):
     wrong = Question("d", "who ?", STORY, (Answer("Rollo", 40),))
-    assert len(task_of(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
+    train = task_of(SquadSettings(), tokenizer, [shifted, *questions[1:], wrong]).train
+    assert train.labels["start_positions"].tolist() == [
+        *task_of(SquadSettings(), tokenizer, questions).train.labels["start_positions"]
+    ]
+    assert len(train) == 2
     assert "1 of 3 training answers are not in their context" in caplog.text
-    assert "'Rollo' at 40 for the question 'd'" in caplog.text
-    assert "these questions are skipped" in caplog.text
+    assert "'Rollo' at 40 for the question 'd'; these questions are skipped" in caplog.text
     with pytest.raises(InputError, match="no training question has its answer in its context"):
         task_of(SquadSettings(), tokenizer, [wrong])
-
-
-def test_file_with_impossible_questions_needs_v2(tokenizer, questions):
-    with pytest.raises(
-        InputError, match=r"no development question has an answer; .*version_2_with_neg"
-    ):
-        task_of(SquadSettings(), tokenizer, dev=questions[2:])
+    # In v2.0, questions without answer are trained on.
+    examples = task_of(V2, tokenizer, questions).train
+    assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
 
 
 def test_wrong_predictions_are_written_to_tensorboard(tokenizer, questions, predict_answers_of):
@@ -469,27 +419,22 @@ def test_record_contains_the_data_that_was_read(tokenizer, questions):
     def record(*splits):
         return task_of(V2, tokenizer, *splits).record
 
-    assert record(questions).keys() == {"train_sha256"}
-    before = record(None, questions, questions)
-    assert before.keys() == {"dev_sha256", "test_sha256"}
+    before = record(questions, questions, questions)
+    assert before.keys() == {"train_sha256", "dev_sha256", "test_sha256"}
     assert before["dev_sha256"] == before["test_sha256"]
     # A changed position of an answer changes no tokens.
     moved = [*questions[:2], Question("c", questions[2].text, STORY, (Answer("the", 6),))]
-    assert record(None, moved, questions)["dev_sha256"] != before["dev_sha256"]
-    assert record(moved) != record(questions)
+    changed = record(moved, moved, questions)
+    assert {name for name in before if changed[name] != before[name]} == {
+        "train_sha256",
+        "dev_sha256",
+    }
 
 
-@pytest.fixture
-def scored(vocab, write_squad, questions, tmp_path):
-    """Returns a function that scores an untrained span labeler without a pooler."""
-
-    def score(**sizes):
-        small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-        config = BertConfig(len(vocab), intermediate_size=32, **small, **sizes)
-        folder = tmp_path / "labeler"
-        save_model_directory(folder, BertSpanLabeler(config), vocab)
-        file = folder / "model.safetensors"
-        save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
+def test_public_span_labeler_without_a_pooler_is_scored(
+    make_model, write_squad, questions, tmp_path, caplog
+):
+    def score(folder):
         return fine_tune_span_labeler(
             SquadSettings(eval_file=str(write_squad(tmp_path / "dev.json", questions[:2]))),
             FineTuningRun(
@@ -500,18 +445,14 @@ def scored(vocab, write_squad, questions, tmp_path):
             ),
         )
 
-    return score
-
-
-def test_public_span_labeler_without_a_pooler_is_scored(scored, tmp_path, caplog):
+    with pytest.raises(InputError, match=r"model: type_vocab_size is 1; expected at least 2"):
+        score(make_model(type_vocab_size=1, max_position_embeddings=80))
+    assert not (tmp_path / "out").exists()
+    folder = make_model(max_position_embeddings=80)
+    file = folder / "model.safetensors"
+    save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
     with caplog.at_level("INFO", "absl"):
-        assert scored().keys() >= {"exact", "f1"}
+        assert score(folder).keys() >= {"exact", "f1"}
     assert "weights loaded" in caplog.text
     assert "encoder/pooler" not in caplog.text
     assert json.loads((tmp_path / "out" / "predictions.json").read_text()).keys() == {"a", "b"}
-
-
-def test_encoder_with_one_segment_is_rejected(scored, tmp_path):
-    with pytest.raises(InputError, match=r"labeler: type_vocab_size is 1; expected at least 2"):
-        scored(type_vocab_size=1)
-    assert not (tmp_path / "out").exists()
