@@ -14,8 +14,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Executor, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
@@ -143,7 +143,12 @@ def run_jobs(
     jobs = list(jobs)
     num_workers = min(num_workers, len(jobs))
     if executor is not None:
-        yield from _results(executor, functools.partial(_run_job, function, made_with), jobs)
+        futures = [executor.submit(_run_job, function, made_with, *job) for job in jobs]
+        try:
+            yield from _results(futures)
+        finally:
+            for future in futures:
+                future.cancel()
     elif num_workers <= 1:
         yield from (function(*job) for job in jobs)
     else:
@@ -152,7 +157,11 @@ def run_jobs(
         with ProcessPoolExecutor(
             num_workers, mp_context=context, initializer=_start_worker
         ) as pool:
-            yield from _results(pool, function, jobs)
+            try:
+                yield from _results([pool.submit(function, *job) for job in jobs])
+            finally:
+                # To cancel single futures fails if a worker dies at the same moment.
+                pool.shutdown(cancel_futures=True)
 
 
 def _run_job(function: Callable[..., Result], made_with: Mapping[str, str], *job: Any) -> Result:
@@ -171,8 +180,7 @@ def _versions_here(packages: tuple[str, ...]) -> dict[str, str]:
     return versions_of(packages)
 
 
-def _results(executor: Executor, function: Callable, jobs: Sequence[tuple]) -> Iterator[Any]:
-    futures = [executor.submit(function, *job) for job in jobs]
+def _results(futures: list[Future]) -> Iterator[Any]:
     workers = multiprocessing.active_children()
     try:
         for future in as_completed(futures):
@@ -187,9 +195,6 @@ def _results(executor: Executor, function: Callable, jobs: Sequence[tuple]) -> I
             "a worker process died, possibly because it ran out of memory; run the same "
             "command again to resume, with a smaller --num_workers if a worker dies again"
         ) from None
-    finally:
-        for future in futures:
-            future.cancel()
 
 
 def _start_worker() -> None:
