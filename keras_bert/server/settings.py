@@ -13,7 +13,7 @@ class Settings:
     Attributes:
         max_request_rows: maximum number of rows in a request.
         max_response_values: maximum number of values in a response to several rows, with padding.
-        max_connections: maximum number of open connections; above it, idle ones are closed.
+        max_connections: maximum number of requests in progress.
         max_waiting: maximum number of requests that wait for a batch.
         max_waiting_bytes: maximum total size in bytes of the bodies of all unanswered requests, and
             also of all answers that are not yet sent. A single larger answer is sent if it is the
@@ -22,6 +22,26 @@ class Settings:
         poll_interval_s: seconds between two checks for new versions in --export_dir.
     """
 
+    export_dir: str = option(
+        "",
+        "Folder with the exported versions DIR/1, DIR/2, ...; the highest number is served.",
+        required=True,
+    )
+    engine: str = option(
+        "",
+        "Engine that runs the network. Default: the first engine that the model was exported for "
+        "(--engines) and that has the precision; otherwise tensorflow.",
+        choices=("", "tensorflow", "onnxruntime", "openvino"),
+    )
+    engine_precision: str | None = option(
+        None,
+        "Precision of the engine's matrix products. Default: the compute type of the export.",
+        choices=("float32", "bfloat16", "int8"),
+    )
+    host: str = option(
+        "127.0.0.1", "Address to listen on; 0.0.0.0 for all IPv4 addresses of the machine."
+    )
+    port: int = option(8501, "Port to listen on; 0 for any free port.", min=0, max=65535)
     model_name: str = option("model", "Name of the model in the URLs, /v1/models/NAME.")
     allowed_hosts: Sequence[str] = option(
         (),

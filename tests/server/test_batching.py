@@ -15,15 +15,10 @@ from keras_bert.server.settings import Settings
 class FakeVersion:
     """Doubles numbers, counts letters, rejects 13, and waits while `gate` is closed."""
 
-    # "total" returns one number for all rows, although listed as batched.
-    batched = frozenset(["double", "letters", "total"])
-
     def __init__(self):
-        self.output_shapes = {
-            "double": [(None, 1)],
-            "letters": [(None, None)] * 3,
-            "total": [()],
-            "fixed": [(2,)],
+        self.signatures = {
+            "double": {"outputs": {"y": ["int32", [-1, 1]]}},
+            "letters": {"outputs": {name: ["int32", [-1, -1]] for name in "abc"}},
         }
         self.batches: list[list[int]] = []
         self.gate = threading.Event()
@@ -41,8 +36,6 @@ class FakeVersion:
             return {"letters": letters, "places": places, "scores": (places >= 0) * 0.5}
         if 13 in x:
             raise RestError("unlucky")
-        if signature == "total":
-            return {"y": x.sum()}
         return {"y": 2 * x}
 
 
@@ -162,26 +155,11 @@ def test_different_inner_shapes_form_different_batches():
     assert answers[1]["y"].tolist() == [[4, 6]]
 
 
-def test_invalid_request_does_not_fail_others():
-    answers = run_all(FakeVersion(), [[[1]], [[13]], [[2]]])
-    assert answers[0]["y"].tolist() == [[2]]
-    assert isinstance(answers[1], RestError)
-    assert answers[2]["y"].tolist() == [[4]]
-
-
 def test_invalid_request_is_isolated_in_few_runs():
     version = FakeVersion()
     answers = run_all(version, [[[13 if n == 40 else n % 13]] for n in range(64)])
     assert [n for n, answer in enumerate(answers) if isinstance(answer, RestError)] == [40]
     assert len(version.batches) == 1 + 2 * 6
-
-
-@pytest.mark.parametrize("signature", ["fixed", "total"])
-def test_signatures_without_a_batch_dimension_run_separately(signature):
-    answers = run_all(FakeVersion(), [[1, 2], [3, 4]], signature)
-    assert [answer["y"].tolist() for answer in answers] == (
-        [[2, 4], [6, 8]] if signature == "fixed" else [3, 7]
-    )
 
 
 def test_requests_that_arrive_during_a_batch_form_the_next_batch():
@@ -232,11 +210,9 @@ def test_timeout_collects_requests_into_a_batch():
     assert version.batches == [[0, 1, 2], [3, 4]]
 
 
-def test_unbatched_requests_do_not_wait_for_the_timeout():
+def test_long_texts_do_not_wait_for_the_timeout():
     version = FakeVersion()
     texts = np.array([b"x" * 100_000], object)
-    for inputs, signature in ((texts, "letters"), ([[1]], "fixed")):
-        # A batched request would wait for an hour.
-        (answer,) = run_all(version, [inputs], signature, batch_timeout_ms=3_600_000, within=20.0)
-        assert not isinstance(answer, Exception), answer
-    assert len(version.batches) == 2
+    # A request that can be joined would wait for an hour.
+    (answer,) = run_all(version, [texts], "letters", batch_timeout_ms=3_600_000, within=20.0)
+    assert not isinstance(answer, Exception), answer

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.export.version_folders import describe_files
-from keras_bert.server.protocol import Input
-from keras_bert.server.versions import Versions, load_version
+from keras_bert.server.versions import Version, Versions
+from tests.export.conftest import INSTALLED, export  # noqa: F401
 
-pytestmark = pytest.mark.slow  # Starts servers.
+pytestmark = pytest.mark.slow  # Loads many SavedModels.
 
 
 def served(versions: Versions) -> int:
@@ -48,37 +48,24 @@ def versions(folder):
 
 
 def test_version_has_its_signatures(folder):
-    version = load_version(folder / "1")
-    assert version.signatures == {
-        "serving_default": {"text": Input("string", (None,))},
-        "token_ids": {
-            "input_ids": Input("int32", (None, None)),
-            "weights": Input("float", (None, None)),
-        },
-    }
+    version = Version(folder / "1")
+    assert version.signatures["serving_default"]["inputs"] == {"text": ["string", [-1]]}
     text = version.signature_def["serving_default"]["inputs"]["text"]
     assert text["dtype"] == "DT_STRING"
     assert text["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
-    assert version.batched == {"serving_default", "token_ids"}
-    assert version.export["task"] == "classification"
 
 
-@pytest.mark.parametrize("text", ["[1]", "{bad", "\xff"])
-def test_invalid_export_json_is_ignored_with_a_warning(folder, text, caplog):
-    (folder / "1" / "export.json").write_text(text, "latin-1")
-    with caplog.at_level("WARNING", "absl"):
-        assert load_version(folder / "1").export is None
-    assert f"Ignoring {folder / '1' / 'export.json'}: " in caplog.text
-
-
-def test_highest_version_is_served_first(folder, saved):
+def test_highest_version_that_loads_is_served_first(folder, saved, caplog):
     shutil.copytree(saved[3], folder / "12")
     shutil.copytree(saved[2], folder / "9")
     (folder / "notes").mkdir()
+    shutil.copytree(saved[2], folder / "13")
+    (folder / "13" / "export.json").write_text("[1]")
     versions = Versions(folder)
     versions.start()
     assert versions.current.number == 12
     assert served(versions) == 3
+    assert f"Cannot load version 13 of {folder}: {folder}/13/export.json: " in caplog.text
 
 
 def test_new_version_replaces_the_old_one(versions, folder, saved):
@@ -111,8 +98,9 @@ def test_broken_version_is_loaded_only_once(versions, folder, monkeypatch):
     (folder / "2").mkdir()
     (folder / "2" / "saved_model.pb").write_bytes(b"not a model")
     assert not look_twice(versions)
-    monkeypatch.setattr("keras_bert.server.versions.load_version", None)
+    monkeypatch.setattr("keras_bert.server.versions.Version", None)
     assert not look_twice(versions)
+    assert versions.states()[2][0] == "END"
     assert versions.current.number == 1
 
 
@@ -169,10 +157,26 @@ def test_detects_other_files_with_the_same_size_and_time(folder, saved):
 
 def test_deleting_the_highest_version_serves_a_lower_one(versions, folder, saved):
     shutil.copytree(saved[2], folder / "2")
-    look_twice(versions)
+    assert look_twice(versions)
     shutil.rmtree(folder / "2")
     assert look_twice(versions)
     assert served(versions) == 1
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_engine_runs_the_model_and_is_logged(engine, export, caplog):  # noqa: F811
+    folder = export("pair").folder.parent
+    text = np.array([b"the cat", b""], object)
+    answers = []
+    with caplog.at_level("INFO", "absl"):
+        for name in ("tensorflow", engine):
+            versions = Versions(folder, name)
+            versions.start()
+            inputs = {"text": text, "text_pair": text}
+            answers.append(versions.current.run("serving_default", inputs))
+            assert f"Serving version 1 of {folder} on {name}, float32" in caplog.text
+    assert answers[0]["label"].tolist() == answers[1]["label"].tolist()
+    np.testing.assert_allclose(answers[0]["logits"], answers[1]["logits"], atol=1e-3)
 
 
 def test_folder_without_a_loadable_version_is_rejected(tmp_path):
@@ -215,8 +219,8 @@ def test_warm_up_requests_are_run(folder):
             writer.write(log.SerializeToString())
 
     write("serving_default", ["a", "b"])
-    load_version(folder / "1")
+    Version(folder / "1")
     # A model that fails on its own warm-up is not served.
     write("", ["boom"])
     with pytest.raises(Exception, match="a boom"):
-        load_version(folder / "1")
+        Version(folder / "1")
