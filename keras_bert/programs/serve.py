@@ -5,6 +5,7 @@ keras-bert serve --export_dir=DIR --port=8501
 
 import asyncio
 import os
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +40,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     # Served weights do not change, so TensorFlow may keep them in the layout of oneDNN's products.
     os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.server.lifecycle import serve, stop_on_signals
+    from keras_bert.server.lifecycle import serve
     from keras_bert.server.versions import Versions
 
     hosts = tuple(name.lower() for name in [flags.host, *flags.allowed_hosts])
@@ -48,7 +49,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     versions.start()
 
     def ready(stop: Callable[[], None]) -> None:
-        stop_on_signals(stop)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
         host, port = bound.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         logging.info(

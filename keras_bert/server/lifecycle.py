@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging as std_logging
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -81,13 +80,6 @@ async def serve(
         )
     await runner.cleanup()  # Closes idle connections, and the others after their response.
     app.close()
-
-
-def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Calls `stop` on SIGTERM and SIGINT. Must be called in the event loop."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
 
 
 async def _poll_versions(versions: Versions, seconds: float) -> None:

@@ -384,15 +384,10 @@ def describe_routes(
             for by_row in (True, False)
         ]
     }
+    request = schemas["EmbeddingsRequest"]["properties"]
+    request["model"]["enum"] = [model_name]
     if vector_sizes:
-        request = schemas["EmbeddingsRequest"]["properties"]
-        request["model"]["enum"] = [model_name]
         request["dimensions"]["enum"] = [*vector_sizes, None]
-    else:
-        del document["paths"]["/v1/embeddings"]
-        for name in ("EmbeddingsRequest", "EmbeddingsResponse", "OpenAIError"):
-            del schemas[name]
-        del document["components"]["responses"]["OpenAIError"]
     return document
 
 

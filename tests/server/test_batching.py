@@ -47,7 +47,11 @@ def make_batcher(**settings) -> Batcher:
 
 async def run(batcher: Batcher, version, signature: str, inputs: dict) -> dict:
     batcher.check(version, signature, inputs)
-    return await batcher.run(version, signature, inputs, lambda size: None)
+    sizes = []
+    outputs = await batcher.run(version, signature, inputs, sizes.append)
+    # The slices of an answer count as soon as they exist.
+    assert sizes == sorted(set(sizes))
+    return outputs
 
 
 async def double(batcher: Batcher, version, *rows: int) -> list:

@@ -54,7 +54,7 @@ def test_requests_generated_from_the_schema_cause_no_failures(server):
         fuzz(operation, schemathesis.GenerationMode.POSITIVE)
         if "post" in operation.method or "{" in operation.path:
             fuzz(operation, schemathesis.GenerationMode.NEGATIVE)
-    assert len(operations) == 9  # All except /openapi.json itself.
+    assert len(operations) == 10  # All except /openapi.json itself.
     for status in (200, 400):
         assert ("POST /v1/models/model:predict", status) in statuses, statuses
     assert ("GET /v1/models/model/versions/{version}", 404) in statuses
