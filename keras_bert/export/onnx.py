@@ -349,8 +349,8 @@ def _graph_of(
     kind = "int64" if spec is None else "int32"
     for name in ("input_ids", "input_mask", "segment_ids"):
         graph.input(name, kind, ["batch", "length"])
-    first_only = spec is not None and model.heads and not model.per_token
-    hidden = _encoder(graph, config, first_only)
+    pools_first = model.heads and not model.per_token and "masked_lm" not in model.heads
+    hidden = _encoder(graph, config, first_only=bool(spec and pools_first))
     if "masked_lm" in model.heads and spec is not None:
         graph.input("mask_places", kind, ["masks"])
         _best_tokens(graph, hidden, config, spec, tied)

@@ -130,7 +130,7 @@ class App:
             check_origin(request, self._settings.allowed_hosts)
             if self.draining and route not in ("health", "metrics"):
                 raise RestError("The server is shutting down", 503)
-            if self.in_flight > self._settings.max_connections:
+            if self.in_flight > self._settings.max_in_flight:
                 raise RestError("The server is overloaded: too many requests in progress", 503)
             return await handler(request)
         except RestError as error:
@@ -233,7 +233,6 @@ class App:
         self, request: web.Request, version: Version, decode: Callable[[bytes], Call]
     ) -> web.Response:
         """Answers a request whose body is converted by `decode`."""
-        self._batcher.require_room()
         body = await self._read_body(request)
 
         def decode_and_check() -> Call:

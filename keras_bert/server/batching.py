@@ -55,13 +55,6 @@ class Batcher:
         self._tasks: set[asyncio.Task] = set()
         self._is_scheduled = False
 
-    def require_room(self) -> None:
-        """Raises a RestError with status 503 if the queue is full."""
-        if len(self._queue) >= self._settings.max_waiting:
-            raise RestError(
-                "The batch scheduling queue to which this task was submitted is full", 503
-            )
-
     def check(self, version: Version, signature: str, inputs: Arrays) -> None:
         """Checks the number of rows of a request, and the size of its response.
 
@@ -104,10 +97,8 @@ class Batcher:
         `set_size` is called with the bytes of the outputs that exist so far.
 
         Raises:
-            RestError: the request itself fails, the queue is full, or all answers together are too
-                large.
+            RestError: the request itself fails, or all answers together are too large.
         """
-        self.require_room()
         rows, step = len(next(iter(inputs.values()))), self._settings.max_batch_size
         slices, size = [], 0
         for start in range(0, max(rows, 1), step):

@@ -13,8 +13,7 @@ class Settings:
     Attributes:
         max_request_rows: maximum number of rows in a request.
         max_response_values: maximum number of values in a response to several rows, with padding.
-        max_connections: maximum number of requests in progress.
-        max_waiting: maximum number of requests that wait for a batch.
+        max_in_flight: maximum number of requests in progress.
         max_waiting_bytes: maximum total size in bytes of the bodies of all unanswered requests, and
             also of all answers that are not yet sent. A single larger answer is sent if it is the
             only one.
@@ -59,8 +58,7 @@ class Settings:
     num_batch_threads: int = option(
         2, "Number of batches that are computed at the same time.", min=1
     )
-    max_connections: int = 1000
-    max_waiting: int = 10_000
+    max_in_flight: int = 1000
     max_request_bytes: int = option(2 << 20, "Maximum size of a request body in bytes.", min=1)
     max_waiting_bytes: int = 256 << 20
     request_timeout_s: float = option(

@@ -4,7 +4,6 @@ import asyncio
 import threading
 
 import numpy as np
-import pytest
 
 from keras_bert.server.batching import Batcher
 from keras_bert.server.metrics import Metrics
@@ -40,8 +39,7 @@ class FakeVersion:
 
 
 def make_batcher(**settings) -> Batcher:
-    options = {"max_request_rows": 100, "max_response_values": 1_000_000}
-    options |= {"num_batch_threads": 1, "max_waiting": 1000}
+    options = {"max_request_rows": 100, "max_response_values": 1_000_000, "num_batch_threads": 1}
     return Batcher(Settings(**(options | settings)), Metrics())
 
 
@@ -123,7 +121,7 @@ def test_rest_of_a_cancelled_request_is_not_run():
     version = FakeVersion()
 
     async def main():
-        batcher = make_batcher(max_batch_size=1, max_waiting=1)
+        batcher = make_batcher(max_batch_size=1)
         version.gate.clear()
         call = asyncio.create_task(double(batcher, version, *[1] * 50))
         while not version.batches:
@@ -170,30 +168,22 @@ def test_requests_that_arrive_during_a_batch_form_the_next_batch():
     version = FakeVersion()
 
     async def main():
-        batcher = make_batcher(max_waiting=2)
+        batcher = make_batcher()
         version.gate.clear()
         calls = [asyncio.create_task(double(batcher, version, 1))]
         while not version.batches:
             await asyncio.sleep(0.01)
-        for n in (2, 3, 4):
-            calls.append(asyncio.create_task(double(batcher, version, n)))
+        calls += [asyncio.create_task(double(batcher, version, n)) for n in (2, 3, 4)]
         await asyncio.sleep(0.01)
-        # At most two requests may wait.
-        assert calls[3].exception().status == 503
-        with pytest.raises(RestError, match="queue to which this task was submitted is full"):
-            batcher.require_room()
-        # A request cancelled while it waits is not run and frees its place in the queue.
-        calls[2].cancel()
-        await asyncio.sleep(0.01)
-        calls.append(asyncio.create_task(double(batcher, version, 5)))
+        calls.pop(2).cancel()  # It is not run.
         await asyncio.sleep(0.01)
         version.gate.set()
-        answers = await asyncio.gather(*calls[:2], calls[4])
+        answers = await asyncio.gather(*calls)
         batcher.close()
         return answers
 
-    assert asyncio.run(main()) == [[2], [4], [10]]
-    assert version.batches == [[1], [2, 5]]
+    assert asyncio.run(main()) == [[2], [4], [8]]
+    assert version.batches == [[1], [2, 4]]
 
 
 def test_timeout_collects_requests_into_a_batch():

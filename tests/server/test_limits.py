@@ -91,24 +91,11 @@ def test_remaining_rows_are_not_run_after_a_timeout(server):
     assert (status, answer["error"]) == (400, "The request has 4097 rows; expected at most 4096")
 
 
-def test_full_queue_is_reported_before_the_body_is_sent(serve_here, wait_for):
-    server = serve_here(FakeVersion(), max_waiting=1, num_batch_threads=1)
-    with server.connect() as runs, server.connect() as waits, server.connect() as rejected:
-        server.send(runs, b'{"instances": ["work 1"]}')
-        wait_for(lambda: server.metric("requests_in_flight") == 2)
-        server.send(waits, b'{"instances": ["a"]}')
-        wait_for(lambda: server.metric("queue_requests") == 1)
-        server.send(rejected, b"{", 1000)
-        assert b" 503 " in rejected.recv(1000)
-        assert b" 200 " in runs.recv(1000)
-        assert b" 200 " in waits.recv(1000)
-
-
 def test_requests_in_progress_and_their_bytes_are_limited(serve_here, wait_for):
     body = json.dumps({"instances": ["x" * 600]}).encode()
     for settings, message in (
         ({"max_waiting_bytes": 1000}, "and their answers exceed the limit of 1000 bytes"),
-        ({"max_connections": 1}, "too many requests in progress"),
+        ({"max_in_flight": 1}, "too many requests in progress"),
     ):
         server = serve_here(FakeVersion(), **settings)
         with server.connect() as first:
