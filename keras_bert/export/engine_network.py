@@ -353,8 +353,8 @@ def _compared(
     Some floats of answers, such as the difference of two logits, are less accurate.
     """
     floats = {name: value for name, value in outputs.items() if value.dtype.kind == "f"}
-    others = {name: v.numpy() for name, v in answers.items() if not v.dtype.is_floating}
-    return floats | others
+    strings = {name: v.numpy() for name, v in answers.items() if not v.dtype.is_floating}
+    return floats | strings
 
 
 def different(

@@ -69,10 +69,10 @@ def check_engine(engine: str, precision: str) -> None:
         if value and value not in values:
             raise InputError(f"{name}={value!r}: expected one of {', '.join(values)}")
     if engine and precision and precision not in precisions[engine]:
-        others = [name for name in PRECISIONS if precision in PRECISIONS[name]]
+        engines = [name for name in PRECISIONS if precision in PRECISIONS[name]]
         raise InputError(
             f"engine={engine}: found precision {precision}; expected one of "
-            f"{', '.join(precisions[engine])}; {precision} needs the engine {' or '.join(others)}"
+            f"{', '.join(precisions[engine])}; {precision} needs the engine {' or '.join(engines)}"
         )
 
 

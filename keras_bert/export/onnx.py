@@ -87,17 +87,11 @@ def write_onnx_folder(
     int8: bool = False,
     omitted_outputs: Collection[str] = (),
 ) -> None:
-    """Writes a version folder with an ONNX file.
+    """Writes a version folder with an ONNX file, whose `int8` is as in `write_onnx`.
 
-    Args:
-        model: the network.
-        tokenizer: the tokenizer of the model.
-        export_dir: the version folder.
-        info: the content of export.json without "signatures", which this function adds.
-        card: converts the complete content of export.json to the text of README.md.
-        int8: the argument of `write_onnx`.
-        omitted_outputs: the outputs that the file does not contain: `pooled_output`,
-            `next_sentence_logits`.
+    `info` is the content of export.json without "signatures", which this function adds, and `card`
+    converts the complete content to the text of README.md. `omitted_outputs` are the outputs that
+    the file does not contain: `pooled_output`, `next_sentence_logits`.
 
     Raises:
         InputError: the model is too large, the graph has other outputs than the model, or the
@@ -128,12 +122,8 @@ def write_engine_files(
 ) -> None:
     """Writes the files of the engines to a version folder; with `int8`, also the int8 file.
 
-    Args:
-        model: the network of the task.
-        served: the signatures of the task, and the functions for engines.
-        compute_type: the precision of `served`.
-        export_dir: the version folder.
-        int8: whether to write the int8 file.
+    `served` are the signatures of the task in the precision `compute_type`, with the functions for
+    engines.
 
     Raises:
         InputError: a file is too large or cannot be written, or the graph has other outputs than

@@ -369,11 +369,7 @@ def describe_routes(
 ) -> dict[str, Any]:
     """Returns the OpenAPI 3.1 document of the server, from openapi.json.
 
-    Args:
-        model_name: the name of the served model.
-        signatures: the signatures of the served version.
-        vector_sizes: the sizes of embeddings that a request may ask for; empty for a model that
-            returns no embeddings.
+    `vector_sizes` are the sizes of embeddings that a request may ask for.
     """
     document = json.loads(_SCHEMA_FILE.read_text("utf-8").replace("MODEL_NAME", quote(model_name)))
     schemas = document["components"]["schemas"]

@@ -97,7 +97,7 @@ def test_outputs_of_a_session_match_python(task: str, export):
 
 
 @pytest.fixture(scope="module")
-def known_ops(root) -> dict[str, op_def_pb2.OpDef]:
+def old_ops(root) -> dict[str, op_def_pb2.OpDef]:
     """Returns the ops of TensorFlow 2.18 by name."""
     content = gzip.decompress((root / "tests" / "golden" / "ops_2_18.binpb.gz").read_bytes())
     return {op.name: op for op in op_def_pb2.OpList.FromString(content).op}
@@ -127,16 +127,16 @@ def is_allowed(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_every_op_and_attribute_exists_in_tensorflow_2_18(task: str, export, known_ops: dict):
+def test_every_op_and_attribute_exists_in_tensorflow_2_18(task: str, export, old_ops: dict):
     graph = read_graph(export(task).folder)
     assert graph.meta_info_def.stripped_default_attrs  # An older release may lack such attributes.
     nodes = list(all_nodes(graph))
     ops = {node.op for node in nodes}
-    assert ops - known_ops.keys() == set()
+    assert ops - old_ops.keys() == set()
     assert ops - set(dir(tf.raw_ops)) <= TEXT_OPS
     assert not [op for op in ops if op.startswith(FORBIDDEN)]
     for node in nodes:
-        attrs = {attr.name: attr for attr in known_ops[node.op].attr}
+        attrs = {attr.name: attr for attr in old_ops[node.op].attr}
         for name, value in node.attr.items():
             if not name.startswith("_"):  # Skips annotations.
                 assert name in attrs, f"{node.op} has no {name} in 2.18"
