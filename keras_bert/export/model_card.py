@@ -89,8 +89,7 @@ def run_card(
     base = settings.get("init_checkpoint")
     start = f"the weights of `{public_name(base)}`" if base else "newly initialized weights"
     about = [
-        f"{_sizes(config, tokenizer_settings)} Trained by keras_bert from "
-        f"{start}.",
+        f"{_sizes(config, tokenizer_settings)} Trained by keras_bert from {start}.",
         *_labels(labels),
     ]
     length = settings.get("max_seq_length") or config.max_position_embeddings

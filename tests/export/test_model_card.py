@@ -2,9 +2,9 @@
 
 import pytest
 
-from keras_bert.checkpoints.checkpoint import ModelDescription
 from keras_bert.export.model_card import public_name, run_card
-from tests.export.conftest import CONFIG, VOCAB
+from keras_bert.text.settings import TokenizerSettings
+from tests.export.conftest import CONFIG
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_card_of_a_run_has_its_settings_data_and_scores():
         "vocab_sha256": "34cd",
     }
     results = {"step": 10, "accuracy": 0.81234, "eval_truncated": 3}
-    card = run_card("classification", ModelDescription(CONFIG, VOCAB, labels=["no"]), run, results)
+    card = run_card("classification", CONFIG, TokenizerSettings(), run, results, ["no"])
     assert card.startswith("# BERT model that predicts the label or score of a text\n\n1 layers, ")
     for line in (
         "Trained by keras_bert from the weights of `bert`.",
