@@ -16,7 +16,7 @@ from keras_bert.errors import InputError
 from keras_bert.export import engine_network
 from keras_bert.export.engine_network import ATTRIBUTE, EngineFunction, EngineNetwork, difference
 from keras_bert.export.engines import PRECISIONS, Engine, NetworkSpec
-from tests.export.conftest import INSTALLED, TASKS, make_task
+from tests.export.conftest import INSTALLED, make_task
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
 
@@ -38,7 +38,7 @@ LOWER = [
 
 
 @pytest.mark.parametrize("engine", INSTALLED)
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "multi_label"])
+@pytest.mark.parametrize("task", ["pair", "question_answering", "ner", "fill_mask", "embedding"])
 def test_float32_gives_the_answers_of_the_saved_model(task, engine, export):
     exported = export(task)
     opened = exported.open(engine)
