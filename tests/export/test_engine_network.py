@@ -102,7 +102,7 @@ def test_every_row_is_in_one_group_of_similar_lengths(count, parallel):
         ([512] * 16, 16, 0, [1] * 16),
         ([128] * 64, 16, 0, [4] * 16),  # On many cores, groups are not smaller than needed.
         ([60] * 16, 1, 64, [4] * 4),
-        ([60] * 16, 2, 32, [2] * 8),
+        ([60] * 16, 2, 64, [2] * 8),
         ([300] * 2, 1, 300, [1, 1]),
     ],
 )
