@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert.errors import InputError
-from keras_bert.export.version_folders import INFO
 
 TENSORFLOW = "tensorflow"
 COMPUTE_TYPES = ("float32", "bfloat16")  # The precisions of a SavedModel.
@@ -19,16 +18,13 @@ PRECISIONS = {
     "onnxruntime": ("float32", "int8"),
     "openvino": ("float32", "bfloat16"),
 }
-INT8_ENGINES = tuple(name for name, precisions in PRECISIONS.items() if "int8" in precisions)
-ENGINES = (TENSORFLOW, *PRECISIONS)
-ALL_PRECISIONS = (*COMPUTE_TYPES, "int8")
 
 # The folder, in a version's folder, of the engines' files: the network in ONNX's format.
 FOLDER = "engines"
 FLOAT_FILE = "network.onnx"
 INT8_FILE = "network_int8.onnx"
 
-# Package -> the extra in setup.cfg that installs it.
+# Package -> the extra in setup.cfg that installs it; `serving` for the others.
 _EXTRAS = {"onnx": "onnx", "onnxruntime": "onnx", "openvino": "openvino"}
 
 
@@ -54,156 +50,103 @@ class NetworkSpec:
         return {**asdict(self), "per": [list(pair) for pair in self.per.items()]}
 
     @classmethod
-    def from_json(cls, content: Any, where: str) -> "NetworkSpec":
-        """Creates the object from export.json; `where` names the file in errors.
-
-        Raises:
-            InputError: the content is not what `to_json` returns.
-        """
-        try:
-            spec = cls(**{**content, "per": dict(content["per"])})
-            kinds = set(spec.per.values())
-            valid = bool(kinds) and kinds <= {"row", "token", "mask"}
-            if "mask" in kinds:
-                valid = valid and spec.mask_token_id >= 0 and spec.top_k > 0
-        except (TypeError, ValueError, KeyError):
-            valid = False
-        if not valid:
-            raise InputError(
-                f"{where}: found {content!r:.200} as the description of the network; expected the "
-                "content that the export wrote; export the model again"
-            )
-        return spec
+    def from_json(cls, content: Mapping[str, Any]) -> "NetworkSpec":
+        """Creates the object from the content of `to_json`."""
+        return cls(**{**content, "per": dict(content["per"])})
 
 
-@dataclass(frozen=True)
-class EngineRequest:
-    """The engine and precision that a user asks for.
-
-    Attributes:
-        engine: one of ENGINES; empty for the engine that the export was made for.
-        precision: one of ALL_PRECISIONS; empty for the compute type of the export.
+def check_engine(engine: str, precision: str) -> None:
+    """Checks the engine and the precision that a user asks for; empty means the default.
 
     Raises:
         InputError: a value is unknown, or the engine does not have the precision.
     """
-
-    engine: str = ""
-    precision: str = ""
-
-    def __post_init__(self):
-        for name, value, values in (
-            ("engine", self.engine, ENGINES),
-            ("precision", self.precision, ALL_PRECISIONS),
-        ):
-            if value and value not in values:
-                raise InputError(f"{name}={value!r}: expected one of {', '.join(values)}")
-        if self.precision and self.engine:
-            _check_precision(self.engine, self.precision)
-
-
-ANY_ENGINE = EngineRequest()
+    precisions = {TENSORFLOW: COMPUTE_TYPES, **PRECISIONS}
+    for name, value, values in (
+        ("engine", engine, [*precisions]),
+        ("precision", precision, [*COMPUTE_TYPES, "int8"]),
+    ):
+        if value and value not in values:
+            raise InputError(f"{name}={value!r}: expected one of {', '.join(values)}")
+    if engine and precision and precision not in precisions[engine]:
+        engines = [name for name in PRECISIONS if precision in PRECISIONS[name]]
+        raise InputError(
+            f"engine={engine}: found precision {precision}; expected one of "
+            f"{', '.join(precisions[engine])}; {precision} needs the engine {' or '.join(engines)}"
+        )
 
 
-@dataclass(frozen=True)
 class Engine:
     """An engine that is ready to run an export.
-
-    Attributes:
-        name: one of ENGINES.
-        precision: the precision of its matrix products.
-        functions: {signature: function}, which are called like those of the SavedModel.
-        model: the loaded SavedModel; kept because the functions hold its variables weakly.
-    """
-
-    name: str
-    precision: str
-    functions: dict[str, Callable]
-    model: Any
-
-
-def open_engine(
-    folder: Path, loaded: Any, info: Mapping[str, Any] | None, request: EngineRequest
-) -> Engine:
-    """Opens the engine for an export.
 
     Args:
         folder: the version folder.
         loaded: its loaded SavedModel.
-        info: the content of its export.json; None if there is none.
-        request: the engine and precision. Without an engine, the first engine of the export that
-            has the precision is used, and TensorFlow if there is none.
+        info: the content of its export.json.
+        engine: the engine; empty for the first engine of the export that has the precision, or
+            TensorFlow if there is none.
+        precision: the precision; empty for the compute type of the export.
+
+    Attributes:
+        name: the name of the engine.
+        precision: the precision of its matrix products.
+        functions: {signature: function}, which are called like those of the SavedModel.
 
     Raises:
         InputError: the engine lacks the precision or its file, is not installed, fails for any
             reason, or does not give the SavedModel's answers.
     """
-    info = info or {}
-    compute_type = info.get("compute_type", "float32")
-    precision = request.precision or compute_type
-    names = info.get("engines", {}).get("names", ())
-    default = next((name for name in names if precision in PRECISIONS[name]), TENSORFLOW)
-    name = request.engine or default
-    if name == TENSORFLOW:
-        if precision != compute_type:
+
+    def __init__(
+        self,
+        folder: Path,
+        loaded: Any,
+        info: Mapping[str, Any],
+        engine: str = "",
+        precision: str = "",
+    ):
+        compute_type = info.get("compute_type", "float32")
+        engines = info.get("engines", {})
+        self.precision = precision = precision or compute_type
+        default = next((n for n in engines.get("names", ()) if precision in PRECISIONS[n]), "")
+        self.name = name = engine or default or TENSORFLOW
+        self._loaded = loaded  # Its functions hold its variables weakly.
+        if name == TENSORFLOW:
+            if precision != compute_type:
+                raise InputError(
+                    f"{folder}: found a SavedModel in {compute_type}; expected {precision} for the "
+                    f"engine {name}; export with --compute_type={precision}, or use another engine"
+                )
+            self.functions = dict(loaded.signatures)
+            return
+        check_engine(name, precision)
+        path = folder / FOLDER / (INT8_FILE if precision == "int8" else FLOAT_FILE)
+        if not engines or not path.is_file():
+            flags = f"--engines={name}" + (" --int8" if precision == "int8" else "")
+            raise InputError(f"{path}: no such file; expected an export that was made with {flags}")
+        require_packages([name], f"engine={name}", f", or use --engine={TENSORFLOW}")
+        # Imported here, because programs check their flags before they import TensorFlow.
+        from keras_bert.export.engine_network import EngineFunction, difference, open_network
+
+        try:
+            network = open_network(name, path, precision, NetworkSpec.from_json(engines["network"]))
+            self.functions: dict[str, Callable] = {
+                signature: EngineFunction(loaded, signature, network)
+                for signature in loaded.signatures
+            }
+            problem = difference(loaded, self.functions, precision, compute_type)
+        # Importing, compiling and running a network can raise any exception.
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise InputError(
-                f"{folder}: found a SavedModel in {compute_type}; expected {precision} for the "
-                f"engine {TENSORFLOW}; export with --compute_type={precision}, or use another "
-                "engine"
+                f"{path}: {name} in {precision} failed with {reason:.300}; expected a network that "
+                f"it can run; use --engine={TENSORFLOW}, or export the model again"
+            ) from error
+        if problem is not None:
+            raise InputError(
+                f"{path}: the answers of {name} in {precision} are not those of the SavedModel: "
+                f"{problem}; use --engine={TENSORFLOW}, or another precision"
             )
-        return Engine(TENSORFLOW, precision, dict(loaded.signatures), loaded)
-    _check_precision(name, precision)
-    path = folder / FOLDER / (INT8_FILE if precision == "int8" else FLOAT_FILE)
-    if "engines" not in info or not path.is_file():
-        flags = f"--engines={name}" + (" --int8" if precision == "int8" else "")
-        raise InputError(f"{path}: no such file; expected an export that was made with {flags}")
-    require_packages([name], f"engine={name}", f", or use --engine={TENSORFLOW}")
-    try:
-        functions = _engine_functions(loaded, info, path, name, precision)
-    except InputError:
-        raise
-    # Importing, compiling and running a network can raise any exception.
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise InputError(
-            f"{path}: {name} in {precision} failed with {reason:.300}; expected a network that it "
-            f"can run; use --engine={TENSORFLOW}, or export the model again"
-        ) from error
-    return Engine(name, precision, functions, loaded)
-
-
-def _engine_functions(
-    loaded: Any, info: Mapping[str, Any], path: Path, name: str, precision: str
-) -> dict[str, Callable]:
-    """Compiles the network of an export, checks its answers, and returns the functions."""
-    # Imported here, because programs check their flags before they import TensorFlow.
-    from keras_bert.export.engine_network import EngineFunction, difference, open_network
-
-    where = str(path.parent.with_name(INFO))
-    spec = NetworkSpec.from_json(info["engines"].get("network"), where)
-    network = open_network(name, path, precision, spec)
-    inputs = list(info["signatures"]["serving_default"]["inputs"])
-    problem = difference(loaded, network, inputs, precision, info["compute_type"])
-    if problem is not None:
-        raise InputError(
-            f"{path}: the answers of {name} in {precision} are not those of the SavedModel: "
-            f"{problem}; use --engine={TENSORFLOW}, or another precision"
-        )
-    return {
-        signature: EngineFunction(loaded, signature, network) for signature in loaded.signatures
-    }
-
-
-def _check_precision(engine: str, precision: str) -> None:
-    """Raises an InputError if an engine lacks a precision."""
-    supported = {TENSORFLOW: COMPUTE_TYPES, **PRECISIONS}[engine]
-    if precision not in supported:
-        engines = [name for name, precisions in PRECISIONS.items() if precision in precisions]
-        remedy = f"; {precision} needs the engine {' or '.join(engines)}" if engines else ""
-        raise InputError(
-            f"engine={engine}: found precision {precision}; expected one of "
-            f"{', '.join(supported)}{remedy}"
-        )
 
 
 def require_packages(packages: Sequence[str], user: str, remedy: str = "") -> None:
@@ -215,5 +158,5 @@ def require_packages(packages: Sequence[str], user: str, remedy: str = "") -> No
         if importlib.util.find_spec(package) is None:
             raise InputError(
                 f"{user}: the package {package} is not installed; install it with "
-                f"pip install 'keras-bert-pipeline[{_EXTRAS[package]}]'{remedy}"
+                f"pip install 'keras-bert-pipeline[{_EXTRAS.get(package, 'serving')}]'{remedy}"
             )

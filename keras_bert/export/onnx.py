@@ -42,11 +42,15 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engine_network import (
+    ATTRIBUTE,
     SIGNATURE,
     TEXTS,
+    EngineNetwork,
+    Rows,
     Run,
-    difference_of_graph,
-    different_outputs,
+    different,
+    example_inputs,
+    saved_outputs,
 )
 from keras_bert.export.engines import FLOAT_FILE, FOLDER, INT8_FILE, NetworkSpec
 from keras_bert.export.saved_model import ServedTask
@@ -70,6 +74,9 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+# --- files ---
+
+
 def write_onnx_folder(
     model: BertNetwork,
     tokenizer: BertTokenizer,
@@ -80,31 +87,31 @@ def write_onnx_folder(
     int8: bool = False,
     omitted_outputs: Collection[str] = (),
 ) -> None:
-    """Writes a version folder with an ONNX file.
+    """Writes a version folder with an ONNX file, whose `int8` is as in `write_onnx`.
 
-    Args:
-        model: the network.
-        tokenizer: the tokenizer of the model.
-        export_dir: the version folder.
-        info: the content of export.json without "signatures", which this function adds.
-        card: converts the complete content of export.json to the text of README.md.
-        int8: the argument of `write_onnx`.
-        omitted_outputs: the argument of `write_onnx`.
+    `info` is the content of export.json without "signatures", which this function adds, and `card`
+    converts the complete content to the text of README.md. `omitted_outputs` are the outputs that
+    the file does not contain: `pooled_output`, `next_sentence_logits`.
 
     Raises:
         InputError: the model is too large, the graph has other outputs than the model, or the
             folder cannot be written.
     """
+    proto = _graph_of(model, tied=not int8, omitted_outputs=omitted_outputs)
+    inputs = _example_batch(model, tokenizer)
+    expected = model({name: value.astype(np.int32) for name, value in inputs.items()})
+    outputs = _run_of(proto)({name: value.astype(np.int64) for name, value in inputs.items()})
+    expected = {name: keras.ops.convert_to_numpy(expected[name]) for name in outputs}
+    precision = "float32" if model.compute_dtype == "float32" else "bfloat16"
+    _check_equal("model.onnx", outputs, expected, precision)
+    signature = {
+        "inputs": {value.name: _type_and_shape(value) for value in proto.graph.input},
+        "outputs": {value.name: _type_and_shape(value) for value in proto.graph.output},
+    }
+    info = {**info, "signatures": {SIGNATURE: signature}}
     with atomic_path(export_dir) as folder:
         folder.mkdir()
-        signatures = write_onnx(
-            model,
-            folder / "model.onnx",
-            int8=int8,
-            omitted_outputs=omitted_outputs,
-            tokenizer=tokenizer,
-        )
-        info = {**info, "signatures": signatures}
+        _save(proto, folder / "model.onnx", int8)
         write_vocab(folder / VOCAB, tokenizer.vocab)
         write_json(folder / INFO, info)
         (folder / CARD).write_text(card(info), encoding="utf-8")
@@ -115,65 +122,40 @@ def write_engine_files(
 ) -> None:
     """Writes the files of the engines to a version folder; with `int8`, also the int8 file.
 
-    Args:
-        model: the network of the task.
-        served: the signatures of the task, and the functions for engines.
-        compute_type: the precision of `served`.
-        export_dir: the version folder.
-        int8: whether to write the int8 file.
+    `served` are the signatures of the task in the precision `compute_type`, with the functions for
+    engines.
 
     Raises:
         InputError: a file is too large or cannot be written, or the graph has other outputs than
             the network of the SavedModel.
     """
-    spec = served.spec()
-    proto = _task_model(model, spec)
-    inputs = [spec.name for spec in served.steps()[SIGNATURE].specs]
-    problem = difference_of_graph(served, inputs, spec, _run_of(proto), compute_type)
-    _check_equal(export_dir / FOLDER / FLOAT_FILE, problem)
-    _save(proto, export_dir / FOLDER / FLOAT_FILE, int8=False)
+    spec, folder = served.spec(), export_dir / FOLDER
+    proto = _graph_of(model, spec)
+    inputs = example_inputs([spec.name for spec in served.steps()[SIGNATURE].specs])
+    preprocess = getattr(getattr(served, ATTRIBUTE), f"preprocess_{SIGNATURE}")
+    rows = Rows(*(value.numpy() for value in preprocess(*inputs.values())[:3]))
+    run = _run_of(proto)
+    outputs = EngineNetwork(spec, run, run)(rows)
+    _check_equal(FLOAT_FILE, outputs, saved_outputs(served, rows), compute_type)
+    _save(proto, folder / FLOAT_FILE, int8=False)
     if int8:
-        _save(_task_model(model, spec, tied=False), export_dir / FOLDER / INT8_FILE, int8=True)
+        _save(_graph_of(model, spec, tied=False), folder / INT8_FILE, int8=True)
 
 
-def write_onnx(
-    model: BertNetwork,
-    path: Path,
-    *,
-    int8: bool = False,
-    omitted_outputs: Collection[str] = (),
-    tokenizer: BertTokenizer | None = None,
-) -> dict[str, dict[str, dict[str, list]]]:
+def write_onnx(model: BertNetwork, path: Path, *, int8: bool = False) -> None:
     """Writes a model as an ONNX file, completely or not at all.
 
     With `int8`, weights are stored as int8: kernels have one scale per column, and the word
-    embeddings have a single scale. `omitted_outputs` are the names of outputs that the file does
-    not contain: `pooled_output`, `next_sentence_logits`. With a `tokenizer`, the outputs for some
-    texts are compared with those of the model.
-
-    Returns the inputs and outputs of `serving_default`, in the format of `saved_model.describe`.
-
-    Raises:
-        InputError: the weights are too large, the outputs differ, or the file cannot be written.
-    """
-    proto = _whole_model(model, tied=not int8, omitted_outputs=omitted_outputs)
-    if tokenizer is not None:
-        _check_equal(path, _difference_of_model(proto, model, tokenizer))
-    _save(proto, path, int8)
-    return {
-        "serving_default": {
-            "inputs": {value.name: _type_and_shape(value) for value in proto.graph.input},
-            "outputs": {value.name: _type_and_shape(value) for value in proto.graph.output},
-        }
-    }
-
-
-def _save(proto: onnx.ModelProto, path: Path, int8: bool) -> None:
-    """Saves a graph as a file, completely or not at all; with `int8`, quantizes its weights.
+    embeddings have a single scale.
 
     Raises:
         InputError: the weights are too large, or the file cannot be written.
     """
+    _save(_graph_of(model, tied=not int8), path, int8)
+
+
+def _save(proto: onnx.ModelProto, path: Path, int8: bool) -> None:
+    """Saves a graph as a file, completely or not at all; with `int8`, quantizes its weights."""
     size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
     if size > _MAX_BYTES:
         raise InputError(
@@ -195,10 +177,7 @@ def _run_of(proto: onnx.ModelProto) -> Run:
     )
 
 
-def _difference_of_model(
-    proto: onnx.ModelProto, model: BertNetwork, tokenizer: BertTokenizer
-) -> str | None:
-    """Compares a graph with its model for some texts; returns the first difference, or None."""
+def _example_batch(model: BertNetwork, tokenizer: BertTokenizer) -> dict[str, np.ndarray]:
     segments = combine_segments(
         tokenizer.tokenize(TEXTS),
         max_seq_length=min(64, model.config.max_position_embeddings),
@@ -210,21 +189,21 @@ def _difference_of_model(
     inputs = {"input_ids": ids, "input_mask": mask, "segment_ids": np.zeros_like(ids)}
     if "masked_lm_positions" in model.required_inputs:
         inputs["masked_lm_positions"] = np.ones([len(ids), 1])
-    expected = model({name: value.astype(np.int32) for name, value in inputs.items()})
-    outputs = _run_of(proto)({name: value.astype(np.int64) for name, value in inputs.items()})
-    return different_outputs(
-        NetworkSpec(dict.fromkeys(outputs, "row")),
-        [*outputs.values()],
-        [keras.ops.convert_to_numpy(expected[name]) for name in outputs],
-        "float32" if model.compute_dtype == "float32" else "bfloat16",
-    )
+    return inputs
 
 
-def _check_equal(path: Path, problem: str | None) -> None:
+def _check_equal(
+    file: str,
+    outputs: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    precision: str,
+) -> None:
+    floats = {name: value for name, value in expected.items() if value.dtype.kind == "f"}
+    problem = different(outputs, floats, precision)
     if problem is not None:
         raise InputError(
-            f"{path.name}: the outputs of the graph are not those of the model: {problem}; nothing "
-            "was exported"
+            f"{file}: the outputs of the graph are not those of the model: {problem}; nothing was "
+            "exported"
         )
 
 
@@ -259,8 +238,11 @@ def _quantize(proto: onnx.ModelProto, path: Path) -> None:
     onnx.save_model(quantized, path)
 
 
+# --- the graph ---
+
+
 class _Graph:
-    """Collects the nodes of a graph, and the weights that the nodes use.
+    """Collects the nodes of a graph, the weights that the nodes use, and inputs and outputs.
 
     Tensors are identified by name: methods that add a node take the names of its inputs and return
     the name of its output.
@@ -270,6 +252,16 @@ class _Graph:
         self.weights = weights
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, dtype: str, shape: list) -> None:
+        """Adds an input; a dimension of variable size has a name in `shape`."""
+        self.inputs.append(_tensor_info(name, dtype, shape))
+
+    def output(self, name: str, shape: list, dtype: str = "float32") -> None:
+        """Makes a tensor an output."""
+        self.outputs.append(_tensor_info(name, dtype, shape))
 
     def node(self, operator: str, *inputs: str, output: str | None = None, **how: Any) -> str:
         """Adds a node with one output, and returns the output's name."""
@@ -286,12 +278,6 @@ class _Graph:
         value = np.asarray(value)
         value = value.astype(np.int64 if value.dtype.kind == "i" else np.float32)
         return self.initializer(f"constant_{value.dtype}_{value.tolist()}", value)
-
-    def top_k(self, x: str, count: int, outputs: tuple[str, str]) -> None:
-        """Adds the `count` largest values along the last axis, and their int64 indices."""
-        how = {"axis": -1, "name": outputs[0]}
-        inputs = [x, self.constant([count])]
-        self.nodes.append(onnx.helper.make_node("TopK", inputs, list(outputs), **how))
 
     def initializer(self, name: str, value: np.ndarray) -> str:
         """Adds an array with a name, once, and returns the name."""
@@ -314,16 +300,16 @@ class _Graph:
         operator, how = _ACTIVATIONS[hidden_act]
         return self.node(operator, x, **how)
 
-    def model(self, inputs: list, outputs: list) -> onnx.ModelProto:
-        """Builds the model with these inputs and outputs, which `tensor_info` describes."""
+    def first_token(self, hidden: str) -> str:
+        """Adds the selection of the hidden state of [CLS]: [B, S, H] -> [B, 1, H]."""
+        start, end = self.constant([0]), self.constant([1])
+        return self.node("Slice", hidden, start, end, end)
+
+    def model(self) -> onnx.ModelProto:
+        """Builds the model."""
         opsets = [onnx.helper.make_opsetid("", _OPSET)]
-        graph = onnx.helper.make_graph(
-            self.nodes,
-            "bert",
-            inputs,
-            outputs,
-            list(self.initializers.values()),
-        )
+        initializers = list(self.initializers.values())
+        graph = onnx.helper.make_graph(self.nodes, "bert", self.inputs, self.outputs, initializers)
         return onnx.helper.make_model(
             graph,
             producer_name="keras_bert",
@@ -334,17 +320,63 @@ class _Graph:
 
 
 def _tensor_info(name: str, dtype: str, shape: list) -> onnx.ValueInfoProto:
-    """Describes an input or output; a dimension of variable size has a name in `shape`."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return onnx.helper.make_tensor_value_info(name, kind, shape)
 
 
-def _encoder(graph: _Graph, config: BertConfig) -> str:
-    """Adds the encoder: input_ids, input_mask, segment_ids [B, S] -> hidden states [B, S, H]."""
-    hidden = _embeddings(graph, config)
-    mask = _key_mask(graph)
+def _graph_of(
+    model: BertNetwork,
+    spec: NetworkSpec | None = None,
+    *,
+    tied: bool = True,
+    omitted_outputs: Collection[str] = (),
+) -> onnx.ModelProto:
+    """Converts a model to an ONNX graph; with `spec`, to the network of its task for engines.
+
+    `tied` is the argument of `_masked_lm`. The outputs in `omitted_outputs` are not computed.
+    """
+    graph, config = _Graph(weights_of(model)), model.config
+    kind = "int64" if spec is None else "int32"
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        graph.input(name, kind, ["batch", "length"])
+    pools_first = model.heads and not model.per_token and "masked_lm" not in model.heads
+    hidden = _encoder(graph, config, first_only=bool(spec and pools_first))
+    if "masked_lm" in model.heads and spec is not None:
+        graph.input("mask_places", kind, ["masks"])
+        _best_tokens(graph, hidden, config, spec, tied)
+    elif "masked_lm" in model.heads:
+        graph.input("masked_lm_positions", kind, ["batch", "predictions"])
+        positions = graph.node("Unsqueeze", "masked_lm_positions", graph.constant([-1]))
+        masks = graph.node("GatherND", hidden, positions, batch_dims=1)  # [B, P, H]
+        _masked_lm(graph, masks, config, tied, output="masked_lm_logits")
+        graph.output("masked_lm_logits", ["batch", "predictions", config.vocab_size])
+        if "next_sentence_logits" not in omitted_outputs:
+            graph.dense(_pooler(graph, hidden), "next_sentence", output="next_sentence_logits")
+            graph.output("next_sentence_logits", ["batch", 2])
+    elif model.heads:
+        _linear_head(graph, model, hidden)
+    elif spec is not None:
+        _vectors(graph, hidden, config, spec.pooled)
+    else:
+        graph.node("Identity", hidden, output="sequence_output")
+        graph.output("sequence_output", ["batch", "length", config.hidden_size])
+        if "pooled_output" not in omitted_outputs:
+            graph.node("Identity", _pooler(graph, hidden), output="pooled_output")
+            graph.output("pooled_output", ["batch", config.hidden_size])
+    return graph.model()
+
+
+def _encoder(graph: _Graph, config: BertConfig, first_only: bool) -> str:
+    """Adds the encoder: input_ids, input_mask, segment_ids [B, S] -> hidden states [B, S, H].
+
+    With `first_only`, the last layer is computed for [CLS] only: -> [B, 1, H].
+    """
+    hidden, mask = _embeddings(graph, config), _key_mask(graph)
     for index in range(config.num_hidden_layers):
-        hidden = _block(graph, hidden, mask, f"encoder/layer_{index}", config)
+        queries = hidden
+        if first_only and index == config.num_hidden_layers - 1:
+            queries = graph.first_token(hidden)
+        hidden = _block(graph, hidden, mask, f"encoder/layer_{index}", config, queries)
     return hidden
 
 
@@ -371,15 +403,12 @@ def _key_mask(graph: _Graph) -> str:
     return graph.node("Unsqueeze", scores, graph.constant([1, 2]))
 
 
-def _block(
-    graph: _Graph, x: str, mask: str, path: str, config: BertConfig, queries: str = ""
-) -> str:
+def _block(graph: _Graph, x: str, mask: str, path: str, config: BertConfig, queries: str) -> str:
     """Adds a transformer layer: attention, then feed-forward, each LN(x + dense(...)).
 
     `queries`, [B, Q, H], are the hidden states of the Q tokens for which the layer computes
-    outputs, [B, Q, H]; by default, these are all tokens, `x`.
+    outputs, [B, Q, H].
     """
-    queries = queries or x
 
     def residual(y: str, x: str, path: str) -> str:
         total = graph.node("Add", graph.dense(y, f"{path}/dense"), x)
@@ -441,108 +470,44 @@ def _masked_lm(graph: _Graph, hidden: str, config: BertConfig, tied: bool, outpu
     return graph.node("Add", logits, graph.weight("masked_lm/output_bias"), output=output or None)
 
 
-def _whole_model(
-    model: BertNetwork, tied: bool = True, omitted_outputs: Collection[str] = ()
-) -> onnx.ModelProto:
-    """Converts a model to an ONNX graph, without the outputs named in `omitted_outputs`.
-
-    `tied` is the argument of `_masked_lm`.
-    """
-    graph = _Graph(weights_of(model))
-    names = ["input_ids", "input_mask", "segment_ids"]
-    hidden = _encoder(graph, model.config)
-    if "masked_lm" in model.heads:
-        names.append("masked_lm_positions")
-        shapes = {
-            "masked_lm_logits": ["batch", "predictions", model.config.vocab_size],
-            "next_sentence_logits": ["batch", 2],
-        }
-        positions = graph.node("Unsqueeze", "masked_lm_positions", graph.constant([-1]))
-        masks = graph.node("GatherND", hidden, positions, batch_dims=1)  # [B, P, H]
-        _masked_lm(graph, masks, model.config, tied, output="masked_lm_logits")
-        if "next_sentence_logits" not in omitted_outputs:
-            graph.dense(_pooler(graph, hidden), "next_sentence", output="next_sentence_logits")
-    elif model.heads:
-        shapes = _linear_head(graph, model, hidden)
-    else:
-        width = model.config.hidden_size
-        shapes = {"sequence_output": ["batch", "length", width], "pooled_output": ["batch", width]}
-        graph.node("Identity", hidden, output="sequence_output")
-        if "pooled_output" not in omitted_outputs:
-            graph.node("Identity", _pooler(graph, hidden), output="pooled_output")
-    axes = {"masked_lm_positions": "predictions"}
-    return graph.model(
-        [_tensor_info(name, "int64", ["batch", axes.get(name, "length")]) for name in names],
-        [_tensor_info(k, "float32", v) for k, v in shapes.items() if k not in omitted_outputs],
-    )
-
-
-def _linear_head(graph: _Graph, model: BertNetwork, hidden: str) -> dict[str, list]:
-    """Adds the head of one linear layer, and returns {output: shape}; `hidden` is [B, S, H]."""
+def _linear_head(graph: _Graph, model: BertNetwork, hidden: str) -> None:
+    """Adds the head of one linear layer; `hidden` is [B, S, H]."""
     [head], shape = model.heads, ["batch", *["length"] * model.per_token]
     inputs = hidden if model.per_token else _pooler(graph, hidden)
     if len(model.output_names) == 1:
         [name] = model.output_names
         graph.dense(inputs, head, output=name)
-        return {name: [*shape, model.num_labels]}
+        graph.output(name, [*shape, model.num_labels])
+        return
     logits = graph.dense(inputs, head)
     for column, name in enumerate(model.output_names):
         graph.node("Gather", logits, graph.constant(column), axis=2, output=name)
-    return dict.fromkeys(model.output_names, shape)
+        graph.output(name, shape)
 
 
-def _task_model(model: BertNetwork, spec: NetworkSpec, tied: bool = True) -> onnx.ModelProto:
-    """Converts a model to the graph of its task; `tied` is the argument of `_masked_lm`."""
-    graph = _Graph(weights_of(model))
-    inputs = [
-        _tensor_info(name, "int32", ["batch", "length"])
-        for name in ("input_ids", "segment_ids", "input_mask")
-    ]
-    if "masked_lm" in model.heads:
-        inputs.append(_tensor_info("mask_places", "int32", ["masks"]))
-        outputs = _best_tokens(graph, model.config, spec, tied)
-    elif model.heads:
-        last = _encoder if model.per_token else _first_token
-        shapes = _linear_head(graph, model, last(graph, model.config))
-        outputs = [_tensor_info(name, "float32", shape) for name, shape in shapes.items()]
-    else:
-        outputs = _vectors(graph, model.config, spec)
-    return graph.model(inputs, outputs)
-
-
-def _first_token(graph: _Graph, config: BertConfig) -> str:
-    """Adds the encoder, whose last layer is computed for [CLS] only: -> [B, 1, H]."""
-    hidden, mask = _embeddings(graph, config), _key_mask(graph)
-    *paths, last = (f"encoder/layer_{index}" for index in range(config.num_hidden_layers))
-    for path in paths:
-        hidden = _block(graph, hidden, mask, path, config)
-    start, end = graph.constant([0]), graph.constant([1])
-    first = graph.node("Slice", hidden, start, end, end)
-    return _block(graph, hidden, mask, last, config, queries=first)
-
-
-def _best_tokens(graph: _Graph, config: BertConfig, spec: NetworkSpec, tied: bool) -> list:
+def _best_tokens(
+    graph: _Graph, hidden: str, config: BertConfig, spec: NetworkSpec, tied: bool
+) -> None:
     """Adds the probabilities and ids of the best tokens of each mask, [P, K] each."""
     width = graph.constant([-1, config.hidden_size])
-    tokens = graph.node("Reshape", _encoder(graph, config), width)  # [B * S, H]
+    tokens = graph.node("Reshape", hidden, width)  # [B * S, H]
     masks = graph.node("Gather", tokens, "mask_places", axis=0)
     probabilities = graph.node("Softmax", _masked_lm(graph, masks, config, tied), axis=-1)
-    graph.top_k(probabilities, spec.top_k, ("scores", "best_ids"))
+    inputs, outputs = [probabilities, graph.constant([spec.top_k])], ["scores", "best_ids"]
+    graph.nodes.append(onnx.helper.make_node("TopK", inputs, outputs, axis=-1, name="scores"))
     graph.node("Cast", "best_ids", to=onnx.TensorProto.INT32, output="token_ids")
-    shape = ["masks", spec.top_k]
-    return [_tensor_info("scores", "float32", shape), _tensor_info("token_ids", "int32", shape)]
+    graph.output("scores", ["masks", spec.top_k])
+    graph.output("token_ids", ["masks", spec.top_k], "int32")
 
 
-def _vectors(graph: _Graph, config: BertConfig, spec: NetworkSpec) -> list:
+def _vectors(graph: _Graph, hidden: str, config: BertConfig, pooled: bool) -> None:
     """Adds the [CLS] vector, the mean over tokens and the pooled output, [B, 2 or 3, H]."""
-    hidden = _encoder(graph, config)
-    start, end = graph.constant([0]), graph.constant([1])
-    parts = [graph.node("Slice", hidden, start, end, end)]  # [B, 1, H]
     mask = graph.node("Cast", "input_mask", to=onnx.TensorProto.FLOAT)
     mask = graph.node("Unsqueeze", mask, graph.constant([-1]))  # [B, S, 1]
     total = graph.node("ReduceSum", graph.node("Mul", hidden, mask), graph.constant([1]))
-    parts.append(graph.node("Div", total, graph.node("ReduceSum", mask, graph.constant([1]))))
-    if spec.pooled:
-        parts.append(graph.node("Unsqueeze", _pooler(graph, hidden), graph.constant([1])))
-    graph.node("Concat", *parts, axis=1, output="vectors")
-    return [_tensor_info("vectors", "float32", ["batch", len(parts), config.hidden_size])]
+    mean = graph.node("Div", total, graph.node("ReduceSum", mask, graph.constant([1])))
+    vectors = [graph.first_token(hidden), mean]
+    if pooled:
+        vectors.append(graph.node("Unsqueeze", _pooler(graph, hidden), graph.constant([1])))
+    graph.node("Concat", *vectors, axis=1, output="vectors")
+    graph.output("vectors", ["batch", len(vectors), config.hidden_size])

@@ -166,12 +166,17 @@ def describe(
         {signature: {"inputs": {name: [dtype, shape]}, "outputs": {name: [dtype, shape]}}}; -1 in a
         shape means any size.
     """
+
+    def described(specs: Mapping[str, tf.TensorSpec]) -> dict[str, list]:
+        return {
+            name: [spec.dtype.name, [-1 if size is None else size for size in spec.shape]]
+            for name, spec in specs.items()
+        }
+
     return {
         name: {
-            "inputs": {key: _type_and_shape(spec) for key, spec in _inputs(function).items()},
-            "outputs": {
-                key: _type_and_shape(spec) for key, spec in function.structured_outputs.items()
-            },
+            "inputs": described(_inputs(function)),
+            "outputs": described(function.structured_outputs),
         }
         for name, function in signatures.items()
     }
@@ -192,10 +197,6 @@ def _quiet() -> Iterator[None]:
 
 def _inputs(function: tf.types.experimental.ConcreteFunction) -> dict[str, tf.TensorSpec]:
     return {spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}
-
-
-def _type_and_shape(spec: tf.TensorSpec) -> list:
-    return [spec.dtype.name, [-1 if size is None else size for size in spec.shape]]
 
 
 def _request(
@@ -306,12 +307,9 @@ def write_warmup_requests(
 ) -> None:
     """Writes the requests that TensorFlow Serving runs before it serves a model.
 
-    The first call of a signature is many times slower than the next ones. With warm-up requests,
-    that call happens before any client waits for an answer.
-
-    They are stored in WARMUP_FILE, a TFRecord file with a PredictionLog for each signature. If
-    tensorflow-serving-api (extra `serving`) is not installed, a warning is logged and no file is
-    written.
+    The first call of a signature is many times slower than the next ones; with warm-up requests, it
+    happens before any client waits. WARMUP_FILE is a TFRecord file with a PredictionLog for each
+    signature. Without tensorflow-serving-api (extra `serving`), a warning is logged instead.
 
     Args:
         export_dir: the version folder.

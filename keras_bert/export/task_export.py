@@ -14,12 +14,7 @@ from absl import logging
 
 from keras_bert.checkpoints.weights import WEIGHTS
 from keras_bert.errors import InputError
-from keras_bert.export.engines import (
-    COMPUTE_TYPES,
-    INT8_ENGINES,
-    PRECISIONS,
-    require_packages,
-)
+from keras_bert.export.engines import COMPUTE_TYPES, PRECISIONS, require_packages
 from keras_bert.export.model_card import model_card, public_name
 from keras_bert.export.network import Network
 from keras_bert.export.saved_model import write_saved_model
@@ -175,26 +170,22 @@ def _check_format(
     format: str, compute_type: str | None, int8: bool, engines: Sequence[str]
 ) -> None:
     """Raises InputError for an unknown value, or one that the format does not have."""
-    if format not in FORMATS:
-        raise InputError(f"format={format!r}: expected one of {', '.join(FORMATS)}")
-    if compute_type not in (None, *COMPUTE_TYPES):
-        raise InputError(
-            f"compute_type={compute_type!r}: expected one of {', '.join(COMPUTE_TYPES)}"
-        )
-    unknown = [name for name in engines if name not in PRECISIONS]
-    if unknown:
-        raise InputError(
-            f"engines={','.join(engines)}: found {unknown[0]!r}; expected some of "
-            f"{', '.join(PRECISIONS)}"
-        )
+    for name, values, choices in (
+        ("format", [format], FORMATS),
+        ("compute_type", [compute_type] if compute_type else [], COMPUTE_TYPES),
+        ("engines", engines, tuple(PRECISIONS)),
+    ):
+        for value in values:
+            if value not in choices:
+                raise InputError(f"{name}={value!r}: expected one of {', '.join(choices)}")
     if format != "saved_model":
         for name, value in (("compute_type", compute_type), ("engines", engines)):
             if value:
                 raise InputError(f"{name} has no effect with format={format!r}; expected no value")
-    elif int8 and not set(engines) & set(INT8_ENGINES):
+    elif int8 and not any("int8" in PRECISIONS[engine] for engine in engines):
         raise InputError(
             f"int8 has no effect with format={format!r} without an engine that has int8; "
-            f"expected engines={','.join(INT8_ENGINES)}"
+            "expected engines=onnxruntime"
         )
 
 

@@ -4,6 +4,7 @@ As in TensorFlow Serving, a version is a non-negative signed int64. `DIR/1` and 
 same version; the folder with the shorter name is used.
 """
 
+import re
 from pathlib import Path
 
 from keras_bert.errors import InputError
@@ -17,13 +18,8 @@ _LARGEST = 2**63 - 1
 
 def version_number(name: str) -> int | None:
     """Converts the name of a version folder to a number; returns None for other names."""
-    if not (name.isascii() and name.isdigit()):
-        return None
-    digits = name.lstrip("0") or "0"
-    # The length is checked first, because Python rejects integers with thousands of digits.
-    if len(digits) > len(str(_LARGEST)) or int(digits) > _LARGEST:
-        return None
-    return int(digits)
+    match = re.fullmatch("0*([0-9]{1,19})", name)
+    return int(match[1]) if match and int(match[1]) <= _LARGEST else None
 
 
 def find_versions(folder: Path, file: str = "") -> dict[int, Path]:

@@ -4,50 +4,23 @@ keras-bert serve --export_dir=DIR --port=8501
 """
 
 import asyncio
-import importlib.util
 import os
+import signal
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
-from keras_bert.export.engines import EngineRequest
+from keras_bert.export.engines import check_engine, require_packages
 from keras_bert.export.version_folders import require_version
-from keras_bert.options import from_values, option
+from keras_bert.options import from_values
 from keras_bert.programs.options import values_of
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.server.settings import Settings
 from keras_bert.startup import start_tensorflow
-
-
-@dataclass(frozen=True)
-class ServeOptions:
-    """The options of the program that are not settings of the server."""
-
-    export_dir: str = option(
-        "",
-        "Folder with the exported versions DIR/1, DIR/2, ...; the highest number is served.",
-        required=True,
-    )
-    engine: str = option(
-        "",
-        "Engine that runs the network. Default: the first engine that the model was exported for "
-        "(--engines) and that has the precision; otherwise tensorflow.",
-        choices=("", "tensorflow", "onnxruntime", "openvino"),
-    )
-    engine_precision: str | None = option(
-        None,
-        "Precision of the engine's matrix products. Default: the compute type of the export.",
-        choices=("float32", "bfloat16", "int8"),
-    )
-    host: str = option(
-        "127.0.0.1", "Address to listen on; 0.0.0.0 for all IPv4 addresses of the machine."
-    )
-    port: int = option(8501, "Port to listen on; 0 for any free port.", min=0, max=65535)
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -57,29 +30,27 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(
             f"--model_name={flags.model_name}: expected a non-empty name without / and :"
         )
-    for package in ("aiohttp", "orjson", "prometheus_client", "tensorflow_serving"):
-        if importlib.util.find_spec(package) is None:
-            raise InputError(
-                f"{package} is not installed; the server needs it: "
-                "pip install 'keras-bert-pipeline[serving]'"
-            )
+    packages = ("aiohttp", "orjson", "prometheus_client", "tensorflow_serving")
+    require_packages(packages, "keras-bert serve")
     folder = Path(flags.export_dir)
-    request = EngineRequest(flags.engine, flags.engine_precision or "")
+    engine, precision = flags.engine, flags.engine_precision or ""
+    check_engine(engine, precision)
     require_version(folder)
     bound = bind(flags.host, flags.port)
     # Served weights do not change, so TensorFlow may keep them in the layout of oneDNN's products.
     os.environ.setdefault("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS", "1")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.server.lifecycle import serve, stop_on_signals
+    from keras_bert.server.lifecycle import serve
     from keras_bert.server.versions import Versions
 
     hosts = tuple(name.lower() for name in [flags.host, *flags.allowed_hosts])
     settings = from_values(Settings, {**values_of(flags), "allowed_hosts": hosts})
-    versions = Versions(folder, request)
+    versions = Versions(folder, engine, precision)
     versions.start()
 
     def ready(stop: Callable[[], None]) -> None:
-        stop_on_signals(stop)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop)
         host, port = bound.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         logging.info(
@@ -116,4 +87,4 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-PROGRAM = Program("serve", __doc__, (ServeOptions, Settings), main)
+PROGRAM = Program("serve", __doc__, (Settings,), main)

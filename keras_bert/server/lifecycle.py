@@ -2,29 +2,21 @@
 
 import asyncio
 import gc
-import os
+import logging as std_logging
 import resource
-import signal
 import socket
 import sys
 from collections.abc import Callable
-from logging import DEBUG, WARNING, LogRecord
 
 from absl import logging
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.log import server_logger
 
-from keras_bert.errors import InputError
 from keras_bert.server.app import App
 from keras_bert.server.metrics import Metrics
 from keras_bert.server.settings import Settings
 from keras_bert.server.versions import Versions
 
 _BACKLOG = 1024
-_ACCEPTS = 4  # connections that are accepted before the event loop closes others to make room
-_RESERVED_FILES = 24  # for these connections, loading versions, and temporary use
-_MIN_CONNECTIONS = 4
 # Seconds after which a thread that converts JSON lets the event loop run. With Python's default of
 # 0.005, a short request can take 0.1 seconds while such a thread runs.
 _SWITCH_INTERVAL = 0.0005
@@ -48,11 +40,13 @@ async def serve(
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
     _collect_garbage()
+    # Each connection is an open file.
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    # aiohttp would log a traceback for each request that is not valid HTTP.
+    std_logging.getLogger("aiohttp.server").setLevel(std_logging.CRITICAL)
     metrics = Metrics()
     app = App(settings, versions, metrics)
-    limit = _connection_limit(settings.max_connections)
-    server_logger.setLevel(DEBUG)  # aiohttp logs some invalid requests at this level.
-    server_logger.addFilter(_shorten_http_errors)
     runner = web.AppRunner(
         app.application(),
         access_log=None,
@@ -63,23 +57,10 @@ async def serve(
         shutdown_timeout=settings.drain_timeout_s,
     )
     await runner.setup()
-
-    def accept() -> asyncio.Protocol:
-        """Creates the handler of a connection; above the limit, closes the oldest idle one."""
-        connections = runner.server.connections
-        if len(connections) >= limit:
-            idle = next((each for each in connections if each not in app.busy), None)
-            if idle is not None:
-                idle.force_close()
-        return runner.server()
-
-    loop = asyncio.get_running_loop()
-    try:
-        server = await loop.create_server(accept, sock=bound, backlog=_ACCEPTS)
-        bound.listen(_BACKLOG)  # The operating system's queue may be longer.
-    except OSError as error:
-        raise InputError(f"cannot listen on the port: {error.strerror}") from None
+    site = web.SockSite(runner, bound, backlog=_BACKLOG)
+    await site.start()
     stop_requested = asyncio.Event()
+    loop = asyncio.get_running_loop()
     background = [
         loop.create_task(_poll_versions(versions, settings.poll_interval_s)),
         loop.create_task(metrics.observe_loop_lag()),
@@ -89,39 +70,16 @@ async def serve(
     app.draining = True
     for task in background:
         task.cancel()
-    server.close()
+    await site.stop()
     await asyncio.sleep(_SETTLE)
-    if app.busy:
+    if app.in_flight:
         logging.info(
             "Shutting down; waiting up to %g seconds for %d requests in flight",
             settings.drain_timeout_s,
-            len(app.busy),
+            app.in_flight,
         )
     await runner.cleanup()  # Closes idle connections, and the others after their response.
     app.close()
-
-
-def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Calls `stop` on SIGTERM and SIGINT. Must be called in the event loop."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
-
-
-def _connection_limit(requested: int) -> int:
-    """Returns the maximum number of connections: `requested`, or fewer if few files may be open."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    free = max(_MIN_CONNECTIONS, files - len(os.listdir("/proc/self/fd")) - _RESERVED_FILES)
-    if files == resource.RLIM_INFINITY or free >= requested:
-        return requested
-    logging.warning(
-        "The server accepts %d connections at a time, because the process may open only %d "
-        "files (ulimit -n); with more, it accepts %d",
-        free,
-        files,
-        requested,
-    )
-    return free
 
 
 async def _poll_versions(versions: Versions, seconds: float) -> None:
@@ -146,17 +104,3 @@ def _collect_garbage() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-
-
-def _shorten_http_errors(record: LogRecord) -> bool:
-    """Shortens aiohttp's log message for a request that is not valid HTTP to one line.
-
-    Returns whether the message is logged; other messages below the level WARNING are not.
-    """
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, HttpProcessingError):
-        message = " ".join(error.message.split())
-        record.msg, record.args = "%s: %.200s", (record.getMessage(), message)
-        record.exc_info = None
-        record.levelno, record.levelname = WARNING, "WARNING"
-    return record.levelno >= WARNING

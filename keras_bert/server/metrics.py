@@ -25,50 +25,28 @@ class Metrics:
     """The metrics of one server."""
 
     def __init__(self):
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        self.requests = Counter(
-            "keras_bert_requests",
-            "Number of requests by status; 499: the client disconnected before the response.",
-            ["route", "status"],
-            registry=registry,
-        )
-        self.seconds = Histogram(
-            "keras_bert_request_seconds",
-            "Seconds from the arrival of a request's headers until its response is ready.",
-            ["route"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self.in_flight = Gauge(
-            "keras_bert_requests_in_flight",
-            "Number of requests that are not answered yet.",
-            registry=registry,
-        )
-        self.batch_rows = Histogram(
-            "keras_bert_batch_rows", "Number of rows in a batch.", buckets=_ROWS, registry=registry
-        )
+        self._registry = CollectorRegistry()
+        only = {"registry": self._registry}
+        ProcessCollector(**only)
+        PlatformCollector(**only)
+        text = "Number of requests by status; 499: the client disconnected before the response."
+        self.requests = Counter("keras_bert_requests", text, ["route", "status"], **only)
+        text = "Seconds from the arrival of a request's headers until its response is ready."
+        buckets = {"buckets": _SECONDS, **only}
+        self.seconds = Histogram("keras_bert_request_seconds", text, ["route"], **buckets)
         self.batch_seconds = Histogram(
-            "keras_bert_batch_seconds",
-            "Seconds to run a batch.",
-            buckets=_SECONDS,
-            registry=registry,
+            "keras_bert_batch_seconds", "Seconds to run a batch.", **buckets
         )
-        self.queue = Gauge(
-            "keras_bert_queue_requests",
-            "Number of requests that wait for a batch.",
-            registry=registry,
-        )
-        self.loop_lag = Histogram(
-            "keras_bert_event_loop_lag_seconds",
-            "Seconds by which the event loop resumes a sleeping task too late.",
-            buckets=_LAG_SECONDS,
-            registry=registry,
-        )
-        self.version = Gauge(
-            "keras_bert_model_version", "Number of the served version.", registry=registry
-        )
+        text = "Number of rows in a batch."
+        self.batch_rows = Histogram("keras_bert_batch_rows", text, buckets=_ROWS, **only)
+        text = "Seconds by which the event loop resumes a sleeping task too late."
+        name = "keras_bert_event_loop_lag_seconds"
+        self.loop_lag = Histogram(name, text, buckets=_LAG_SECONDS, **only)
+        text = "Number of requests that are not answered yet."
+        self.in_flight = Gauge("keras_bert_requests_in_flight", text, **only)
+        text = "Number of requests that wait for a batch."
+        self.queue = Gauge("keras_bert_queue_requests", text, **only)
+        self.version = Gauge("keras_bert_model_version", "Number of the served version.", **only)
 
     def text(self) -> bytes:
         """Returns all metrics in Prometheus's text format."""

@@ -13,8 +13,7 @@ class Settings:
     Attributes:
         max_request_rows: maximum number of rows in a request.
         max_response_values: maximum number of values in a response to several rows, with padding.
-        max_connections: maximum number of open connections; above it, idle ones are closed.
-        max_waiting: maximum number of requests that wait for a batch.
+        max_in_flight: maximum number of requests in progress.
         max_waiting_bytes: maximum total size in bytes of the bodies of all unanswered requests, and
             also of all answers that are not yet sent. A single larger answer is sent if it is the
             only one.
@@ -22,6 +21,26 @@ class Settings:
         poll_interval_s: seconds between two checks for new versions in --export_dir.
     """
 
+    export_dir: str = option(
+        "",
+        "Folder with the exported versions DIR/1, DIR/2, ...; the highest number is served.",
+        required=True,
+    )
+    engine: str = option(
+        "",
+        "Engine that runs the network. Default: the first engine that the model was exported for "
+        "(--engines) and that has the precision; otherwise tensorflow.",
+        choices=("", "tensorflow", "onnxruntime", "openvino"),
+    )
+    engine_precision: str | None = option(
+        None,
+        "Precision of the engine's matrix products. Default: the compute type of the export.",
+        choices=("float32", "bfloat16", "int8"),
+    )
+    host: str = option(
+        "127.0.0.1", "Address to listen on; 0.0.0.0 for all IPv4 addresses of the machine."
+    )
+    port: int = option(8501, "Port to listen on; 0 for any free port.", min=0, max=65535)
     model_name: str = option("model", "Name of the model in the URLs, /v1/models/NAME.")
     allowed_hosts: Sequence[str] = option(
         (),
@@ -39,8 +58,7 @@ class Settings:
     num_batch_threads: int = option(
         2, "Number of batches that are computed at the same time.", min=1
     )
-    max_connections: int = 1000
-    max_waiting: int = 10_000
+    max_in_flight: int = 1000
     max_request_bytes: int = option(2 << 20, "Maximum size of a request body in bytes.", min=1)
     max_waiting_bytes: int = 256 << 20
     request_timeout_s: float = option(

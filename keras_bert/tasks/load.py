@@ -11,7 +11,7 @@ from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.sentence_transformers import MODULES
 from keras_bert.errors import InputError
-from keras_bert.export.engines import ANY_ENGINE, TENSORFLOW, EngineRequest, open_engine
+from keras_bert.export.engines import TENSORFLOW, Engine, check_engine
 from keras_bert.export.version_folders import INFO
 from keras_bert.files import read_json
 from keras_bert.tasks import CLASSES
@@ -35,11 +35,11 @@ def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "
         InputError: the path cannot be opened, the model has no head of a known task, or the engine
             is unknown.
     """
-    request = EngineRequest(engine, precision)
+    check_engine(engine, precision)
     folder = Path(path)
     if (folder / INFO).is_file():
-        return _open_export(folder, request)
-    if request not in (ANY_ENGINE, EngineRequest(TENSORFLOW)):
+        return _open_export(folder, engine, precision)
+    if engine not in ("", TENSORFLOW) or precision:
         raise InputError(
             f"{folder}: engine={engine!r}, precision={precision!r}: found a model directory; "
             "expected an exported version, or engine='tensorflow' without a precision"
@@ -65,7 +65,7 @@ def task_class(task: str) -> type[Task]:
     return getattr(importlib.import_module(module), name)
 
 
-def _open_export(folder: Path, request: EngineRequest) -> Task:
+def _open_export(folder: Path, engine: str, precision: str) -> Task:
     info = read_json(folder / INFO)
     if info.get("format") != "saved_model" or info.get("task") not in CLASSES:
         raise InputError(
@@ -74,8 +74,7 @@ def _open_export(folder: Path, request: EngineRequest) -> Task:
         )
     import tensorflow_text  # noqa: F401  Its operations are in the graph.
 
-    loaded = tf.saved_model.load(str(folder))
-    opened = open_engine(folder, loaded, info, request)
+    opened = Engine(folder, tf.saved_model.load(str(folder)), info, engine, precision)
     task = task_class(info["task"]).from_export(info, opened.functions)
     task.engine = opened
     return task

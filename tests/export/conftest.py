@@ -1,5 +1,7 @@
-"""Fixtures: small models of every kind with random weights, their exports, batches, requests."""
+"""Fixtures: task objects of small models with random weights, their exports, and requests."""
 
+import importlib.util
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +14,8 @@ from tensorflow_serving.apis.predict_pb2 import PredictRequest
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from keras_bert.config import BertConfig
-from keras_bert.export.network import Network
-from keras_bert.export.saved_model import WARMUP_FILE, write_saved_model
+from keras_bert.export.engines import PRECISIONS, Engine
+from keras_bert.export.saved_model import WARMUP_FILE
 from keras_bert.models import (
     BertClassifier,
     BertEncoder,
@@ -32,14 +34,7 @@ from keras_bert.tasks.question_answering.data import AnswerSettings
 from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.text.tokenizer import BertTokenizer
 
-MODELS = {
-    "encoder": BertEncoder,
-    "classifier": lambda config: BertClassifier(config, num_labels=3),
-    "token_classifier": lambda config: BertTokenClassifier(config, num_labels=3),
-    "span_labeler": BertSpanLabeler,
-    "pretrainer": BertPretrainer,
-}
-
+INSTALLED = [name for name in PRECISIONS if importlib.util.find_spec(name)]
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 VOCAB = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "who"),
@@ -54,8 +49,6 @@ CONFIG = BertConfig(
     max_position_embeddings=32,
     initializer_range=0.5,
 )
-# A plain text, an empty text, and a long text with bytes that are not UTF-8.
-TEXTS = [b"The cat [MASK] on the mat.", b"", b"Wh\xff o? \xe7\x8e\x8b " + b"the m\xc3\xa4t " * 200]
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 
@@ -107,91 +100,46 @@ class Export(NamedTuple):
 
     Attributes:
         folder: the version's folder.
-        functions: {signature: the exported function}.
-        requests: {signature: {input: array}}, three rows each.
+        loaded: the loaded SavedModel.
+        info: the content of export.json.
+        requests: {signature: {input: array}}, several rows each.
     """
 
     folder: Path
-    functions: dict[str, Callable[..., dict[str, tf.Tensor]]]
+    loaded: Any
+    info: dict[str, Any]
     requests: dict[str, dict[str, np.ndarray]]
 
     def call(self, signature: str, request: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Calls the exported function in Python."""
-        function = self.functions[signature]
-        inputs = [tf.constant(request[spec.name]) for spec in function.input_signature]
-        return {name: value.numpy() for name, value in function(*inputs).items()}
+        """Calls a signature in Python."""
+        inputs = {name: tf.constant(value) for name, value in request.items()}
+        outputs = self.loaded.signatures[signature](**inputs)
+        return {name: value.numpy() for name, value in outputs.items()}
 
-
-@pytest.fixture(params=MODELS)
-def model_name(request: pytest.FixtureRequest) -> str:
-    """Returns each name in `MODELS` in turn."""
-    return request.param
-
-
-@pytest.fixture(scope="session")
-def make_model() -> Callable[..., keras.Model]:
-    """Returns a function: (name in `MODELS`, activation) -> model of 2 layers and 16 positions."""
-
-    def make(name: str, hidden_act: str = "gelu") -> keras.Model:
-        config = BertConfig(
-            vocab_size=60,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            intermediate_size=64,
-            max_position_embeddings=16,
-            initializer_range=0.2,
-            hidden_act=hidden_act,
-        )
-        keras.utils.set_random_seed(0)  # A fixed seed: int8's loss depends on it.
-        model = MODELS[name](config)
-        rng = np.random.default_rng(0)
-        for weight in model.trainable_variables:  # Nonzero biases and gammas.
-            if len(weight.shape) == 1:
-                weight.assign(weight + rng.normal(0, 0.3, weight.shape))
-        return model
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def make_batch() -> Callable[[keras.Model, int, int], dict[str, np.ndarray]]:
-    """Returns a function: (model, rows, length) -> padded inputs; the first row has no padding."""
-
-    def make(model: keras.Model, rows: int, length: int) -> dict[str, np.ndarray]:
-        rng = np.random.default_rng(rows)
-        real = rng.integers(1, length + 1, [rows, 1])
-        real[0] = length
-        batch = {
-            "input_ids": rng.integers(0, 60, [rows, length]),
-            "input_mask": np.arange(length) < real,
-            "segment_ids": rng.integers(0, 2, [rows, length]),
-        }
-        if isinstance(model, BertPretrainer):
-            batch["masked_lm_positions"] = rng.integers(0, length, [rows, 3])
-        return {name: value.astype(np.int32) for name, value in batch.items()}
-
-    return make
+    def open(self, engine: str, precision: str = "") -> Engine:
+        """Opens an engine for the export."""
+        return Engine(self.folder, self.loaded, self.info, engine, precision)
 
 
 @pytest.fixture(scope="session")
 def export(tmp_path_factory) -> Callable[[str], Export]:
-    """Returns a function: name in `TASKS` -> its export, which is created once."""
+    """Returns a function: name in `TASKS` -> its export with all engines, which is created once."""
     exports: dict[str, Export] = {}
 
     def make(task: str) -> Export:
         if task not in exports:
-            created = make_task(task)  # The tagger finds entities in the text of test_page.py.
-            compute_type = "bfloat16" if task == "embedding" else "float32"
-            served = created.served(Network(created.model, compute_type))
             folder = tmp_path_factory.mktemp(task) / "1"
-            names = ("text", "text_pair", "question", "context")
-            texts = dict.fromkeys(names, "The cat sat on the mat.")
-            functions = served.signatures()
-            served.signatures = lambda: functions  # Traced once.
-            write_saved_model(served, folder, {"task": task}, lambda info: "", texts)
-            requests = {name: request(each) for name, each in functions.items()}
-            exports[task] = Export(folder, functions, requests)
+            compute_type = "bfloat16" if task == "multi_label" else "float32"
+            engines = tuple(INSTALLED)
+            int8 = "onnxruntime" in INSTALLED
+            make_task(task).export(folder, compute_type=compute_type, engines=engines, int8=int8)
+            info = json.loads((folder / "export.json").read_text())
+            requests = {
+                name: {key: request_values(key) for key in signature["inputs"]}
+                for name, signature in info["signatures"].items()
+            }
+            loaded = tf.saved_model.load(str(folder))
+            exports[task] = Export(folder, loaded, info, requests)
         return exports[task]
 
     return make
@@ -208,16 +156,20 @@ def read_warmup() -> Callable[[Path], list[PredictRequest]]:
     return read
 
 
-def request(function: tf.types.experimental.PolymorphicFunction) -> dict[str, np.ndarray]:
-    """Creates a request of three rows for a signature."""
+def request_values(name: str) -> np.ndarray:
+    """Returns several rows for an input: plain, empty and long texts, and bytes, not UTF-8."""
+    rng = np.random.default_rng(0)
+    # A periodic text would have equal answers in several windows.
+    words = " ".join(rng.choice(["the", "m\xe4t", "cat", "sat", "on"], 80)).encode()
+    texts = [b"The cat [MASK] on the mat. [MASK]", b"", b"Wh\xff o? \xe7\x8e\x8b " + words]
+    texts += [b"on the mat", b"who sat on [MASK]"]
+    lengths = np.array([[7], [12], [1], [0], [20]])
     values = {
-        "input_ids": np.array([[2, 5, 6, 3], [2, 4, 3, 0], [0, 0, 0, 0]], np.int32),
-        "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]], np.int32),
-        "segment_ids": np.zeros([3, 4], np.int32),
         "words": np.array([[b"The", b"cat", b"U.S."], [b"\xff", b"sat", b""], [b""] * 3], object),
-        # The two texts of a row differ.
-        "text_pair": np.array(TEXTS[::-1], object),
-        "question": np.array([b"Who sat?", b"", b"\xff"], object),
+        "text_pair": np.array(texts[::-1], object),  # The two texts of a row differ.
+        "question": np.array([b"Who sat?", b"", b"\xff", b"the mat", b"on"], object),
+        "input_ids": rng.integers(4, len(VOCAB), [5, 20]).astype(np.int32),
+        "input_mask": (np.arange(20) < lengths).astype(np.int32),
+        "segment_ids": rng.integers(0, 2, [5, 20]).astype(np.int32),
     }
-    names = [spec.name for spec in function.input_signature]
-    return {name: values.get(name, np.array(TEXTS, object)) for name in names}
+    return values.get(name, np.array(texts, object))

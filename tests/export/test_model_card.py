@@ -2,7 +2,9 @@
 
 import pytest
 
-from keras_bert.export.model_card import data_table, public_name, training_table
+from keras_bert.export.model_card import public_name, run_card
+from keras_bert.text.settings import TokenizerSettings
+from tests.export.conftest import CONFIG
 
 
 @pytest.mark.parametrize(
@@ -18,17 +20,29 @@ def test_public_name_has_no_folders(path, name):
     assert public_name(path) == name
 
 
-def test_tables_have_no_local_folders():
-    run = {"init_checkpoint": "/home/me/bert", "learning_rate": 2e-5}
-    assert "| init_checkpoint | bert |" in training_table(run)
-    files = ["/home/me/a.tfrecord", "/home/me/b.tfrecord"]
-    table = data_table({"data_dir": "/home/me/glue/MRPC", "input_file": files})
-    assert "| data_dir | MRPC |" in table
-    assert "| input_file | a.tfrecord, b.tfrecord |" in table
-
-
-def test_values_that_are_not_paths_are_skipped():
-    damaged = {"init_checkpoint": 3, "train_file": True, "input_file": ["/home/me/a", None]}
-    assert "| init_checkpoint |  |" in training_table(damaged)
-    assert "| train_file |  |" in data_table(damaged)
-    assert "| input_file | a |" in data_table(damaged)
+def test_card_of_a_run_has_its_settings_data_and_scores():
+    run = {
+        "init_checkpoint": "/home/me/bert",
+        "learning_rate": 2e-5,
+        "data_dir": "/home/me/glue/MRPC",
+        "input_file": ["/home/me/a.tfrecord", "/home/me/b.tfrecord"],
+        "train_sha256": "12ab",
+        "vocab_sha256": "34cd",
+    }
+    results = {"step": 10, "accuracy": 0.81234, "eval_truncated": 3}
+    card = run_card("classification", CONFIG, TokenizerSettings(), run, results, ["no"])
+    assert card.startswith("# BERT model that predicts the label or score of a text\n\n1 layers, ")
+    for line in (
+        "Trained by keras_bert from the weights of `bert`.",
+        "Labels, in the order of the logits: `no`.",
+        "| init_checkpoint | bert |",
+        "| learning_rate | 2e-05 |",
+        "| data_dir | MRPC |",
+        "| input_file | a.tfrecord, b.tfrecord |",
+        "| train_sha256 | 12ab |",
+        "| accuracy | 0.8123 |",
+        "- The model was trained on sequences of at most 32 tokens.",
+    ):
+        assert line in card
+    for word in ("/home/me", "vocab_sha256", "step", "truncated", "None"):
+        assert word not in card

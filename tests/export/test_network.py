@@ -49,10 +49,15 @@ def padded(model, ids: tf.RaggedTensor, segments: tf.RaggedTensor) -> dict[str, 
     }
 
 
-def served(network: Callable, *rows: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-    """Runs the network in a graph with unknown numbers of rows and tokens."""
+def graph_of(network: Callable) -> Callable:
+    """Returns the network as a graph with unknown numbers of rows and tokens."""
     spec = tf.RaggedTensorSpec([None, None], tf.int32)
-    return tf.function(network, input_signature=[spec, spec])(*rows)
+    return tf.function(network, input_signature=[spec, spec])
+
+
+def served(network: Callable, *rows: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+    """Runs the network in such a graph."""
+    return graph_of(network)(*rows)
 
 
 def count_rows(steps: list[int], splits: tf.Tensor) -> None:
@@ -62,34 +67,25 @@ def count_rows(steps: list[int], splits: tf.Tensor) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("act", "rows"), [("gelu", 1), ("gelu_new", ROWS_AT_ONCE), ("relu", 2 * ROWS_AT_ONCE + 3)]
+    ("act", "model_class", "shapes"),
+    [
+        ("gelu", lambda config: BertClassifier(config, 3), {"logits": (0, 3)}),
+        ("gelu_new", lambda config: BertTokenClassifier(config, 5), {"logits": (0, 5)}),
+        ("relu", BertSpanLabeler, {"start_logits": (0,), "end_logits": (0,)}),
+    ],
 )
-def test_matches_the_keras_model(act: str, rows: int):
-    config = BertConfig.from_dict(SIZES | {"hidden_act": act})
-    lengths = np.random.default_rng(0).integers(2, 33, rows).tolist()
-    ids, segments = random_rows(lengths)
-    for model in (
-        BertClassifier(config, 3),
-        BertTokenClassifier(config, 5),
-        BertSpanLabeler(config),
-    ):
+def test_matches_the_keras_model(act: str, model_class: Callable, shapes: dict):
+    model = model_class(BertConfig.from_dict(SIZES | {"hidden_act": act}))
+    function = graph_of(Network(model))
+    for rows in (1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3):
+        lengths = np.random.default_rng(0).integers(2, 33, rows).tolist()
+        ids, segments = random_rows(lengths)
         expected = padded(model, ids, segments)
-        outputs = served(Network(model), ids, segments)
+        outputs = function(ids, segments)
         assert outputs.keys() == expected.keys()
         for name, value in outputs.items():
             np.testing.assert_allclose(value, expected[name], atol=2e-5, err_msg=name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model_class", "shapes"),
-    [
-        (lambda config: BertClassifier(config, 3), {"logits": (0, 3)}),
-        (BertSpanLabeler, {"start_logits": (0,), "end_logits": (0,)}),
-    ],
-)
-def test_empty_batch_gives_empty_outputs(model_class, shapes: dict):
-    outputs = served(Network(model_class(BertConfig.from_dict(SIZES))), *random_rows([]))
+    outputs = function(*random_rows([]))
     assert {name: tuple(value.shape) for name, value in outputs.items()} == shapes
 
 
@@ -112,11 +108,11 @@ def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
         first = tf.gather(hidden, splits[:-1])
         return tf.stack([first, network.pooled(first)], axis=1)
 
-    kept = ids.values.numpy() % 11 == 0
-    counts = np.bincount(ids.value_rowids()[kept], minlength=rows)
+    selected = ids.values.numpy() % 11 == 0
+    counts = np.bincount(ids.value_rowids()[selected], minlength=rows)
     assert rows == 1 or (counts.min() == 0 and counts.max() > 1)
     hidden = served(lambda *rows: network.reduced(*rows, some_tokens, [24], counts), ids, segments)
-    np.testing.assert_allclose(hidden, expected["sequence_output"][kept], atol=2e-5)
+    np.testing.assert_allclose(hidden, expected["sequence_output"][selected], atol=2e-5)
     assert sum(seen) == rows
     assert max(seen) <= ROWS_AT_ONCE  # A large batch is processed in parts.
     vectors = served(lambda *rows: network.reduced(*rows, two_of_a_row, [2, 24]), ids, segments)

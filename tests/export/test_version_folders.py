@@ -16,9 +16,9 @@ from keras_bert.export.version_folders import (
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        *(("0", 0), ("10", 10), ("007", 7), ("0" * 5000 + "1", 1), (str(2**63 - 1), 2**63 - 1)),
+        *(("0", 0), ("10", 10), ("007", 7), (str(2**63 - 1), 2**63 - 1)),
         *(("", None), ("-1", None), (" 1", None), ("²", None), ("٣", None), ("tmp", None)),
-        *((str(2**63), None), ("9" * 5000, None)),
+        *((str(2**63), None), ("9" * 50, None)),
     ],
 )
 def test_version_is_a_number_that_fits_in_int64(name: str, number: int | None):

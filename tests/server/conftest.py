@@ -1,21 +1,21 @@
-"""Fixtures: a fake model, a server of it in a process, servers in threads, and the demo page."""
+"""Fixtures: a fake model, servers in threads, and the demo page in a browser."""
 
 import asyncio
 import json
 import os
 import re
-import resource
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import requests
+
+from keras_bert.server.protocol import RestError
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_FLAGS = [
@@ -23,16 +23,65 @@ CHROMIUM_FLAGS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
 LABELS = ["negative", "neutral", "positive"]
+CLASSIFIER = {
+    "task": "classification",
+    "pair": False,
+    "labels": LABELS,
+    "signatures": {
+        "serving_default": {
+            "inputs": {"text": ["string", [-1]]},
+            "outputs": {
+                "label": ["string", [-1]],
+                "probabilities": ["float32", [-1, 3]],
+                "version": ["int32", [-1]],
+            },
+        },
+        "token_ids": {
+            "inputs": {"input_ids": ["int32", [-1, -1]], "weights": ["int32", [-1, -1]]},
+            "outputs": {"sum": ["int32", [-1]]},
+        },
+    },
+}
+
+
+def classify(signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns a label that depends on the length; rejects "boom"; "work N" takes N seconds."""
+    if signature == "token_ids":
+        return {"sum": (inputs["input_ids"] * inputs["weights"]).sum(1)}
+    texts = inputs["text"].tolist()
+    if b"boom" in texts:
+        raise RestError("a boom")
+    time.sleep(max(float(text[5:]) if text[:5] == b"work " else 0 for text in [*texts, b""]))
+    labels = np.array([len(text.decode("utf-8", "replace")) % 3 for text in texts], int)
+    return {
+        "label": np.array([LABELS[label].encode() for label in labels], object),
+        "probabilities": np.eye(3, dtype=np.float32)[labels],
+        "version": np.ones(len(texts), np.int32),
+    }
+
+
+class FakeVersion:
+    """A version of a model that Python functions compute; the server's Version and Versions."""
+
+    number = 1
+    signature_def: Mapping[str, Any] = {}
+
+    def __init__(self, run=classify, export: Mapping[str, Any] = CLASSIFIER):
+        self.run, self.export, self.signatures = run, export, export["signatures"]
+        self.current = self
+
+    def states(self) -> dict:
+        return {1: ("AVAILABLE", "")}
+
+    def refresh(self) -> bool:
+        return False
 
 
 class Server(NamedTuple):
     """A running server."""
 
     url: str
-    folder: Path
     stop: Callable[[], None]
-    process: subprocess.Popen | None = None
-    log: str = ""
 
     @property
     def predict(self) -> str:
@@ -66,118 +115,18 @@ class Server(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def save_model():
-    """Returns a function that writes a SavedModel that outputs a label and its version."""
-    import tensorflow as tf
-
-    def save(path: Path, number: int = 1, export: dict | None = None) -> Path:
-        module = tf.Module()
-        module.number = tf.Variable(number)
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
-        def classify(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            rejected = tf.reduce_any(tf.strings.regex_full_match(text, "boom"))
-            with tf.control_dependencies([tf.debugging.Assert(~rejected, ["a boom"])]):
-                length = tf.strings.length(text, unit="UTF8_CHAR")
-            # "work N" loops N times, for tests of slow responses.
-            works = tf.strings.regex_full_match(text, "work [0-9]+")
-            turns = tf.strings.to_number(
-                tf.where(works, tf.strings.regex_replace(text, "work ", ""), "0"), tf.int32
-            )
-            turned = tf.while_loop(
-                lambda i, x: i < tf.reduce_max(turns, keepdims=False),
-                lambda i, x: (i + 1, x + tf.random.uniform([])),
-                (0, 0.0),
-                parallel_iterations=1,
-            )[1]
-            logits = tf.one_hot(length % 3, 3) + 0.0 * tf.math.minimum(turned, 1.0)
-            return {
-                "label": tf.gather(tf.constant(LABELS), tf.argmax(logits, -1)),
-                "probabilities": tf.nn.softmax(logits),
-                "version": tf.fill(tf.shape(text), module.number),
-            }
-
-        @tf.function(
-            input_signature=[
-                tf.TensorSpec([None, None], tf.int32, name="input_ids"),
-                tf.TensorSpec([None, None], tf.float32, name="weights"),
-            ]
-        )
-        def ids(input_ids: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"sum": tf.reduce_sum(tf.cast(input_ids, tf.float32) * weights, -1)}
-
-        tf.saved_model.save(module, str(path), {"serving_default": classify, "token_ids": ids})
-        notes = {"task": "classification", "pair": False, "labels": LABELS} | (export or {})
-        (path / "export.json").write_text(json.dumps(notes))
-        return path
-
-    return save
-
-
-@pytest.fixture(scope="session")
-def export_dir(save_model, tmp_path_factory) -> Path:
-    """Creates a folder with version 1."""
-    folder = tmp_path_factory.mktemp("export")
-    save_model(folder / "1")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def start_process(root):
-    """Returns a function that starts the program and waits until it listens."""
-    started: list[subprocess.Popen] = []
-
-    def start(folder: Path, *flags: str, max_files: int | None = None) -> Server:
-        def limit_files() -> None:
-            if max_files is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (max_files, max_files))
-
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "keras_bert", "serve", f"--export_dir={folder}"),
-                "--port=0",
-                *flags,
-            ],
-            cwd=root,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=limit_files,
-        )
-        started.append(process)
-        output = ""
-        for line in process.stderr:
-            output += line
-            if match := re.search(r"http://\S+", line):
-                # Keep reading, so that the pipe never fills.
-                threading.Thread(target=process.stderr.read, daemon=True).start()
-                return Server(match[0], folder, process.terminate, process, output)
-        raise AssertionError(f"the server ended: {output}")
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-@pytest.fixture(scope="session")
-def server(start_process, export_dir) -> Server:
-    """Starts the program with version 1 and short limits."""
-    return start_process(export_dir, "--request_timeout_s=1.5", "--max_request_bytes=2000000")
-
-
-@pytest.fixture
 def serve_here():
-    """Returns a function that serves a folder from a thread of this process."""
+    """Returns a function that serves a `FakeVersion`, or a folder, from a thread."""
     from keras_bert.server.lifecycle import serve
     from keras_bert.server.settings import Settings
     from keras_bert.server.versions import Versions
 
     stops, threads = [], []
 
-    def start(folder: Path, **settings: Any) -> Server:
-        versions = Versions(folder)
-        versions.start()
+    def start(versions: FakeVersion | Path, **settings: Any) -> Server:
+        if isinstance(versions, Path):
+            versions = Versions(versions)
+            versions.start()
         bound = socket.socket()
         bound.bind(("127.0.0.1", 0))
         listens = threading.Event()
@@ -188,16 +137,47 @@ def serve_here():
             listens.set()
 
         coroutine = serve(Settings(**settings), bound, versions, ready)
-        thread = threading.Thread(target=lambda: asyncio.run(coroutine))
-        thread.start()
-        threads.append(thread)
+        threads.append(threading.Thread(target=lambda: asyncio.run(coroutine)))
+        threads[-1].start()
         assert listens.wait(10)
-        return Server("http://{}:{}".format(*bound.getsockname()), folder, stops[-1])
+        return Server("http://{}:{}".format(*bound.getsockname()), stops[-1])
 
     yield start
     for stop, thread in zip(stops, threads, strict=True):
         stop()
         thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def server(serve_here) -> Server:
+    """Serves the fake model with short limits."""
+    return serve_here(FakeVersion(), request_timeout_s=1.5, max_request_bytes=2_000_000)
+
+
+@pytest.fixture(scope="session")
+def save_model():
+    """Returns a function that writes a SavedModel that outputs its version, and rejects "boom"."""
+    import tensorflow as tf
+
+    from keras_bert.export.saved_model import describe
+
+    def save(path: Path, number: int = 1) -> Path:
+        module = tf.Module()
+        module.number = tf.Variable(number)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+        def classify(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            accepted = tf.reduce_all(text != "boom")
+            with tf.control_dependencies([tf.debugging.Assert(accepted, ["a boom"])]):
+                return {"label": text, "version": tf.fill(tf.shape(text), module.number)}
+
+        tf.saved_model.save(module, str(path), {"serving_default": classify})
+        signatures = describe({"serving_default": classify.get_concrete_function()})
+        info = {"task": "classification", "format": "saved_model", "signatures": signatures}
+        (path / "export.json").write_text(json.dumps(info))
+        return path
+
+    return save
 
 
 @pytest.fixture(scope="session")
@@ -208,7 +188,7 @@ def wait_for():
         until = time.monotonic() + seconds
         while not holds():
             assert time.monotonic() < until, "the condition was not met in time"
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     return wait
 
@@ -231,12 +211,25 @@ def browser():
 
 
 @pytest.fixture
-def open_page(browser, serve_here):
-    """Returns a function: folder of versions -> page of a server of them."""
-    pages = []
+def visit(browser, serve_here):
+    """Returns a function: (export.json, answers or a function of the texts) -> page of a server.
 
-    def open_page(folder: Path, scheme: str = "light"):
-        server = serve_here(folder, model_name="my model")
+    Answers are {output: value of the first row}; the function takes the inputs as strings.
+    """
+    pages, stops = [], []
+
+    def visit(info: Mapping[str, Any], answers={}, inputs=("text",), scheme: str = "light"):  # noqa: B006
+        def run(signature: str, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            texts = [[text.decode() for text in arrays[name]] for name in inputs]
+            rows = [
+                answers(*row) if callable(answers) else answers for row in zip(*texts, strict=True)
+            ]
+            return {name: _array([row[name] for row in rows]) for name in rows[0]}
+
+        specs = {"inputs": {name: ["string", [-1]] for name in inputs}, "outputs": {}}
+        version = FakeVersion(run, {"signatures": {"serving_default": specs}, **info})
+        server = serve_here(version, model_name="my model")
+        stops.append(server.stop)
         page = browser.new_page(
             viewport={"width": 900, "height": 900}, color_scheme=scheme, base_url=server.url
         )
@@ -248,21 +241,17 @@ def open_page(browser, serve_here):
         pages.append(page)
         return page
 
-    yield open_page
-    for page in pages:
+    yield visit
+    for page, stop in zip(pages, stops, strict=True):
         assert not page.console_messages
         page.close()
+        stop()
 
 
-@pytest.fixture
-def visit(open_page, tmp_path):
-    """Returns a function: (signature, export.json) -> page of a server of them."""
-    import tensorflow as tf
-
-    def save_and_open(signature, export: dict, scheme: str = "light"):
-        module = tf.Module()
-        tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": signature})
-        (tmp_path / "1" / "export.json").write_text(json.dumps(export))
-        return open_page(tmp_path, scheme)
-
-    return save_and_open
+def _array(values: list) -> np.ndarray:
+    array = np.array(values)
+    if array.dtype.kind != "U":
+        return array
+    encoded = np.empty(array.size, object)
+    encoded[:] = [text.encode() for text in array.flat]
+    return encoded.reshape(array.shape)

@@ -5,10 +5,6 @@ Set PAGE_SCREENSHOTS=FOLDER to save screenshots.
 
 import os
 
-import tensorflow as tf
-
-TEXT = tf.TensorSpec([None], tf.string, name="text")
-
 
 def send(page, **texts: str) -> None:
     """Types texts into fields, sends the form and waits for the response."""

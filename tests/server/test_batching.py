@@ -4,7 +4,6 @@ import asyncio
 import threading
 
 import numpy as np
-import pytest
 
 from keras_bert.server.batching import Batcher
 from keras_bert.server.metrics import Metrics
@@ -15,15 +14,10 @@ from keras_bert.server.settings import Settings
 class FakeVersion:
     """Doubles numbers, counts letters, rejects 13, and waits while `gate` is closed."""
 
-    # "total" returns one number for all rows, although listed as batched.
-    batched = frozenset(["double", "letters", "total"])
-
     def __init__(self):
-        self.output_shapes = {
-            "double": [(None, 1)],
-            "letters": [(None, None)] * 3,
-            "total": [()],
-            "fixed": [(2,)],
+        self.signatures = {
+            "double": {"outputs": {"y": ["int32", [-1, 1]]}},
+            "letters": {"outputs": {name: ["int32", [-1, -1]] for name in "abc"}},
         }
         self.batches: list[list[int]] = []
         self.gate = threading.Event()
@@ -41,20 +35,21 @@ class FakeVersion:
             return {"letters": letters, "places": places, "scores": (places >= 0) * 0.5}
         if 13 in x:
             raise RestError("unlucky")
-        if signature == "total":
-            return {"y": x.sum()}
         return {"y": 2 * x}
 
 
 def make_batcher(**settings) -> Batcher:
-    options = {"max_request_rows": 100, "max_response_values": 1_000_000}
-    options |= {"num_batch_threads": 1, "max_waiting": 1000}
+    options = {"max_request_rows": 100, "max_response_values": 1_000_000, "num_batch_threads": 1}
     return Batcher(Settings(**(options | settings)), Metrics())
 
 
 async def run(batcher: Batcher, version, signature: str, inputs: dict) -> dict:
     batcher.check(version, signature, inputs)
-    return await batcher.run(version, signature, inputs, lambda size: None)
+    sizes = []
+    outputs = await batcher.run(version, signature, inputs, sizes.append)
+    # The slices of an answer count as soon as they exist.
+    assert sizes == sorted(set(sizes))
+    return outputs
 
 
 async def double(batcher: Batcher, version, *rows: int) -> list:
@@ -126,7 +121,7 @@ def test_rest_of_a_cancelled_request_is_not_run():
     version = FakeVersion()
 
     async def main():
-        batcher = make_batcher(max_batch_size=1, max_waiting=1)
+        batcher = make_batcher(max_batch_size=1)
         version.gate.clear()
         call = asyncio.create_task(double(batcher, version, *[1] * 50))
         while not version.batches:
@@ -162,13 +157,6 @@ def test_different_inner_shapes_form_different_batches():
     assert answers[1]["y"].tolist() == [[4, 6]]
 
 
-def test_invalid_request_does_not_fail_others():
-    answers = run_all(FakeVersion(), [[[1]], [[13]], [[2]]])
-    assert answers[0]["y"].tolist() == [[2]]
-    assert isinstance(answers[1], RestError)
-    assert answers[2]["y"].tolist() == [[4]]
-
-
 def test_invalid_request_is_isolated_in_few_runs():
     version = FakeVersion()
     answers = run_all(version, [[[13 if n == 40 else n % 13]] for n in range(64)])
@@ -176,42 +164,26 @@ def test_invalid_request_is_isolated_in_few_runs():
     assert len(version.batches) == 1 + 2 * 6
 
 
-@pytest.mark.parametrize("signature", ["fixed", "total"])
-def test_signatures_without_a_batch_dimension_run_separately(signature):
-    answers = run_all(FakeVersion(), [[1, 2], [3, 4]], signature)
-    assert [answer["y"].tolist() for answer in answers] == (
-        [[2, 4], [6, 8]] if signature == "fixed" else [3, 7]
-    )
-
-
 def test_requests_that_arrive_during_a_batch_form_the_next_batch():
     version = FakeVersion()
 
     async def main():
-        batcher = make_batcher(max_waiting=2)
+        batcher = make_batcher()
         version.gate.clear()
         calls = [asyncio.create_task(double(batcher, version, 1))]
         while not version.batches:
             await asyncio.sleep(0.01)
-        for n in (2, 3, 4):
-            calls.append(asyncio.create_task(double(batcher, version, n)))
+        calls += [asyncio.create_task(double(batcher, version, n)) for n in (2, 3, 4)]
         await asyncio.sleep(0.01)
-        # At most two requests may wait.
-        assert calls[3].exception().status == 503
-        with pytest.raises(RestError, match="queue to which this task was submitted is full"):
-            batcher.require_room()
-        # A request cancelled while it waits is not run and frees its place in the queue.
-        calls[2].cancel()
-        await asyncio.sleep(0.01)
-        calls.append(asyncio.create_task(double(batcher, version, 5)))
+        calls.pop(2).cancel()  # It is not run.
         await asyncio.sleep(0.01)
         version.gate.set()
-        answers = await asyncio.gather(*calls[:2], calls[4])
+        answers = await asyncio.gather(*calls)
         batcher.close()
         return answers
 
-    assert asyncio.run(main()) == [[2], [4], [10]]
-    assert version.batches == [[1], [2, 5]]
+    assert asyncio.run(main()) == [[2], [4], [8]]
+    assert version.batches == [[1], [2, 4]]
 
 
 def test_timeout_collects_requests_into_a_batch():
@@ -232,11 +204,9 @@ def test_timeout_collects_requests_into_a_batch():
     assert version.batches == [[0, 1, 2], [3, 4]]
 
 
-def test_unbatched_requests_do_not_wait_for_the_timeout():
+def test_long_texts_do_not_wait_for_the_timeout():
     version = FakeVersion()
     texts = np.array([b"x" * 100_000], object)
-    for inputs, signature in ((texts, "letters"), ([[1]], "fixed")):
-        # A batched request would wait for an hour.
-        (answer,) = run_all(version, [inputs], signature, batch_timeout_ms=3_600_000, within=20.0)
-        assert not isinstance(answer, Exception), answer
-    assert len(version.batches) == 2
+    # A request that can be joined would wait for an hour.
+    (answer,) = run_all(version, [texts], "letters", batch_timeout_ms=3_600_000, within=20.0)
+    assert not isinstance(answer, Exception), answer

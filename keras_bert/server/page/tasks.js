@@ -122,8 +122,8 @@ export const TASKS = {
         context.replaceChildren(highlight(values.context, start < 0 ? [] : [{ start, end }]));
         context.querySelector("mark")?.scrollIntoView({ block: "nearest" });
         for (const button of buttons) {
-          const chosen = button.dataset.span === `${start} ${end}`;
-          button.setAttribute("aria-pressed", String(chosen));
+          const pressed = button.dataset.span === `${start} ${end}`;
+          button.setAttribute("aria-pressed", String(pressed));
         }
       };
       const buttons = best.map((choice) => {
@@ -178,11 +178,11 @@ export const TASKS = {
       const shown = [heading("Entities"), highlight(values.text, spans, hues)];
       if (!spans.length) return [...shown, note("No entities found.")];
       const count = (type) => spans.filter((span) => span.type === type).length;
-      const known = types.map((type) => {
+      const meanings = types.map((type) => {
         const meaning = TYPES[type.toUpperCase()];
         return [type, meaning ? `${meaning} (${count(type)})` : `(${count(type)})`];
       });
-      if (known.length) shown.push(legend(known, hues));
+      if (meanings.length) shown.push(legend(meanings, hues));
       if (unnamed(model)) shown.push(note("The model does not name the types of its entities."));
       const rows = spans.map(({ type, start, end, score }) => ({
         name: characters.slice(start, end).join("") + (type ? ` (${type})` : ""),
@@ -247,13 +247,13 @@ export const TASKS = {
         return { name, fraction, number: fraction.toFixed(3) };
       });
       const declared = rows.find(({ name }) => name === model.pooling);
-      const others = rows.filter((row) => row !== declared);
+      const undeclared = rows.filter((row) => row !== declared);
       return [
         ...truncation(first.truncated, "The first text has", model.max_seq_length),
         ...truncation(second.truncated, "The second text has", model.max_seq_length),
         heading("Cosine similarity" + (declared ? `, ${declared.name} pooling` : "")),
         ...(declared ? [large(declared.number), heading("Other poolings")] : []),
-        bars(others),
+        bars(undeclared),
         note("1 means the same direction. 0 or less (an empty bar) means no similarity."),
         ...(declared ? [] : [note("The model does not declare which pooling it was trained for.")]),
       ];
@@ -268,9 +268,9 @@ export function summarize(shown) {
   const main = textsOf(".large").map((text) => `${text}.`);
   if (!main.length) {
     const marked = shown.find((each) => each.matches(".marked"))?.querySelectorAll("mark") ?? [];
-    const found = [...marked].map((mark) => mark.textContent);
-    const more = found.length > 3 ? ` and ${found.length - 3} more` : "";
-    if (found.length) main.push(`${found.slice(0, 3).join(", ")}${more}.`);
+    const texts = [...marked].map((mark) => mark.textContent);
+    const more = texts.length > 3 ? ` and ${texts.length - 3} more` : "";
+    if (texts.length) main.push(`${texts.slice(0, 3).join(", ")}${more}.`);
     else main.push(...textsOf(".note"));
   }
   return [...textsOf(".warning"), ...main].join(" ");

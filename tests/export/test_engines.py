@@ -1,0 +1,262 @@
+"""Engines give the SavedModel's answers, or an error names the file and the remedy."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import keras_bert
+from keras_bert.errors import InputError
+from keras_bert.export import engine_network
+from keras_bert.export.engine_network import ATTRIBUTE, EngineFunction, EngineNetwork, difference
+from keras_bert.export.engines import PRECISIONS, Engine, NetworkSpec
+from tests.export.conftest import INSTALLED, make_task
+
+onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
+
+from keras_bert.export import onnx as onnx_export  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,  # Exports models of every task.
+    pytest.mark.skipif(not INSTALLED, reason="no engine is installed"),
+]
+LOWER = [
+    (engine, precision)
+    for engine in INSTALLED
+    for precision in PRECISIONS[engine]
+    if precision != "float32"
+]
+
+
+# --- answers ---
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+@pytest.mark.parametrize("task", ["pair", "question_answering", "ner", "fill_mask", "embedding"])
+def test_float32_gives_the_answers_of_the_saved_model(task, engine, export):
+    exported = export(task)
+    opened = exported.open(engine)
+    assert opened.functions.keys() == exported.requests.keys()
+    for name, request in exported.requests.items():
+        # The second text has no mask.
+        for rows in (slice(None), slice(0, 1), slice(1, 2), slice(0, 0)):
+            some = {key: value[rows] for key, value in request.items()}
+            answers = opened.functions[name](**{k: tf.constant(v) for k, v in some.items()})
+            expected = exported.call(name, some)
+            assert answers.keys() == expected.keys()
+            for key, value in expected.items():
+                assert answers[key].numpy().dtype == value.dtype
+                if value.dtype.kind == "f":
+                    np.testing.assert_allclose(answers[key], value, atol=2e-4, err_msg=key)
+                else:
+                    np.testing.assert_array_equal(answers[key], value, key)
+
+
+@pytest.mark.parametrize(("engine", "precision"), LOWER)
+@pytest.mark.parametrize("task", ["pair", "ner", "fill_mask", "embedding"])
+def test_other_precisions_are_close(task, engine, precision, export):
+    exported = export(task)
+    opened = exported.open(engine, precision)
+    assert opened.precision == precision
+    name = {"ner": "token_ids", "embedding": "token_ids"}.get(task, "serving_default")
+    request = exported.requests[name]
+    answers = opened.functions[name](**{key: tf.constant(v) for key, v in request.items()})
+    key = {"fill_mask": "scores", "embedding": "mean"}.get(task, "logits")
+    expected = exported.call(name, request)[key]
+    assert answers[key].shape == expected.shape
+    error = np.linalg.norm(answers[key] - expected) / np.linalg.norm(expected)
+    assert error < {"bfloat16": 0.05, "int8": 0.2}[precision]
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_task_objects_predict_and_tag_on_an_engine(engine, export):
+    folder = export("ner").folder
+    texts, words = ["The cat sat.", "", "on a mat"], [["The", "cat"], ["who", "sat", "?"]]
+    expected = keras_bert.load(folder)
+    tagger = keras_bert.load(folder, engine=engine)
+    assert tagger.engine.name == engine
+    for inputs in (texts, words):
+        answers, saved = tagger.predict(inputs), expected.predict(inputs)
+        assert answers.keys() == saved.keys()
+        for key in saved.keys() - {"scores"}:
+            assert [list(row) for row in answers[key]] == [list(row) for row in saved[key]]
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+def test_several_threads_get_their_own_answers(engine, export):
+    exported = export("pair")
+    function = exported.open(engine).functions["token_ids"]
+    request = exported.requests["token_ids"]
+    expected = exported.call("token_ids", request)["logits"]
+    wrong = []
+
+    def ask(row: int) -> None:
+        one = {key: tf.constant(value[row : row + 2]) for key, value in request.items()}
+        for _ in range(20):
+            logits = function(**one)["logits"].numpy()
+            wrong.append(np.abs(logits - expected[row : row + 2]).max() > 1e-4)
+
+    threads = [threading.Thread(target=ask, args=[row]) for row in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [False] * 80
+
+
+FREED_THEN_TERMINATED = """
+import gc, os, signal, sys
+import keras_bert
+task = keras_bert.load(sys.argv[1], engine=sys.argv[2])
+task.predict(["one text"])
+del task
+gc.collect()
+received = []
+signal.signal(signal.SIGTERM, lambda *_: received.append(1))
+os.kill(os.getpid(), signal.SIGTERM)
+print(len(received))
+"""
+
+
+def test_sigterm_is_handled_after_openvino_is_freed(export, root):
+    pytest.importorskip("openvino", reason="pip install 'keras-bert-pipeline[openvino]'")
+    command = [sys.executable, "-c", FREED_THEN_TERMINATED, str(export("embedding").folder)]
+    done = subprocess.run(
+        [*command, "openvino"], cwd=root, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+# --- comparison with the SavedModel ---
+
+
+@pytest.mark.parametrize("options", [{"format": "onnx"}, {"engines": ("onnxruntime",)}])
+def test_graph_with_other_outputs_than_the_model_is_not_exported(options, monkeypatch, tmp_path):
+    monkeypatch.setattr(onnx_export._Graph, "layer_norm", lambda graph, x, path, epsilon: x)
+    with pytest.raises(InputError, match=r"onnx: the outputs of the graph are not .*: logits diff"):
+        make_task("pair").export(tmp_path / "1", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_engine_with_other_answers_is_rejected(export, monkeypatch):
+    monkeypatch.setitem(engine_network.TOLERANCE, "float32", 0.0)
+    with pytest.raises(InputError, match=r"the answers of .* are not those of the SavedModel: log"):
+        export("pair").open(INSTALLED[0])
+
+
+@pytest.mark.parametrize(
+    ("task", "factors", "compute_type", "message"),
+    [
+        ("pair", (1.0, 1.0), "float32", None),
+        ("pair", (1.01, 1.0), "float32", "logits differs by 0.01; expected at most 0.001 in flo"),
+        ("pair", (1.0, 1.01), "float32", "logits differs by 0.01; expected at most 0.001 in flo"),
+        ("pair", (-1.0, 1.0), "float32", "logits differs by 2; expected at most 0.001 in float32"),
+        # An engine may differ from a bfloat16 export as much as bfloat16 does.
+        ("pair", (1.05, 1.05), "bfloat16", None),
+    ],
+)
+def test_both_networks_of_an_engine_are_compared(export, task, factors, compute_type, message):
+    exported = export(task)
+    spec = NetworkSpec.from_json(exported.info["engines"]["network"])
+
+    def scaled(factor: float):
+        def run(inputs):
+            mask = inputs["input_mask"] > 0
+            splits = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
+            tokens = (inputs[name][mask] for name in ("input_ids", "segment_ids"))
+            network = getattr(exported.loaded, ATTRIBUTE).network
+            outputs = network(*map(tf.constant, (*tokens, splits)))
+            return {name: factor * value.numpy() for name, value in outputs.items()}
+
+        return run
+
+    # More groups at a time than the check has texts.
+    network = EngineNetwork(spec, *map(scaled, factors), 20)
+    functions = {"serving_default": EngineFunction(exported.loaded, "serving_default", network)}
+    problem = difference(exported.loaded, functions, "float32", compute_type)
+    assert problem == message if message is None else problem.startswith(message)
+
+
+# --- opening ---
+
+
+@pytest.fixture
+def copy(export, tmp_path):
+    return shutil.copytree(export("pair").folder, tmp_path / "1")
+
+
+def test_engine_is_the_first_of_the_export_that_has_the_precision(export):
+    folder, loaded, info, _ = export("pair")
+
+    def opened(precision, *names):
+        changed = {**info, "engines": {**info["engines"], "names": names}}
+        return Engine(folder, loaded, changed, precision=precision).name
+
+    assert opened("", *INSTALLED) == INSTALLED[0]
+    assert opened("", *reversed(INSTALLED)) == INSTALLED[-1]
+    assert opened("") == "tensorflow"
+    with pytest.raises(InputError, match=r"a SavedModel in float32; expected int8 .* tensorflow"):
+        opened("int8", "openvino")
+    if "onnxruntime" in INSTALLED:
+        assert opened("int8", "openvino", "onnxruntime") == "onnxruntime"
+
+
+def test_bfloat16_export_runs_in_its_own_precision(export):
+    opened = export("multi_label").open("openvino" if "openvino" in INSTALLED else "tensorflow")
+    assert opened.precision == "bfloat16"
+
+
+def test_export_without_engines_runs_on_tensorflow(export):
+    folder, loaded, info, _ = export("pair")
+    info = {key: value for key, value in info.items() if key != "engines"}
+    assert Engine(folder, loaded, info).name == "tensorflow"
+    for name in INSTALLED:
+        message = rf"network\.onnx: no such file; expected an .* made with --engines={name}$"
+        with pytest.raises(InputError, match=message):
+            Engine(folder, loaded, info, name)
+
+
+def test_missing_file(copy):
+    (copy / "engines" / "network_int8.onnx").unlink()
+    with pytest.raises(InputError, match=r"int8\.onnx: no such file; .*onnxruntime --int8$"):
+        keras_bert.load(copy, engine="onnxruntime", precision="int8")
+
+
+@pytest.mark.parametrize("engine", INSTALLED)
+@pytest.mark.parametrize("content", [b"not ONNX", None])
+def test_damaged_file(copy, engine, content):
+    path = copy / "engines" / "network.onnx"
+    path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
+    message = r"network\.onnx: \w+ in float32 failed with .*; use --engine=tensorflow"
+    with pytest.raises(InputError, match=message):
+        keras_bert.load(copy, engine=engine)
+
+
+@pytest.mark.parametrize(("engine", "extra"), [("onnxruntime", "onnx"), ("openvino", "openvino")])
+def test_missing_package_names_the_extra(export, monkeypatch, engine, extra):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name == engine else find(name, *a)
+    )
+    message = rf"engine={engine}: .* not installed; .*-pipeline\[{extra}\]', or use --engine=tensor"
+    with pytest.raises(InputError, match=message):
+        export("pair").open(engine)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no\nmemory"), KeyError("a")])
+def test_any_failure_names_the_file_and_the_remedy(export, monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(engine_network, "open_network", fail)
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    message = f"network.onnx: {INSTALLED[0]} in float32 failed with {reason}; expected a network"
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        export("pair").open(INSTALLED[0])
+    assert "\n" not in str(caught.value)
