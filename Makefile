@@ -47,19 +47,18 @@ test: $(READY)
 # single run would need more than 24 GB. Files with long tests first, so that no worker waits for
 # the other one at the end.
 FILES = $(sort $(shell find tests -name "test_*.py"))
-LARGE := tests/tasks/classification tests/tasks/embedding
-LONG := $(addprefix tests/,benchmarks/% examples/% test_on_jax.py \
+LARGE := tests/tasks/classification/% tests/tasks/embedding/%
+LONG := $(addprefix tests/,benchmarks/% examples/% test_on_jax.py tasks/test_fit% \
 	$(addprefix training/test_,cluster_files.py jax_step.py multi_worker.py step.py) \
 	$(addprefix programs/test_,stop_and_resume.py adapt.py demo.py run_embedding.py) \
 	checkpoints/test_sentence_transformers.py data_tools/test_build.py server/test_engines.py \
 	export/test_tensorflow_serving.py models/test_keras_contract.py)
-long_first = --no-loadscope-reorder $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
+slow_tests = $(TEST) -m slow --no-loadscope-reorder $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 slow: $(READY)
-	$(TEST) -m slow tests/tasks/test_*.py
-	$(TEST) -m slow $(LARGE)
-	$(TEST) -m slow tests/tasks $(addprefix --ignore=,$(LARGE) $(wildcard tests/tasks/test_*.py))
-	$(TEST) -m slow $(call long_first,$(filter tests/programs/%,$(FILES)))
-	$(TEST) -m slow $(call long_first,$(filter-out tests/tasks/% tests/programs/%,$(FILES)))
+	$(call slow_tests,$(filter $(LARGE),$(FILES)))
+	$(call slow_tests,$(filter-out $(LARGE),$(filter tests/tasks/%,$(FILES))))
+	$(call slow_tests,$(filter tests/programs/%,$(FILES)))
+	$(call slow_tests,$(filter-out tests/tasks/% tests/programs/%,$(FILES)))
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

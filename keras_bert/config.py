@@ -136,8 +136,6 @@ class BertConfig:
         Raises:
             InputError: `vocab_size` is missing, or a value is not allowed.
         """
-        if not isinstance(values, dict):
-            raise InputError(f"a JSON {_json_type(values)} was received; expected a JSON object")
         fields = {field.name for field in dataclasses.fields(cls)}
         for key, allowed in _FIXED_KEYS.items():
             value = values.get(key)
@@ -208,11 +206,6 @@ def _find(path: str | os.PathLike) -> Path:
     raise InputError(
         f"{file}: no such file; expected a JSON file or one of {', '.join(bundled_names())}"
     )
-
-
-def _json_type(value: object) -> str:
-    names = {list: "array", str: "string", bool: "boolean", type(None): "null"}
-    return names.get(type(value), "number")
 
 
 def _invalid_value(key: str, value: object, expected: str) -> InputError:

@@ -44,10 +44,12 @@ def end_without_reader(root, command, **variables):
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("buffering", ["", "1"])
-@pytest.mark.parametrize("name", COMMANDS)
-def test_program_without_a_reader_ends_quietly(root, name, buffering):
-    ended = end_without_reader(root, COMMANDS[name], PYTHONUNBUFFERED=buffering)
+@pytest.mark.parametrize(
+    ("name", "unbuffered"),
+    [*((name, "") for name in COMMANDS), ("few results", "1"), ("many results", "1")],
+)
+def test_program_without_a_reader_ends_quietly(root, name, unbuffered):
+    ended = end_without_reader(root, COMMANDS[name], PYTHONUNBUFFERED=unbuffered)
     assert ended == (141, "")
 
 

@@ -23,7 +23,7 @@ from data_tools.lines import OddInput
 from data_tools.vocabulary import text_batches
 from keras_bert.errors import InputError
 from keras_bert.options import MAX_SEQ_LENGTH, from_values, option, same_as
-from keras_bert.programs.options import values_of
+from keras_bert.programs.options import integers, values_of
 from keras_bert.programs.program import Program
 from keras_bert.startup import start_tensorflow
 from keras_bert.text.settings import TokenizerSettings
@@ -98,7 +98,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(
             f"expected two arguments, SRC and DST, got {' '.join(arguments)!r}; see --help"
         )
-    layers = _layers(flags.keep_layers) if flags["keep_layers"].present else []
+    layers = integers(flags, "keep_layers") or []
     change = vocab_change(flags)
     start_tensorflow()  # Imported after the checks, so that invalid arguments fail fast.
     from keras_bert.checkpoints.convert import convert
@@ -153,15 +153,6 @@ def vocab_change(flags: FlagValues) -> "VocabChange | None":
         return changed
 
     return apply
-
-
-def _layers(values: Sequence[str]) -> list[int]:
-    try:
-        return [int(value) for value in values or [""]]
-    except ValueError:
-        raise InputError(
-            f"--keep_layers={','.join(values)}: expected integers, separated by commas"
-        ) from None
 
 
 PROGRAM = Program("convert", __doc__, (ConvertOptions,), main)

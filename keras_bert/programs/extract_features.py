@@ -18,8 +18,8 @@ from pathlib import Path
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.errors import InputError
 from keras_bert.options import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, option, same_as
+from keras_bert.programs.options import integers
 from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
 from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.settings import FineTuningSettings
@@ -72,7 +72,7 @@ class FeatureOptions:
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Computes the features and writes them."""
     reject_arguments(arguments)
-    layers = None if flags.layers is None else _layers(flags.layers)
+    layers = integers(flags, "layers")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     require_tensorflow()
     from tqdm import tqdm
@@ -121,15 +121,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     hidden_size = start.config.hidden_size
     write_features(output_file, bar, layers, flags.pooling, start.vocab, hidden_size)
     logging.info("Features written to %s", output_file)
-
-
-def _layers(values: Sequence[str]) -> list[int]:
-    try:
-        return [int(layer) for layer in values]
-    except ValueError:
-        raise InputError(
-            f"--layers={','.join(values)}: expected comma-separated integers, such as -1,-2"
-        ) from None
 
 
 PROGRAM = Program("extract-features", __doc__, (FeatureOptions,), main)

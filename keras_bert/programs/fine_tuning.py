@@ -73,28 +73,19 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
     used = []
     for name in ("max_seq_length", *names):
         flag, declaration = flags[name], declared(flags)[name]
-        file, value = next(
-            (
-                (file, settings[name])
-                for file, settings in recorded
-                if settings.get(name) is not None
-            ),
-            (None, None),
-        )
-        if flag.present or value is None or value == flag.value:
+        files = [file for file, settings in recorded if settings.get(name) is not None]
+        if flag.present or not files:
             continue
+        value = dict(recorded)[files[0]][name]
         try:
             value = declaration.check(value)
         except ValueError as error:
-            raise InputError(f"{file}: {name} is {value!r}; {error}") from None
-        shown = value
+            raise InputError(f"{files[0]}: {name} is {value!r}; {error}") from None
         if declaration.kind is list:
             value = [*map(str, value)]
-            shown = ",".join(value)
-            if value == [*map(str, flag.value)]:
-                continue
-        flag.value = value
-        used.append(f"--{name}={shown}")
+        if value != (list(flag.value) if declaration.kind is list else flag.value):
+            flag.value = value
+            used.append(f"--{name}={','.join(value) if declaration.kind is list else value}")
     if used:
         logging.info("Using the settings of %s: %s", model, " ".join(used))
     return run

@@ -118,6 +118,19 @@ def _has_no_effect(option: Option, settings: Mapping[str, Any]) -> bool:
     return bool(option.needs) and not settings[option.needs]
 
 
+def integers(values: FlagValues, name: str) -> list[int] | None:
+    """Returns the value of a list flag as integers; None if the flag is not set."""
+    texts = values[name].value
+    if not values[name].present or texts is None:
+        return None
+    try:
+        return [int(text) for text in texts or [""]]
+    except ValueError:
+        raise InputError(
+            f"--{name}={','.join(texts)}: expected integers, separated by commas"
+        ) from None
+
+
 def set_flag(values: FlagValues, name: str, value: Any) -> None:
     """Sets a flag to a value, and logs it; does nothing if the value is empty."""
     if value:

@@ -56,15 +56,11 @@ def make_train_steps(
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, jit_compile = state.loss_scale, training.jit_compile
     names, variables = objective.metrics, model.trainable_variables
-    fully_compiled = jit_compile and compiles_entire_step()
 
     def forward_backward(batch: Batch, totals: dict[str, tf.Tensor], scale: tf.Tensor):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            recompute: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if training.gradient_checkpointing:
-                recompute = recomputing(model, fully_compiled=fully_compiled)
-            with recompute:
+            with saving_memory(model, training):
                 sums = objective.sums(model, batch, True)
             scaled = objective.loss(sums, totals) * scale
         gradients = tape.gradient(scaled, variables, unconnected_gradients="zero")
@@ -204,7 +200,6 @@ def make_cached_gradients(
     """
     model, objective, steps = state.model, state.objective, training.gradient_accumulation_steps
     variables = model.trainable_variables
-    fully_compiled = training.jit_compile and compiles_entire_step()
 
     def forward(batch: Batch) -> tf.Tensor:
         return objective.vectors(model, batch, True)
@@ -220,10 +215,7 @@ def make_cached_gradients(
         weights = [variable.value for variable in variables]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(weights)
-            recompute: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-            if training.gradient_checkpointing:
-                recompute = recomputing(model, fully_compiled=fully_compiled)
-            with recompute:
+            with saving_memory(model, training):
                 vectors = forward(batch)
         gradients = tape.gradient(vectors, weights, upstream, unconnected_gradients="zero")
         return [tf.convert_to_tensor(gradient) for gradient in gradients]
@@ -264,6 +256,16 @@ def make_cached_gradients(
 
 
 # --- gradient checkpointing ---
+
+
+def saving_memory(
+    model: keras.Model, training: TrainingSettings
+) -> contextlib.AbstractContextManager[None]:
+    """Returns the context `recomputing` if the settings request it, otherwise an empty one."""
+    if not training.gradient_checkpointing:
+        return contextlib.nullcontext()
+    fully_compiled = training.jit_compile and compiles_entire_step()
+    return recomputing(model, fully_compiled=fully_compiled)
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ CASES = [
     (
         "extract_features.py",
         FEATURES | {"layers": "last"},
-        "=last: expected comma-separated integers",
+        "=last: expected integers, separated by commas",
     ),
     ("extract_features.py", FEATURES | {"input_file": "no.txt"}, "no.txt: cannot be read"),
     ("adapt.py", {"init_checkpoint": "no"}, "no: no such checkpoint; expected a model directory"),

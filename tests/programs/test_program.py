@@ -13,7 +13,7 @@ import pytest
 from absl import flags, logging
 
 from keras_bert.errors import EndedEarly, InputError
-from keras_bert.options import option, options_of
+from keras_bert.options import option
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.options import declared
 from keras_bert.programs.program import Program, call, reject_arguments, require_tensorflow
@@ -201,11 +201,7 @@ def test_exhausted_memory_is_reported_in_one_line(ends, error):
             "INTERNAL: stream did not block host until done; was already in an error state",
             75,
         ),
-        ("JaxRuntimeError", "INTERNAL: Failed to synchronize GPU for autotuning", 75),
         ("JaxRuntimeError", "INTERNAL: hipStreamSynchronize failed: an illegal access", 75),
-        ("InternalError", "GPU sync failed", 75),
-        ("InternalError", "Failed to enqueue async memset operation", 75),
-        ("InternalError", "failed to synchronous memcpy from device to host host dst: 0x7f", 75),
         ("InternalError", "stream is uninitialized or in an error state", 75),
         ("JaxRuntimeError", "INTERNAL: device lost", 75),
         ("JaxRuntimeError", "UNAVAILABLE: the accelerator does not answer", 75),
@@ -363,8 +359,3 @@ def test_each_program_accepts_its_defaults_and_rejects_values_out_of_range(name)
             with pytest.raises(ValueError, match=r"^expected "):
                 declaration.parse(text)
     assert options
-
-
-def test_number_of_hundreds_of_digits_is_not_a_finite_float():
-    with pytest.raises(ValueError, match="expected a finite number"):
-        options_of(Settings)["rate"].parse(10**400)  # As in a recipe or in run.json.

@@ -4,9 +4,7 @@ import json
 import shutil
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from keras_bert.tasks.load import load
 
@@ -24,23 +22,6 @@ def test_run_of_a_glue_task_writes_the_documented_files(run_program, place, tmp_
     assert names >= {"model", "best", "SST-2.tsv", "SST-2.jsonl", "results.json"}
     info = json.loads((tmp_path / "export" / "1" / "export.json").read_text())
     assert info["max_seq_length"] == 16
-
-
-@pytest.mark.slow
-def test_parquet_trains_to_the_same_bits_as_tsv(run_program, place, tmp_path):
-    rows = [{"text": f"{('bad', 'good')[i % 2]} film", "label": "ny"[i % 2]} for i in range(32)]
-    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "train.parquet", row_group_size=10)
-    lines = ["text\tlabel", *(f"{row['text']}\t{row['label']}" for row in rows)]
-    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n")
-    flags = {"task_name": "custom", "init_checkpoint": place / "bert"}
-    flags |= {"max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1}
-    weights = set()
-    for name in ("train.parquet", "train.tsv"):
-        files = {"train_file": name, "eval_file": name, "output_dir": f"out-{name}"}
-        done = run_program("run_classifier.py", "--nojit_compile", cwd=tmp_path, **flags, **files)
-        assert done.returncode == 0, done.stderr
-        weights.add((tmp_path / f"out-{name}" / "model" / "model.safetensors").read_bytes())
-    assert len(weights) == 1
 
 
 @pytest.mark.slow

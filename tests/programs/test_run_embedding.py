@@ -7,7 +7,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.tasks.load import load
-from keras_bert.tasks.texts import LongText
 
 COMMON = {"init_checkpoint": "bert", "max_seq_length": 16, "learning_rate": 0.01}
 COMMON |= {"mixed_precision": "float32", "num_train_epochs": 2, "train_batch_size": 4}
@@ -79,37 +78,6 @@ def test_model_of_a_run_is_evaluated_with_the_flags_of_the_run(
         json.loads((folder / "results.json").read_text()) for folder in (out, tmp_path / "out")
     )
     assert second["spearman"] == pytest.approx(first["spearman"], abs=1e-6)
-
-
-@pytest.mark.slow
-def test_windows_give_the_same_vectors_in_the_program_the_api_and_the_export(
-    run_program, place, tmp_path
-):
-    end = {"good": "good " * 12, "bad": "bad " * 12}
-    rows = [
-        {"text_a": f"a film . {end[a]}", "text_b": f"a book . {end[b]}", "score": (a == b) - i / 20}
-        for i, (a, b) in enumerate((a, b) for a in end for b in end)
-    ]
-    file = tmp_path / "long.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = COMMON | {"train_file": file, "eval_file": file, "loss": "cosent"}
-    flags |= {"max_seq_length": 10, "long_text": "windows", "export": True}
-    done = run(run_program, place, **flags, output_dir=tmp_path / "long")
-    assert done.returncode == 0, done.stderr
-    assert "8 of 8 texts (train) are truncated to max_seq_length=10 tokens" in done.stderr
-    results = json.loads((tmp_path / "long" / "results.json").read_text())
-    assert (results["train_truncated"], results["dev_truncated"]) == (8, 0)
-    texts = ([row["text_a"] for row in rows], [row["text_b"] for row in rows])
-    for path in ("model", "export/1"):
-        embedder = load(tmp_path / "long" / path)
-        assert embedder.settings.long_text == LongText("windows")
-        found = embedder.evaluate(texts, [row["score"] for row in rows])
-        assert found["pearson"] == pytest.approx(results["pearson"], abs=1e-4)
-    flags = {"init_checkpoint": tmp_path / "long", "eval_file": file, "output_dir": tmp_path / "b"}
-    done = run(run_program, place, "--nodo_train", mixed_precision="float32", **flags)
-    assert done.returncode == 0, done.stderr
-    again = json.loads((tmp_path / "b" / "results.json").read_text())
-    assert again["pearson"] == pytest.approx(results["pearson"], abs=1e-6)
 
 
 @pytest.mark.slow

@@ -129,17 +129,6 @@ def test_answers_and_entities_have_exact_offsets(folder):
 
 
 @pytest.mark.slow
-def test_unfinished_and_finished_datasets_compare_the_tokens(folder, run_program):
-    flags = {"input_file": "text.txt", "vocab_file": "vocab.txt", "output_dir": "records"}
-    flags |= {"max_seq_length": 24, "max_predictions_per_seq": 4, "num_shards": 1}
-    done = run_program("create_pretraining_data.py", cwd=folder, user_tokens="own.txt", **flags)
-    assert done.returncode == 0, done.stderr
-    done = run_program("create_pretraining_data.py", cwd=folder, **flags)
-    assert done.returncode == 1
-    assert "user_tokens was [{'content': '[URL]'" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.slow
 def test_unused_tokens_are_replaced_by_user_tokens_before_words(folder, run_program):
     flags = {"extend_vocab": "vocab.txt", "vocab_file": "extended.txt", "user_tokens": "more.txt"}
     flags |= {"input_file": "text.txt", "num_new_words": 1, "cwd": folder}

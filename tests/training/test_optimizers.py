@@ -21,6 +21,7 @@ from keras_bert.training.optimizers import (
     round_stochastically,
 )
 from keras_bert.training.schedules import LinearWarmupDecay
+from tests.training import reference
 
 # --- clipping ---
 
@@ -65,7 +66,7 @@ PATHS = {
 
 
 @pytest.fixture
-def variables(reference):
+def variables():
     """Returns a function that creates Keras variables [3] of 2.0 with the given paths."""
     return lambda paths: [reference.variable(path, [2.0] * 3) for path in paths]
 
@@ -105,7 +106,7 @@ def test_first_matching_learning_rate_multiplier_applies(variables):
     np.testing.assert_allclose(moved, np.array([0.5, 0.1, 0, 1]) * 0.0316217, rtol=1e-4)
 
 
-def test_saved_model_continues_training_as_if_never_saved(reference, tmp_path):
+def test_saved_model_continues_training_as_if_never_saved(tmp_path):
     model, optimizer = reference.build("adamw_corrected")
     model.compile(optimizer, loss="mse")
     data = reference.batches(6)
@@ -160,7 +161,7 @@ def test_keras_exclude_from_weight_decay_is_rejected():
 
 
 @pytest.fixture
-def move(reference):
+def move():
     """Returns a function that gives a variable's change in one step at learning rate 0.1."""
 
     def change(path, weight, gradient, **arguments):
@@ -267,7 +268,7 @@ def test_second_moment_decays_although_each_step_is_below_its_last_bit():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["adamw", "lamb"])
-def test_training_stays_close_to_that_with_float32_state(reference, rule):
+def test_training_stays_close_to_that_with_float32_state(rule):
     model, optimizer = reference.build(rule, state_dtype="bfloat16")
     for ids, targets in reference.batches():
         found = reference.gradients(model.get_weights(), ids, targets)

@@ -15,11 +15,12 @@ from keras_bert.training.optimizers import (
     global_norm,
 )
 from keras_bert.training.step import _traced_once
+from tests.training import reference
 
 RULES = ("adamw", "adamw_corrected", "lamb")
 
 
-def local_gradients(reference, model, ids, targets):
+def local_gradients(model, ids, targets):
     """Returns the gradient of one replica's share, divided by the global batch size."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.square(model(ids, training=True) - targets)) / reference.B
@@ -28,12 +29,12 @@ def local_gradients(reference, model, ids, targets):
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_one_device_equals_the_reference(reference, rule, jit_compile):
+def test_one_device_equals_the_reference(rule, jit_compile):
     model, optimizer = reference.build(rule)
 
     @tf.function(jit_compile=jit_compile)
     def step(ids, targets):
-        grads = local_gradients(reference, model, ids, targets)
+        grads = local_gradients(model, ids, targets)
         assert isinstance(grads[0], tf.IndexedSlices)  # repeated ids give sparse gradients
         optimizer.apply(reference.clipped(grads))
 
@@ -98,7 +99,7 @@ def test_shared_traces_give_the_same_bits(kind, state_dtype):
         ("lamb", "update_step_jit_shared"),
     ],
 )
-def test_two_devices_equal_the_reference(reference, rule, way, mirrored):
+def test_two_devices_equal_the_reference(rule, way, mirrored):
     """Tests both kinds of update under a strategy: Keras's apply, and update_step per replica."""
     strategy = mirrored
     with strategy.scope():
@@ -115,7 +116,7 @@ def test_two_devices_equal_the_reference(reference, rule, way, mirrored):
         return rate
 
     def replica(ids, targets):
-        grads = [densify(g) for g in local_gradients(reference, model, ids, targets)]
+        grads = [densify(g) for g in local_gradients(model, ids, targets)]
         grads = tf.distribute.get_replica_context().all_reduce("SUM", grads)
         if way == "keras_apply":  # apply sums over the replicas again
             grads = reference.clipped(grads)
