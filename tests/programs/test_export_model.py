@@ -108,8 +108,9 @@ def test_full_disk_fails_with_one_line_and_no_files(make_checkpoint, tmp_path: P
         start("keras_bert.programs.export", ["export_model.py", *sys.argv[1:]])
     """
     flags = f"--model_dir={model}", f"--export_dir={tmp_path / 'served' / '1'}"
-    done = processes.run(["-c", code, *flags])
-    assert done.returncode == 1
-    assert f"{tmp_path / 'served' / '1'}: cannot be written" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    process = processes.start(["-c", code, *flags], stderr=processes.PIPE)
+    error = process.communicate()[1]
+    assert process.returncode == 1
+    assert f"{tmp_path / 'served' / '1'}: cannot be written" in error.splitlines()[-1]
+    assert "Traceback" not in error
     assert not list((tmp_path / "served").iterdir())

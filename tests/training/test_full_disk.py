@@ -66,9 +66,9 @@ def test_model_directory_on_a_full_disk_is_an_error_and_the_same_command_writes_
 ):
     folder, save_model = small_disk.path / "out", run_module.save_model_directory
 
-    def full_disk(*args):
+    def full_disk(*args, **options):
         small_disk.fill(8192)
-        save_model(*args)
+        save_model(*args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "save_model_directory", full_disk)
