@@ -352,7 +352,7 @@ def test_unusable_checkpoints_are_rejected(place, tmp_path, vocab, changes, mess
         ("bert", "overlaps with --init_checkpoint"),
         ("bert/out", "which is read; expected another folder"),
         ("other", "contains other files, such as notes.txt; expected a new folder"),
-        ("run", "was made with other settings: "),
+        ("run", "contains a run with other settings: "),
         ("file", "file: Not a directory"),
         (".", "contains the input"),
     ],
