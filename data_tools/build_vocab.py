@@ -27,7 +27,7 @@ from data_tools.vocabulary import (
 )
 from keras_bert import files
 from keras_bert.errors import InputError
-from keras_bert.options import check, option, same_as
+from keras_bert.options import check, from_values, option, same_as
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
@@ -80,7 +80,7 @@ def build_vocab(
         InputError: if the input is invalid, the vocabulary to extend has no [unusedN] tokens or a
             different casing, or `vocab_file` exists with other content.
     """
-    tokenizer, vocab_size = TokenizerSettings.of(settings), settings.vocab_size
+    tokenizer, vocab_size = from_values(TokenizerSettings, vars(settings)), settings.vocab_size
     check(settings, as_flags=True)
     user_tokens = [token.content for token in tokenizer.user_tokens]
     num_added = settings.num_new_words + len(user_tokens)

@@ -89,7 +89,7 @@ class Settings(Reading):
 
     def tokenizer(self) -> TokenizerSettings:
         """Returns the settings of the tokenizer."""
-        return TokenizerSettings.of(self)
+        return from_values(TokenizerSettings, vars(self))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns {name: value} of all settings; the values can be written as JSON."""

@@ -9,6 +9,7 @@ user's own tokens. The tokenizer, which matches the longest token first, can pro
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -40,8 +41,7 @@ def count_words(
     `InputError` if a file cannot be read or the corpus has no words.
     """
     start_tensorflow()
-    from keras_bert.text.tokenizer import BertTokenizer
-    from keras_bert.text.whole_tokens import MARKERS
+    from keras_bert.text.tokenizer import MARKERS, BertTokenizer
 
     # Words do not depend on the vocabulary; this is the smallest valid one.
     user_tokens = [token.content for token in settings.user_tokens]
@@ -267,7 +267,7 @@ def extend_vocab(
     """
     user_tokens = [token.content for token in settings.user_tokens if token.content not in {*vocab}]
     vocab = _with_tokens(vocab, user_tokens)
-    settings = settings.for_characters()
+    settings = replace(settings, user_tokens=())
     ids = unused_ids(vocab)
     frequent = [
         word

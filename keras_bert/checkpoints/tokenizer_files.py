@@ -26,7 +26,7 @@ from typing import Any
 from absl import logging
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, value_of, write_bytes, write_json
+from keras_bert.files import check_schema, read_json, value_of, write_bytes, write_json
 from keras_bert.text.settings import TokenizerSettings, UserToken, ids_of, number_of_subwords
 from keras_bert.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -229,16 +229,11 @@ def _steps(fast: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fast_vocab(file: Path, model: Any, config: Mapping[str, Any]) -> list[str]:
-    kind = model.get("type") if isinstance(model, dict) else None
-    ids = model.get("vocab") if isinstance(model, dict) else None
-    if kind is None:
-        raise InputError(f"{file}: model has no type; expected WordPiece, as in BERT's tokenizer")
-    rows = config["vocab_size"]
-    is_valid = isinstance(ids, dict) and all(type(index) is int for index in ids.values())
-    if is_valid:
-        rows = max(rows, len(ids))
-        is_valid = len({*ids.values()} & {*range(rows)}) == len(ids)
-    if not is_valid:
+    check_schema(f"{file}: model", model, {"type": str, "vocab": dict})
+    ids = model["vocab"]
+    rows = max(config["vocab_size"], len(ids))
+    are_ids = all(type(index) is int for index in ids.values())
+    if not are_ids or len({*ids.values()} & {*range(rows)}) < len(ids):
         raise InputError(f"{file}: expected a vocab with different ids from 0 to {rows - 1}")
     tokens = [""] * rows  # The ids of empty and repeated lines of vocab.txt are missing here.
     for token, index in ids.items():
@@ -275,66 +270,63 @@ def _with_added_tokens(
         InputError: an added token is not supported.
     """
     tokens: dict[str, UserToken] = {}
-    ids: dict[str, int | None] = {}
+    ids: dict[str, float] = {}
     try:
-        for file, token_id, value in _listed_tokens(fast, slow, added):
-            if value["content"] in {*SPECIAL_TOKENS, *tokens}:
-                continue
-            token = UserToken.of(value, f"{path / file}: the user token")
-            tokens[token.content], ids[token.content] = token, token_id
-            for name in _UNSUPPORTED:
-                if value.get(name):
-                    raise InputError(
-                        f"{path / file}: {token.content!r} has {name} {json.dumps(value[name])}; "
-                        "expected false"
-                    )
-    except InputError:
-        raise
+        for token_id, value in _listed_tokens(fast, slow, added):
+            content = value["content"]
+            if content not in {*SPECIAL_TOKENS, *tokens}:
+                flags = (bool(value.get(name)) for name in ("normalized", "special"))
+                tokens[content], ids[content] = UserToken(content, *flags), token_id
+                for name in _UNSUPPORTED:
+                    if value.get(name):
+                        setting = f"{name} {json.dumps(value[name])}"
+                        raise InputError(f"added token {content!r} has {setting}; expected false")
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: the added tokens cannot be read ({error!r:.80}); expected the files that "
             "transformers writes"
         ) from None
-    # Tokens without an id get the next ones, as in transformers.
-    new = sorted(
-        (content for content in tokens if content not in {*vocab}),
-        key=lambda content: float("inf") if ids[content] is None else ids[content],
-    )
-    extended = [*vocab, *new]
-    positions = {token: index for index, token in enumerate(extended)}
+    old = {*vocab}
+    extended = [*vocab, *sorted((t for t in tokens if t not in old), key=ids.__getitem__)]
+    indices = {token: index for index, token in enumerate(extended)}
     for content, token_id in ids.items():
-        if token_id not in (None, positions[content]):
+        if token_id not in (_NEXT_ID, indices[content]):
             raise InputError(
                 f"{path}: the added token {content!r} has the id {token_id}; expected "
-                f"{positions[content]}, as in the vocabulary or directly after it"
+                f"{indices[content]}, as in the vocabulary or directly after it"
             )
-    return extended, tuple(tokens[content] for content in sorted(tokens, key=positions.get))
+    return extended, tuple(tokens[content] for content in sorted(tokens, key=indices.__getitem__))
+
+
+_NEXT_ID = float("inf")  # Tokens without an id get the next ones, as in transformers.
 
 
 def _listed_tokens(
     fast: Mapping[str, Any], slow: Mapping[str, Any], added: Mapping[str, Any]
-) -> Iterator[tuple[str, int | None, Mapping[str, Any]]]:
-    """Yields (name of the file, id or None, object) for each added token, in order of precedence.
+) -> Iterator[tuple[float, Mapping[str, Any]]]:
+    """Yields the id and the settings of each added token, in order of precedence.
 
     Raises an exception if the files do not have the form that transformers writes.
     """
     listed = fast.get("added_tokens") or []
     decoder = slow.get("added_tokens_decoder") or {}
     for value in listed:
-        yield FAST_TOKENIZER, int(value["id"]), value
+        yield int(value["id"]), value
     for token_id, value in decoder.items():
-        yield TOKENIZER, int(token_id), value
+        yield int(token_id), value
     if not listed and not decoder:
         for content, token_id in added.items():
             # As in transformers, which searches for these tokens in normalized text.
-            yield _ADDED_TOKENS, int(token_id), {"content": content, "normalized": True}
+            yield int(token_id), {"content": content, "normalized": True}
     for key in ("additional_special_tokens", "extra_special_tokens"):
         values = slow.get(key) or []
         if not isinstance(values, (list, Mapping)):
             raise TypeError(f"{key} is no list")
         for value in values.values() if isinstance(values, Mapping) else values:
             is_text = isinstance(value, str)
-            yield TOKENIZER, None, {"content": value, "special": True} if is_text else value
+            yield _NEXT_ID, {"content": value, "special": True} if is_text else value
 
 
 # --- writing ---
@@ -354,7 +346,7 @@ def write_tokenizer(
     """
     content = {
         "tokenizer_class": "BertTokenizer",
-        **tokenizer.for_characters().to_dict(),
+        **replace(tokenizer, user_tokens=()).to_dict(),
         "model_max_length": max_length,
         "unk_token": "[UNK]",
         "sep_token": "[SEP]",

@@ -7,19 +7,18 @@ Two variables have a row for each token: the word embeddings, which the output o
 shares, and the bias of that output. The other weights do not change.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import (
     SPECIAL_TOKENS,
-    check_not_in_vocab,
     first_difference,
 )
 
@@ -53,7 +52,7 @@ def add_tokens(
     Raises:
         InputError: a token is in the vocabulary, or the tokenizer can never produce it.
     """
-    check_not_in_vocab(tokens, vocab, where)
+    _check_new(tokens, vocab, where, "in the vocabulary")
     check_are_words(tokens, BertTokenizer(vocab, **settings.to_dict()), where)
     return _appended(vocab, settings, tokens, settings)
 
@@ -68,15 +67,22 @@ def add_user_tokens(
     Raises:
         InputError: a token is not valid, or is already a user token.
     """
-    check_not_in_vocab(
-        tokens, [token.content for token in settings.user_tokens], where, "a user token"
-    )
+    user_tokens = [token.content for token in settings.user_tokens]
+    _check_new(tokens, user_tokens, where, "a user token")
     try:
         changed = replace(settings, user_tokens=(*settings.user_tokens, *tokens))
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     new = [token for token in tokens if token not in {*vocab}]
     return _appended(vocab, settings, new, changed)
+
+
+def _check_new(tokens: Sequence[str], existing: Collection[str], where: str, kind: str) -> None:
+    """Raises an InputError if a token already exists; the message calls it `kind`."""
+    existing = {*existing}
+    for token in tokens:
+        if token in existing:
+            raise InputError(f"{where}: {token!r} is already {kind}; expected only new tokens")
 
 
 def _appended(
@@ -176,21 +182,29 @@ def _subwords(
     starts = [token for token in tokens if not token.startswith("##")]
     rows = BertTokenizer(vocab, **settings.to_dict()).tokenize(starts).to_list()
     of_start = dict(zip(starts, rows, strict=True))
-    inner = {token[2:]: index for index, token in enumerate(vocab) if token.startswith("##")}
-    return [of_start.get(token) or _match(token[2:], inner) or unknown for token in tokens]
+    ids = {token: index for index, token in enumerate(vocab)}
+
+    def inner(token: str) -> list[int]:
+        row, is_complete = _match(token[2:], ids, "##")
+        return row if is_complete else []
+
+    return [of_start.get(token) or inner(token) or unknown for token in tokens]
 
 
-def _match(text: str, ids: Mapping[str, int]) -> list[int]:
-    """Returns the ids of the greedy longest matches in a text; [] if a part has no match."""
+def _match(text: str, ids: Mapping[str, int], prefix: str = "") -> tuple[list[int], bool]:
+    """Returns the ids of the greedy longest matches in a word, and whether they are complete.
+
+    They end before the first part without a match. `prefix` is "##" for the inside of a word.
+    """
     row, start = [], 0
     while start < len(text):
         ends = range(len(text), start, -1)
-        end = next((end for end in ends if text[start:end] in ids), None)
+        end = next((end for end in ends if prefix + text[start:end] in ids), None)
         if end is None:
-            return []
-        row.append(ids[text[start:end]])
-        start = end
-    return row
+            return row, False
+        row.append(ids[prefix + text[start:end]])
+        start, prefix = end, "##"
+    return row, True
 
 
 # --- used tokens ---
@@ -210,35 +224,18 @@ def used_token_ids(tokenizer: BertTokenizer, batches: Iterable[Sequence[str]]) -
     for batch in batches:
         words.update(tokenizer.split_words(["\n".join(batch)]).flat_values.numpy().tolist())
     used: set[int] = set()
-    for chunk in _chunks(sorted(words)):
-        ids, is_unknown = _tokenize(tokenizer, chunk)
-        used.update(np.unique(ids.values.numpy()).tolist())
-        for word in np.array(chunk, object)[is_unknown]:
-            used.update(_matched_start(tokenizer, word.decode()))
+    vocab_ids = {token: index for index, token in enumerate(tokenizer.vocab)}
+    ordered = sorted(words)
+    for start in range(0, len(ordered), _WORDS_PER_BATCH):
+        batch = ordered[start : start + _WORDS_PER_BATCH]
+        ids = tokenizer.tokenize_words(batch)
+        used.update(np.unique(ids.values).tolist())
+        first = ids.values.numpy()[ids.row_splits.numpy()[:-1]]
+        for word in np.array(batch, object)[first == tokenizer.unk_token_id]:
+            text = word.decode()
+            if len(text) <= tokenizer.settings.max_input_chars_per_word:
+                used.update(_match(text, vocab_ids)[0])
     return used
-
-
-def _matched_start(tokenizer: BertTokenizer, word: str) -> list[int]:
-    """Returns the ids that WordPiece matches in a word before it finds no match."""
-    if not 1 < len(word) <= tokenizer.settings.max_input_chars_per_word:
-        return []
-    # The longest start of the word with a match ends where the word has no match.
-    starts = [word[:length].encode() for length in range(len(word) - 1, 0, -1)]
-    ids, is_unknown = _tokenize(tokenizer, starts)
-    matched = np.flatnonzero(~is_unknown)
-    return ids[int(matched[0])].numpy().tolist() if len(matched) else []
-
-
-def _tokenize(tokenizer: BertTokenizer, words: list[bytes]) -> tuple[tf.RaggedTensor, np.ndarray]:
-    """Returns the ids of words, ragged [W, (tokens)], and whether each word is [UNK]."""
-    ids = tokenizer.tokenize_words(words)
-    first = ids.values.numpy()[ids.row_splits.numpy()[:-1]]
-    return ids, first == tokenizer.unk_token_id
-
-
-def _chunks(words: list[bytes]) -> Iterator[list[bytes]]:
-    for start in range(0, len(words), _WORDS_PER_BATCH):
-        yield words[start : start + _WORDS_PER_BATCH]
 
 
 def check_are_words(tokens: Sequence[str], tokenizer: BertTokenizer, where: str) -> None:
@@ -247,7 +244,7 @@ def check_are_words(tokens: Sequence[str], tokenizer: BertTokenizer, where: str)
     For example, no text gives the token "covid-19", nor "Covid" if the tokenizer lower-cases.
     """
     # "##s" is a token within a word; any letter may precede it.
-    texts = ["a" + token[2:] if _continues(token) else token for token in tokens]
+    texts = [re.sub("^##(?=.)", "a", token) for token in tokens]
     words = tokenizer.split_words(texts).to_list()
     for token, text, parts in zip(tokens, texts, words, strict=True):
         if parts != [text.encode()]:
@@ -256,7 +253,3 @@ def check_are_words(tokens: Sequence[str], tokenizer: BertTokenizer, where: str)
                 f"{where}: {token!r} would never be used, because the tokenizer makes {split!r} of "
                 f"{text!r}; expected words as the tokenizer splits them"
             )
-
-
-def _continues(token: str) -> bool:
-    return token.startswith("##") and len(token) > 2

@@ -5,7 +5,6 @@ Byte offsets count bytes of UTF-8; character offsets are indices of a Python `st
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -66,34 +65,30 @@ def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.Ragged
     return offsets.with_values(counts)
 
 
-class TokensInWords(NamedTuple):
-    """The positions, in bytes, of T tokens in the W words of a batch of normalized texts.
+def offsets_in_text(
+    text: tf.Tensor,
+    sources: tf.RaggedTensor,
+    word_text: tf.Tensor,
+    word_starts: tf.Tensor,
+    word: tf.Tensor,
+    starts: tf.Tensor,
+    ends: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the start and the end of each of T tokens in its original text, int64 [T] each.
 
-    Attributes:
-        word_text: the index in the batch of each word's text, int32 [W].
-        word_starts: the start of each word in its text, int32 [W].
+    All positions are in bytes.
+
+    Args:
+        text: the original texts, strings [B].
+        sources: ragged int64 [B, (bytes + 1)], maps each byte of a normalized text to the start of
+            the original character that it comes from. The last value of each row is the length of
+            the original text.
+        word_text: the index in the batch of the text of each of W words, int32 [W].
+        word_starts: the start of each word in its normalized text, int32 [W].
         word: the index of each token's word, int32 [T].
         starts: the start of each token in its word, int64 [T].
         ends: the end of each token in its word, int64 [T].
     """
-
-    word_text: tf.Tensor
-    word_starts: tf.Tensor
-    word: tf.Tensor
-    starts: tf.Tensor
-    ends: tf.Tensor
-
-
-def offsets_in_text(
-    text: tf.Tensor, sources: tf.RaggedTensor, tokens: TokensInWords
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the start and the end of each token in its original text in bytes, int64 [T] each.
-
-    `text` are the original texts, strings [B]. `sources`, ragged int64 [B, (bytes + 1)], maps each
-    byte of a normalized text to the start of the original character that it comes from. The last
-    value of each row is the length of the original text.
-    """
-    word_text, word_starts, word, starts, ends = tokens
     text_bytes, text_starts = bytes_of(text)
     word_source = tf.gather(sources.row_starts(), word_text) + tf.cast(word_starts, tf.int64)
     first = tf.gather(word_source, word)

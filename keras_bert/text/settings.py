@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from keras_bert.errors import InputError
@@ -44,18 +44,12 @@ class UserToken:
             )
 
     @classmethod
-    def of(cls, value: Any, where: str = "user_tokens:") -> "UserToken":
-        """Returns the token of a string, or of a mapping with the names of the attributes.
-
-        `where` is the start of the error message for other values.
-        """
-        if isinstance(value, cls):
-            return value
-        if isinstance(value, str):
-            return cls(value)
-        check_schema(where, value, _USER_TOKEN)
-        flags = {name: bool(value.get(name)) for name in ("normalized", "special")}
-        return cls(value["content"], **flags)
+    def of(cls, value: Any) -> "UserToken":
+        """Returns the token of a string, or of a mapping with the names of the attributes."""
+        if isinstance(value, (cls, str)):
+            return value if isinstance(value, cls) else cls(value)
+        check_schema("user_tokens:", value, _USER_TOKEN)
+        return cls(value["content"], *(bool(value.get(name)) for name in ("normalized", "special")))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the attributes by name."""
@@ -88,12 +82,12 @@ def ids_of(
         InputError: a token is not in the vocabulary.
     """
     ids = {token: index for index, token in enumerate(vocab)} if tokens else {}
-    missing = [token.content for token in tokens if token.content not in ids]
-    if missing:
-        raise InputError(
-            f"{where}: does not contain the user token {missing[0]!r}; expected all user tokens. "
-            "build_vocab and convert add them with --user_tokens"
-        )
+    for token in tokens:
+        if token.content not in ids:
+            raise InputError(
+                f"{where}: does not contain the user token {token.content!r}; expected all user "
+                "tokens. build_vocab and convert add them with --user_tokens"
+            )
     return [ids[token.content] for token in tokens]
 
 
@@ -145,7 +139,7 @@ class TokenizerSettings:
     )
     tokenize_chinese_chars: bool = option(True, "Make each CJK ideograph a word of its own.")
     user_tokens: tuple[UserToken, ...] = ()
-    max_input_chars_per_word: int = MAX_CHARS_PER_WORD
+    max_input_chars_per_word: int = option(MAX_CHARS_PER_WORD, min=1)
 
     def __post_init__(self):
         tokens = tuple(map(UserToken.of, self.user_tokens))
@@ -155,11 +149,6 @@ class TokenizerSettings:
                 problem = "occurs twice" if count > 1 else "is a special token of BERT"
                 raise InputError(f"user token {token!r}: {problem}; expected another token")
         check(self)
-        limit = self.max_input_chars_per_word
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(
-                f"max_input_chars_per_word={limit!r}: expected a whole number of at least 1"
-            )
         if self.strip_accents == self.do_lower_case:
             object.__setattr__(self, "strip_accents", None)
 
@@ -173,20 +162,6 @@ class TokenizerSettings:
         return {**self.to_dict(), "strip_accents": self.strips_accents}
 
     @classmethod
-    def of(cls, owner: Any) -> "TokenizerSettings":
-        """Returns the settings that are attributes, of the same names, of another object.
-
-        A missing attribute is the default.
-        """
-        return cls(
-            **{field.name: getattr(owner, field.name, field.default) for field in fields(cls)}
-        )
-
-    def for_characters(self) -> "TokenizerSettings":
-        """Returns the settings without user tokens, which do not affect single characters."""
-        return replace(self, user_tokens=())
-
-    @classmethod
     def read(
         cls, path: str | os.PathLike, content: Mapping[str, Any], do_lower_case: bool = True
     ) -> "TokenizerSettings":
@@ -198,10 +173,8 @@ class TokenizerSettings:
             InputError: a value has the wrong type, or a user token is not valid.
         """
         names = [field.name for field in fields(cls)]
-        schema = {f"{name}?": bool for name in names} | {
-            "max_input_chars_per_word?": int,
-            f"{USER_TOKENS}?": [_USER_TOKEN],
-        }
+        kinds = {"max_input_chars_per_word": int, USER_TOKENS: [_USER_TOKEN]}
+        schema = {f"{name}?": kinds.get(name, bool) for name in names}
         check_schema(f"{path}:", content, schema)
         values = {name: content[name] for name in names if content.get(name) is not None}
         try:

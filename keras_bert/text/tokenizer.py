@@ -1,6 +1,6 @@
 """Tokenizes text like Google's released BERT (docs/concepts/tokenizer.md), with TensorFlow ops.
 
-    text        "Çok iyi!"                 [B]              whole tokens: whole_tokens.py
+    text        "Çok iyi!"                 [B]              user tokens: `UserTokens`
       prepare   final sigma, invalid bytes; no byte changes its position
       normalize "cok iyi ! "               [B]              character table (normalization.py)
       split     "cok" "iyi" "!"            [B, (words)]
@@ -12,7 +12,9 @@ tensorflow-text, so a SavedModel can contain them.
 
 import functools
 import os
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +22,9 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 from keras_bert.errors import InputError
-from keras_bert.text.normalization import final_sigma_pattern, normalizer_model
+from keras_bert.text.normalization import final_sigma_pattern, normalize_character, normalizer_model
 from keras_bert.text.offsets import (
     VALID,
-    TokensInWords,
     mark_invalid,
     offsets_in_text,
     row_ids,
@@ -35,7 +36,6 @@ from keras_bert.text.vocabulary import (
     check_vocab,
     load_vocab,
 )
-from keras_bert.text.whole_tokens import EXACT, WholeTokens, part_starts, starts_with, with_matches
 
 _VALID_WITHOUT_SIGMA = r"\x{0}-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}"
 
@@ -97,12 +97,12 @@ class BertTokenizer:
 
         special = [UserToken(token) for token in SPECIAL_TOKENS if keep_special_tokens]
         user_ids = ids_of(self.settings.user_tokens, self.vocab)
-        self._whole_token_ids = [*self._special_token_ids[: len(special)], *user_ids]
+        self._user_token_ids = [*self._special_token_ids[: len(special)], *user_ids]
         tokens = [*special, *self.settings.user_tokens]
-        self._whole_tokens = WholeTokens(tokens, self.settings) if tokens else None
+        self._user_tokens = UserTokens(tokens, self.settings) if tokens else None
         # The words that stand for these tokens; their ids start at vocab_size.
-        entries = self._whole_tokens.entries if self._whole_tokens else ()
-        table = normalizer_model(self.settings.for_characters())
+        entries = self._user_tokens.entries if self._user_tokens else ()
+        table = normalizer_model(replace(self.settings, user_tokens=()))
         table = np.frombuffer(table, np.uint8)
         with tf.init_scope():
             self._normalizer = tf_text.FastBertNormalizer(model_buffer=tf.constant(table))
@@ -156,15 +156,14 @@ class BertTokenizer:
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Splits strings [B] into normalized words, the input of WordPiece: ragged [B, (words)].
 
-        A token that stays whole is a word that starts with a marker, EXACT or NORMALIZED of
-        `whole_tokens`.
+        A token that stays whole is a word that starts with a marker, EXACT or NORMALIZED.
         """
-        if not self._whole_tokens:
+        if not self._user_tokens:
             return tf.strings.split(self._normalizer.normalize(self._prepare(text)))
-        segments = self._whole_tokens.split(tf.convert_to_tensor(text, tf.string))
+        segments = self._user_tokens.split(tf.convert_to_tensor(text, tf.string))
         is_token = starts_with(segments.values, EXACT)
         text = self._prepare(tf.where(is_token, "", segments.values))
-        words = self._whole_tokens.words(self._normalizer.normalize(text))
+        words = self._words(self._normalizer.normalize(text))[0]
         words = with_matches(words, is_token, tf.boolean_mask(segments.values, is_token))
         return segments.with_values(words).merge_dims(1, 2)
 
@@ -180,9 +179,9 @@ class BertTokenizer:
             ids, starts and ends, each ragged int32 [B, (tokens)]. Token i of text b is the bytes
             `text[b][starts[b, i]:ends[b, i]]`.
         """
-        if not self._whole_tokens:
+        if not self._user_tokens:
             return self._offsets(self._prepare(text))
-        segments = self._whole_tokens.split(tf.convert_to_tensor(text, tf.string))
+        segments = self._user_tokens.split(tf.convert_to_tensor(text, tf.string))
         is_token = starts_with(segments.values, EXACT)
         start = part_starts(segments, is_token)
         of_segments = self._offsets(self._prepare(tf.where(is_token, "", segments.values)))
@@ -202,12 +201,7 @@ class BertTokenizer:
     def _offsets(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """Tokenizes prepared strings [B], as `tokenize_with_offsets`."""
         normalized, sources = self._normalizer.normalize_with_offsets(text)
-        split = self._splitter.split_with_offsets
-        if self._whole_tokens:
-            split = functools.partial(
-                self._whole_tokens.words_with_offsets, splitter=self._splitter
-            )
-        words, word_starts, word_ends = split(normalized)
+        words, word_starts, word_ends = self._words(normalized)
         word_tokens, starts, ends = self._wordpiece.tokenize_with_offsets(
             self._without_long_words(words.values)
         )
@@ -217,15 +211,19 @@ class BertTokenizer:
         word = row_ids(word_tokens.row_splits)
         word_size = tf.cast(word_ends.values - word_starts.values, tf.int64)
         covers = ids == self.unk_token_id
-        if self._whole_tokens:
+        if self._user_tokens:
             covers |= ids >= self.vocab_size
         ends = tf.where(covers, tf.gather(word_size, word), ends.values)
-        tokens = TokensInWords(
-            row_ids(words.row_splits), word_starts.values, word, starts.values, ends
-        )
-        starts, ends = offsets_in_text(text, sources, tokens)
+        words_of_texts = row_ids(words.row_splits), word_starts.values
+        starts, ends = offsets_in_text(text, sources, *words_of_texts, word, starts.values, ends)
         flat = (self._final_ids(ids), tf.cast(starts, tf.int32), tf.cast(ends, tf.int32))
         return tuple(_by_text(words, word_tokens, values) for values in flat)
+
+    def _words(self, normalized: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
+        """Returns the words of normalized strings [B], and their starts and ends in them."""
+        if self._user_tokens:
+            return self._user_tokens.words_with_offsets(normalized, self._splitter)
+        return self._splitter.split_with_offsets(normalized)
 
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces final sigmas and invalid bytes by text with as many bytes."""
@@ -254,9 +252,9 @@ class BertTokenizer:
         return tf.cond(some_may_be, replace, lambda: words)
 
     def _final_ids(self, ids: tf.Tensor) -> tf.Tensor:
-        if not self._whole_tokens:
+        if not self._user_tokens:
             return ids
-        whole = tf.gather(self._whole_token_ids, tf.maximum(ids - self.vocab_size, 0))
+        whole = tf.gather(self._user_token_ids, tf.maximum(ids - self.vocab_size, 0))
         return tf.where(ids < self.vocab_size, ids, whole)
 
 
@@ -274,3 +272,142 @@ def _by_text(
 ) -> tf.RaggedTensor:
     """Groups values, one for each token, by text: ragged [B, (tokens)]."""
     return words.with_values(word_tokens.with_values(values)).merge_dims(1, 2)
+
+
+# --- user tokens ---
+
+
+# Noncharacters of three bytes each.
+EXACT, NORMALIZED = "\ufdd5", "\ufdd6"
+MARKERS = (EXACT, NORMALIZED)
+_SEPARATOR, _REPLACEMENT = "\ufdd7", "\ufdef"
+_MARKER_BYTES = 3
+
+
+class UserTokens:
+    """Finds tokens that stay whole in texts: user tokens, which may include special tokens.
+
+        text       "see[URL]or [url]"                [B]
+        split      "see" "R[URL]" "or [url]"         [B, (segments)]   exact matches
+        normalize  "see" "R[URL]" "or  [ url ] "
+        split      "see" "R[URL]" "or" "N[url]"      words             matches in normalized text
+
+    R and N are markers, characters that Unicode will never assign. A match is the leftmost one, and
+    the longest one there, as in the `tokenizers` library. A match also splits a word. Shapes are
+    written with B texts, S segments, P parts of normalized segments, W words.
+
+    `entries` is, for each token in the order of `tokens`, the word that stands for it.
+
+    Raises:
+        InputError: two tokens are the same in normalized text, one is empty there, or one contains
+            a capital sigma, whose lower case depends on the text around it.
+    """
+
+    def __init__(self, tokens: Sequence[UserToken], settings: TokenizerSettings):
+        self.entries: list[str] = []
+        exact: list[str] = []
+        images: dict[str, str] = {}
+        for token in tokens:
+            if not token.normalized:
+                exact.append(token.content)
+                self.entries.append(EXACT + token.content)
+                continue
+            image = "".join(normalize_character(char, settings) for char in token.content)
+            problem = _problem(token.content, image, images, settings)
+            if problem:
+                raise InputError(
+                    f"user token {token.content!r}: {problem} in normalized text; expected tokens "
+                    "that differ there, or normalized=False"
+                )
+            images[image] = token.content
+            self.entries.append(NORMALIZED + image.replace(" ", ""))
+        self._exact, self._normalized = _pattern(exact), _pattern([*images])
+
+    def split(self, text: tf.Tensor) -> tf.RaggedTensor:
+        """Splits strings [B] at exact matches: ragged [B, (S)]; matches start with EXACT."""
+        reserved = f"[{EXACT}{NORMALIZED}{_SEPARATOR}]"
+        text = tf.strings.regex_replace(text, reserved, _REPLACEMENT)
+        return _split(text, self._exact, EXACT)
+
+    def words_with_offsets(
+        self, normalized: tf.Tensor, splitter: tf_text.WhitespaceTokenizer
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
+        """Splits normalized strings [S] into words, ragged [S, (W)], with their starts and ends.
+
+        A match is a word, which starts with NORMALIZED.
+        """
+        if self._normalized is None:
+            return splitter.split_with_offsets(normalized)
+        parts = _split(normalized, self._normalized, NORMALIZED)
+        is_match = starts_with(parts.values, NORMALIZED)
+        starts = part_starts(parts, is_match)
+        plain = splitter.split_with_offsets(tf.where(is_match, "", parts.values))
+        match = tf.boolean_mask(parts.values, is_match)
+        # The spaces around the match do not belong to its word.
+        leading = tf.strings.length(
+            tf.strings.regex_replace(match, f"^{NORMALIZED}( *)(.|\n)*", r"\1")
+        )
+        trimmed = tf.strings.length(tf.strings.strip(match)) - _MARKER_BYTES
+        of_match = tf.strings.regex_replace(match, " ", ""), leading, trimmed
+        words, firsts, lasts = (
+            with_matches(values, is_match, of_matches)
+            for values, of_matches in zip(plain, of_match, strict=True)
+        )
+        of_word = tf.repeat(starts, words.row_lengths())
+        grouped = (words, firsts + firsts.with_values(of_word), lasts + lasts.with_values(of_word))
+        return tuple(parts.with_values(values).merge_dims(1, 2) for values in grouped)
+
+
+def _problem(
+    content: str, image: str, images: Mapping[str, str], settings: TokenizerSettings
+) -> str | None:
+    if not image.strip():
+        return "is empty"
+    if image in images:
+        return f"is the same as {images[image]!r}"
+    if settings.do_lower_case and "Σ" in content:
+        return "has no unique form of the capital sigma"
+    return None
+
+
+def starts_with(text: tf.Tensor, marker: str) -> tf.Tensor:
+    """Returns whether strings [S] start with a marker, bool [S]."""
+    return tf.strings.substr(text, 0, _MARKER_BYTES) == marker
+
+
+def part_starts(parts: tf.RaggedTensor, is_match: tf.Tensor) -> tf.Tensor:
+    """Returns the start of each part in its text in bytes, int32 [P].
+
+    `parts` are the parts of texts, ragged [B, (P)]; those with `is_match`, bool [P], have a marker.
+    """
+    size = tf.strings.length(parts.values) - tf.where(is_match, _MARKER_BYTES, 0)
+    before = tf.cumsum(size, exclusive=True)
+    first = tf.gather(tf.pad(before, [[0, 1]]), parts.row_starts())
+    return before - tf.repeat(first, parts.row_lengths())
+
+
+def with_matches(
+    rows: tf.RaggedTensor, is_match: tf.Tensor, of_matches: tf.Tensor
+) -> tf.RaggedTensor:
+    """Adds a value to the end of each row, ragged [P, (W)], that is a match, bool [P]."""
+    values = tf.cast(of_matches, rows.dtype)
+    matches = tf.RaggedTensor.from_row_lengths(values, tf.cast(is_match, tf.int64), validate=False)
+    return tf.concat([rows, matches], axis=1)
+
+
+def _split(text: tf.Tensor, pattern: str | None, marker: str) -> tf.RaggedTensor:
+    if pattern is None:
+        return tf.RaggedTensor.from_row_lengths(text, tf.ones_like(text, tf.int64))
+    marked = tf.strings.regex_replace(text, pattern, rf"{_SEPARATOR}{marker}\1{_SEPARATOR}")
+    return tf.strings.split(marked, _SEPARATOR)
+
+
+def _pattern(texts: Sequence[str]) -> str | None:
+    """Returns a pattern for the leftmost and there the longest of the texts; None if none."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    return f"({'|'.join(map(_escape, longest_first))})" if texts else None
+
+
+def _escape(text: str) -> str:
+    # RE2 allows a backslash only before ASCII punctuation.
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)

@@ -4,7 +4,7 @@ import codecs
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import logging
 
@@ -54,20 +54,6 @@ def _problem(token: str) -> str | None:
             f"characters or {MAX_TOKEN_BYTES} bytes"
         )
     return None
-
-
-def check_not_in_vocab(
-    tokens: Sequence[str], vocab: Collection[str], where: str, name: str = "in the vocabulary"
-) -> None:
-    """Raises an InputError if a token is in the vocabulary, which the message calls `name`."""
-    vocab = set(vocab)
-    present = [token for token in tokens if token in vocab]
-    if present:
-        names = ", ".join(map(repr, present[:3]))
-        if len(present) > 3:
-            names += f" and {len(present) - 3} other tokens"
-        verb = "is" if len(present) == 1 else "are"
-        raise InputError(f"{where}: {names} {verb} already {name}; expected only new tokens")
 
 
 # --- vocabulary ---

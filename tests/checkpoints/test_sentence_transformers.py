@@ -271,24 +271,19 @@ def test_layout_of_versions_before_2_0_is_opened(directory, tmp_path: Path):
     np.testing.assert_allclose(embedder.predict(TEXTS)["mean"], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("content", ["{", "[1]", '[{"type": "Pooling"}]', "5"])
-def test_invalid_list_of_modules_is_named(content: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *((content, r"modules\.json: ") for content in ("{", "[1]", '[{"type": "Pooling"}]', "5")),
+        *(
+            (f'[{{"type": "models.Pooling", "path": "{path}"}}]', f"the path '{path}'; expected a")
+            for path in ("/etc", "../other", "a/../../b")
+        ),
+    ],
+)
+def test_invalid_list_of_modules_is_rejected(content: str, message: str, tmp_path: Path):
     (tmp_path / "modules.json").write_text(content)
-    with pytest.raises(InputError, match=r"modules\.json: "):
-        read_sentence_transformer(tmp_path)
-
-
-def test_unreadable_list_of_modules_is_named(tmp_path: Path):
-    (tmp_path / "modules.json").symlink_to("/proc/self/mem")  # reading it is an I/O error
-    with pytest.raises(InputError, match=r"modules\.json: cannot be read: "):
-        read_sentence_transformer(tmp_path)
-
-
-@pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b"])
-def test_modules_outside_of_the_model_are_rejected(path: str, tmp_path: Path):
-    modules = [{"type": "sentence_transformers.models.Pooling", "path": path}]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(InputError, match=f"the path '{path}'; expected a folder in that of the"):
+    with pytest.raises(InputError, match=message):
         read_sentence_transformer(tmp_path)
 
 
@@ -301,6 +296,7 @@ def test_vectors_are_those_of_sentence_transformers_in_all_layouts(
     vectors = dict(np.load(tmp_path / "out" / "vectors.npz"))
     with_prompt = vectors.pop("prompts_query")
     assert len(vectors) == 24
+    saved = ("two_dense_new", "default_prompt_old", "truncated_oldest")
     for name, expected in vectors.items():
         folder = tmp_path / "out" / name
         if name.startswith("max"):
@@ -313,9 +309,12 @@ def test_vectors_are_those_of_sentence_transformers_in_all_layouts(
         if name == "prompts_new":
             found = embedder.predict(TEXTS, prompt_name="query")[pooling]
             np.testing.assert_allclose(found, with_prompt, atol=1e-5)
-        if name in ("two_dense_new", "default_prompt_old", "truncated_oldest"):
+        if name in saved:
             embedder.save_pretrained(tmp_path / "saved" / name)
-            files = (tmp_path / "texts.json", tmp_path / "theirs.npz")
-            run_in_peers("embed_sentence_transformers.py", tmp_path / "saved" / name, *files)
-            theirs = np.load(tmp_path / "theirs.npz")["directory"]
-            np.testing.assert_allclose(theirs, expected, atol=1e-5)
+    files = (tmp_path / "texts.json", tmp_path / "theirs.npz")
+    run_in_peers(
+        "embed_sentence_transformers.py", *files, *(tmp_path / "saved" / name for name in saved)
+    )
+    theirs = np.load(tmp_path / "theirs.npz")
+    for name in saved:
+        np.testing.assert_allclose(theirs[name], vectors[name], atol=1e-5)

@@ -22,24 +22,8 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
-WORDS = [
-    "[unused0]",
-    "work",
-    "no",
-    "play",
-    "dull",
-    "jack",
-    "ja",
-    "##ck",
-    "##s",
-    "##ful",
-    "a",
-    "##l",
-    "##l##l",
-    "水",
-    ".",
-]
-VOCAB = [*SPECIAL_TOKENS, *WORDS]
+WORDS = "work no play dull jack ja ##ck ##s ##ful a ##l ##l##l 水 ."
+VOCAB = [*SPECIAL_TOKENS, "[unused0]", *WORDS.split()]
 TABLE, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 SETTINGS = TokenizerSettings()
 
@@ -187,7 +171,7 @@ def test_tokens_of_a_corpus_are_kept_and_its_outputs_stay(source, tmp_path, run_
     assert load_vocab(tmp_path / "b" / "vocab.txt") == [*SPECIAL_TOKENS, "dull"]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_texts_have_the_same_tokens_with_the_tokens_that_they_use(seed):
     random = np.random.default_rng(seed)
 
@@ -238,26 +222,20 @@ def test_bad_files_give_one_line_and_no_output(
 
 def test_bad_flags_give_one_line_and_no_output(source, tmp_path, run_program):
     (tmp_path / "a.txt").write_text("jacks\n")
-    for arguments, expected in (
-        ({"add_tokens": "a.txt", "keep_corpus": "a.txt"}, "--add_tokens and --keep_corpus: expec"),
-        ({"add_tokens": "b.txt"}, "b.txt: cannot be read: No such file or directory"),
-        ({"add_tokens": "."}, ".: cannot be read: Is a directory"),
-        ({"keep_corpus": "b*.txt"}, "--keep_corpus: no file matches 'b*.txt'; expected a file"),
-        (
-            {"add_tokens": "a.txt", "text_field": "b"},
-            "--text_field: has no effect without --keep_c",
-        ),
+    without_vocab = source.parent / "none"
+    without_vocab.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (without_vocab / name).write_bytes((source / name).read_bytes())
+    for path, flags, expected in (
+        (source, {"add_tokens": "a.txt", "keep_corpus": "a.txt"}, "--add_tokens and --keep_corpus"),
+        (source, {"add_tokens": "b.txt"}, "b.txt: cannot be read: No such file or directory"),
+        (source, {"keep_corpus": "b*.txt"}, "--keep_corpus: no file matches 'b*.txt'; expected a"),
+        (source, {"add_tokens": "a.txt", "text_field": "b"}, "--text_field: has no effect without"),
+        (without_vocab, {"add_tokens": "a.txt"}, "none: has no vocabulary; the tokens cannot be"),
     ):
-        done = run_program("convert.py", str(source), "out", cwd=tmp_path, **arguments)
+        done = run_program("convert.py", str(path), "out", cwd=tmp_path, **flags)
         assert done.returncode == 1
         assert expected in done.stderr.splitlines()[-1]
-    (source.parent / "none").mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (source.parent / "none" / name).write_bytes((source / name).read_bytes())
-    done = run_program(
-        "convert.py", str(source.parent / "none"), "out", cwd=tmp_path, add_tokens="a.txt"
-    )
-    assert "none: has no vocabulary; the tokens cannot be changed" in done.stderr.splitlines()[-1]
     assert os.listdir(tmp_path) == ["a.txt"]
 
 

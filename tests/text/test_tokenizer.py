@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from keras_bert.errors import InputError
 from keras_bert.text.normalization import assigned_characters, normalize_character
 from keras_bert.text.offsets import byte_to_char_offsets
-from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.tokenizer import EXACT, BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
-from keras_bert.text.whole_tokens import EXACT
 
 _PATH = Path(__file__).parents[1] / "golden" / "make_tokenizer_golden.py"
 _SPEC = importlib.util.spec_from_file_location("make_tokenizer_golden", _PATH)
