@@ -1,20 +1,20 @@
 """Self-attention and the Transformer block."""
 
-import contextlib
-import contextvars
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_bert.config import BertConfig
 from keras_bert.models.layers import (
     ACTIVATIONS,
     BiasAndNorm,
+    Config,
     ConfiguredLayer,
     Dropout,
+    DroppingLayer,
+    Hook,
     LayerNorm,
     SplitDense,
     chain,
@@ -27,27 +27,14 @@ from keras_bert.models.layers import (
 MASKED_SCORE = -10000.0
 
 
-_attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
-    "attend", default=None
-)
-
-
-@contextlib.contextmanager
-def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
-    """Makes `SelfAttention` compute attention with `attend` during the block, as a fused operation.
-
-    Calls that return attention probabilities do not use it. `attend(heads, input_mask, example_ids,
-    scale, causal, drop_key=, rate=)` returns dropout(softmax(scale · QKᵀ + mask))V, [B, S, N, D],
-    or None to have it computed as without `attend`. `heads` are query, key and value, each [B, S,
-    N, D]; `input_mask` and `example_ids` are those of an `AttendingLayer`; `scale` is a float;
-    `causal` is whether later tokens are masked; `drop_key` and `rate` are those of `drop`, and
-    absent without dropout.
-    """
-    token = _attend.set(attend)
-    try:
-        yield
-    finally:
-        _attend.reset(token)
+# `attend_with(attend)` makes `SelfAttention` compute attention with `attend` during the block, as a
+# fused operation. `attend(heads, input_mask, example_ids, scale, causal, drop_key=, rate=)` returns
+# dropout(softmax(scale · QKᵀ + mask))V, [B, S, N, D], or None to have it computed as without
+# `attend`. `heads` are query, key and value, each [B, S, N, D]; `input_mask` and `example_ids` are
+# those of an `AttendingLayer`; `scale` is a float; `causal` is whether later tokens are masked;
+# `drop_key` and `rate` are those of `drop`, and absent without dropout.
+_attend = Hook("attend")
+attend_with = _attend.use
 
 
 def key_mask(input_mask: Any) -> Any:
@@ -131,15 +118,15 @@ def merge_heads(context: Any) -> Any:
     return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (batch, length, heads * width))
 
 
-class AttendingLayer(ConfiguredLayer):
-    """Base class of layers that map hidden states to hidden states and attention probabilities.
+class AttendingLayer(DroppingLayer):
+    """Base class of layers that map hidden states to hidden states.
 
-        call(hidden [B, S, H], input_mask [B, S], dropout_seed [B], example_ids [B, S])
-            -> [B, S, H]; with return_attention_probabilities, ([B, S, H], [B, N, S, S])
+        call(hidden [B, S, H], input_mask [B, S], dropout_seed [B], example_ids [B, S]) -> [B, S, H]
 
     All inputs after `hidden` are int32. `input_mask` is 1 for tokens and 0 for padding.
     `dropout_seed` is None outside training. `example_ids` are 1, 2, ... for the examples of a row
-    and 0 for padding, or None if each row is one example.
+    and 0 for padding, or None if each row is one example. With `only_probabilities`, some layers
+    return the attention probabilities [B, N, S, S] instead.
     """
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
@@ -147,29 +134,21 @@ class AttendingLayer(ConfiguredLayer):
         return tuple(input_shape)
 
     def compute_output_spec(
-        self,
-        hidden: Any,
-        input_mask: Any,
-        dropout_seed: Any = None,
-        example_ids: Any = None,
-        return_attention_probabilities: bool = False,
-    ) -> Any:
-        """Returns the symbolic outputs of `call`."""
-        output = keras.KerasTensor(hidden.shape, dtype=self.compute_dtype)
-        if not return_attention_probabilities:
-            return output
-        batch, length, _ = hidden.shape
-        shape = (batch, self.config.num_attention_heads, length, length)
-        return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
+        self, hidden: Any, *inputs: Any, only_probabilities: bool = False
+    ) -> keras.KerasTensor:
+        """Returns the symbolic output of `call`."""
+        batch, length, width = hidden.shape
+        shape = (batch, length, width)
+        if only_probabilities:
+            shape = (batch, self.config.num_attention_heads, length, length)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class SelfAttention(AttendingLayer):
     """Computes softmax(QKᵀ/√D + mask)V for each head; has one dropout site."""
 
-    def __init__(
-        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
-    ):
+    def __init__(self, config: Config, dropout_site: int = 0, **kwargs: Any):
         super().__init__(config, dropout_site, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.query, self.key, self.value = (
@@ -189,13 +168,13 @@ class SelfAttention(AttendingLayer):
         input_mask: Any,
         dropout_seed: Any = None,
         example_ids: Any = None,
-        return_attention_probabilities: bool = False,
+        only_probabilities: bool = False,
     ) -> Any:
         """Computes the attention of every token to the tokens that are not masked."""
         # The queries are scaled, with S·H multiplications, rather than the scores, with N·S·S.
         scale = 1.0 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
         drop_key, causal = self.dropout.key(dropout_seed), self.config.is_decoder
-        attend = None if return_attention_probabilities else _attend.get()
+        attend = None if only_probabilities else _attend.get()
         if attend:
             dropout = {}
             if drop_key is not None and self.dropout.rate > 0.0:
@@ -207,7 +186,7 @@ class SelfAttention(AttendingLayer):
                 return ops.reshape(context, ops.shape(hidden))
         query = self._heads(self.query, hidden, scale=scale)
         key = self._heads(self.key, hidden, transposed=True)  # [B, N, D, S]
-        value = self._heads(self.value, hidden)
+        value = None if only_probabilities else self._heads(self.value, hidden)
         probabilities = attention_probabilities(
             ops.matmul(query, key),  # [B, N, S, S]
             input_mask,
@@ -216,8 +195,7 @@ class SelfAttention(AttendingLayer):
             rate=self.dropout.rate,
             causal=causal,
         )
-        context = merge_heads(ops.matmul(probabilities, value))
-        return (context, probabilities) if return_attention_probabilities else context
+        return probabilities if value is None else merge_heads(ops.matmul(probabilities, value))
 
     def _side_by_side(self, projection: SplitDense, hidden: Any) -> Any:
         """Projects [B, S, H] to [B, S, N, D]."""
@@ -258,15 +236,13 @@ def biased_activation(product: Any, bias: Any, *, activation: Callable[[Any], An
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class ResidualOutput(ConfiguredLayer):
+class ResidualOutput(DroppingLayer):
     """Computes the output of a sublayer, LN(x + dropout(dense(y))), from its input x.
 
     y is the result of the sublayer's attention heads or of its intermediate layer.
     """
 
-    def __init__(
-        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
-    ):
+    def __init__(self, config: Config, dropout_site: int = 0, **kwargs: Any):
         super().__init__(config, dropout_site, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.dense = SplitDense.of(config.hidden_size, config.initializer_range, "dense", dtype)
@@ -299,9 +275,7 @@ class ResidualOutput(ConfiguredLayer):
 class Attention(AttendingLayer):
     """Self-attention, projection, residual connection and LayerNorm; has two dropout sites."""
 
-    def __init__(
-        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
-    ):
+    def __init__(self, config: Config, dropout_site: int = 0, **kwargs: Any):
         super().__init__(config, dropout_site, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.self_attention = SelfAttention(config, dropout_site, name="self", dtype=dtype)
@@ -313,24 +287,10 @@ class Attention(AttendingLayer):
         self.residual_output.build(input_shape)
 
     def call(
-        self,
-        hidden: Any,
-        input_mask: Any,
-        dropout_seed: Any = None,
-        example_ids: Any = None,
-        return_attention_probabilities: bool = False,
+        self, hidden: Any, input_mask: Any, dropout_seed: Any = None, example_ids: Any = None
     ) -> Any:
         """Applies the attention sublayer; see `AttendingLayer`."""
-        context = self.self_attention(
-            hidden,
-            input_mask,
-            dropout_seed,
-            example_ids,
-            return_attention_probabilities=return_attention_probabilities,
-        )
-        if return_attention_probabilities:
-            context, probabilities = context
-            return self.residual_output(context, hidden, dropout_seed), probabilities
+        context = self.self_attention(hidden, input_mask, dropout_seed, example_ids)
         return self.residual_output(context, hidden, dropout_seed)
 
 
@@ -338,7 +298,7 @@ class Attention(AttendingLayer):
 class Intermediate(ConfiguredLayer):
     """The first, wide layer of the feed-forward sublayer: act(dense(x))."""
 
-    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+    def __init__(self, config: Config, **kwargs: Any):
         super().__init__(config, **kwargs)
         config, dtype = self.config, self.dtype_policy
         width = config.intermediate_size
@@ -365,9 +325,7 @@ class TransformerBlock(AttendingLayer):
 
     DROPOUT_SITES = 3
 
-    def __init__(
-        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
-    ):
+    def __init__(self, config: Config, dropout_site: int = 0, **kwargs: Any):
         super().__init__(config, dropout_site, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.attention = Attention(config, dropout_site, name="attention", dtype=dtype)
@@ -399,20 +357,11 @@ class TransformerBlock(AttendingLayer):
         input_mask: Any,
         dropout_seed: Any = None,
         example_ids: Any = None,
-        return_attention_probabilities: bool = False,
+        only_probabilities: bool = False,
     ) -> Any:
         """Applies the attention and feed-forward sublayers; see `AttendingLayer`."""
-        attended = self.attention(
-            hidden,
-            input_mask,
-            dropout_seed,
-            example_ids,
-            return_attention_probabilities=return_attention_probabilities,
-        )
-        if return_attention_probabilities:
-            attended, probabilities = attended
-            return self._feed_forward(attended, dropout_seed), probabilities
-        return self._feed_forward(attended, dropout_seed)
-
-    def _feed_forward(self, attended: Any, dropout_seed: Any) -> Any:
+        inputs = (input_mask, dropout_seed, example_ids)
+        if only_probabilities:
+            return self.attention.self_attention(hidden, *inputs, only_probabilities=True)
+        attended = self.attention(hidden, *inputs)
         return self.residual_output(self.intermediate(attended), attended, dropout_seed)

@@ -2,16 +2,14 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import keras
 from keras import ops
 
-from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models.attention import TransformerBlock
-from keras_bert.models.layers import BertEmbeddings, Pooler, bert_config, recomputed
+from keras_bert.models.layers import BertEmbeddings, Config, Pooler, bert_config, recomputed
 from keras_bert.models.memory import check_weights_fit
 
 # --- base class ---
@@ -45,7 +43,7 @@ class BertNetwork(keras.Model):
     architecture: ClassVar[str]  # The class in transformers with the same heads.
     per_token: ClassVar[bool] = False  # Whether the logits are those of each token.
 
-    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+    def __init__(self, config: Config, **kwargs: Any):
         super().__init__(**kwargs)
         self.config = bert_config(config)
 
@@ -124,15 +122,6 @@ class BertNetwork(keras.Model):
         """
         self.encoder.enable_lora(rank, lora_alpha)
 
-    def input_signature(self) -> list[dict[str, keras.InputSpec]]:
-        """Returns the signature for export: the required inputs, int32 matrices of any size."""
-        return [
-            {
-                name: keras.InputSpec(shape=(None, None), dtype="int32", name=name)
-                for name in self.required_inputs
-            }
-        ]
-
     def export(
         self,
         filepath: str | os.PathLike,
@@ -143,32 +132,18 @@ class BertNetwork(keras.Model):
     ) -> None:
         """Exports the network for inference, like `keras.Model.export`.
 
-        `input_signature` defaults to the result of the method `input_signature`.
+        `input_signature` defaults to the required inputs, int32 matrices of any size.
         """
-        with_jax = keras.backend.backend() == "jax" and format == "tf_saved_model"
         if input_signature is None:
-            input_signature = self.input_signature()
-            if with_jax:
-                kwargs["jax2tf_kwargs"] = self._jax_shapes() | (kwargs.get("jax2tf_kwargs") or {})
+            shape = {"shape": (None, None), "dtype": "int32"}
+            names = self.required_inputs
+            input_signature = [{name: keras.InputSpec(**shape, name=name) for name in names}]
         super().export(filepath, format, verbose, input_signature, **kwargs)
-        if with_jax:
-            _lower_for_tensorflow(Path(filepath))
 
     @property
     def _default_save_signature(self) -> None:
         # TensorFlow reads this to save a model. Keras's default would trace a call with float ids.
         return None
-
-    def _jax_shapes(self) -> dict[str, Any]:
-        """Returns the options of jax2tf: symbolic shapes of the inputs, and no gradient."""
-        shapes = dict.fromkeys(self.required_inputs, "(batch, length)")
-        if "masked_lm_positions" in shapes:
-            shapes["masked_lm_positions"] = "(batch, predictions)"
-        return {
-            "with_gradient": False,
-            "polymorphic_shapes": [shapes],
-            "polymorphic_constraints": [f"length <= {self.config.max_position_embeddings}"],
-        }
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""
@@ -186,29 +161,6 @@ class BertNetwork(keras.Model):
             if layer.path and layer.dtype_policy.name != policies.default_policy.name:
                 policies[layer.path] = layer.dtype_policy
         return policies
-
-
-def _lower_for_tensorflow(saved_model: Path) -> None:
-    """Rewrites the JAX programs in a SavedModel in the StableHLO version of TensorFlow.
-
-    JAX writes a version that is some weeks old, but the latest TensorFlow may be older.
-    """
-    from jaxlib.mlir.dialects import stablehlo
-    from tensorflow.compiler.mlir.stablehlo import stablehlo as of_tensorflow
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    versions = stablehlo.get_current_version(), of_tensorflow.get_current_version()
-    version = stablehlo.get_smaller_version(*versions)
-    path = saved_model / "saved_model.pb"
-    content = SavedModel.FromString(path.read_bytes())
-    functions = [f for graph in content.meta_graphs for f in graph.graph_def.library.function]
-    for node in (node for function in functions for node in function.node_def):
-        if node.op == "XlaCallModule":
-            module = node.attr["module"]
-            program = stablehlo.deserialize_portable_artifact_str(module.s)
-            module.s = stablehlo.serialize_portable_artifact_str(program, version)
-    path.write_bytes(content.SerializeToString())
-    (saved_model / "fingerprint.pb").unlink(missing_ok=True)  # The checksum of the old file.
 
 
 def batch_and_length(input_shape: Any) -> tuple:
@@ -240,9 +192,7 @@ class BertEncoder(BertNetwork):
 
     architecture = "BertModel"
 
-    def __init__(
-        self, config: BertConfig | Mapping[str, Any], name: str = "encoder", **kwargs: Any
-    ):
+    def __init__(self, config: Config, name: str = "encoder", **kwargs: Any):
         super().__init__(config, name=name, **kwargs)
         check_weights_fit(self.config)
         config, dtype = self.config, self.dtype_policy
@@ -326,11 +276,8 @@ class BertEncoder(BertNetwork):
         for block in self.blocks:
             arguments = (hidden[-1], inputs["input_mask"], None, inputs.get("example_ids"))
             if attention_probabilities:
-                output, attended = block(*arguments, return_attention_probabilities=True)
-                probabilities.append(attended)
-            else:
-                output = block(*arguments)
-            hidden.append(output)
+                probabilities.append(block(*arguments, only_probabilities=True))
+            hidden.append(block(*arguments))
         outputs = {"hidden_states": hidden}
         if attention_probabilities:
             outputs["attention_probabilities"] = probabilities

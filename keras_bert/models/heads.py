@@ -7,11 +7,11 @@ from typing import Any, Self
 import keras
 from keras import ops
 
-from keras_bert.config import BertConfig
 from keras_bert.models.encoder import BertEncoder, BertNetwork, batch_and_length
 from keras_bert.models.layers import (
     ACTIVATIONS,
     BiasAndNorm,
+    Config,
     ConfiguredLayer,
     Dropout,
     LayerNorm,
@@ -85,7 +85,7 @@ class MaskedLMHead(ConfiguredLayer):
     left-to-right model, the head scores the tokens at every position.
     """
 
-    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+    def __init__(self, config: Config, **kwargs: Any):
         super().__init__(config, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.dense = SplitDense.of(config.hidden_size, config.initializer_range, "dense", dtype)
@@ -164,7 +164,7 @@ class LinearClassifier(BertNetwork):
     output_names = ("logits",)
     head_input: str  # The encoder's output that the head reads.
 
-    def __init__(self, config: BertConfig | Mapping[str, Any], num_labels: int, **kwargs: Any):
+    def __init__(self, config: Config, num_labels: int, **kwargs: Any):
         super().__init__(config, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.encoder = BertEncoder(config, dtype=dtype)
@@ -207,6 +207,11 @@ class LinearClassifier(BertNetwork):
         hidden = self.encoder(seeded, training=training)[self.head_input]
         return {"logits": self.classifier(self.dropout(hidden, seed))}
 
+    def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
+        """Returns the shape of the logits."""
+        rows = batch_and_length(input_shape)[: 1 + self.per_token]
+        return {"logits": (*rows, self.num_labels)}
+
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""
         return {**super().get_config(), "num_labels": self.num_labels}
@@ -226,10 +231,6 @@ class BertClassifier(LinearClassifier):
     per_token = False
     head_input = "pooled_output"
 
-    def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
-        """Returns the shape of the logits."""
-        return {"logits": (batch_and_length(input_shape)[0], self.num_labels)}
-
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertTokenClassifier(LinearClassifier):
@@ -244,10 +245,6 @@ class BertTokenClassifier(LinearClassifier):
     architecture = "BertForTokenClassification"
     per_token = True
     head_input = "sequence_output"
-
-    def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
-        """Returns the shape of the logits."""
-        return {"logits": (*batch_and_length(input_shape), self.num_labels)}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -264,7 +261,7 @@ class BertSpanLabeler(BertNetwork):
     output_names = ("start_logits", "end_logits")  # The columns of the head.
     per_token = True
 
-    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+    def __init__(self, config: Config, **kwargs: Any):
         super().__init__(config, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.encoder = BertEncoder(config, dtype=dtype)
@@ -304,7 +301,7 @@ class BertPretrainer(BertNetwork):
     architecture = "BertForPreTraining"
     heads = ("masked_lm", "next_sentence")
 
-    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+    def __init__(self, config: Config, **kwargs: Any):
         super().__init__(config, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.encoder = BertEncoder(config, dtype=dtype)

@@ -13,30 +13,36 @@ from keras import ops
 from keras_bert.config import BertConfig
 from keras_bert.random_bits import random_bits, site_key
 
+Config = BertConfig | Mapping[str, Any]  # A mapping is the dict of a BertConfig.
 
-def bert_config(config: BertConfig | Mapping[str, Any]) -> BertConfig:
+
+def bert_config(config: Config) -> BertConfig:
     """Converts a dict to a `BertConfig`; returns a `BertConfig` unchanged."""
     return config if isinstance(config, BertConfig) else BertConfig.from_dict(dict(config))
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """A layer that is configured by a `BertConfig`.
+    """A layer that is configured by a `BertConfig` or its dict."""
 
-    Args:
-        config: a `BertConfig` or its dict.
-        dropout_site: the number of the layer's first dropout site, if it has any.
-    """
-
-    def __init__(
-        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
-    ):
+    def __init__(self, config: Config, **kwargs: Any):
         super().__init__(**kwargs)
-        self.config, self.dropout_site = bert_config(config), dropout_site
+        self.config = bert_config(config)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""
-        config = {"config": self.config.to_dict(), "dropout_site": self.dropout_site}
-        return {**super().get_config(), **config}
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+
+class DroppingLayer(ConfiguredLayer):
+    """A layer with one or more dropout sites; the number of the first one is `dropout_site`."""
+
+    def __init__(self, config: Config, dropout_site: int = 0, **kwargs: Any):
+        super().__init__(config, **kwargs)
+        self.dropout_site = dropout_site
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "dropout_site": self.dropout_site}
 
 
 def gelu_erf(x: Any) -> Any:
@@ -60,11 +66,33 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+# --- functions that a training step or an export replaces ---
 
-_compiler: contextvars.ContextVar[Compiler | None] = contextvars.ContextVar(
-    "chain_compiler", default=None
-)
+
+class Hook:
+    """A function that is replaced while a `with` block runs; `get` returns None outside."""
+
+    def __init__(self, name: str):
+        self._function: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
+            name, default=None
+        )
+        self.get = self._function.get
+
+    @contextlib.contextmanager
+    def use(self, function: Callable[..., Any]) -> Iterator[None]:
+        """Makes `get` return `function` during the block."""
+        token = self._function.set(function)
+        try:
+            yield
+        finally:
+            self._function.reset(token)
+
+
+# `compile_chains_with(compiler)` compiles every chain that is called during the block. `compiler`
+# takes the function of a chain and returns a faster function with the same arguments and result,
+# which the backend can differentiate.
+_compiler = Hook("chain_compiler")
+compile_chains_with = _compiler.use
 
 
 def chain(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,25 +110,11 @@ def chain(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@contextlib.contextmanager
-def compile_chains_with(compiler: Compiler) -> Iterator[None]:
-    """Compiles every chain that is called during the block.
-
-    `compiler` takes the function of a chain and returns a faster function with the same arguments
-    and result, which the backend can differentiate.
-    """
-    token = _compiler.set(compiler)
-    try:
-        yield
-    finally:
-        _compiler.reset(token)
-
-
-Recompute = Callable[[keras.layers.Layer], Callable[..., Any]]
-
-_recompute: contextvars.ContextVar[Recompute | None] = contextvars.ContextVar(
-    "recompute", default=None
-)
+# `recompute_with(recompute)` replaces every marked layer during the block (Chen et al. 2016,
+# sublinear memory cost). `recompute` takes a layer and returns a function with the same arguments,
+# result and gradients.
+_recompute = Hook("recompute")
+recompute_with = _recompute.use
 
 
 def recomputed(layer: keras.layers.Layer) -> Callable[..., Any]:
@@ -113,17 +127,19 @@ def recomputed(layer: keras.layers.Layer) -> Callable[..., Any]:
     return recompute(layer) if recompute else layer
 
 
-@contextlib.contextmanager
-def recompute_with(recompute: Recompute) -> Iterator[None]:
-    """Replaces every marked layer during the block (Chen et al. 2016, sublinear memory cost).
+# `take_rows_with(take)` makes `BertEmbeddings` select rows of its tables with `take(table, ids)`
+# during the block.
+_take = Hook("take")
+take_rows_with = _take.use
 
-    `recompute` takes a layer and returns a function with the same arguments, result and gradients.
-    """
-    token = _recompute.set(recompute)
-    try:
-        yield
-    finally:
-        _recompute.reset(token)
+
+def take_rows(table: Any, ids: Any) -> Any:
+    """Returns the rows [B, S, H] of `table` [V, H] that `ids` [B, S] int32 select."""
+    take = _take.get()
+    return take(table, ids) if take else ops.take(table, ids, axis=0)
+
+
+# --- dense, dropout, LayerNorm ---
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -322,28 +338,7 @@ class LayerNorm(keras.layers.Layer):
         return {**super().get_config(), "epsilon": self.epsilon}
 
 
-_take: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
-    "take", default=None
-)
-
-
-@contextlib.contextmanager
-def take_rows_with(take: Callable[..., Any]) -> Iterator[None]:
-    """Makes `BertEmbeddings` select rows of its tables with `take` during the block.
-
-    `take(table, ids)` returns the rows [B, S, H] of `table` [V, H] that `ids` [B, S] select.
-    """
-    token = _take.set(take)
-    try:
-        yield
-    finally:
-        _take.reset(token)
-
-
-def take_rows(table: Any, ids: Any) -> Any:
-    """Returns the rows [B, S, H] of `table` [V, H] that `ids` [B, S] int32 select."""
-    take = _take.get()
-    return take(table, ids) if take else ops.take(table, ids, axis=0)
+# --- embeddings ---
 
 
 class Summands(NamedTuple):
@@ -390,12 +385,10 @@ def sum_norm(
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class BertEmbeddings(ConfiguredLayer):
+class BertEmbeddings(DroppingLayer):
     """Adds the three embeddings of each token, and applies LayerNorm and dropout."""
 
-    def __init__(
-        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
-    ):
+    def __init__(self, config: Config, dropout_site: int = 0, **kwargs: Any):
         super().__init__(config, dropout_site, **kwargs)
         config, dtype = self.config, self.dtype_policy
         self.layer_norm = LayerNorm(config.layer_norm_eps, name="LayerNorm", dtype=dtype)
@@ -468,7 +461,7 @@ def take_positions(hidden: Any, positions: Any) -> Any:
 class Pooler(ConfiguredLayer):
     """Computes tanh(W h + b), where h is the hidden state of an example's first token."""
 
-    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+    def __init__(self, config: Config, **kwargs: Any):
         super().__init__(config, **kwargs)
         self.dense = keras.layers.Dense(
             self.config.hidden_size,

@@ -80,18 +80,18 @@ def test_last_hidden_state_is_the_sequence_output(encoder):
     assert np.array_equal(states["hidden_states"][-1], encoder(INPUTS)["sequence_output"])
 
 
-def test_fused_attention_is_used_only_without_probabilities(encoder):
+def test_probabilities_are_computed_without_fused_attention(encoder):
     calls = []
 
     def attend(heads, *_, **__):
         calls.append(len(heads))
         return heads[2]
 
-    with attend_with(attend):
-        encoder.layer_outputs(INPUTS)
-        assert not calls
-        encoder.layer_outputs(INPUTS, attention_probabilities=False)
-    assert calls == [3, 3, 3]
+    for attention_probabilities in (True, False):
+        with attend_with(attend):
+            encoder.layer_outputs(INPUTS, attention_probabilities=attention_probabilities)
+        assert calls == [3, 3, 3]
+        calls.clear()
 
 
 def test_layer_outputs_work_in_a_functional_model(encoder):

@@ -1,4 +1,4 @@
-"""The layers, beyond the comparison of whole networks with transformers (test_models.py)."""
+"""The layers, beyond the comparison of whole networks with transformers (test_golden.py)."""
 
 import itertools
 import math

@@ -9,7 +9,7 @@ import pytest
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertEncoder, memory
-from keras_bert.models.memory import check_batch_fits
+from keras_bert.models.memory import available_memory, check_batch_fits
 
 SMALL = BertConfig(50, 16, 2, 2, 32, max_position_embeddings=24)
 
@@ -73,3 +73,37 @@ def test_limit_of_a_batch_on_accelerators_is_their_memory_with_jax(monkeypatch, 
         expectation = pytest.raises(InputError, match=r"19\.3 GB in each layer, but 8\.0 GB of mem")
     with expectation:
         check_batch_fits(base, 4096, 512, "--batch_size=4096")
+
+
+# --- memory of the host ---
+
+
+@pytest.fixture
+def proc(tmp_path):
+    folder = tmp_path / "proc"
+    (folder / "self").mkdir(parents=True)
+    (folder / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:  5000 kB\n")
+    (folder / "self/cgroup").write_text("4:memory:/old\n0::/outer/inner\n")
+    return folder
+
+
+def group(folder, limit, taken, inactive=None):
+    folder.mkdir(parents=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{taken}\n")
+    if inactive is not None:
+        (folder / "memory.stat").write_text(f"anon 7\ninactive_file {inactive}\n")
+
+
+def test_available_memory_is_the_least_of_the_machine_and_all_control_groups(proc, tmp_path):
+    groups = tmp_path / "groups"
+    group(groups / "outer", "max", 1000)
+    assert available_memory(proc, groups) == 5000 * 1024
+    (groups / "outer/memory.max").write_text("4000\n")
+    assert available_memory(proc, groups) == 3000
+    group(groups / "outer/inner", 2000, 900, inactive=100)
+    assert available_memory(proc, groups) == 1200
+    (proc / "self/cgroup").write_text("0::/\n")  # In a container whose group is the root.
+    group(tmp_path / "root", 4000, 5000)
+    assert available_memory(proc, tmp_path / "root") == 0
+    assert available_memory(tmp_path / "absent", tmp_path / "absent") is None  # Not reported.

@@ -1,4 +1,4 @@
-"""The networks as Keras models: summary, configs, LoRA, int8, files, exports, input keys."""
+"""The networks as Keras models: shapes, precision, dropout, LoRA, int8, files, input keys."""
 
 import os
 import subprocess
@@ -55,18 +55,13 @@ def difference(outputs, expected):
 
 
 @every_network
-def test_summary_shows_every_shape(name):
+def test_every_layer_has_a_config_a_shape_and_a_summary(name):
     model, lines = NETWORKS[name](CONFIG), []
     model.summary(print_fn=lambda text, **_: lines.append(text), expand_nested=True)
     text = "\n".join(lines)
     assert "?" not in text
     assert "(None, None, 16)" in text
     assert f"{model.count_params():,}" in text
-
-
-@every_network
-def test_every_layer_has_a_config_and_an_output_shape(name):
-    model = NETWORKS[name](CONFIG)
     for layer in model._flatten_layers():
         again = type(layer).from_config(layer.get_config())
         assert again.get_config() == layer.get_config()
@@ -130,20 +125,93 @@ def test_masked_lm_needs_positions_and_left_to_right_does_not():
     assert NETWORKS["left-to-right"](CONFIG)(inputs).keys() == {"next_token_logits"}
 
 
-def six_layers():
-    return BertClassifier(BertConfig(30, 16, 6, 2, 24, max_position_embeddings=12), 2)
+@every_network
+def test_precision_files_and_dropout_of_every_network(name, tmp_path):
+    model = NETWORKS[name](CONFIG, dtype="mixed_bfloat16")
+    exact = NETWORKS[name](CONFIG)
+    for target, source in zip(exact.weights, model.weights, strict=True):
+        assert source.dtype == "float32"
+        target.assign(source)
+    inputs = inputs_of(exact)
+    outputs, expected = model(inputs), exact(inputs)
+    for key, value in outputs.items():
+        assert value.dtype == ("bfloat16" if name == "encoder" else "float32")
+        assert difference({key: tf.cast(value, "float32")}, {key: expected[key]}) < 0.06
+    exact.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert (type(loaded), loaded.config) == (type(exact), exact.config)
+    assert len(loaded.variables) == len(exact.variables)
+    assert difference(loaded(inputs), expected) == 0.0
+    # A row's dropout depends on its seed alone.
+    inputs["dropout_seed"] = np.arange(100, 104, dtype=np.int32)
+    full = exact(inputs, training=True)
+    parts = [{key: value[rows] for key, value in inputs.items()} for rows in ([0, 1], [2, 3])]
+    halves = [exact(part, training=True) for part in parts]
+    for key, value in full.items():
+        joined = np.concatenate([half[key] for half in halves])
+        np.testing.assert_allclose(joined, value, atol=1e-5)
+        assert np.abs(value - expected[key]).max() > 0.01
+    inputs["dropout_seed"] += np.array([0, 0, 0, 1], np.int32)
+    key, other = next(iter(exact(inputs, training=True).items()))
+    np.testing.assert_allclose(other[:3], full[key][:3], atol=1e-5)
+    assert np.abs(other[3] - full[key][3]).max() > 1e-3
 
 
 @pytest.mark.slow
-def test_lora_adapts_all_36_kernels_and_trains_only_lora_and_the_head():
-    model = six_layers()
+def test_dropout_without_seeds_differs_between_calls():
+    keras.utils.set_random_seed(1)
+    model = BertClassifier(CONFIG, 2)
+    inputs = inputs_of(model)
+    forward = tf.function(lambda: model(inputs, training=True)["logits"])
+    first, second = forward(), forward()
+    assert np.abs(first - second).max() > 1e-4
+    assert np.array_equal(model(inputs)["logits"], model(inputs, training=False)["logits"])
+
+
+def test_padding_and_wide_integers_do_not_change_the_outputs():
+    encoder = BertEncoder(CONFIG)
+    short = {**inputs_of(encoder), "input_mask": np.ones((4, 10), np.int32)}
+    padded = {name: np.pad(value, ((0, 0), (0, 2))) for name, value in short.items()}
+    wide = {name: value.astype("int64") for name, value in padded.items()}
+    a, b, c = encoder(short), encoder(padded), encoder(wide)
+    np.testing.assert_allclose(b["sequence_output"][:, :10], a["sequence_output"], atol=1e-5)
+    np.testing.assert_allclose(b["pooled_output"], a["pooled_output"], atol=1e-5)
+    assert np.array_equal(b["pooled_output"], c["pooled_output"])
+
+
+def test_variable_paths_initial_values_and_dropout_sites():
+    first, second = BertPretrainer(CONFIG), BertPretrainer(CONFIG)
+    paths = [variable.path for variable in first.weights]
+    assert paths == [variable.path for variable in second.weights]
+    assert "encoder/layer_0/attention/self/query/kernel" in paths
+    assert "encoder/layer_1/output/LayerNorm/gamma" in paths
+    assert "masked_lm/output_bias" in paths
+    encoder = BertClassifier(CONFIG, 2).encoder
+    names = [variable.path for variable in encoder.weights]
+    assert names == [path for path in paths if path.startswith("encoder/")]
+    kernels = [np.asarray(v) for v in first.weights if v.ndim == 2]
+    starts = {kernel.ravel()[:4].tobytes() for kernel in kernels}
+    assert len(starts) == len(kernels) == 18
+    sites = [layer.site for layer in encoder._flatten_layers() if type(layer).__name__ == "Dropout"]
+    assert sorted(sites) == list(range(1 + 3 * CONFIG.num_hidden_layers))
+    assert encoder.next_dropout_site == len(sites)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("tiny", 4_385_920), ("mini", 11_170_560)])
+def test_parameter_counts_equal_those_of_the_released_models(name, parameters):
+    assert BertEncoder(BertConfig.from_json(name)).count_params() == parameters
+
+
+@pytest.mark.slow
+def test_lora_adapts_all_12_kernels_and_trains_only_lora_and_the_head():
+    model = BertClassifier(CONFIG, 2)
     inputs, frozen = inputs_of(model), {v.path: np.asarray(v) for v in model.encoder.weights}
     before = model(inputs)
     model.enable_lora(2, lora_alpha=4)
     assert difference(model(inputs), before) == 0.0
     paths = [variable.path for variable in model.trainable_variables]
-    assert len(paths) == 2 * 36 + 2
-    assert sum(path.endswith("/lora_kernel_a") for path in paths) == 36
+    assert len(paths) == 2 * 12 + 2
+    assert sum(path.endswith("/lora_kernel_a") for path in paths) == 12
     assert paths[-2:] == ["classifier/kernel", "classifier/bias"]
     model.compile(optimizer=keras.optimizers.Adam(0.01), loss={"logits": "mse"})
     model.fit(inputs, {"logits": np.ones((4, 2))}, epochs=2, verbose=0)
@@ -162,20 +230,15 @@ def with_lora():
     return model
 
 
-def test_model_directory_has_merged_kernels(tmp_path):
+def test_files_have_merged_kernels(tmp_path):
     model = with_lora()
     assert weights_of(model).keys() == {v.path for v in BertClassifier(CONFIG, 2).weights}
     save_model_directory(tmp_path / "model", model)
-    again = BertClassifier.from_pretrained(tmp_path / "model")
-    assert difference(again(inputs_of(model)), model(inputs_of(model))) < 1e-5
-
-
-def test_keras_file_has_merged_kernels(tmp_path):
-    model = with_lora()
     model.save(tmp_path / "model.keras")
-    again = keras.models.load_model(tmp_path / "model.keras")
-    assert len(again.weights) == len(BertClassifier(CONFIG, 2).weights)
-    assert difference(again(inputs_of(model)), model(inputs_of(model))) < 1e-5
+    of_keras = keras.models.load_model(tmp_path / "model.keras")
+    assert len(of_keras.weights) == len(BertClassifier(CONFIG, 2).weights)
+    for again in (BertClassifier.from_pretrained(tmp_path / "model"), of_keras):
+        assert difference(again(inputs_of(model)), model(inputs_of(model))) < 1e-5
 
 
 @pytest.mark.slow
@@ -253,17 +316,7 @@ def test_litert_files_need_only_built_in_operators(name, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_fit_lora_int8_files_and_exports_work_on_every_backend(
-    backend, backend_python, root, tmp_path
-):
+def test_fit_lora_int8_and_files_work_on_every_backend(backend, backend_python, root, tmp_path):
     command = [backend_python(backend), root / "tests" / "models" / "network_on_backend.py"]
-    environment = os.environ | {
-        "KERAS_BACKEND": backend,
-        "JAX_PLATFORMS": "cpu",
-    }
+    environment = os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
     subprocess.run([*command, tmp_path], check=True, env=environment, timeout=600)
-    if backend != "torch":
-        inputs, outputs = (np.load(tmp_path / f"{name}.npz") for name in ("inputs", "outputs"))
-        served = tf.saved_model.load(tmp_path / "saved_model")
-        logits = served.serve({key: tf.constant(value) for key, value in inputs.items()})["logits"]
-        np.testing.assert_allclose(logits, outputs["logits"], atol=1e-5)

