@@ -9,6 +9,8 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
+from keras_bert.tasks.ner.task import EntityTagger
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
 # 21 texts of 4 to 14 tokens, so that the last of six batches is smaller than the others.
 TEXTS = [
@@ -111,6 +113,49 @@ def test_classifiers_with_and_without_a_teacher(
             weight,
         ),
     )
+
+
+@pytest.mark.slow
+def test_taggers(compare, pretrained, tmp_path):
+    words = [text.split() for text in TEXTS]
+    # The last words are not labeled.
+    tags = [["B-X" if word in ("good", "film") else "O" for word in row[:-1]] for row in words]
+    tags = [[*row, "-"] for row in tags]
+    sentences = [zip(*row, strict=True) for row in zip(words, tags, strict=True)]
+    file = tmp_path / "train.conll"
+    file.write_text(
+        "\n".join("".join(f"{word}\t{tag}\n" for word, tag in row) for row in sentences)
+    )
+    tagger = EntityTagger.from_pretrained(pretrained, ["X"], 8)  # Some texts have two windows.
+    compare("run_ner.py", tagger, (words, tags), train_file=file)
+
+
+@pytest.mark.slow
+def test_question_answerers_with_a_teacher(compare, pretrained, tmp_path):
+    sizes = {"max_query_length": 8, "doc_stride": 4}
+    questions = [f"is it {'a ' * (i % 3)}book" for i in range(21)]
+    answers = [{"text": text.split()[-1], "start": text.rindex(text.split()[-1])} for text in TEXTS]
+    paragraphs = [
+        {
+            "context": TEXTS[i],
+            "qas": [
+                {
+                    "id": str(i),
+                    "question": questions[i],
+                    "answers": [{"text": answers[i]["text"], "answer_start": answers[i]["start"]}],
+                }
+            ],
+        }
+        for i in range(21)
+    ]
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
+    create = lambda: QuestionAnswerer.from_pretrained(  # noqa: E731
+        pretrained, max_seq_length=16, **sizes
+    )
+    teacher = with_teacher(create, tmp_path / "teacher", 0.5)
+    data = (questions, TEXTS, answers)
+    compare("run_squad.py", create(), data, train_file=file, **sizes, **teacher)
 
 
 @pytest.mark.slow

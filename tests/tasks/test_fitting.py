@@ -88,6 +88,14 @@ def test_callback_can_stop_within_an_epoch(classifier):
     assert int(classifier.trainer.state.optimizer.iterations) == 1
 
 
+@pytest.mark.parametrize(("verbose", "shown"), [(0, []), (1, ["Epoch 2/2", "2/2", "loss:"])])
+def test_progress_bar_is_that_of_keras(classifier, capsys, verbose, shown):
+    classifier.fit(*DATA, **FAST | {"epochs": 2, "verbose": verbose})
+    out = capsys.readouterr().out
+    assert bool(out) == bool(verbose)
+    assert all(part in out for part in shown)
+
+
 def test_loss_that_is_not_finite_stops_the_training(classifier):
     classifier.model.classifier.bias.assign([np.nan, np.nan])
     with pytest.raises(InputError, match=r"step 1: the loss is nan .* the dtype of the model"):
