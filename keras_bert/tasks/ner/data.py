@@ -247,7 +247,7 @@ def read_conll(
     Raises:
         InputError: the file cannot be read or has no sentence; or a line has a NUL character, a
             different number of columns than the first one, too few columns, or an empty word or
-            tag.
+            tag; or the words are only the numbers of words.
     """
     sentences: list[Sentence] = []
     rows: list[tuple[str, ...]] = []  # The word and the tag of each line of the sentence.
@@ -291,6 +291,14 @@ def read_conll(
     end_sentence()
     if not sentences:
         raise InputError(f"{path}: contains no sentences; expected a word and its tag on each line")
+    # The first column of CoNLL-U and GermEval has numbers.
+    first = int(sentences[0].words[0] == "1")
+    numbers = tuple(map(str, range(first, first + max(len(s.words) for s in sentences))))
+    if width > 2 and all(s.words == numbers[: len(s.words)] for s in sentences):
+        raise InputError(
+            f"{path}: column {token_column} has the number of each word; expected words, probably "
+            f"--columns=token={token_column + 1}"
+        )
     return sentences
 
 

@@ -183,6 +183,7 @@ def test_words_between_tabs_may_contain_spaces_or_be_a_no_break_space(file):
         ("a\tO\nb\0\tO\n", r"line 2: has a NUL character; expected text in UTF-8"),
         ("\n\n", r"train\.conll: contains no sentences"),
         ("-DOCSTART- -X- O\n", r"train\.conll: contains no sentences"),
+        ("1\tIn\tO\n2\tOslo\tB\n\n1\tHere\tO\n", r"column 0 has the number .*--columns=token=1"),
     ],
 )
 def test_invalid_line_is_rejected_with_file_and_line_number(file, text, message):
