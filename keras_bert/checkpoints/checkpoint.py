@@ -4,9 +4,8 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 from absl import logging
@@ -42,8 +41,7 @@ DEFAULT_MAX_SEQ_LENGTH = 128
 SHORTEST = 5
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """An open checkpoint. Its settings have been read and checked; its weights are still on disk.
 
     Attributes:

@@ -5,9 +5,8 @@ Importing this module imports neither TensorFlow nor an engine.
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
 
@@ -28,8 +27,7 @@ INT8_FILE = "network_int8.onnx"
 _EXTRAS = {"onnx": "onnx", "onnxruntime": "onnx", "openvino": "openvino"}
 
 
-@dataclass(frozen=True)
-class NetworkSpec:
+class NetworkSpec(NamedTuple):
     """Describes the outputs of the network of a task.
 
     Attributes:
@@ -47,7 +45,7 @@ class NetworkSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the content for export.json; `per` as pairs, since JSON objects have no order."""
-        return {**asdict(self), "per": [list(pair) for pair in self.per.items()]}
+        return {**self._asdict(), "per": [list(pair) for pair in self.per.items()]}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "NetworkSpec":

@@ -5,8 +5,9 @@ they must agree.
 """
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from absl import logging
 
@@ -22,8 +23,7 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab, load_vocab
 
 
-@dataclass(frozen=True)
-class PretrainingInputs:
+class PretrainingInputs(NamedTuple):
     """The checked inputs of a pre-training run.
 
     Attributes:

@@ -13,9 +13,8 @@ import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -37,8 +36,7 @@ _USUAL_FORMAT = {
 _MASKING = ("masked_lm_prob", "do_whole_word_mask", "ngram")
 
 
-@dataclass(frozen=True)
-class PretrainingData:
+class PretrainingData(NamedTuple):
     """The files of one pre-training dataset.
 
     Attributes:
@@ -84,7 +82,7 @@ class PretrainingData:
                 f"expected at least {count}, one per worker. Create the records with "
                 f"--num_shards={count} or more"
             )
-        return replace(self, files=self.files[index::count], counts=self.counts[index::count])
+        return self._replace(files=self.files[index::count], counts=self.counts[index::count])
 
 
 def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:

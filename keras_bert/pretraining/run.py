@@ -129,7 +129,7 @@ def pretrain(
                 init_run = str(previous) if phase.continue_optimizer and not has_started else ""
                 settings = replace(phase.settings, init_checkpoint=str(previous), init_run=init_run)
                 phase = replace(phase, settings=settings)
-                phase_inputs = replace(phase_inputs, checkpoint=open_checkpoint(previous))
+                phase_inputs = phase_inputs._replace(checkpoint=open_checkpoint(previous))
                 record = {**record, "init_checkpoint": previous.name}
             with phase.named():
                 results = _run_phase(phase, phase_inputs, record, strategy, folder, is_part=True)

@@ -21,9 +21,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -60,8 +59,7 @@ _JAX_STEPS_PER_CALL = 16
 # --- evaluation ---
 
 
-@dataclass(frozen=True)
-class BestWeights:
+class BestWeights(NamedTuple):
     """Saves the best weights of a run and stops a run that no longer improves.
 
     An evaluation is better than another if its metric is higher, or if the metrics are equal and
