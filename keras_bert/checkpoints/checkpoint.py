@@ -4,8 +4,9 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import keras
 from absl import logging
@@ -41,7 +42,8 @@ DEFAULT_MAX_SEQ_LENGTH = 128
 SHORTEST = 5
 
 
-class Checkpoint(NamedTuple):
+@dataclass(frozen=True)
+class Checkpoint:
     """An open checkpoint. Its settings have been read and checked; its weights are still on disk.
 
     Attributes:

@@ -69,7 +69,7 @@ def open_checkpoint(
         checkpoint = _with_label_names(checkpoint, label_names)
     if vocab_file:
         vocab = fit_vocab(load_vocab(vocab_file), checkpoint.config.vocab_size, vocab_file)
-        checkpoint = checkpoint._replace(vocab=vocab)
+        checkpoint = replace(checkpoint, vocab=vocab)
     if do_lower_case not in (None, checkpoint.do_lower_case):
         logging.warning(
             "--do_lower_case=%s overrides the setting of %s, which is %s",
@@ -78,7 +78,7 @@ def open_checkpoint(
             checkpoint.do_lower_case,
         )
         settings = replace(checkpoint.tokenizer_settings, do_lower_case=do_lower_case)
-        checkpoint = checkpoint._replace(tokenizer_settings=settings)
+        checkpoint = replace(checkpoint, tokenizer_settings=settings)
     return checkpoint
 
 
@@ -97,7 +97,7 @@ def _with_label_names(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoin
             "expected one name per logit, all different"
         )
     id2label = {str(index): name for index, name in enumerate(names)}
-    return checkpoint._replace(settings={**checkpoint.settings, "id2label": id2label})
+    return replace(checkpoint, settings={**checkpoint.settings, "id2label": id2label})
 
 
 def _open_training_checkpoint(path: Path) -> Checkpoint:
@@ -116,7 +116,8 @@ def _open_training_checkpoint(path: Path) -> Checkpoint:
             f"{path}: found no {model}, which has the config and the vocabulary; expected a "
             "checkpoint of a finished run in its folder checkpoints/"
         )
-    return open_model_directory(model)._replace(
+    return replace(
+        open_model_directory(model),
         path=path,
         kind="a training checkpoint",
         open_weights=partial(TrainingWeights, path),

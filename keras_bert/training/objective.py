@@ -198,8 +198,7 @@ class RowObjective(Objective):
 # --- state ---
 
 
-@dataclass(frozen=True)
-class TrainState:
+class TrainState(NamedTuple):
     """A model and the objects that train it, all created in the strategy's scope.
 
     The optimizer is built on the model's trainable variables, and `objective` has the losses and
