@@ -454,7 +454,7 @@ def _pooler(graph: _Graph, hidden: str) -> str:
 
 
 def _masked_lm(graph: _Graph, hidden: str, config: BertConfig, tied: bool, output: str = "") -> str:
-    """Adds the masked-LM head (layers/heads.py): hidden states [..., H] -> logits [..., V].
+    """Adds the masked-LM head (models/heads.py): hidden states [..., H] -> logits [..., V].
 
     If `tied`, the head multiplies by the transpose of the word embeddings. Otherwise it has its own
     transposed copy of them, because the quantizer quantizes only constants.

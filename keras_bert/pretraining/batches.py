@@ -12,7 +12,7 @@ Packed rows contain several examples. Their batches also have position_ids and e
 0 at padding), [B, S] each, and next_sentence_positions and next_sentence_weights (1 for each
 example), [B, P] each, like next_sentence_labels.
 
-Records without masks are masked on the host (data/masking.py), so that accelerators run the same
+Records without masks are masked on the host (pretraining/masking.py), so that accelerators run the same
 program for all records. Left-to-right prediction has next tokens instead of masks.
 """
 

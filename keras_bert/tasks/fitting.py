@@ -118,11 +118,10 @@ def _make_trainer(
 ) -> Trainer:
     """Creates the training step with a new optimizer; or returns that of the last `fit`, reset."""
     model = task.model
-    warmup = int(training.num_train_steps * settings.warmup_proportion)
     key = (
         objective,
         training,
-        (settings.learning_rate, warmup, settings.weight_decay),
+        replace(settings, seed=0, verbose=0),
         [*map(id, model.trainable_variables)],
         [*map(id, model.non_trainable_variables)],
         # Constants of the step that users can change.
@@ -132,6 +131,7 @@ def _make_trainer(
         for variable in task.trainer.state.optimizer.variables:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
         return task.trainer
+    warmup = int(training.num_train_steps * settings.warmup_proportion)
     optimizer = AdamWeightDecay(
         LinearWarmupDecay(settings.learning_rate, training.num_train_steps, warmup),
         weight_decay=settings.weight_decay,

@@ -77,7 +77,9 @@ class FineTuningSettings:
     bias_correction: bool = option(
         True, "Whether Adam corrects its bias; the published BERT does not."
     )
-    weight_decay: float = option(0.01, "Weight decay of AdamW.", min=0, argument="weight_decay")
+    weight_decay: float = option(
+        0.01, "Weight decay of the optimizer.", min=0, argument="weight_decay"
+    )
     early_stopping_patience: int = option(
         0,
         "Number of epochs without a better score after which training stops; 0: train all epochs.",
@@ -154,7 +156,7 @@ class FitSettings:
         batch_size: number of examples per step.
         learning_rate: the peak learning rate, reached after warm-up; it then decays to 0.
         warmup_proportion: the fraction of the steps used for warm-up.
-        weight_decay: AdamW's weight decay, not applied to LayerNorm weights and biases.
+        weight_decay: the weight decay, not applied to LayerNorm weights and biases.
         seed: seed for newly initialized weights, the order of the examples and dropout masks.
         length_pool: number of batches whose examples are sorted by length together, so that less
             padding is needed; 1 for random batches.

@@ -204,7 +204,7 @@ def _check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> No
     """Raises an InputError with all differences if the directory has a run with other settings.
 
     A setting that the record does not have, because an earlier version of the package wrote it, was
-    off.
+    off: False, 0 or empty.
     """
     run_file = output_dir / RUN_FILE
     if not run_file.exists():
@@ -216,7 +216,7 @@ def _check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> No
     changed = [
         f"{name} was {_short(old.get(name))} and is now {_short(settings.get(name))}"
         for name in sorted(set(old) | set(settings))
-        if old.get(name) != settings.get(name) and not (name not in old and settings[name] is False)
+        if old.get(name) != settings.get(name) and (name in old or settings[name])
     ]
     if not changed:
         return

@@ -357,7 +357,7 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
     function on an accelerator, and only its chains on a CPU. Without `jit_compile`, the result is a
     tf.function that does not use XLA.
 
-    A chain is a sequence of element-wise operations between matrix products (layers/chain.py).
+    A chain is a sequence of element-wise operations between matrix products (models/layers.py).
     TensorFlow makes one pass over memory for each operation; XLA fuses a chain into one pass. But
     XLA computes a bfloat16 matrix product on a CPU at float32 speed; oneDNN, which TensorFlow uses
     outside XLA, is four to five times as fast. On CPUs, only chains are therefore compiled. Each
