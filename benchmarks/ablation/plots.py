@@ -1,9 +1,8 @@
 """Draws the plots of the study as PNG files.
 
-ablation_steps.png     fine-tuned score over pre-training steps, with the spread over seeds, and
-                       the score without pre-training
-ablation_arms.png      the scores of all arms, one panel per task
-ablation_held_out.png  the held-out accuracy over the steps
+ablation_steps.png  fine-tuned score over pre-training steps, with the spread over seeds, and the
+                    score without pre-training
+ablation_arms.png   the scores of all arms, one panel per task
 """
 
 import math
@@ -12,7 +11,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from ablation.plan import TASKS, Unit
+from ablation.plan import TASKS
 from ablation.report import CONSTANT, Model, scores_of
 from ablation.run import Results
 
@@ -35,11 +34,7 @@ def draw_all(results: Results, folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, height, draw in (
-        ("steps", 4.0, _draw_steps),
-        ("arms", 4.6, _draw_arms),
-        ("held_out", 4.0, _draw_held_out),
-    ):
+    for name, height, draw in (("steps", 4.0, _draw_steps), ("arms", 4.6, _draw_arms)):
         with matplotlib.rc_context(_LOOK):
             figure = Figure(figsize=(10, height), layout="constrained")
             draw(figure, results)
@@ -97,38 +92,6 @@ def _draw_arms(figure: Any, results: Results) -> None:
         axes.set_yticks(range(len(arms)), [arm.name for arm in arms])
         axes.tick_params("y", labelleft=index % _COLUMNS == 0, length=0)
         axes.set_ylim(len(arms) - 0.5, -0.5)
-
-
-def _draw_held_out(figure: Any, results: Results) -> None:
-    titles = {
-        "eval_masked_lm_accuracy": "masked-LM accuracy",
-        "eval_next_token_accuracy": "next-token accuracy",
-        "eval_next_sentence_accuracy": "next-sentence accuracy",
-    }
-    curves = {
-        arm: entry["figures"]["curve"]
-        for arm in results.plan.arms
-        if arm.objective and (entry := results.get(Unit(arm)))
-    }
-    drawn = {name for rows in curves.values() for row in rows for name in row}
-    titles = {metric: title for metric, title in titles.items() if metric in drawn}
-    for index, (metric, title) in enumerate(titles.items(), 1):
-        axes = figure.add_subplot(1, len(titles), index)
-        for arm, rows in curves.items():
-            color = f"C{results.plan.arms.index(arm)}"
-            _draw_curve(axes, [row for row in rows if metric in row], metric, arm.name, color)
-        axes.set_title(f"{title}, %", loc="left", fontweight="bold")
-        axes.set_xlabel("pre-training steps")
-
-
-def _draw_curve(axes: Any, rows: Sequence[dict], metric: str, name: str, color: str) -> None:
-    """Draws a curve, dotted until the sequences get their final length, and interrupted there."""
-    for length in dict.fromkeys(row["length"] for row in rows):
-        part = [row for row in rows if row["length"] == length]
-        is_last = length == rows[-1]["length"]
-        look = {"linestyle": "-", "label": name} if is_last else {"linestyle": ":"}
-        steps, values = [row["step"] for row in part], [100 * row[metric] for row in part]
-        axes.plot(steps, values, color=color, marker="o", markersize=3, **look)
 
 
 def _spread(scores: Sequence[float]) -> float:

@@ -12,8 +12,8 @@ Packed rows contain several examples. Their batches also have position_ids and e
 0 at padding), [B, S] each, and next_sentence_positions and next_sentence_weights (1 for each
 example), [B, P] each, like next_sentence_labels.
 
-Records without masks are masked on the host (pretraining/masking.py), so that accelerators run the same
-program for all records. Left-to-right prediction has next tokens instead of masks.
+Records without masks are masked on the host (masking.py), so that accelerators run the same program
+for all records. Left-to-right prediction has next tokens instead of masks.
 """
 
 from collections.abc import Callable
