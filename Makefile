@@ -51,8 +51,8 @@ LARGE := tests/tasks/classification/% tests/tasks/embedding/%
 LONG := $(addprefix tests/,benchmarks/% examples/% test_on_jax.py tasks/test_fit% \
 	$(addprefix training/test_,cluster_files.py jax_step.py multi_worker.py step.py) \
 	$(addprefix programs/test_,stop_and_resume.py adapt.py demo.py run_embedding.py) \
-	checkpoints/test_sentence_transformers.py data_tools/test_build.py server/test_engines.py \
-	export/test_tensorflow_serving.py models/test_keras_contract.py)
+	checkpoints/test_sentence_transformers.py data_tools/test_build.py server/test_program.py \
+	export/test_tensorflow_serving.py models/test_networks.py)
 slow_tests = $(TEST) -m slow --no-loadscope-reorder $(filter $(LONG),$(1)) $(filter-out $(LONG),$(1))
 slow: $(READY)
 	$(call slow_tests,$(filter $(LARGE),$(FILES)))

@@ -249,24 +249,27 @@ def locked_folder(output_dir: str) -> Iterator[str]:
     is_new = not os.path.exists(output_dir)
     in_use = f"--output_dir={output_dir}: another build is running in this folder"
     try:
-        os.makedirs(output_dir, exist_ok=True)
+        _make_folder(output_dir, f"--output_dir={output_dir}")
         # Next to .building, because that folder is removed while the lock is held.
         with locked(building + _LOCK, in_use):
             try:
-                os.makedirs(building, exist_ok=True)
+                _make_folder(building, building)
                 yield building
             finally:
                 if not os.path.exists(os.path.join(building, _PLAN)):
                     shutil.rmtree(building, ignore_errors=True)  # There is nothing to resume.
-    except (InputError, OSError) as error:
+    except InputError:
         if is_new:
             with contextlib.suppress(OSError):
                 os.rmdir(output_dir)
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
-        ) from None
+        raise
+
+
+def _make_folder(path: str, name: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be written ({error.strerror})") from None
 
 
 # --- reading the corpus ---

@@ -10,6 +10,7 @@ into subwords replace its [unusedN] tokens. With --num_new_words, further words 
 
 import dataclasses
 import os
+import tempfile
 from collections.abc import Iterable, Sequence
 
 from absl import logging
@@ -90,8 +91,7 @@ def build_vocab(
     else:
         check_vocab_size(vocab_size, len(SPECIAL_TOKENS) + len(user_tokens))
     input_files = find_input_files(input_file, reading.input_format)
-    if os.path.exists(vocab_file):  # It is not written, but compared with the result.
-        load_vocab(vocab_file)
+    _check_output(vocab_file)
     odd = OddInput()
     words = count_words(input_files, reading, tokenizer, odd)
     if existing:
@@ -120,6 +120,23 @@ def build_vocab(
         )
     logging.info("%s: %d tokens from %d words", vocab_file, len(vocab), words.total())
     return vocab
+
+
+def _check_output(vocab_file: str) -> None:
+    """Rejects, before the corpus is read, a file that cannot be written or is no vocabulary."""
+    if os.path.exists(vocab_file):  # It is not written, but compared with the result.
+        load_vocab(vocab_file)
+        return
+    folder = os.path.dirname(os.path.abspath(vocab_file))
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"--vocab_file={vocab_file}: cannot be written ({error.strerror or error})"
+        ) from None
 
 
 def _write(vocab_file: str, vocab: Iterable[str]) -> None:

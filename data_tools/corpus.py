@@ -119,8 +119,9 @@ def find_input_files(
     """Returns the distinct paths that match a comma-separated list of files, globs and directories.
 
     `**` in a glob matches nested folders. A directory stands for all files below it, except hidden
-    ones (a name with a leading dot) and the descriptions of Arrow datasets. The files are sorted
-    within a glob or a directory. Error messages start with `flag`, the flag that provides the list.
+    ones (a name with a leading dot). A directory or a glob does not stand for the files that
+    `Dataset.save_to_disk` adds to the data of an Arrow dataset. The files are sorted within a glob
+    or a directory. Error messages start with `flag`, the flag that provides the list.
 
     Raises:
         InputError: if an entry matches no file, or something that is not a regular file; or if the
@@ -131,6 +132,8 @@ def find_input_files(
     paths: dict[str, None] = {}
     for entry in filter(None, (entry.strip() for entry in entries)):
         matches = _expand(entry)
+        if input_format in ("arrow", MIXED) and not os.path.isfile(entry):
+            matches = list(filter(_is_data, matches))
         if not matches:
             raise InputError(
                 f"--{flag}: no file matches {entry!r}; expected a file, glob or folder"
@@ -144,7 +147,7 @@ def find_input_files(
         raise InputError(f"--{flag}={patterns!r}: empty list; expected files, globs or folders")
     if input_format == Reading.input_format:
         _reject_other_formats(paths, flag)
-    return [path for path in paths if input_format not in ("arrow", MIXED) or _is_data(path)]
+    return list(paths)
 
 
 def _reject_other_formats(paths: Iterable[str], flag: str) -> None:

@@ -5,6 +5,7 @@ input in the file's `Units`: `Lines`, rows or characters.
 """
 
 import codecs
+import contextlib
 import html
 import io
 import json
@@ -241,6 +242,9 @@ _CREDITS = re.compile(
     re.IGNORECASE,
 )
 _EMPHASIS = re.compile(r"(?<!\w)_([^_]+)_(?!\w)")
+_SINGLE_BYTE_SETS = re.compile(
+    r"(?:iso[- ]?8859-|windows(?: codepage)?[- ]?|cp-?)(\d+)", re.IGNORECASE
+)
 _CREDIT_PARAGRAPHS = 3  # credits precede the title page
 
 
@@ -263,9 +267,7 @@ def _books(characters: Units, content: bytes) -> Iterator[list[str]]:
     for start, next_start in pairwise([*starts, len(lines)]):
         header = lines[end:start] if start >= 0 else lines
         names = filter(None, map(_CHARACTER_SET.match, header))
-        encoding = next(
-            (_encoding(name[1].decode("ascii", "replace").strip()) for name in names), "utf-8"
-        )
+        encoding = next((_encoding(name[1].decode("ascii", "replace")) for name in names), "utf-8")
         if start >= 0 and not lines[start].endswith(b"***"):  # A long title continues.
             while start + 1 < next_start and lines[start + 1]:
                 start += 1
@@ -282,12 +284,14 @@ def _books(characters: Units, content: bytes) -> Iterator[list[str]]:
 
 
 def _encoding(name: str) -> str:
-    """Returns the name of a character set if Python knows it, or utf-8."""
-    try:
-        b" ".decode(name)
-    except (LookupError, UnicodeDecodeError):
-        return "utf-8"
-    return name
+    """Returns Python's name of a single-byte character set, or utf-8 for other names."""
+    if re.match(r"iso[- ]latin-?1", name, re.IGNORECASE):
+        return "iso-8859-1"
+    if numbered := _SINGLE_BYTE_SETS.match(name):
+        prefix = "iso-8859-" if name.lower().startswith("iso") else "cp"
+        with contextlib.suppress(LookupError):
+            return codecs.lookup(prefix + numbered[1]).name
+    return "utf-8"
 
 
 def _tidy_book(number: int, paragraph: str) -> str:

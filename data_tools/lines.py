@@ -284,18 +284,23 @@ class Lines(Units):
 
     def _contents(self) -> Iterator[tuple[bytes, bool]]:
         """Yields (a line or a part of it, whether the line ends there)."""
-        tail = b""
+        tail = bytearray()  # Extended in place, because a line can have many blocks.
         for block in read_blocks(self.path, self._file, self.part):
-            *lines, tail = (tail + block).split(b"\n")
+            start, *lines = block.split(b"\n")
+            tail += start
+            if lines:
+                lines, tail = [bytes(tail), *lines[:-1]], bytearray(lines[-1])
             for line in lines:
                 if len(line) > self._max_line_bytes:
                     *parts, line = self._split(line)
                     yield from ((part, False) for part in parts)
                 yield line, True
-            *parts, tail = self._split(tail)
-            yield from ((part, False) for part in parts)
+            if len(tail) > self._max_line_bytes:
+                *parts, end = self._split(bytes(tail))
+                yield from ((part, False) for part in parts)
+                tail = bytearray(end)
         if tail:
-            yield tail, True
+            yield bytes(tail), True
 
     def _split(self, line: bytes) -> list[bytes]:
         """Splits an over-long line: after white space if possible, else between characters."""

@@ -230,6 +230,11 @@ def test_second_build_into_the_same_folder_is_rejected(files):
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
 
 
+def test_other_errors_keep_their_type(files):
+    with pytest.raises(BrokenPipeError), build.locked_folder(files["output_dir"]):
+        raise BrokenPipeError
+
+
 def kill_before(monkeypatch, files, moment, settings=SMALL):
     """Ends a build, as a kill would, before its second shard, its manifest or its cleanup."""
     make_shard, write_json = shards.make_shard, build.files.write_json

@@ -307,3 +307,10 @@ def test_too_small_corpus_is_reported(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("abc bca cab\n" * 9)
     build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "v.txt"), VocabSettings(40))
     assert "tokens, fewer than --vocab_size=40; at most half" in caplog.text
+
+
+def test_bad_output_is_rejected_before_the_corpus_is_read(tmp_path):
+    empty = tmp_path / "a.txt"
+    empty.touch()
+    with pytest.raises(InputError, match=r"--vocab_file=.*a\.txt/vocab\.txt: cannot be written"):
+        build_vocab(str(empty), f"{empty}/vocab.txt", VocabSettings(vocab_size=50))

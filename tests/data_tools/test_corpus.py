@@ -6,6 +6,7 @@ import io
 import lzma
 import os
 import textwrap
+import time
 import tracemalloc
 
 import pytest
@@ -193,6 +194,26 @@ def test_file_without_line_ends_is_streamed(write, input_format):
     assert peak < 100e6
 
 
+def test_time_for_a_long_line_is_proportional_to_its_length():
+    class File(io.RawIOBase):
+        """16 MB without a line end, in 16,384 blocks."""
+
+        blocks = 16_384
+
+        def seek(self, *_):
+            return 0
+
+        def read(self, *_):
+            self.blocks -= 1
+            return b"word " * 200 if self.blocks >= 0 else b""
+
+    source = lines.Lines("a.jsonl", 0.1, File(), formats.MAX_JSON_LINE_BYTES)
+    started = time.process_time()
+    (line,) = source.lines()
+    assert len(line.content) == 16_384_000
+    assert time.process_time() - started < 5  # Copying the line for each block takes 20 s.
+
+
 def test_prose_documents_end_at_two_blank_lines_and_at_form_feeds(write):
     path = write("A\r\none.\n\n  A two. It\nis.\n\n\nB one.\n\x0cC one.\nC two.\x0c\nD one.\n")
     assert list(read_documents(path, "prose")) == [
@@ -223,6 +244,15 @@ def test_input_file_accepts_files_globs_and_folders(write, tmp_path, monkeypatch
     assert find_input_files("c.en,*.txt") == ["c.en", "a.txt", "b.txt"]
     assert find_input_files("folder, b.txt,b.txt") == ["folder/d.txt", "b.txt"]
     assert find_input_files("**/*.txt") == ["a.txt", "b.txt", "folder/d.txt"]
+
+
+def test_only_descriptions_of_a_dataset_are_no_corpus(write, tmp_path):
+    (tmp_path / "data").mkdir()
+    write("{}", "data/dataset_info.json")
+    with pytest.raises(InputError, match="--input_file: no file matches"):
+        find_input_files(str(tmp_path / "data"), "arrow")
+    cache = write("", "data/cache-1.arrow")
+    assert find_input_files(cache, "arrow") == [cache]
 
 
 def test_file_name_may_contain_a_comma_or_a_bracket(write):
