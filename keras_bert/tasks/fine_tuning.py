@@ -333,7 +333,7 @@ def _last_and_best_step(run: FineTuningRun, best: BestWeights) -> tuple[int, int
         raise InputError(
             f"{output_dir / 'metrics.jsonl'}: evaluations are missing; expected one per epoch"
         )
-    saved, highest = best.read_step(), best.step_of_best(evaluations)
+    saved, highest = best.step_of_saved(evaluations), best.step_of_best(evaluations)
     if saved != highest:
         logging.warning(
             "%s: has the weights of step %d; the better weights of step %d were lost when the run "
@@ -379,9 +379,9 @@ def save_best(folder: Path, task_object: Task, step: int) -> None:
 
 
 def read_best_step(folder: Path) -> int | None:
-    """Returns the step of the weights in `folder`; None if the folder does not exist."""
+    """Returns the step of the weights in `folder`; None without the folder or in one of 0.2."""
     path = folder / CONFIG
-    return read_json(path)[SETTINGS_KEY][_STEP] if path.is_file() else None
+    return read_json(path).get(SETTINGS_KEY, {}).get(_STEP) if path.is_file() else None
 
 
 # --- the checkpoint and its task object ---

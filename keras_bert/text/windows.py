@@ -243,6 +243,11 @@ def _boundary_before(starts: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
     return tf.searchsorted(starts, tokens, side="right", out_type=tf.int64) - 1
 
 
+# Compiled, because an eager loop over the windows of a book takes minutes.
+@tf.function(
+    input_signature=[tf.TensorSpec([None], tf.int64)] * 2 + [tf.TensorSpec([], tf.int64)],
+    autograph=False,
+)
 def _split_words(starts: tf.Tensor, sentences: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits sentences into windows; returns each window's first word, and the word after its last.
 

@@ -70,9 +70,8 @@ class BestWeights(NamedTuple):
     Attributes:
         metric: the name of the metric to compare.
         save: a function that takes the current step, and saves it with the current weights.
-        read_step: a function that returns the step of the saved weights; None if there are none.
-            It differs from `step_of_best` if the run was killed after it had saved weights, and the
-            resumed run got a lower value at their step than at an earlier one.
+        read_step: a function that returns the step of the saved weights; None if no weights are
+            saved, or if version 0.2 saved them, without a step.
         patience: the number of evaluations that are not better than all earlier ones after which
             training stops; 0 disables early stopping.
     """
@@ -86,6 +85,15 @@ class BestWeights(NamedTuple):
         """Returns the step of the best evaluation, the last on ties; None if there are none."""
         return int(max(reversed(evaluations), key=self._rank)["step"]) if evaluations else None
 
+    def step_of_saved(self, evaluations: Evaluations) -> int | None:
+        """Returns the step of the saved weights, or `step_of_best` if that is unknown.
+
+        The two steps differ if the run was killed after it had saved weights, and the resumed run
+        got a lower value at their step than at an earlier one.
+        """
+        step = self.read_step()
+        return self.step_of_best(evaluations) if step is None else step
+
     def save_if_better(self, evaluations: Evaluations) -> None:
         """Saves the current weights, unless the evaluation of the saved ones was better.
 
@@ -94,7 +102,7 @@ class BestWeights(NamedTuple):
         a step without an evaluation are replaced, too.
         """
         *earlier, last = evaluations
-        step, saved = int(last["step"]), self.read_step()
+        step, saved = int(last["step"]), self.step_of_saved(earlier)
         compared = [each for each in earlier if each["step"] == saved and saved != step]
         if self.step_of_best([*compared, last]) == step:
             self.save(step)

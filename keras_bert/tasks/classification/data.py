@@ -336,8 +336,9 @@ def _label_names(texts: Texts, index: int, problem_type: str) -> list[str]:
     label, where = texts.labels[index], texts.where(index)
     items = _listed(label)
     if problem_type == "single_label":
-        hint = "" if items is None else "; for lists of labels, the problem type is multi_label"
-        name = "" if items is not None else _label_name(label, where)
+        is_list = items is not None or bool(re.match(r"""\s*\[['"].*['"]\s+['"]""", str(label)))
+        hint = "; for lists of labels, the problem type is multi_label" * is_list
+        name = "" if is_list else _label_name(label, where)
         if not name:
             raise InputError(f"{where}: expected a label, got {json.dumps(label)}{hint}")
         return [name]
@@ -371,9 +372,11 @@ def _listed(label: object) -> list[Any] | None:
     if _NO_COMMA.search(cell) or (cell[:1] != "[" and "'" not in cell):
         return None
     for parse in (json.loads, ast.literal_eval):
-        with contextlib.suppress(ValueError, SyntaxError):
+        # TypeError: {['a']} or [b'a'], which JSON has not; the last two: thousands of brackets.
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             items = parse(cell)
-            return [*items] if isinstance(items, list | tuple | set) else None
+            is_list = isinstance(items, list | tuple | set)
+            return json.loads(json.dumps([*items])) if is_list else None
     return None
 
 

@@ -25,7 +25,7 @@ _EXCLUDED = -1e9  # the logit of a text that is not a negative
 
 
 class EmbeddingLoss:
-    """A loss on the vectors of a batch.
+    """A loss on the vectors of a batch. Losses with equal attributes are equal, as objectives are.
 
     Args:
         name: one of `LOSSES`.
@@ -43,6 +43,9 @@ class EmbeddingLoss:
         if not is_number or not 0 < scale < float("inf"):
             raise InputError(f"scale={scale!r}: expected a finite number above 0")
         self.name, self.scale, self.columns, self.sizes = name, scale, columns, tuple(sizes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EmbeddingLoss) and vars(self) == vars(other)
 
     @property
     def takes_scores(self) -> bool:

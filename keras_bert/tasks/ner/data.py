@@ -184,6 +184,12 @@ def _tagged(
             raise InputError(f"{source}: has words without tags; expected words and their tags")
         logging.info("%s: %s; there are no tags, so no scores are computed", source, size)
         return TaggedSentences(str(source), sentences, counts or {})
+    names = {tag for sentence in sentences for tag in sentence.tags}
+    if UNKNOWN in names and OUTSIDE not in names:
+        raise InputError(
+            f"{source}: has the tag - (unknown label), but not O; expected O for words outside of "
+            "entities"
+        )
     rows, scheme, num_disallowed = check_tags(
         [sentence.tags for sentence in sentences],
         lambda sentence, word: f"{source}, {sentences[sentence].where(word)}",

@@ -205,15 +205,17 @@ def _count_violations(tags: Sequence[str], scheme: str) -> int:
 def label_tags(labels: Sequence[str]) -> list[str]:
     """Converts the labels of a model to tags with the prefixes of BIOES.
 
-    Labels that are all tags of one scheme are of this scheme. In other models, a label that is not
-    a tag of BIOES, such as PER or LABEL_3, is an entity type and becomes I-PER or I-LABEL_3:
+    Labels with a prefix that are all tags of one scheme, or else labels that all are, are of this
+    scheme. Another label that is not a tag of BIOES, such as PER or LABEL_3, is an entity type and
+    becomes I-PER or I-LABEL_3:
     adjacent words with this label are one entity. As in the token-classification pipeline of
     transformers, this holds for each label on its own (B-PER and LOC may occur in one model), and
     only O is outside, even if no label is O. In such a model, B, I, E and S without a type are
     types, too.
     """
-    if any(all(_is_tag(label, letters) for label in labels) for letters in SCHEMES.values()):
-        return [_standard_tag(label) for label in labels]
+    tags = [label for label in labels if re.match(r"[BIESLUMW]-.", label)] or labels
+    if any(all(_is_tag(tag, letters) for tag in tags) for letters in SCHEMES.values()):
+        labels = [_standard_tag(label) if label in tags else label for label in labels]
     has_types = not all(map(_is_tag, labels))
     return [
         f"I-{label}" if not _is_tag(label) or (has_types and label in [*PREFIXES]) else label

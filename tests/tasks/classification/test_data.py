@@ -182,6 +182,9 @@ NOT_A_LIST = r"line \d: expected labels separated by ',', or a list such as \[\"
         (["a", "array(['a', 'b'], dtype=object)"], NOT_A_LIST),
         (["a", "frozenset({'a'})"], NOT_A_LIST),
         (["a", "['a', nan]"], NOT_A_LIST),
+        (["a", "{['a']}"], NOT_A_LIST),
+        (["a", "['a', b'b']"], NOT_A_LIST),
+        (["a", "[" * 9999 + "a,b" + "]" * 9999], NOT_A_LIST),
         (["a", "[['a', 'b']]"], r"line \d: expected "),
         (["a", "[nan]"], NOT_A_LIST),
         (["a", "[0 1 1]"], NOT_A_LIST),
@@ -202,7 +205,9 @@ def test_lists_that_are_not_labels_are_rejected(tmp_path, cells, message):
         read(tmp_path, ending, cells, "multi_label")
 
 
-@pytest.mark.parametrize(("ending", "cell"), [("csv", "['a', 'b']"), ("jsonl", ["a", "b"])])
+@pytest.mark.parametrize(
+    ("ending", "cell"), [("csv", "['a', 'b']"), ("csv", "['a' 'b']"), ("jsonl", ["a", "b"])]
+)
 def test_lists_for_a_single_label_are_rejected(tmp_path, ending, cell):
     with pytest.raises(InputError, match=r"line \d: expected a label, got .*is multi_label"):
         read(tmp_path, ending, ["a", cell])

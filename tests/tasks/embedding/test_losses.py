@@ -108,3 +108,8 @@ def test_zero_vectors_have_finite_gradients(golden):
 def test_invalid_losses_are_named(arguments, message):
     with pytest.raises(InputError, match=message):
         EmbeddingLoss(*arguments)
+
+
+def test_losses_with_equal_attributes_are_equal():
+    assert EmbeddingLoss("mnrl", sizes=[4, 2]) == EmbeddingLoss("mnrl", sizes=(4, 2))
+    assert EmbeddingLoss("mnrl") != EmbeddingLoss("mnrl", scale=10.0)

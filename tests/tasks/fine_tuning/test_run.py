@@ -12,6 +12,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import keras_bert.tasks.fine_tuning as run_module
+from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.checks import in_order_of
@@ -206,6 +207,22 @@ def test_best_step_is_the_step_of_the_saved_weights_after_a_kill(
     assert np.array_equal(then["classifier/bias"], saved)
     assert results["best_step"] == 10
     assert "the better weights of step 5 were lost" in caplog.text
+
+
+@pytest.mark.slow
+def test_run_resumes_from_best_weights_without_a_step_as_version_0_2_saved_them(
+    settings, make_task, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "save_best", killed_at(2, run_module.save_best))
+        with pytest.raises(KeyboardInterrupt):
+            go(settings, tmp_path, make_task([0.7, 0.8]), KEEP_ALL)
+    best = tmp_path / "best" / "config.json"
+    config = json.loads(best.read_text())
+    del config[SETTINGS_KEY]
+    best.write_text(json.dumps(config))
+    results = go(settings, tmp_path, make_task([0.4, 0.3, 0.4]), KEEP_ALL)
+    assert (results["step"], results["best_step"]) == (15, 5)
 
 
 @pytest.mark.slow

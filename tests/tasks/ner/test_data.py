@@ -81,6 +81,8 @@ def test_tags_of_any_scheme_are_converted_to_iob2(read, caplog):
         "the labels of 1 words are unknown; they are not trained on or scored",
     ):
         assert message in caplog.text
+    with pytest.raises(InputError, match=r"has the tag - .unknown label., but not O; expected O"):
+        conll(read, "a B-PER\nb -\n")
 
 
 def test_labels_are_o_and_both_tags_of_every_type(read):

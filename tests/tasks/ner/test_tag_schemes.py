@@ -147,6 +147,7 @@ def test_types_are_tags_without_o_only_if_they_are_known():
         ("O M F", "O I-M I-F"),
         # Labels of both kinds in one model.
         ("O B-PER I-PER LOC", "O B-PER I-PER I-LOC"),
+        ("O B-PER I-PER L-PER U-PER PAD", "O B-PER I-PER E-PER S-PER I-PAD"),
         ("O PER E S", "O I-PER I-E I-S"),
     ],
 )
