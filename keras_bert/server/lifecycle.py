@@ -12,6 +12,7 @@ from collections.abc import Callable
 from absl import logging
 from aiohttp import web
 
+from keras_bert.errors import InputError
 from keras_bert.server.app import App
 from keras_bert.server.metrics import Metrics
 from keras_bert.server.settings import Settings
@@ -39,6 +40,9 @@ async def serve(
 
     `versions` must have loaded a version. When the server listens, `ready` is called with a
     function that stops the server.
+
+    Raises:
+        InputError: another process listens on the port.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
@@ -72,8 +76,11 @@ async def serve(
         return runner.server()
 
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(accept, sock=bound, backlog=_ACCEPTS)
-    bound.listen(_BACKLOG)  # The operating system's queue may be longer.
+    try:
+        server = await loop.create_server(accept, sock=bound, backlog=_ACCEPTS)
+        bound.listen(_BACKLOG)  # The operating system's queue may be longer.
+    except OSError as error:  # Another server that was started at the same time listens.
+        raise InputError(f"cannot listen on the port: {error.strerror}") from None
     stop_requested = asyncio.Event()
     background = [
         loop.create_task(_poll_versions(versions, settings.poll_interval_s)),
