@@ -47,7 +47,7 @@ def read_json(path: str | os.PathLike) -> dict:
     return content
 
 
-def parse_json(content: str, where: str) -> Any:
+def parse_json(content: str | bytes, where: str) -> Any:
     """Parses JSON; `where` starts the message of the InputError for text that is not JSON."""
     try:
         return json.loads(content)

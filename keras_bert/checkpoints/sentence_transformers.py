@@ -157,7 +157,7 @@ def read_modules(model_dir: Path) -> list[tuple[str, Path]]:
     file = model_dir / MODULES
     if not file.is_file():
         return []
-    content = parse_json(file.read_text(encoding="utf-8"), str(file))
+    content = parse_json(file.read_bytes(), str(file))
     check_schema(f"{file}: the list of modules", content, [{"type": str, "path": str}])
     modules = [(each["type"].rpartition(".")[2], each["path"]) for each in content]
     for _, path in modules:

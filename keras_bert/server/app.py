@@ -55,12 +55,12 @@ class App:
 
     Attributes:
         draining: whether new requests are rejected.
-        in_flight: the number of requests that are not yet answered.
+        busy: the connections (aiohttp's protocols) whose request is not yet answered.
     """
 
     def __init__(self, settings: Settings, versions: Versions, metrics: Metrics):
         self.draining = False
-        self.in_flight = 0
+        self.busy: set[asyncio.Protocol] = set()
         self._settings = settings
         self._name = settings.model_name
         self._versions = versions
@@ -77,9 +77,7 @@ class App:
 
     def application(self) -> web.Application:
         """Returns the web application; the metrics use the names of the handlers, `on_ROUTE`."""
-        app = web.Application(
-            middlewares=[self._observe], client_max_size=self._settings.max_request_bytes
-        )
+        app = web.Application(middlewares=[self._observe])
         files = "|".join(map(re.escape, self._page))
         app.router.add_get(f"/{{file:|{files}}}", self.on_page)
         app.router.add_get("/export.json", self.on_export)
@@ -103,8 +101,8 @@ class App:
         route = "other"
         if request.match_info.http_exception is None:
             route = request.match_info.handler.__name__.removeprefix("on_")
-        self.in_flight += 1
-        self._metrics.in_flight.set(self.in_flight)
+        self.busy.add(request.protocol)
+        self._metrics.in_flight.set(len(self.busy))
         try:
             with self._memory.hold() as request["set_size"]:
                 status = _CLIENT_CLOSED_REQUEST  # Unless there is a response.
@@ -118,8 +116,8 @@ class App:
                     response.force_close()
                 await self._write(request, response)
         finally:
-            self.in_flight -= 1
-            self._metrics.in_flight.set(self.in_flight)
+            self.busy.discard(request.protocol)
+            self._metrics.in_flight.set(len(self.busy))
         return response
 
     async def _handle_errors(
@@ -130,7 +128,7 @@ class App:
             check_origin(request, self._settings.allowed_hosts)
             if self.draining and route not in ("health", "metrics"):
                 raise RestError("The server is shutting down", 503)
-            if self.in_flight > self._settings.max_in_flight:
+            if len(self.busy) > self._settings.max_in_flight:
                 raise RestError("The server is overloaded: too many requests in progress", 503)
             return await handler(request)
         except RestError as error:
@@ -272,13 +270,14 @@ class App:
         if encoding not in _ENCODINGS:
             raise RestError(f"Content-Encoding: {encoding}; expected gzip, deflate or none", 415)
         limit, seconds = self._settings.max_request_bytes, self._settings.request_timeout_s
-        length = limit if encoding or request.content_length is None else request.content_length
-        if length > limit:
-            raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=length)
-        request["set_size"](max(length, 1))
+        size, body = request.content_length or 0, bytearray()
         try:
             async with asyncio.timeout(seconds):
-                body = await request.read()
+                while size <= limit and (part := await request.content.readany()):
+                    body += part
+                    size = max(size, len(body))
+                    # Only what has arrived counts, so that slow clients do not block others.
+                    request["set_size"](len(body))
         except TimeoutError:
             raise RestError(
                 f"The request body did not arrive within {seconds:g} seconds", 408
@@ -286,8 +285,9 @@ class App:
         except (ClientPayloadError, web.RequestPayloadError, ConnectionError) as error:
             # The body is incomplete or does not match its headers; the client may be gone.
             raise RestError(f"The request body is incomplete or invalid: {error}") from None
-        request["set_size"](max(len(body), 1))
-        return body
+        if size > limit:
+            raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=size)
+        return bytes(body)
 
     async def _run_large_in_thread(self, size: int, function: Callable[[], Any]) -> Any:
         if size <= _MAX_INLINE_BYTES:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging as std_logging
+import os
 import resource
 import socket
 import sys
@@ -11,12 +12,15 @@ from collections.abc import Callable
 from absl import logging
 from aiohttp import web
 
+from keras_bert.errors import InputError
 from keras_bert.server.app import App
 from keras_bert.server.metrics import Metrics
 from keras_bert.server.settings import Settings
 from keras_bert.server.versions import Versions
 
 _BACKLOG = 1024
+_ACCEPTS = 4  # connections that are accepted before the event loop closes others to make room
+_RESERVED_FILES = 24  # for these connections, loading versions, and temporary use
 # Seconds after which a thread that converts JSON lets the event loop run. With Python's default of
 # 0.005, a short request can take 0.1 seconds while such a thread runs.
 _SWITCH_INTERVAL = 0.0005
@@ -36,6 +40,9 @@ async def serve(
 
     `versions` must have loaded a version. When the server listens, `ready` is called with a
     function that stops the server.
+
+    Raises:
+        InputError: another process listens on the port.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL)
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
@@ -43,6 +50,8 @@ async def serve(
     # Each connection is an open file.
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    free_files = most_files - len(os.listdir("/proc/self/fd")) - _RESERVED_FILES
+    limit = min(settings.max_in_flight, max(free_files, _ACCEPTS))
     # aiohttp would log a traceback for each request that is not valid HTTP.
     std_logging.getLogger("aiohttp.server").setLevel(std_logging.CRITICAL)
     metrics = Metrics()
@@ -57,10 +66,22 @@ async def serve(
         shutdown_timeout=settings.drain_timeout_s,
     )
     await runner.setup()
-    site = web.SockSite(runner, bound, backlog=_BACKLOG)
-    await site.start()
-    stop_requested = asyncio.Event()
+
+    def accept() -> asyncio.Protocol:
+        """Creates the handler of a connection; above the limit, closes the oldest idle one."""
+        connections = [each for each in runner.server.connections if each.transport]
+        idle = [each for each in connections if each not in app.busy]
+        if len(connections) >= limit and idle:
+            idle[0].force_close()
+        return runner.server()
+
     loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(accept, sock=bound, backlog=_ACCEPTS)
+        bound.listen(_BACKLOG)  # The operating system's queue may be longer.
+    except OSError as error:  # Another server that was started at the same time listens.
+        raise InputError(f"cannot listen on the port: {error.strerror}") from None
+    stop_requested = asyncio.Event()
     background = [
         loop.create_task(_poll_versions(versions, settings.poll_interval_s)),
         loop.create_task(metrics.observe_loop_lag()),
@@ -70,13 +91,13 @@ async def serve(
     app.draining = True
     for task in background:
         task.cancel()
-    await site.stop()
+    server.close()
     await asyncio.sleep(_SETTLE)
-    if app.in_flight:
+    if app.busy:
         logging.info(
             "Shutting down; waiting up to %g seconds for %d requests in flight",
             settings.drain_timeout_s,
-            app.in_flight,
+            len(app.busy),
         )
     await runner.cleanup()  # Closes idle connections, and the others after their response.
     app.close()

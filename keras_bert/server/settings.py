@@ -13,7 +13,8 @@ class Settings:
     Attributes:
         max_request_rows: maximum number of rows in a request.
         max_response_values: maximum number of values in a response to several rows, with padding.
-        max_in_flight: maximum number of requests in progress.
+        max_in_flight: maximum number of requests in progress, and of connections; above it, idle
+            connections are closed.
         max_waiting_bytes: maximum total size in bytes of the bodies of all unanswered requests, and
             also of all answers that are not yet sent. A single larger answer is sent if it is the
             only one.

@@ -165,6 +165,7 @@ class Versions:
             files, before = self._files[number], self.current
             is_served = before is not None and number == before.number
             if is_served and files == self._served_files:
+                self._states[number] = ("AVAILABLE", "")
                 break
             if number not in changing and files != self._broken.get(number):
                 if not is_served:

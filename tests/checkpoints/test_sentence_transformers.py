@@ -275,6 +275,7 @@ def test_layout_of_versions_before_2_0_is_opened(directory, tmp_path: Path):
     ("content", "message"),
     [
         *((content, r"modules\.json: ") for content in ("{", "[1]", '[{"type": "Pooling"}]', "5")),
+        ("\xff", r"modules\.json: is not JSON: 'utf-8' codec"),
         *(
             (f'[{{"type": "models.Pooling", "path": "{path}"}}]', f"the path '{path}'; expected a")
             for path in ("/etc", "../other", "a/../../b")
@@ -282,7 +283,7 @@ def test_layout_of_versions_before_2_0_is_opened(directory, tmp_path: Path):
     ],
 )
 def test_invalid_list_of_modules_is_rejected(content: str, message: str, tmp_path: Path):
-    (tmp_path / "modules.json").write_text(content)
+    (tmp_path / "modules.json").write_text(content, encoding="latin-1")
     with pytest.raises(InputError, match=message):
         read_sentence_transformer(tmp_path)
 

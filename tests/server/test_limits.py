@@ -1,5 +1,6 @@
 """Large, slow, invalid and excess requests are rejected or cancelled; others are answered."""
 
+import contextlib
 import gzip
 import json
 import time
@@ -104,11 +105,22 @@ def test_requests_in_progress_and_their_bytes_are_limited(serve_here, wait_for):
             status, answer = server.ask(body)
             assert status == 503
             assert message in answer["error"]
-            # Without a Content-Length, the maximum counts.
-            assert server.ask(iter([body]))[0] == 503
+            assert server.ask(iter([body]))[0] == 503, "without a Content-Length, too"
             first.sendall(body[-1:])
             assert b" 200 " in first.recv(1000)
         assert server.ask(body)[0] == 200
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 900", b"Transfer-Encoding: chunked"])
+def test_bodies_that_do_not_arrive_do_not_count(serve_here, framing):
+    server = serve_here(FakeVersion(), max_waiting_bytes=1000, max_request_bytes=1000)
+    with contextlib.ExitStack() as clients:
+        for _ in range(3):
+            client = clients.enter_context(server.connect())
+            head = b"POST /v1/models/model:predict HTTP/1.1\r\nHost: localhost\r\n" + framing
+            client.sendall(head + b"\r\n\r\n1\r\n{")
+        time.sleep(0.2)
+        assert server.ask({"instances": ["a"]})[0] == 200
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """The program in a process of its own: hostile requests, new versions, and a graceful end."""
 
+import contextlib
 import gzip
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -36,7 +38,7 @@ HOSTILE = {
 
 @pytest.fixture(scope="module")
 def process(root, save_model, tmp_path_factory):
-    """Starts the program with version 1; returns the process, its folder and a Server."""
+    """Starts the program with version 1 and few files; returns its process, folder and Server."""
     folder = tmp_path_factory.mktemp("export")
     save_model(folder / "1")
     command = [sys.executable, "-m", "keras_bert", "serve", f"--export_dir={folder}", "--port=0"]
@@ -46,6 +48,7 @@ def process(root, save_model, tmp_path_factory):
         env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100)),
     )
     try:
         output = ""
@@ -70,6 +73,21 @@ def stalls(server) -> int:
         for kind in ("count", 'bucket{le="0.5"}')
     )
     return int(count - ordinary)
+
+
+def test_requests_are_answered_with_few_files_and_many_idle_connections(process):
+    _, _, server = process
+    with contextlib.ExitStack() as stack:
+        busy, *idle = [stack.enter_context(server.connect()) for _ in range(20)]
+        server.send(busy, b"{", 2)
+        idle += [stack.enter_context(server.connect()) for _ in range(180)]
+        for client in idle[::2]:
+            with contextlib.suppress(OSError):  # Already closed by the server.
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+        assert server.ask({"instances": ["a"]})[0] == 200
+        assert idle[0].recv(10) == b"", "the first connections are closed"
+        busy.sendall(b"}")
+        assert b" 400 " in busy.recv(1000), "except for those with a request"
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -1,5 +1,6 @@
 """The server responds as TensorFlow Serving does and keeps running after client errors."""
 
+import asyncio
 import json
 import runpy
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 
+from keras_bert.errors import InputError
 from keras_bert.programs import serve
 from keras_bert.programs.program import call
+from keras_bert.server import lifecycle
+from keras_bert.server.settings import Settings
+from tests.server.conftest import FakeVersion
 
 
 def get(url: str) -> tuple[int, dict]:
@@ -155,6 +160,13 @@ def test_invalid_flags_fail_with_one_line(server, tmp_path, flags, message, capf
     assert message in err
     assert err.startswith("keras-bert serve: error: ")
     assert err.count("\n") == 1
+
+
+def test_port_of_a_server_that_started_at_the_same_time_is_rejected():
+    with serve.bind("127.0.0.1", 0) as first, serve.bind(*first.getsockname()) as second:
+        first.listen()
+        with pytest.raises(InputError, match="cannot listen on the port: Address already in"):
+            asyncio.run(lifecycle.serve(Settings(), second, FakeVersion(), None))
 
 
 def test_example_client_prints_outputs_and_errors(root, server, capsys):

@@ -110,12 +110,19 @@ def test_replaced_model_of_the_same_version_is_reloaded(versions):
     assert versions.current.content == 22
     # After its files are replaced by a broken model, the loaded model is served until they are
     # fixed.
+    original = versions.folder / "original.pb"
+    (versions.folder / "1" / "saved_model.pb").rename(original)
     write(versions.folder / "1", "broken")
     assert not look_twice(versions)
     state, error = versions.states()[1]
     assert state == "AVAILABLE"
     assert error
     assert versions.current.content == 22
+    model = versions.folder / "1" / "saved_model.pb"
+    model.unlink()
+    original.rename(model)
+    assert not versions.refresh()
+    assert versions.states() == {1: ("AVAILABLE", "")}
     write(versions.folder / "1", 333)
     assert look_twice(versions)
     assert versions.current.content == 333

@@ -50,7 +50,7 @@ def test_each_task_is_served_with_the_settings_of_its_run(task: str, exports: di
         assert set(answer) == set(signature["outputs"])
         assert {value.shape[0] for value in answer.values()} == {1}
     card = (folder / "README.md").read_text()
-    assert all(f"| `{name}` | input | " in card for name in info["signatures"])
+    assert all(f"| `{name}` | output |" in card for name in info["signatures"])
     assert "The scores were measured on the data listed above" in card
     # The model accepts the example request of the card.
     shown = card.partition("curl -d '")[2].partition("'")[0]
@@ -110,7 +110,7 @@ def test_onnx_describes_its_inputs_and_outputs(task: str, vocab, runs: dict, tmp
     assert info["max_seq_length"] == 96
     assert "doc_stride" not in info
     card = (folder / "README.md").read_text()
-    assert "| input_ids | int64 [any, any] |" in card
+    assert "| `serving_default` | input | input_ids | int64 [any, any] |" in card
     assert "curl" not in card
 
 
