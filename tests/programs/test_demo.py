@@ -1,6 +1,7 @@
 """The demo runs from raw text to the answers of a served classifier."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -30,9 +31,14 @@ def write_corpus(folder):
 @pytest.mark.slow
 def test_demo_serves_the_classifier_that_it_trained(root, tmp_path):
     write_corpus(tmp_path / "demo" / "corpus")
+    # With the optimizations that tests/conftest.py and tests/site turn off.
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment["PYTHONPATH"] = str(root)
     command = [sys.executable, "-m", "keras_bert", "demo", "--num_train_steps=20"]
     command += [f"--output_dir={tmp_path / 'demo'}"]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert len(answers) == len(QUESTIONS)
