@@ -124,8 +124,9 @@ def find_input_files(
     or a directory. Error messages start with `flag`, the flag that provides the list.
 
     Raises:
-        InputError: if an entry matches no file, or something that is not a regular file; or if the
-            ending of a name is that of another format than the default format.
+        InputError: if an entry matches no file, or something that is not a regular file; if the
+            ending of a name is that of another format than the default format; or if a folder of
+            `Dataset.save_to_disk` is not complete.
     """
     # If the whole value is the name of a file, its commas belong to the name.
     entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
@@ -133,6 +134,7 @@ def find_input_files(
     for entry in filter(None, (entry.strip() for entry in entries)):
         matches = _expand(entry)
         if input_format in ("arrow", MIXED) and not os.path.isfile(entry):
+            _check_datasets(matches)
             matches = list(filter(_is_data, matches))
         if not matches:
             raise InputError(
@@ -265,6 +267,20 @@ def divide(path: str, num_parts: int, reading: Reading) -> list[Part]:
 def _ending(path: str) -> str:
     stem, ending = os.path.splitext(path.lower())
     return os.path.splitext(stem)[1] if is_archive(path) else ending
+
+
+def _check_datasets(paths: Sequence[str]) -> None:
+    """Raises an `InputError` if a folder of `Dataset.save_to_disk` among the files lacks some."""
+    for state in (path for path in paths if os.path.basename(path) == "state.json"):
+        content = files.read_json(state)
+        files.check_schema(f"{state}:", content, {"_data_files": [{"filename": str}]})
+        for entry in content["_data_files"]:
+            path = os.path.join(os.path.dirname(state), entry["filename"])
+            if path not in paths:
+                raise InputError(
+                    f"{state}: {path} is missing; expected the complete folder of "
+                    "Dataset.save_to_disk"
+                )
 
 
 def _is_data(path: str) -> bool:

@@ -440,3 +440,14 @@ def test_folders_of_save_to_disk(folder, name, num_files, numbers, num_empty):
         documents += read_documents(path, Reading("arrow"), odd)
     assert documents == [[f"Sentence {n}.", "The next one.", "A paragraph."] for n in numbers]
     assert odd.get("empty_documents", {"count": 0})["count"] == num_empty
+
+
+def test_folder_of_save_to_disk_that_lacks_a_file_is_rejected(tmp_path):
+    names = [f"data-0000{number}-of-00002.arrow" for number in range(2)]
+    state = {"_data_files": [{"filename": name} for name in names]}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    (tmp_path / names[0]).write_bytes(b"")
+    with pytest.raises(
+        InputError, match=rf"state\.json: .*{names[1]} is missing; expected"
+    ):
+        find_input_files(str(tmp_path), "arrow")
