@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import stat
 import time
 from collections.abc import Iterable, Mapping
@@ -25,6 +26,8 @@ CACHE_VARIABLE = "KERAS_BERT_COMPILATION_CACHE"
 _ENTRY = re.compile(r"xla_compile_cache__.*\.pb")
 # The oldest entries are removed above this size. A fine-tuning run adds some megabytes.
 _MAX_BYTES = 1 << 30
+# With less space, TensorFlow could fail to write an entry, and the training step with it.
+_MIN_FREE_BYTES = 1 << 30
 _TEMPORARY_SECONDS = 24 * 3600  # After this time, a temporary file belongs to a killed run.
 
 
@@ -165,6 +168,9 @@ def _unusable(folder: Path) -> str:
         return "the folder is not writable"
     if re.search(r"\s", str(folder)):
         return "the path contains white space, which TF_XLA_FLAGS cannot express"
+    free = shutil.disk_usage(folder).free
+    if free < _MIN_FREE_BYTES:
+        return f"only {free:,} bytes are free; expected at least {_MIN_FREE_BYTES:,}"
     return ""
 
 

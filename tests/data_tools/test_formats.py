@@ -447,7 +447,5 @@ def test_folder_of_save_to_disk_that_lacks_a_file_is_rejected(tmp_path):
     state = {"_data_files": [{"filename": name} for name in names]}
     (tmp_path / "state.json").write_text(json.dumps(state))
     (tmp_path / names[0]).write_bytes(b"")
-    with pytest.raises(
-        InputError, match=rf"state\.json: .*{names[1]} is missing; expected"
-    ):
+    with pytest.raises(InputError, match=rf"state\.json: .*{names[1]} is missing; expected"):
         find_input_files(str(tmp_path), "arrow")

@@ -1,9 +1,11 @@
 """Folders of runs, and the folder in which XLA's compiled programs are kept."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
@@ -86,6 +88,7 @@ def test_flags_of_the_user_are_kept(monkeypatch):
     ("problem", "message"),
     [
         ("others can write", "other users can write to the folder"),
+        ("full", "only 5 bytes are free"),
         ("a file", "File exists"),
         ("white space", "contains white space"),
     ],
@@ -94,6 +97,9 @@ def test_an_unusable_folder_is_not_used(environment, monkeypatch, caplog, proble
     if problem == "others can write":
         used_folder().chmod(0o770)
         monkeypatch.setenv("TF_XLA_FLAGS", "")
+    elif problem == "full":
+        usage = namedtuple("usage", "free")(5)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     elif problem == "a file":
         environment.write_text("")
         message = "Not a directory"
