@@ -38,7 +38,6 @@ from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.files import locked
 from keras_bert.pretraining import record_files
-from keras_bert.programs.runs import check_not_input_folder
 from keras_bert.text.settings import ids_of
 from keras_bert.text.unknown_words import is_many, log_unknown_words
 from keras_bert.text.vocabulary import load_vocab
@@ -98,7 +97,7 @@ def create_pretraining_data(
             made with other settings or started with other package versions. Existing files stay
             unchanged.
     """
-    check_not_input_folder(output_dir, map(str.strip, input_file.split(",")))
+    files.check_not_input_folder(output_dir, map(str.strip, input_file.split(",")))
     if num_workers < 0:
         raise InputError(f"--num_workers={num_workers}: expected at least 0")
     predictions = round(settings.max_seq_length * settings.masked_lm_prob)
@@ -309,7 +308,8 @@ def _read_corpus(
             raise InputError(
                 f"{path}: the content changed while it was read; run the same command again"
             )
-    counts = {path: spill.counts_of_file(path, counts_of) for path in paths}
+    by_file = spill.counts_by_file(counts_of)
+    counts = {path: by_file[path] for path in paths}
     if log_odd_input:
         odd = OddInput()
         for entry in counts.values():

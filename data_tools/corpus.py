@@ -271,12 +271,13 @@ def _ending(path: str) -> str:
 
 def _check_datasets(paths: Sequence[str]) -> None:
     """Raises an `InputError` if a folder of `Dataset.save_to_disk` among the files lacks some."""
+    existing = {*paths}
     for state in (path for path in paths if os.path.basename(path) == "state.json"):
         content = files.read_json(state)
         files.check_schema(f"{state}:", content, {"_data_files": [{"filename": str}]})
         for entry in content["_data_files"]:
             path = os.path.join(os.path.dirname(state), entry["filename"])
-            if path not in paths:
+            if path not in existing:
                 raise InputError(
                     f"{state}: {path} is missing; expected the complete folder of "
                     "Dataset.save_to_disk"

@@ -76,7 +76,7 @@ def is_held_out(name: str, every: int) -> bool:
 
 
 @dataclass(frozen=True)
-class CorpusOptions:
+class PythonCorpusOptions:
     """The options of the program."""
 
     output_dir: str = option(
@@ -119,4 +119,4 @@ def _write(path: Path, content: str, description: str) -> None:
     logging.info("%s: %s, %.2f MB", path, description, len(content) / 1e6)
 
 
-PROGRAM = Program("python-corpus", __doc__, (CorpusOptions,), main)
+PROGRAM = Program("python-corpus", __doc__, (PythonCorpusOptions,), main)

@@ -139,17 +139,22 @@ def _flush(buffers: dict[int, list[bytes]], folder: str) -> None:
     buffers.clear()
 
 
-def counts_of_file(path: str, counts_of: dict[Source, dict[str, Any]]) -> dict[str, Any]:
-    """Returns the counts of a file, like `spill`, from those of its parts."""
-    first, *others = (counts_of[source] for source in sorted(counts_of) if source[0] == path)
-    for part in others:
+def counts_by_file(counts_of: dict[Source, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns {path: counts of the file}, like those of `spill`, from the counts of its parts."""
+    by_file: dict[str, dict[str, Any]] = {}
+    for path, part in sorted(counts_of):
+        counts = counts_of[path, part]
+        total = by_file.setdefault(path, counts)
+        if total is counts:
+            continue
         for name in _COUNTS:
-            first[name] += part[name]
-        first["longest_document"] = max(first["longest_document"], part["longest_document"])
-        first["odd"].merge(part["odd"])
-    for entry in first["odd"].values():
-        entry["files"] = 1
-    return first
+            total[name] += counts[name]
+        total["longest_document"] = max(total["longest_document"], counts["longest_document"])
+        total["odd"].merge(counts["odd"])
+    for total in by_file.values():
+        for entry in total["odd"].values():
+            entry["files"] = 1
+    return by_file
 
 
 # --- reading back ---

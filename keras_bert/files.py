@@ -283,6 +283,25 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
+def check_not_input_folder(output_dir: str, inputs: Iterable[str]) -> None:
+    """Rejects an output directory that also contains the input.
+
+    The output files would be mixed with the input, and read as input the next time.
+
+    Args:
+        output_dir: the value of --output_dir.
+        inputs: files, folders or globs; empty strings are ignored.
+    """
+    output = Path(output_dir).resolve()
+    for name in filter(None, inputs):
+        path = Path(name)
+        if output == (path if path.is_dir() else path.parent).resolve():
+            raise InputError(
+                f"--output_dir={output_dir}: is the folder of the input {name}; expected another "
+                "folder, so that output and input stay apart"
+            )
+
+
 # --- lines of text ---
 
 

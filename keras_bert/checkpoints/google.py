@@ -139,7 +139,7 @@ class GoogleWeights(StoredWeights):
 
     @classmethod
     def is_transposed(cls, path: str) -> bool:
-        """Returns whether Google stores a kernel as [out, in]: in all heads except masked LM."""
+        """Returns whether Google stores a kernel as [out, in]: those of the heads but masked LM."""
         return path in ("next_sentence/kernel", "classifier/kernel", "span/kernel")
 
     def read(self, name: str) -> np.ndarray:

@@ -274,7 +274,7 @@ def _with_added_tokens(
     try:
         for token_id, value in _listed_tokens(fast, slow, added):
             content = value["content"]
-            if content not in {*SPECIAL_TOKENS, *tokens}:
+            if content not in SPECIAL_TOKENS and content not in tokens:
                 flags = (bool(value.get(name)) for name in ("normalized", "special"))
                 tokens[content], ids[content] = UserToken(content, *flags), token_id
                 for name in _UNSUPPORTED:

@@ -31,7 +31,14 @@ from data_tools.lines import OddInput
 from data_tools.settings import Settings
 from data_tools.vocabulary import count_words, extend_vocab
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_json, sha256, write_bytes, write_json
+from keras_bert.files import (
+    atomic_path,
+    check_not_input_folder,
+    read_json,
+    sha256,
+    write_bytes,
+    write_json,
+)
 from keras_bert.options import (
     MAX_BATCH_SIZE,
     MAX_REPEATS,
@@ -170,7 +177,7 @@ def _check_folders(flags: FlagValues, input_files: Sequence[str]) -> None:
     where = f"--output_dir={flags.output_dir}"
     runs.check_output_dir(flags.output_dir, flags.init_checkpoint)
     entries = [entry.strip() for entry in flags.input_file.split(",")]
-    runs.check_not_input_folder(flags.output_dir, entries)
+    check_not_input_folder(flags.output_dir, entries)
     output_dir = Path(flags.output_dir).resolve()
     for folder in filter(os.path.isdir, [*entries, flags.init_checkpoint]):
         if Path(folder).resolve() in output_dir.parents:

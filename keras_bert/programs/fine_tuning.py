@@ -14,6 +14,7 @@ from absl.flags import FlagValues
 
 from keras_bert.checkpoints.earlier_run import EarlierRun
 from keras_bert.errors import InputError
+from keras_bert.files import check_not_input_folder
 from keras_bert.options import fit_arguments, from_values, option
 from keras_bert.programs import runs
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
@@ -132,7 +133,7 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
     if not (flags.do_train or flags.do_eval or flags.do_predict):
         raise InputError("nothing to do: expected --do_train, --do_eval or --do_predict")
     runs.check_output_dir(flags.output_dir, flags.init_checkpoint)
-    runs.check_not_input_folder(
+    check_not_input_folder(
         flags.output_dir, [flags[name].value for name in _INPUT_FLAGS if name in flags]
     )
     runs.use_compilation_cache()

@@ -19,6 +19,7 @@ from pathlib import Path
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
+from keras_bert.files import check_not_input_folder
 from keras_bert.options import option, same_as
 from keras_bert.pretraining.recipe import Phase, phase_of, read_recipe
 from keras_bert.pretraining.settings import PretrainingSettings
@@ -69,7 +70,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         runs.check_output_dir(flags.output_dir, flags.init_checkpoint)
         names = ("input_file", "eval_file")
         inputs = ",".join(phase.record[name] for phase in phases for name in names)
-        runs.check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
+        check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
     runs.use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.pretraining.dry_run import dry_run

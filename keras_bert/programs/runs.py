@@ -7,7 +7,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,25 +73,6 @@ def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
             f"--output_dir={output_dir}: overlaps with --init_checkpoint={init_checkpoint}; "
             "expected another folder, because the files of the run would replace the checkpoint"
         )
-
-
-def check_not_input_folder(output_dir: str, inputs: Iterable[str]) -> None:
-    """Rejects an output directory that also contains the input.
-
-    The output files would be mixed with the input, and read as input the next time.
-
-    Args:
-        output_dir: the value of --output_dir.
-        inputs: files, folders or globs; empty strings are ignored.
-    """
-    output = Path(output_dir).resolve()
-    for name in filter(None, inputs):
-        path = Path(name)
-        if output == (path if path.is_dir() else path.parent).resolve():
-            raise InputError(
-                f"--output_dir={output_dir}: is the folder of the input {name}; expected another "
-                "folder, so that output and input stay apart"
-            )
 
 
 def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:

@@ -47,7 +47,7 @@ class Trainer(NamedTuple):
 
 
 def compiles(settings: FitSettings) -> bool:
-    """Whether to compile with XLA, which takes TensorFlow on a CPU long for each length."""
+    """Returns whether to compile with XLA; the default is True only with JAX."""
     return BACKEND == "jax" if settings.jit_compile is None else settings.jit_compile
 
 

@@ -44,7 +44,8 @@ def spilled(paths, directory, num_workers=1, **settings):
         counts, names = spill.spill(sources, settings, BUCKETS, str(directory))
         counts_of |= counts
         assert all((directory / name).is_file() for name in names)
-    counts = [spill.counts_of_file(path, counts_of) for path in paths]
+    by_file = spill.counts_by_file(counts_of)
+    counts = [by_file[path] for path in paths]
     return counts, [read(directory, bucket, BUCKETS) for bucket in range(BUCKETS)]
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from keras_bert.errors import InputError
+from keras_bert.files import check_not_input_folder
 from keras_bert.programs import runs
 from keras_bert.programs.runs import (
     CACHE_VARIABLE,
-    check_not_input_folder,
     check_output_dir,
     use_compilation_cache,
 )

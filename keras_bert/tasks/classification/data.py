@@ -372,7 +372,7 @@ def _listed(label: object) -> list[Any] | None:
     if _NO_COMMA.search(cell) or (cell[:1] != "[" and "'" not in cell):
         return None
     for parse in (json.loads, ast.literal_eval):
-        # TypeError: {['a']} or [b'a'], which JSON has not; the last two: thousands of brackets.
+        # {['a']} and [b'a'] raise TypeError, thousands of brackets one of the last two.
         with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             items = parse(cell)
             is_list = isinstance(items, list | tuple | set)

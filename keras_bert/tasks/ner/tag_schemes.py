@@ -205,13 +205,12 @@ def _count_violations(tags: Sequence[str], scheme: str) -> int:
 def label_tags(labels: Sequence[str]) -> list[str]:
     """Converts the labels of a model to tags with the prefixes of BIOES.
 
-    Labels with a prefix that are all tags of one scheme, or else labels that all are, are of this
-    scheme. Another label that is not a tag of BIOES, such as PER or LABEL_3, is an entity type and
-    becomes I-PER or I-LABEL_3:
-    adjacent words with this label are one entity. As in the token-classification pipeline of
-    transformers, this holds for each label on its own (B-PER and LOC may occur in one model), and
-    only O is outside, even if no label is O. In such a model, B, I, E and S without a type are
-    types, too.
+    If the labels with a prefix, such as B-PER, are all tags of one scheme, they are converted from
+    this scheme. If no label has a prefix, the same holds for all labels. Another label that is not
+    a tag of BIOES is an entity type: PER becomes I-PER, and adjacent words with this label are one
+    entity. As in the token-classification pipeline of transformers, this holds for each label on
+    its own (B-PER and LOC may occur in one model), and only O is outside, even if no label is O. In
+    such a model, B, I, E and S without a type are types, too.
     """
     tags = [label for label in labels if re.match(r"[BIESLUMW]-.", label)] or labels
     if any(all(_is_tag(tag, letters) for tag in tags) for letters in SCHEMES.values()):
