@@ -282,10 +282,10 @@ class EngineFunction:
     def __init__(self, loaded: Any, signature: str, network: EngineNetwork):
         functions = getattr(loaded, ATTRIBUTE)
         self.network = network
-        self._preprocess = getattr(functions, f"preprocess_{signature}")
-        self._decode = getattr(functions, f"decode_{signature}")
-        [concrete] = self._preprocess.concrete_functions
-        specs = tf.nest.flatten(concrete.structured_input_signature)
+        # The concrete functions: a call of the restored ones takes 0.2 ms to find them.
+        [self._preprocess] = getattr(functions, f"preprocess_{signature}").concrete_functions
+        [self._decode] = getattr(functions, f"decode_{signature}").concrete_functions
+        specs = tf.nest.flatten(self._preprocess.structured_input_signature)
         self.input_names = [spec.name for spec in specs]
 
     def __call__(self, **inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -295,7 +295,7 @@ class EngineFunction:
 
     def preprocess(self, inputs: Mapping[str, tf.Tensor]) -> tuple[Rows, list[tf.Tensor]]:
         """Returns the rows for the network, and the tensors for `decode`."""
-        prepared = self._preprocess(*(inputs[name] for name in self.input_names))
+        prepared = _call(self._preprocess, [inputs[name] for name in self.input_names])
         ids, segments, splits, *parts = prepared
         return Rows(ids.numpy(), segments.numpy(), splits.numpy()), parts
 
@@ -303,7 +303,12 @@ class EngineFunction:
         self, outputs: Mapping[str, np.ndarray], parts: list[tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         """Returns the outputs of the signature."""
-        return self._decode(*map(tf.constant, outputs.values()), *parts)
+        return _call(self._decode, [*map(tf.constant, outputs.values()), *parts])
+
+
+def _call(function: Any, tensors: list[tf.Tensor]) -> Any:
+    """Calls a concrete function without TensorFlow's checks of arguments, which take 0.1 ms."""
+    return function._call_flat(tensors, function.captured_inputs)
 
 
 # --- comparison with the SavedModel ---
