@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from absl import logging
 from absl.flags import FlagValues
@@ -35,6 +35,7 @@ _TEMPORARY_SECONDS = 24 * 3600  # After this time, a temporary file belongs to a
 class RunOptions:
     """The files of a run."""
 
+    GROUP: ClassVar[str] = "output"
     output_dir: str = option("", "Folder for all files of the run.", required=True, may_change=True)
     export: bool = option(
         False,
