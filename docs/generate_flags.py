@@ -18,29 +18,15 @@ from keras_bert.programs.program import Program
 
 FOLDER = Path(__file__).parent / "reference" / "programs"
 
-# The files at the top level of a checkout that start a program.
-FILES = {
-    "pretrain": "run_pretraining.py",
-    "classify": "run_classifier.py",
-    "squad": "run_squad.py",
-    "ner": "run_ner.py",
-    "embed": "run_embedding.py",
-    "fill-mask": "run_fill_mask.py",
-    "extract-features": "extract_features.py",
-    "export": "export_model.py",
-}
-
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _FLAG = re.compile(r"(--[a-z][a-z0-9_]*(?:=[A-Za-z0-9_]+)?)")
 
 
 def page(program: Program, purpose: str) -> str:
     """Returns the Markdown page of a program."""
-    file = FILES.get(program.name)
     parts = [
         f"# keras-bert {program.name}",
-        f"{purpose[0].upper()}{purpose[1:]}."
-        + (f" In a checkout also: `python {file}`." if file else ""),
+        f"{purpose[0].upper()}{purpose[1:]}.",
         _as_markdown(program.description),
     ]
     for group, options in grouped(program.flags()).items():
@@ -56,8 +42,7 @@ def page(program: Program, purpose: str) -> str:
 def index(programs: Sequence[tuple[Program, str]]) -> str:
     """Returns the page that lists all programs."""
     rows = [
-        f"| [`keras-bert {program.name}`]({program.name}.md) | {purpose} | "
-        f"{_as_code(FILES.get(program.name))} |"
+        f"| [`keras-bert {program.name}`]({program.name}.md) | {purpose} |"
         for program, purpose in programs
     ]
     return "\n".join(
@@ -65,11 +50,11 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "# Programs",
             "",
             "Installation adds one command, `keras-bert`, with the programs below as subcommands.",
-            "In a checkout, the files in the third column start the same programs. `--help` prints",
-            "the flags that these pages list; both come from the same definitions.",
+            "`--help` prints the flags that these pages list; both come from the same definitions.",
+            "In a checkout, `scripts/` has files with the names of Google's programs.",
             "",
-            "| program | purpose | file |",
-            "| --- | --- | --- |",
+            "| program | purpose |",
+            "| --- | --- |",
             *rows,
             "",
             "## Exit codes",
@@ -85,10 +70,6 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "",
         ]
     )
-
-
-def _as_code(text: str | None) -> str:
-    return f"`{text}`" if text else ""
 
 
 def _as_markdown(description: str) -> str:

@@ -24,16 +24,14 @@ def generator(root: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def flags_by_command(generator: dict) -> dict[str, set[str]]:
-    """Returns {command: names of its flags} for every way to start a program."""
+def flags_by_command() -> dict[str, set[str]]:
+    """Returns {command: names of its flags} for every program."""
     commands = {}
     for name, (module, _) in PROGRAMS.items():
         values = importlib.import_module(module).PROGRAM.flags()
         with absl_flags(values, ""):
             known = set(values)
         commands[f"keras-bert {name}"] = known
-        if name in generator["FILES"]:
-            commands[f"python {generator['FILES'][name]}"] = known
     return commands
 
 

@@ -169,8 +169,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     results = adapt(flags, input_files, reading, _open_checkpoint(flags), output_dir)
     runs.finish(results, output_dir, export=False)
     logging.info(
-        "Next, fine-tune the model, for example: keras-bert classify --init_checkpoint=%s "
-        "--task_name=custom --train_file=TRAIN.csv --eval_file=EVAL.csv --output_dir=CLASSIFIER",
+        "Next, fine-tune the model, for example: keras-bert classify --train_file=TRAIN.csv "
+        "--init_checkpoint=%s --output_dir=CLASSIFIER",
         output_dir,
     )
 

@@ -66,7 +66,7 @@ _PRETRAIN = (
     "--learning_rate=1e-3 --num_train_steps={steps} --num_warmup_steps={warmup} --log_steps=500"
 )
 _CLASSIFY = (
-    "classify --task_name=custom --train_file={out}/corpus/labelled_train.csv "
+    "classify --train_file={out}/corpus/labelled_train.csv "
     "--eval_file={out}/corpus/labelled_eval.csv --init_checkpoint={out}/run/model "
     "--output_dir={out}/classifier --max_seq_length=64 --train_batch_size=32 "
     "--learning_rate=5e-4 --num_train_epochs=4"

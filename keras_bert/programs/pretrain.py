@@ -103,9 +103,10 @@ def read_phases(flags: FlagValues) -> list[Phase]:
     is_bundled = not (flags.recipe or flags.init_checkpoint or Path(flags.bert_config).is_file())
     if rate and is_bundled:
         defaults = {"num_train_steps": 8000, "learning_rate": rate, "dropout_prob": 0.0}
-        for name in (name for name in defaults if not flags[name].present):
-            flags[name].value = defaults[name]
-            logging.info("Default for %s: --%s=%g", flags.bert_config, name, defaults[name])
+        for name, value in defaults.items():
+            if not flags[name].present:
+                flags[name].value = value
+                logging.info("Default for %s: --%s=%g", flags.bert_config, name, value)
     values = values_of(flags)
     phases = [phase_of(values)]
     if flags.recipe:

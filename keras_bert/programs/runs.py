@@ -58,7 +58,7 @@ def check_export(flags: FlagValues) -> None:
     """Rejects --export with another backend than TensorFlow."""
     if flags.export and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         raise InputError(
-            "--export: requires the TensorFlow backend; to export a JAX run, use export_model.py "
+            "--export: requires the TensorFlow backend; to export a JAX run, run keras-bert export "
             "without KERAS_BACKEND"
         )
 

@@ -243,7 +243,8 @@ class ClassificationSettings:
     GROUP: ClassVar[str] = "data"
     task_name: str = option(
         "",
-        "GLUE task (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX), or custom for your own files.",
+        "GLUE task (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX). Default: custom, for your own "
+        "files, if one is given.",
     )
     data_dir: str = option("", "Folder of GLUE or of the task; with --tfds, TFDS's data_dir.")
     tfds: bool = option(

@@ -1,5 +1,0 @@
-"""Installs the package that setup.cfg describes."""
-
-from setuptools import setup
-
-setup()
