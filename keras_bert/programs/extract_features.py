@@ -1,7 +1,7 @@
 r"""Writes the hidden states of BERT's layers for each line of a text file.
 
     keras-bert extract-features --input_file=text.txt --output_file=features.jsonl \
-        --init_checkpoint=bert --layers=-1,-2,-3,-4
+        --init_checkpoint=bert
 
     keras-bert extract-features --input_file=text.txt --output_file=vectors.npy \
         --init_checkpoint=bert --layers=-1 --pooling=mean
