@@ -154,7 +154,7 @@ def test_help_shows_the_groups_of_the_programs_own_flags(ends, flag):
         assert "  --[no]jit_compile: Compile with XLA. (default: true)" in groups[4]
         assert "-v,--verbosity" in end
     else:
-        assert end == "--helpfull lists 11 advanced flags, and those of logging, too.\n"
+        assert end == "--helpfull lists 10 advanced flags, and those of logging, too.\n"
 
 
 def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):
