@@ -90,6 +90,17 @@ def test_flag_pages_list_every_flag_once(generator: dict):
             assert page.count(f"| `--{name}` |") == 1
 
 
+def test_llms_txt_lists_every_page_once(root: Path):
+    listed = re.findall(r"\]\(([^)]+)\.html\): ", (root / "docs/llms.txt").read_text("utf-8"))
+    pages = [
+        page.relative_to(root / "docs").with_suffix("").as_posix()
+        for folder in ("tutorials", "guides", "concepts", "migration")
+        for page in (root / "docs" / folder).glob("[!i]*.md")
+    ]
+    others = ["index", "programs/index", "file_formats", "outputs"]
+    assert sorted(listed) == sorted([*pages, *(f"reference/{page}" for page in others)])
+
+
 @pytest.mark.parametrize(
     "name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
 )

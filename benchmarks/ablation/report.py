@@ -52,26 +52,6 @@ TABLE_7 = {
     "sum_last_four": "95.9 (weighted)",
     "concat_last_four": "96.1",
 }
-TABLES_5_AND_6 = """
-### Published: Table 5, BERT-base, development sets
-
-| objective | MRPC accuracy | SST-2 accuracy | SQuAD F1 |
-| --- | --- | --- | --- |
-| mlm_nsp | 86.7 | 92.7 | 88.5 |
-| mlm | 86.5 | 92.6 | 87.9 |
-| ltr | 77.5 | 92.1 | 77.8 |
-
-### Published: Table 6, development sets
-
-| layers/hidden size/heads | masked-LM perplexity | MRPC accuracy | SST-2 accuracy |
-| --- | --- | --- | --- |
-| 3/768/12 | 5.84 | 79.8 | 88.4 |
-| 6/768/3 | 5.24 | 82.2 | 90.7 |
-| 6/768/12 | 4.68 | 84.8 | 91.3 |
-| 12/768/12 | 3.99 | 86.7 | 92.9 |
-| 12/1024/16 | 3.54 | 86.9 | 93.3 |
-| 24/1024/16 | 3.23 | 87.8 | 93.7 |
-"""
 # 90 % of the 1,000,000 steps of 256 sequences have 128 tokens, the rest 512.
 _PAPER_TOKENS = 1_000_000 * 256 * (0.9 * 128 + 0.1 * 512)
 
@@ -186,7 +166,7 @@ def report(results: Results) -> str:
         lines = (f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
         parts += [f"\n### {title}\n", *lines]
         parts += target(results) if title == "Pre-training" else []
-    return "\n".join(parts) + "\n" + TABLES_5_AND_6
+    return "\n".join(parts) + "\n"
 
 
 def share_of_tokens(plan: Plan) -> str:

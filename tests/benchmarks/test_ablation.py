@@ -182,12 +182,12 @@ def test_report_and_plots_of_partial_results(ablation, run, plan, tmp_path):
     assert "| a | 55.0 ± 7.1 | – | 55.0 ± 7.1 | 55.0 ± 7.1 | – |" in text
     assert "| 500 (50 %) | 55.0 ± 7.1 |" in text
     assert "| last | 55.0 ± 7.1 | 30.0 ± 0.0 | 94.9 |" in text
-    for path in ablation.plots.draw_all(results, tmp_path / "plots"):
-        assert path.read_bytes().startswith(b"\x89PNG")
+    plot = ablation.plots.draw(results, tmp_path / "plots")
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_recorded_report_is_that_of_the_recorded_results(ablation, root):
-    """The page on what models learn includes the recorded report."""
+    """The page on what models learn has its figures from the recorded report."""
     results = ablation.run.Results(root / "benchmarks/ablation_results", ablation.plan.PLAN)
     recorded = (results.folder / "report.md").read_text(encoding="utf-8")
     assert ablation.report.report(results) == recorded
@@ -307,4 +307,4 @@ def test_whole_study_in_miniature(root, ablation, run_program, tmp_path, monkeyp
     assert 0 <= features["figures"]["test"]["f1"] <= 1
     assert not list((tmp_path / "work" / "fine_tuning" / "miniature").iterdir())
     assert "| miniature | " in ablation.report.report(results)
-    assert all(path.stat().st_size for path in ablation.plots.draw_all(results, tmp_path))
+    assert ablation.plots.draw(results, tmp_path).stat().st_size
