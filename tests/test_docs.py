@@ -1,14 +1,17 @@
 """The documentation uses programs, flags and files that exist."""
 
 import importlib
+import os
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
 
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.options import absl_flags, declared
+from tests import processes
 
 # A command begins at the start of a line or after a prompt, variables or another command.
 _COMMAND = re.compile(
@@ -88,6 +91,23 @@ def test_flag_pages_list_every_flag_once(generator: dict):
         page = generator["page"](program, purpose)
         for name in declared(program.flags()):
             assert page.count(f"| `--{name}` |") == 1
+
+
+@pytest.mark.slow
+def test_quickstart_of_the_readme_runs(root: Path, pretrained: Path, tmp_path: Path):
+    """Runs it offline, with a tiny model in the place of the one of the Hugging Face Hub."""
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    code = re.search(r"start:quickstart.*?```python\n(.*?)```", readme, re.DOTALL)[1]
+    name = re.search(r'from_pretrained\("(.+?)"\)', code)[1]
+    cached = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+    shutil.copytree(pretrained, cached / "snapshots" / "0")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0")
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = processes.run(["-c", code], cwd=tmp_path, env=os.environ | offline)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rsplit(" ", 1)[0] in code
+    assert (tmp_path / "serving/minilm/1/saved_model.pb").is_file()
 
 
 def test_llms_txt_lists_every_page_once(root: Path):

@@ -176,7 +176,7 @@ def test_shares_of_runs_have_a_checkpoint(ablation, plan, tmp_path, scale):
 
 def test_report_and_plots_of_partial_results(ablation, run, plan, tmp_path):
     empty = ablation.run.Results(tmp_path / "nothing", plan)
-    assert "| claim | task |" in ablation.report.report(empty)
+    assert "| claim | CoLA |" in ablation.report.report(empty)
     results = run()[1]
     text = ablation.report.report(results)
     assert "| a | 55.0 ± 7.1 | – | 55.0 ± 7.1 | 55.0 ± 7.1 | – |" in text
@@ -197,9 +197,9 @@ def test_verdict_follows_the_rule(ablation):
     verdict = ablation.report.verdict
     assert verdict([80.0, 81.0, 82.0], [70.0, 71.0, 72.0])[2] == "seen"
     assert verdict([70.0, 71.0, 72.0], [80.0, 81.0, 82.0])[2] == "contradicted"
-    assert verdict([80.0, 85.0, 90.0], [78.0, 83.0, 88.0])[2] == "not seen at this scale"
+    assert verdict([80.0, 85.0, 90.0], [78.0, 83.0, 88.0])[2] == "not seen"
     # Seeds that happen to agree do not make a small difference certain.
-    assert verdict([80.9, 80.9, 80.9], [80.0, 80.0, 80.0])[2] == "not seen at this scale"
+    assert verdict([80.9, 80.9, 80.9], [80.0, 80.0, 80.0])[2] == "not seen"
     difference, error, _ = verdict([80.0, 81.0, 82.0], [70.0, 72.0, 74.0])
     assert difference == pytest.approx(9.0)
     assert error == pytest.approx(np.sqrt(1 / 3 + 4 / 3))
