@@ -121,10 +121,27 @@ def test_llms_txt_lists_every_page_once(root: Path):
     assert sorted(listed) == sorted([*pages, *(f"reference/{page}" for page in others)])
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
-)
-def test_links_outside_the_site_lead_to_files(root: Path, name: str):
-    page = root / name
-    for link in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
-        assert link.startswith("https://") or (page.parent / link).is_file(), link
+def anchors_of(page: Path, root: Path) -> set[str]:
+    """Returns the anchors of the headings of a page and of the pages that it includes."""
+    text = page.read_text(encoding="utf-8")
+    for included in re.findall(r'^--8<-- "([^":]+)', text, re.MULTILINE):
+        text += (root / included).read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_links_of_pages_lead_to_files_and_headings(root: Path):
+    """The site checks its own links; generated pages are on the site only."""
+    wrong = []
+    others = [root / "CHANGELOG.md", root / "benchmarks/README.md", root / "examples/README.md"]
+    for page in [*pages_of(root), *others]:
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            if name.startswith("https://"):
+                continue
+            if not target.exists() or "programs" in Path(name).parts:
+                wrong.append(f"{page.name}: {link}")
+            elif anchor and anchor not in anchors_of(target, root):
+                wrong.append(f"{page.name}: {link}: no such heading")
+    assert not wrong
