@@ -57,17 +57,6 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "| --- | --- |",
             *rows,
             "",
-            "## Exit codes",
-            "",
-            "| code | meaning |",
-            "| --- | --- |",
-            "| 0 | success; also `--help` |",
-            "| 1 | invalid input or too little memory, reported in one line |",
-            "| 75 | the run was stopped by SIGTERM, lost a worker or a GPU, or another process "
-            "uses its folder or the worker's port; the same command resumes it |",
-            "| 130 | Ctrl-C; in training, after a checkpoint was saved |",
-            "| 141 | the reader of stdout has ended, as in `--help \\| head -1` |",
-            "",
         ]
     )
 
