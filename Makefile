@@ -14,7 +14,7 @@ DOCS := .docs/ready
 setup: $(READY)
 
 # --without-pip: Debian's python3 has no ensurepip; its own pip fills the environment instead.
-$(READY): requirements/dev.lock pyproject.toml setup.cfg
+$(READY): requirements/dev.lock pyproject.toml setup.py setup.cfg
 	$(PYTHON) -m venv --without-pip .venv
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet --require-hashes -r requirements/dev.lock
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet --no-deps --no-build-isolation --use-pep517 -e .

@@ -39,7 +39,7 @@ def run(program: str, folder: Path, **settings: object) -> Path:
     flag_values = {"output_dir": folder, "mixed_precision": "float32"} | settings
     command = [
         sys.executable,
-        str(ROOT / "scripts" / program),
+        str(ROOT / program),
         *(f"--{k}={v}" for k, v in flag_values.items()),
     ]
     with open(folder.with_suffix(".log"), "a") as log:

@@ -157,7 +157,7 @@ def run_ours(task: Task, task_flags: Mapping[str, object], job: Mapping) -> dict
         "random_seed": job["seed"],
         **task_flags,
     }
-    command = [python_of("ours"), ROOT / "scripts" / task.program]
+    command = [python_of("ours"), ROOT / task.program]
     command += [f"--{name}={value}" for name, value in settings.items()]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -40,7 +40,7 @@ def run(checkout: Path, folder: Path, steps: int = 0) -> dict[str, float]:
         folder: the folder of compiled programs, as `cache`, and of the run.
         steps: the number of steps, without evaluation; 0 for three epochs with everything.
     """
-    command = [checkout / ".venv/bin/python", "-m", "keras_bert", "classify"]
+    command = [checkout / ".venv/bin/python", checkout / "run_classifier.py"]
     command += [f"--init_checkpoint={MODEL}", "--task_name=MRPC", f"--data_dir={MRPC}"]
     command += [f"--output_dir={tempfile.mkdtemp(dir=folder)}", "--train_batch_size=16"]
     if steps:

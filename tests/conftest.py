@@ -213,7 +213,7 @@ def run_program(root, tmp_path_factory):
         **flags,
     ):
         argv = [
-            str(root / "scripts" / program),
+            str(root / program),
             *arguments,
             *(f"--{k}={v}" for k, v in flags.items()),
         ]

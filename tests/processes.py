@@ -1,6 +1,6 @@
 """Starts Python programs in processes that are forked from one that has imported TensorFlow.
 
-    process = processes.start(["scripts/run_ner.py", "--output_dir=out"], cwd=folder, stderr=PIPE)
+    process = processes.start(["run_ner.py", "--output_dir=out"], cwd=folder, stderr=PIPE)
 
 Importing TensorFlow and Keras takes a process many seconds, more than a tiny model trains. For each
 Keras backend, a server imports them once. TensorFlow and JAX themselves start in the forked

@@ -67,7 +67,7 @@ def test_while_the_program_is_imported(root, tmp_path, reaction):
 
 
 COMMANDS = {
-    "run_ner.py": ["scripts/run_ner.py"],
+    "run_ner.py": ["run_ner.py"],
     "keras-bert ner": ["-m", "keras_bert", "ner"],
 }
 

@@ -19,7 +19,7 @@ COMMANDS = {
     "the command's help": ["-m", "keras_bert", "--help"],
     "the command's version": ["-m", "keras_bert", "--version"],
     "a program's help": ["-m", "keras_bert", "build-vocab", "--help"],
-    "a script's help": ["scripts/run_ner.py", "--helpfull"],
+    "a script's help": ["run_ner.py", "--helpfull"],
     "few results": ["-c", PRINTS.format(lines=3)],
     "many results": ["-c", PRINTS.format(lines=10_000)],
 }
@@ -54,7 +54,7 @@ def test_program_without_a_reader_ends_quietly(root, name, unbuffered):
 
 
 def test_exit_code_is_kept_if_nothing_was_printed(root):
-    code, err = end_without_reader(root, ["scripts/run_ner.py", "--nonsense"])
+    code, err = end_without_reader(root, ["run_ner.py", "--nonsense"])
     assert code == 1
     assert err.startswith("run_ner.py: error: Unknown command line flag 'nonsense'")
 

@@ -127,7 +127,7 @@ class Folders(NamedTuple):
         Raises:
             InputError: the program failed; the message has the last lines of its output.
         """
-        name = [ROOT / "scripts" / program] if program.endswith(".py") else ["-m", *program.split()]
+        name = [ROOT / program] if program.endswith(".py") else ["-m", *program.split()]
         command = ["nice", "-n", str(NICENESS), sys.executable, *map(str, name)]
         command += [f"--{flag}={_text(value)}" for flag, value in flags.items()]
         # Only modules of this folder need benchmarks/, whose files have names of other packages.

@@ -31,7 +31,7 @@ def arguments(program, output_dir, **changes):
 
 def start(root, place, program, output_dir, **changes):
     """Starts a program in a process of its own."""
-    name = ["-m", "keras_bert", "adapt"] if program == "adapt.py" else [root / "scripts" / program]
+    name = ["-m", "keras_bert", "adapt"] if program == "adapt.py" else [root / program]
     return processes.start(
         [*name, *arguments(program, output_dir, **changes)], cwd=place, stderr=processes.PIPE
     )

@@ -247,7 +247,7 @@ def test_killed_worker_ends_the_others_and_the_run_resumes_bit_identical(
     run, nothing = tmp_path / "run", tmp_path / "nothing"
 
     def start(name, output_dir, *task):
-        program = (*task, root / "scripts/run_pretraining.py", *flags(data, output_dir))
+        program = (*task, root / "run_pretraining.py", *flags(data, output_dir))
         return workers.start(tmp_path / name, 2, *program)
 
     building = start("building", nothing, "killed", 0, 0)
@@ -279,7 +279,7 @@ def test_workers_end_after_a_partition_and_the_run_resumes_bit_identical(
     """Disconnects the workers in the middle of a step."""
     step = random_moment.randrange(1, STEPS)
     program = (
-        root / "scripts/run_pretraining.py",
+        root / "run_pretraining.py",
         *flags(data, tmp_path / "run", worker_timeout=60),
     )
     task = ("paused", tmp_path, step, *program)
@@ -303,7 +303,7 @@ def test_workers_end_after_a_partition_and_the_run_resumes_bit_identical(
 
 def test_wait_for_a_worker_that_never_joins_ends(data, root, tmp_path):
     arguments = flags(data, tmp_path / "run", worker_timeout=3)
-    task = ("first_alone", root / "scripts/run_pretraining.py", *arguments)
+    task = ("first_alone", root / "run_pretraining.py", *arguments)
     (first, _) = workers.start(tmp_path, 2, *task)
     assert first.wait() == -signal.SIGALRM
     waiting = "Waiting up to 3 s (--worker_timeout) for all of Cluster(workers=('127.0.0.1:"
@@ -328,7 +328,7 @@ def test_two_workers_evaluate_and_predict_as_one_process_does(root, data, tmp_pa
         "eval_batch_size": 6,
         "mixed_precision": "float32",
     }
-    program = "program", root / "scripts/run_classifier.py"
+    program = "program", root / "run_classifier.py"
     one, two = tmp_path / "one", tmp_path / "two"
     values = [f"--{name}={value}" for name, value in given.items()] + ["--nojit_compile"]
     several = [f"--output_dir={two}", "--distribution_strategy=multi_worker_mirrored", "--export"]

@@ -1,0 +1,5 @@
+"""Installs the package that setup.cfg describes."""
+
+from setuptools import setup
+
+setup()
