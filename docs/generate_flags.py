@@ -51,7 +51,7 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "",
             "Installation adds one command, `keras-bert`, with the programs below as subcommands.",
             "`--help` prints the flags that these pages list; both come from the same definitions.",
-            "A checkout has files with the names of Google's programs, such as `run_pretraining.py`.",
+            "A checkout has files with the names of Google's programs: `run_squad.py` and so on.",
             "",
             "| program | purpose |",
             "| --- | --- |",
