@@ -180,15 +180,8 @@ def pretrained(tmp_path_factory):
 
     words = ["good", "bad", "film", "book", "it", "is", "a", "##s", ".", "very"]
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    config = BertConfig(
-        vocab_size=len(vocab),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-        initializer_range=0.2,  # So that few training steps are enough.
-    )
+    # Large initial weights, so that few training steps are enough.
+    config = BertConfig(len(vocab), 16, 1, 2, 32, max_position_embeddings=32, initializer_range=0.2)
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("pretrained") / "model"
     save_model_directory(folder, BertPretrainer(config), vocab)

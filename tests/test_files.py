@@ -1,15 +1,18 @@
 """Tests that files and folders are written completely or not at all, with one-line errors."""
 
+import fcntl
+import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from keras_bert import files
-from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_json, write_json
+from keras_bert.errors import InputError, InUse
+from keras_bert.files import atomic_path, locked, read_json, read_lines, write_json
 
 
 def full(*_):
@@ -160,3 +163,102 @@ def test_files_being_written_by_another_process_are_kept(tmp_path):
         (tmp_path / name).mkdir()
     save_folder(tmp_path / "m", "new")
     assert sorted(os.listdir(tmp_path)) == sorted([here, elsewhere, "m"])
+
+
+# --- locks ---
+
+
+HOLD = """
+import sys
+from keras_bert.files import locked
+with locked(sys.argv[1], "taken"):
+    print("inside", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_lock_is_exclusive_until_its_holder_ends(tmp_path, root):
+    path = tmp_path / "new" / ".lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout.readline() == b"inside\n"
+    name = rf"^taken \(process {holder.pid} on {socket.gethostname()}\); run the same command again"
+    with pytest.raises(InUse, match=name), locked(path, "taken"):
+        pass
+    assert path.exists(), "its holder's"
+    holder.kill()
+    holder.communicate()
+    assert path.exists(), "left by the kill"
+    with locked(path, "taken"):
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_file_deleted_while_it_was_locked_is_not_a_lock(tmp_path, monkeypatch):
+    """The previous holder deleted the file.
+
+    The next process creates another file, so both processes would hold the lock.
+    """
+    flock = fcntl.flock
+
+    def late(descriptor, operation):
+        os.unlink(tmp_path / ".lock")
+        (tmp_path / ".lock").touch()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(InUse, match=r"^taken; run"), locked(tmp_path / ".lock", "taken"):
+        pass
+    assert (tmp_path / ".lock").exists(), "another process's"
+
+
+def test_path_that_cannot_be_written_or_locked_is_reported(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(InputError, match=r"file/\.lock: cannot be written \(.*exists"),
+        locked(tmp_path / "file" / ".lock", "taken"),
+    ):
+        pass
+
+    def fail(descriptor, operation):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with (
+        pytest.raises(InputError, match=r"\.lock: cannot be locked \(No locks available\)"),
+        locked(tmp_path / ".lock", "taken"),
+    ):
+        pass
+
+
+# --- lines of text ---
+
+
+def test_lines_end_only_at_line_feeds_and_byte_order_mark_is_skipped(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufeffa\u2028b\r\n\nc\x85\u00a0".encode())
+    assert list(read_lines(path)) == [(1, "a\u2028b"), (2, ""), (3, "c\x85\u00a0")]
+
+
+def test_carriage_returns_are_removed_only_at_line_ends(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"a\r\r\nb\rc\r\n\r\nd\r")
+    assert list(read_lines(path)) == [(1, "a"), (2, "b\rc"), (3, ""), (4, "d")]
+
+
+def test_dash_means_standard_input(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
+    assert list(read_lines("-")) == [(1, "a"), (2, "b")]
+
+
+def test_line_that_is_not_utf8_is_rejected_with_its_number(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"a\nna\xefve\n")
+    with pytest.raises(InputError, match=r"text\.txt, line 2: .* UTF-8, got the bytes b'\\xefve"):
+        list(read_lines(path))
+    with pytest.raises(InputError, match=r"none\.txt: cannot be read: No such file"):
+        list(read_lines(tmp_path / "none.txt"))

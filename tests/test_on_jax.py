@@ -29,14 +29,7 @@ def pretraining(tmp_path_factory, write_records, on_jax):
     """Returns a function: folder -> the finished process of 6 pre-training steps on two devices."""
     folder = tmp_path_factory.mktemp("pretraining")
     write_records(folder / "a.tfrecord", 40)
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-    )
+    config = BertConfig(50, 16, 1, 2, 32, max_position_embeddings=32)
     config.to_json(folder / "config.json")
 
     def run(output_dir):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bert.random_bits import mix, random_bits, site_key
+from keras_bert.random_bits import random_bits, site_key
 
 SEEDS = np.arange(1000, 1024, dtype="int32")  # Consecutive seeds are the hard case.
 SIZE = 20_000
@@ -21,29 +21,6 @@ def test_every_bit_is_balanced_and_pairs_of_bits_are_independent():
     assert deviations.max() < 5.0
     correlations = np.corrcoef(planes) - np.eye(16)
     assert np.abs(correlations).max() * np.sqrt(words.size) < 5.0
-
-
-@pytest.mark.parametrize("half", [0, 1])
-def test_numbers_are_uniform_over_256_bins(half):
-    # An element is the low or the high half of a 32-bit word. Each half must be uniform.
-    counts = np.bincount(bits()[:, half::2].ravel().view("uint16") >> 8, minlength=256)
-    expected = counts.sum() / 256
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    assert abs(chi_square - 255) < 5 * np.sqrt(2 * 255)
-
-
-def test_one_bit_of_the_seed_flips_half_of_the_bits():
-    base = bits(np.zeros(1, "int32"), size=4096)
-    for bit in range(32):
-        seed = np.array([1 << bit], "uint32").view("int32")
-        flipped = base ^ bits(seed, size=4096)
-        share = np.unpackbits(flipped.view("uint8")).mean()
-        assert share == pytest.approx(0.5, abs=0.01)
-
-
-def test_mix_is_a_bijection_on_a_sample():
-    x = np.arange(-(2**16), 2**16, dtype="int32")
-    assert len(np.unique(ops.convert_to_numpy(mix(ops.convert_to_tensor(x))))) == 2**17
 
 
 def test_bits_equal_stored_values():

@@ -24,118 +24,52 @@ SIZES = {
     "max_position_embeddings": 32,
 }
 
-_SIZE = "--vocab_size=40"
-_STEP = ("--train_batch_size=2", "--eval_batch_size=2", "--nojit_compile", "--output_dir=out")
-_TUNE = ("--init_checkpoint=bert", "--num_train_steps=1", "--max_seq_length=24", *_STEP)
-_CUSTOM = ("--task_name=custom", *_TUNE)
-
-# {name of the command: (module of the program, arguments)}
+_LEARN = "data_tools.build_vocab --vocab_file=out.txt"
+_STEP = "--train_batch_size=2 --eval_batch_size=2 --nojit_compile --output_dir=out"
+_TUNE = f"--init_checkpoint=bert --num_train_steps=1 --max_seq_length=24 {_STEP}"
+_CLASSIFY = f"keras_bert.programs.classify --task_name=custom {_TUNE}"
+_NER = f"keras_bert.programs.ner {_TUNE}"
+_CONVERT = "keras_bert.programs.convert"
+# {name of the command: module of the program, and its arguments}
+_COMMANDS = {
+    "build-vocab": f"{_LEARN} --input_file=corpus.txt --vocab_size=40",
+    "build-vocab extend": f"{_LEARN} --input_file=corpus.txt --extend_vocab=vocab.txt",
+    "build-vocab parquet": f"{_LEARN} --input_file=train.parquet --input_format=parquet "
+    "--vocab_size=40",
+    "build-vocab mixed": f"{_LEARN} --input_file=documents --input_format=mixed --vocab_size=40",
+    "create-pretraining-data": "data_tools.create_pretraining_data --input_file=corpus.txt "
+    "--vocab_file=vocab.txt --output_dir=out --max_seq_length=24 --max_predictions_per_seq=4 "
+    "--dupe_factor=1 --num_shards=1 --num_workers=1 --user_tokens=king.txt",
+    "inspect-tfrecords": "data_tools.inspect_tfrecords --input_file=dataset",
+    "pretrain": "keras_bert.programs.pretrain --input_file=dataset --bert_config=config.json "
+    f"--num_train_steps=1 --num_warmup_steps=1 --max_eval_steps=1 {_STEP}",
+    "classify csv": f"{_CLASSIFY} --train_file=train.csv --eval_file=train.csv",
+    "classify tsv": f"{_CLASSIFY} --train_file=train.tsv --test_file=train.tsv",
+    "classify jsonl": f"{_CLASSIFY} --train_file=train.jsonl --eval_file=train.jsonl",
+    "classify parquet": f"{_CLASSIFY} --train_file=train.parquet --eval_file=train.parquet",
+    "embed": "keras_bert.programs.embed --train_file=train.csv --eval_file=train.csv "
+    f"--columns=anchor=text,positive=label {_TUNE}",
+    "squad": "keras_bert.programs.squad --train_file=squad.json --eval_file=squad.json "
+    f"--max_query_length=8 {_TUNE}",
+    "ner": f"{_NER} --train_file=train.conll --eval_file=train.conll",
+    "ner spans": f"{_NER} --train_file=spans.jsonl --eval_file=spans.jsonl",
+    "ner parquet": f"{_NER} --train_file=spans.parquet --eval_file=spans.parquet",
+    "fill-mask": "keras_bert.programs.fill_mask --model_dir=run/model --top_k=2 it|is|[MASK]|.",
+    "extract-features": "keras_bert.programs.extract_features --input_file=lines.txt "
+    "--output_file=out.jsonl --init_checkpoint=bert --max_seq_length=24 --nojit_compile",
+    "export": "keras_bert.programs.export --model_dir=run --export_dir=out/1",
+    "convert": f"{_CONVERT} bert out",
+    "convert tf1": f"{_CONVERT} tf1 out",
+    "convert keras_hub": f"{_CONVERT} preset out",
+    "convert add": f"{_CONVERT} bert out --add_tokens=words.txt",
+    "convert own": f"{_CONVERT} bert out --user_tokens=own.txt",
+    "convert keep": f"{_CONVERT} bert out --keep_corpus=corpus.txt",
+    "plot": "keras_bert.programs.plot run --output_file=out.png",
+}
+# {name of the command: (module, arguments)}; "|" stands for a space within an argument.
 COMMANDS = {
-    "build-vocab": (
-        "data_tools.build_vocab",
-        ("--input_file=corpus.txt", "--vocab_file=out.txt", _SIZE),
-    ),
-    "build-vocab extend": (
-        "data_tools.build_vocab",
-        ("--input_file=corpus.txt", "--vocab_file=out.txt", "--extend_vocab=vocab.txt"),
-    ),
-    "build-vocab parquet": (
-        "data_tools.build_vocab",
-        ("--input_file=train.parquet", "--input_format=parquet", "--vocab_file=out.txt", _SIZE),
-    ),
-    "build-vocab mixed": (
-        "data_tools.build_vocab",
-        ("--input_file=documents", "--input_format=mixed", "--vocab_file=out.txt", _SIZE),
-    ),
-    "create-pretraining-data": (
-        "data_tools.create_pretraining_data",
-        (
-            "--input_file=corpus.txt",
-            "--vocab_file=vocab.txt",
-            "--output_dir=out",
-            "--max_seq_length=24",
-            "--max_predictions_per_seq=4",
-            "--dupe_factor=1",
-            "--num_shards=1",
-            "--num_workers=1",
-            "--user_tokens=king.txt",
-        ),
-    ),
-    "inspect-tfrecords": ("data_tools.inspect_tfrecords", ("--input_file=dataset",)),
-    "pretrain": (
-        "keras_bert.programs.pretrain",
-        (
-            "--input_file=dataset",
-            "--bert_config=config.json",
-            "--num_train_steps=1",
-            "--num_warmup_steps=1",
-            "--max_eval_steps=1",
-            *_STEP,
-        ),
-    ),
-    "classify csv": (
-        "keras_bert.programs.classify",
-        ("--train_file=train.csv", "--eval_file=train.csv", *_CUSTOM),
-    ),
-    "classify tsv": (
-        "keras_bert.programs.classify",
-        ("--train_file=train.tsv", "--test_file=train.tsv", *_CUSTOM),
-    ),
-    "classify jsonl": (
-        "keras_bert.programs.classify",
-        ("--train_file=train.jsonl", "--eval_file=train.jsonl", *_CUSTOM),
-    ),
-    "classify parquet": (
-        "keras_bert.programs.classify",
-        ("--train_file=train.parquet", "--eval_file=train.parquet", *_CUSTOM),
-    ),
-    "embed": (
-        "keras_bert.programs.embed",
-        (
-            "--train_file=train.csv",
-            "--eval_file=train.csv",
-            "--columns=anchor=text,positive=label",
-            *_TUNE,
-        ),
-    ),
-    "squad": (
-        "keras_bert.programs.squad",
-        ("--train_file=squad.json", "--eval_file=squad.json", "--max_query_length=8", *_TUNE),
-    ),
-    "ner": (
-        "keras_bert.programs.ner",
-        ("--train_file=train.conll", "--eval_file=train.conll", *_TUNE),
-    ),
-    "ner spans": (
-        "keras_bert.programs.ner",
-        ("--train_file=spans.jsonl", "--eval_file=spans.jsonl", *_TUNE),
-    ),
-    "ner parquet": (
-        "keras_bert.programs.ner",
-        ("--train_file=spans.parquet", "--eval_file=spans.parquet", *_TUNE),
-    ),
-    "fill-mask": (
-        "keras_bert.programs.fill_mask",
-        ("--model_dir=run/model", "--top_k=2", "it is [MASK] ."),
-    ),
-    "extract-features": (
-        "keras_bert.programs.extract_features",
-        (
-            "--input_file=lines.txt",
-            "--output_file=out.jsonl",
-            "--init_checkpoint=bert",
-            "--max_seq_length=24",
-            "--nojit_compile",
-        ),
-    ),
-    "export": ("keras_bert.programs.export", ("--model_dir=run", "--export_dir=out/1")),
-    "convert": ("keras_bert.programs.convert", ("bert", "out")),
-    "convert tf1": ("keras_bert.programs.convert", ("tf1", "out")),
-    "convert keras_hub": ("keras_bert.programs.convert", ("preset", "out")),
-    "convert add": ("keras_bert.programs.convert", ("bert", "out", "--add_tokens=words.txt")),
-    "convert own": ("keras_bert.programs.convert", ("bert", "out", "--user_tokens=own.txt")),
-    "convert keep": ("keras_bert.programs.convert", ("bert", "out", "--keep_corpus=corpus.txt")),
-    "plot": ("keras_bert.programs.plot", ("run", "--output_file=out.png")),
+    name: (module, tuple(argument.replace("|", " ") for argument in arguments))
+    for name, (module, *arguments) in ((n, text.split()) for n, text in _COMMANDS.items())
 }
 
 

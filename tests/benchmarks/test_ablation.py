@@ -2,13 +2,15 @@
 
 import contextlib
 import dataclasses
+import importlib
 import json
 
 import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
-from tests import processes
+from keras_bert.programs.command import PROGRAMS
+from tests.conftest import PROGRAMS as FILES
 
 RECIPE = """
 [flags]
@@ -64,31 +66,22 @@ def plan(ablation, tmp_path):
     )
 
 
-class Killed(BaseException):
-    """Ends a study like a signal that no code handles."""
-
-
 @pytest.fixture
 def run(ablation, plan, tmp_path, monkeypatch):
     """Returns a function that runs a study whose units are not computed."""
 
-    def run(plan=plan, arms=(), tasks=(), kill_at=None):
-        """Returns the units that ran, up to a kill, and the results."""
+    def run(plan=plan):
+        """Returns the units that ran, and the results."""
         done = []
 
-        def add(name):
-            if kill_at == len(done):
-                raise Killed
-            done.append(name)
-
         def pretrain(arm, _, folders):
-            add(f"{arm.name} pretraining")
+            done.append(f"{arm.name} pretraining")
             folders.run(arm).mkdir(parents=True, exist_ok=True)
             (folders.run(arm) / "results.json").touch()
             return {"step": 10, "curve": []}, ablation.run.Usage(60.0, 90.0)
 
         def compute(unit, *_):
-            add(f"{unit.arm.name} {unit.key}")
+            done.append(f"{unit.arm.name} {unit.key}")
             metrics = ("matthews_corrcoef", "f1", "accuracy")
             figures = {"last": dict.fromkeys(metrics, 0.5 + 0.1 * unit.seed)}
             if unit.task == "WNUT-17":
@@ -100,8 +93,7 @@ def run(ablation, plan, tmp_path, monkeypatch):
         monkeypatch.setattr(ablation.run, "train_tagger", compute)
         results = ablation.run.Results(tmp_path / "results", plan)
         folders = ablation.run.Folders(tmp_path / "data", tmp_path / "work")
-        with contextlib.suppress(Killed):
-            ablation.run.run_study(ablation.run.selected(plan, arms, tasks), results, folders)
+        ablation.run.run_study(ablation.run.selected(plan, (), ()), results, folders)
         return done, results
 
     return run
@@ -120,31 +112,6 @@ def test_all_units_run_in_order_and_are_recorded_once(run, tmp_path):
     assert run()[0] == []
 
 
-@pytest.mark.parametrize("kill_at", [0, 1, 4, 7, 8, 11])
-@pytest.mark.parametrize("disk_is_lost", [False, True])
-def test_killed_study_resumes(ablation, run, plan, tmp_path, kill_at, disk_is_lost):
-    run(kill_at=kill_at)
-    if disk_is_lost and (tmp_path / "work").exists():
-        ablation.run.shutil.rmtree(tmp_path / "work")
-    # With the disk, the model of the arm in progress is lost: it is trained again, but not
-    # recorded again.
-    pretraining = f"{ORDER[kill_at].split()[0]} pretraining"
-    trains_again = disk_is_lost and pretraining in ORDER[:kill_at]
-    done, results = run()
-    assert done == [pretraining] * trains_again + ORDER[kill_at:]
-    assert all(results.get(unit) for arm in plan.arms for unit in plan.units_of(arm))
-
-
-def test_arms_and_tasks_are_selected_and_listed(ablation, run, plan):
-    done, results = run(arms=("a",), tasks=("CoLA",))
-    assert done == ["a pretraining", "a CoLA/seed-0", "a CoLA/seed-1"]
-    lines = list(ablation.run.list_units(ablation.run.selected(plan, (), ()), results))
-    assert len(lines) == len(ORDER) + 2
-    assert lines[0] == "a: 3 of 7 units done in 2 min"
-    assert lines[1].endswith("60 s")
-    assert lines[4].endswith("missing")
-
-
 def test_results_of_other_settings_are_an_error(run, plan, tmp_path):
     run()
     before = (tmp_path / "results" / "a.json").read_bytes()
@@ -152,23 +119,6 @@ def test_results_of_other_settings_are_an_error(run, plan, tmp_path):
     with pytest.raises(InputError, match="pretraining: was computed with"):
         run(changed)
     assert (tmp_path / "results" / "a.json").read_bytes() == before
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.002, 0.003, 0.05, 0.31])
-def test_shares_of_runs_have_a_checkpoint(ablation, plan, tmp_path, scale):
-    plan = dataclasses.replace(plan, scale=scale)
-    folders, arm = ablation.run.Folders(tmp_path, tmp_path), plan.arms[0]
-    interval = plan.checkpoint_interval(arm)
-    saved = {
-        f"phase-{number}/checkpoints/step-{step:08}"
-        for number, phase in enumerate(plan.phases_of(arm), 1)
-        for step in range(interval, phase.steps + 1, interval)
-    }
-    for percent, expected in ((10, "phase-1"), (20, ""), (40, ""), (70, "phase-2")):
-        path = ablation.run.checkpoint(arm, percent, plan, folders)
-        name = str(path.relative_to(folders.run(arm)))
-        assert name in saved
-        assert scale < 1 or name.startswith(expected)
 
 
 # --- the report ---
@@ -205,7 +155,7 @@ def test_verdict_follows_the_rule(ablation):
     assert error == pytest.approx(np.sqrt(1 / 3 + 4 / 3))
 
 
-# --- the tagger, and the programs in miniature ---
+# --- the tagger, and the programs ---
 
 
 def test_features_of_words(ablation):
@@ -219,92 +169,29 @@ def test_features_of_words(ablation):
     assert first_tokens(np.array([1, 2, 0, 1]), 5).tolist() == [1, 2, 0, 0]
 
 
-CONFIG = {
-    "vocab_size": 120,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 128,
-}
-
-
-def write_data(folder):
-    """Writes four books of some KB, and a corpus for MRPC and WNUT-17."""
-    random = np.random.default_rng(0)
-    syllables = [a + b for a in "bdfgklmnprst" for b in ("a", "en", "i", "or", "u")]
-    # Enough different words for the vocabulary.
-    words = ["".join(random.choice(syllables, 3)) for _ in range(400)]
-
-    def sentence():
-        return " ".join(random.choice(words, random.integers(4, 12))).capitalize() + "."
-
-    books, mrpc, wnut = folder / "corpus/gutenberg-85", folder / "glue/MRPC", folder / "ner/wnut17"
-    for path in (books, mrpc, wnut):
-        path.mkdir(parents=True)
-    for name in ("one", "two", "three", "four"):
-        paragraphs = [" ".join(sentence() for _ in range(6)) for _ in range(20)]
-        (books / f"{name}.txt").write_text("\n\n".join(paragraphs))
-    for split in ("train", "dev"):
-        rows = [f"{n % 2}\t1\t2\t{sentence()}\t{sentence()}\n" for n in range(40)]
-        header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-        (mrpc / f"{split}.tsv").write_text(header + "".join(rows))
-    for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
-        lines = [
-            "".join(f"{word}\t{'B-x' if word[0] == 'b' else 'O'}\n" for word in sentence().split())
-            for _ in range(20)
-        ]
-        (wnut / name).write_text("\n".join(lines))
-
-
-@pytest.mark.slow
-def test_whole_study_in_miniature(root, ablation, run_program, tmp_path, monkeypatch):
-    """Runs all programs of the study: one task, one seed and features."""
-    monkeypatch.setattr(ablation.run, "NICENESS", 0)  # Other tests use the CPU.
+def test_commands_of_the_study_have_known_flags(ablation, plan, tmp_path, monkeypatch):
+    commands = []
 
     def run(folders, program, flags):
-        if program.startswith("ablation."):
-            arguments = [f"--{name}={ablation.run._text(value)}" for name, value in flags.items()]
-            done = processes.run(["-m", *program.split(), *arguments], cwd=root / "benchmarks")
-            assert done.returncode == 0, done.stderr
-            return ablation.run.Usage(1.0, 1.0)
-        file = program.removeprefix("keras_bert ").replace("-", "_").removesuffix(".py") + ".py"
-        texts = {name: ablation.run._text(value) for name, value in flags.items()}
-        done = run_program(file, **texts)
-        assert done.returncode == 0, done.stderr
+        commands.append((program, flags))
         return ablation.run.Usage(1.0, 1.0)
 
     monkeypatch.setattr(ablation.run.Folders, "run_program", run)
-    write_data(tmp_path / "data")
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(CONFIG))
-    arm = ablation.plan.Arm(
-        "miniature",
-        str(config),
-        "mlm",
-        tasks=("MRPC",),
-        features=("concat_last_four",),
-        recipe=write_recipe(tmp_path, 5),
-    )
-    plan = ablation.plan.Plan(
-        arms=(arm,),
-        seeds=(0,),
-        passes=1,
-        vocab_size=CONFIG["vocab_size"],
-        pretraining_rates={arm.size: 1e-3},
-        fine_tuning_rates={arm.size: 1e-3},
-        held_out=("three.txt", "four.txt"),
-    )
-    units = {arm: list(plan.units_of(arm))}
-    results = ablation.run.Results(tmp_path / "results", plan)
-    folders = ablation.run.Folders(tmp_path / "data", tmp_path / "work")
-    ablation.run.run_study(units, results, folders)
-    pretraining, mrpc, features = map(results.get, units[arm])
-    curve = pretraining["figures"]["curve"]
-    assert [row["step"] for row in curve] == [*range(1, 11)]
-    assert [row["length"] for row in curve] == [16] * 5 + [32] * 5
-    assert 0 <= mrpc["figures"]["last"]["accuracy"] <= 1
-    assert 0 <= features["figures"]["test"]["f1"] <= 1
-    assert not list((tmp_path / "work" / "fine_tuning" / "miniature").iterdir())
-    assert "| miniature | " in ablation.report.report(results)
-    assert ablation.plots.draw(results, tmp_path).stat().st_size
+    monkeypatch.setattr(ablation.run.Folders, "books", lambda *_: ([tmp_path], [tmp_path]))
+    folders = ablation.run.Folders(tmp_path, tmp_path / "work")
+    for name in ("wnut17train.conll", "emerging.dev.conll", "emerging.test.annotated"):
+        path = tmp_path / "ner" / "wnut17" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("a\tO\n")
+    for arm in plan.arms:
+        with contextlib.suppress(FileNotFoundError):  # No program has written any files.
+            ablation.run.pretrain(arm, plan, folders)
+        for unit in filter(lambda unit: unit.task, plan.units_of(arm)):
+            compute = ablation.run.train_tagger if unit.features else ablation.run.fine_tune
+            with contextlib.suppress(FileNotFoundError):
+                compute(unit, plan, folders)
+    modules = FILES | {f"keras_bert {name}": module for name, (module, _) in PROGRAMS.items()}
+    assert len({program for program, _ in commands}) == 6
+    for program, flags in commands:
+        if program != "ablation.tagger":
+            assert {*flags} <= {*importlib.import_module(modules[program]).PROGRAM.flags()}

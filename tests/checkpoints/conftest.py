@@ -36,14 +36,7 @@ def tiny() -> SimpleNamespace:
     """Returns `config`, `vocab` and `make(kind)`, which creates a model with random weights."""
     vocab = "[PAD] [UNK] [CLS] [SEP] [MASK] all work and no play makes jack a dull boy caf ##e"
     vocab = vocab.split()
-    config = BertConfig(
-        vocab_size=len(vocab),
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=16,
-    )
+    config = BertConfig(len(vocab), 8, 2, 2, 12, max_position_embeddings=16)
     return SimpleNamespace(
         config=config, vocab=vocab, make=lambda kind, config=config: randomised(kind, config)
     )

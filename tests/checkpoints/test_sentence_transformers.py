@@ -1,7 +1,6 @@
 """Tests reading lengths, pooling and normalization from the files of sentence-transformers."""
 
 import json
-import shutil
 from pathlib import Path
 
 import keras
@@ -19,13 +18,6 @@ from keras_bert.tasks.embedding.task import TextEmbedder
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
 TEXTS = ["a good film .", "", f"{'very ' * 40}good", "Book it is bad"]
-
-
-def read(folder: Path, modules: list, pooling: dict) -> tuple:
-    """Returns the length, the pooling and whether vectors are normalized."""
-    write_modules(folder, modules, pooling)
-    settings = read_sentence_transformer(folder)
-    return tuple(settings[name] for name in ("max_seq_length", "pooling", "normalize"))
 
 
 def write_modules(folder: Path, modules: list, pooling: dict) -> None:
@@ -66,15 +58,6 @@ def write_dense(folder: Path, index: int, sizes: tuple[int, int], **config) -> d
     default = {"activation_function": "torch.nn.modules.activation.Tanh"}
     (path / "config.json").write_text(json.dumps(names | default | config))
     return weights
-
-
-def test_pooling_and_normalization_are_those_of_the_modules(tmp_path: Path):
-    older = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
-    assert read(tmp_path, MODULES, older) == (None, "cls", True)
-    assert read(tmp_path, MODULES, {"pooling_mode": "cls"}) == (None, "cls", True)
-    assert read(tmp_path, MODULES[:2], {"pooling_mode": ["mean"]}) == (None, "mean", False)
-    (tmp_path / "modules.json").unlink()
-    assert read_sentence_transformer(tmp_path)["pooling"] is None
 
 
 @pytest.mark.parametrize(
@@ -148,6 +131,9 @@ def test_vector_of_the_pooling_passes_the_dense_modules(directory, tmp_path: Pat
     assert served["cls"].shape == (4, 16)
     info = json.loads((tmp_path / "export" / "1" / "export.json").read_text())
     assert embedding_model(info) == EmbeddingModel("mean", 4, (4,), False)
+    assert (info["max_seq_length"], info["pooling"], info["normalize"]) == (8, "mean", False)
+    card = (tmp_path / "export" / "1" / "README.md").read_text()
+    assert "sentence-transformers uses the output `mean`" in card
     with pytest.raises(InputError, match="format='onnx': the model has Dense modules"):
         embedder.export(tmp_path / "onnx" / "1", format="onnx")
 
@@ -170,6 +156,7 @@ def test_fit_trains_the_dense_modules(directory, tmp_path: Path):
         learning_rate=1e-2,
         gradient_accumulation_steps=2,
         verbose=0,
+        jit_compile=False,
         callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "last.keras")],
     )
     embedder.save_pretrained(tmp_path / "saved")
@@ -230,7 +217,8 @@ def test_training_uses_no_prompt(directory):
         config = {"prompts": {"query": "very bad film "}, "default_prompt_name": name}
         file.write_text(json.dumps(config))
         embedder = TextEmbedder.from_pretrained(directory)
-        losses.append(embedder.fit(pairs, batch_size=2, seed=0, verbose=0).history["loss"])
+        options = {"batch_size": 2, "seed": 0, "verbose": 0, "jit_compile": False}
+        losses.append(embedder.fit(pairs, **options).history["loss"])
     assert losses[0] == losses[1]
 
 
@@ -255,20 +243,6 @@ def test_texts_are_lower_cased_before_the_tokenizer(directory, tmp_path: Path):
         assert ids[0] == ids[1]
         assert embedder.tokenizer.unk_token_id not in ids[0]
         assert not embedder.tokenizer.settings.strips_accents
-
-
-def test_layout_of_versions_before_2_0_is_opened(directory, tmp_path: Path):
-    expected = TextEmbedder.from_pretrained(directory).predict(TEXTS)["mean"]
-    old = tmp_path / "old"
-    (old / "0_BERT").mkdir(parents=True)
-    for file in directory.iterdir():
-        if file.is_file() and file.name != "modules.json":
-            shutil.copy(file, old / "0_BERT")
-    (old / "config.json").write_text('{"__version__": "0.3.5"}')
-    write_modules(old, [("0_BERT", "BERT"), MODULES[1]], {"pooling_mode_mean_tokens": True})
-    embedder = keras_bert.load(old)
-    assert embedder.settings.max_seq_length == 8
-    np.testing.assert_allclose(embedder.predict(TEXTS)["mean"], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

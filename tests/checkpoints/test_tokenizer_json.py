@@ -143,12 +143,8 @@ def test_transformers_opens_every_saved_tokenizer(tiny, run_in_peers, shared_dat
     ("settings", "count"),
     [
         ((True, None, True), 760),
-        ((True, None, False), 760 - 256),
-        ((True, False, True), 375),
         ((True, False, False), 375 - 256),
         ((False, None, True), 375),
-        ((False, None, False), 375 - 256),
-        ((False, True, True), 760),
         ((False, True, False), 760 - 256),
     ],
 )
@@ -173,26 +169,19 @@ def real_texts(data, step: int) -> Iterator[tuple[Path, list[str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("folder", "do_lower_case"), VOCABS)
-def test_real_text(shared_data, folder, do_lower_case):
-    vocab = load_vocab(shared_data / "vocab" / folder / "vocab.txt")
-    check_real_text(shared_data, vocab, (do_lower_case,), 5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", OTHER_SETTINGS)
-def test_real_text_with_other_settings(shared_data, settings):
-    """Uses a vocabulary with all characters of the texts, so that [UNK] hides no difference."""
-    characters = {c for _, texts in real_texts(shared_data, 20) for c in {*"".join(texts)}}
-    vocab = vocab_of(sorted(characters))
-    check_real_text(shared_data, vocab, settings, 20)
-
-
-def check_real_text(data, vocab, settings, step) -> None:
+@pytest.mark.parametrize("settings", [*VOCABS, *OTHER_SETTINGS])
+def test_real_text(shared_data, settings):
+    """Other settings have a vocabulary of all characters, so that [UNK] hides no difference."""
+    if isinstance(settings, TransformersSettings):
+        characters = {c for _, texts in real_texts(shared_data, 20) for c in {*"".join(texts)}}
+        vocab = vocab_of(sorted(characters))
+    else:
+        folder, *settings = settings
+        vocab = load_vocab(shared_data / "vocab" / folder / "vocab.txt")
     ours = BertTokenizer(vocab, **TokenizerSettings(*settings).to_dict())
     opened = open_in_tokenizers(vocab, *settings)
     count = 0
-    for path, texts in real_texts(data, step):
+    for path, texts in real_texts(shared_data, 20):
         assert not different_texts(ours, opened, texts), path
         count += len(texts)
-    assert count > 300_000 / step
+    assert count > 15_000

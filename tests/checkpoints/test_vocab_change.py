@@ -14,7 +14,6 @@ from keras_bert.checkpoints.vocabulary_change import (
     add_tokens,
     follow_extension,
     keep_tokens,
-    used_token_ids,
 )
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
@@ -30,14 +29,7 @@ SETTINGS = TokenizerSettings()
 
 def save(path, vocab, extra=None, seed=0):
     """Saves a pre-trained model with random weights for a vocabulary."""
-    config = BertConfig(
-        vocab_size=len(vocab),
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=12,
-        max_position_embeddings=24,
-    )
+    config = BertConfig(len(vocab), 8, 2, 2, 12, max_position_embeddings=24)
     model = BertPretrainer(config)
     random = np.random.default_rng(seed)
     for variable in model.weights:
@@ -169,25 +161,6 @@ def test_tokens_of_a_corpus_are_kept_and_its_outputs_stay(source, tmp_path, run_
     )
     assert done.returncode == 0, done.stderr
     assert load_vocab(tmp_path / "b" / "vocab.txt") == [*SPECIAL_TOKENS, "dull"]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_texts_have_the_same_tokens_with_the_tokens_that_they_use(seed):
-    random = np.random.default_rng(seed)
-
-    def draw(characters, longest):
-        return "".join(random.choice([*characters], random.integers(1, longest + 1)))
-
-    starts, inner = ({draw("abc", 4) for _ in range(random.integers(1, 9))} for _ in range(2))
-    texts = [draw("abc ", 12) for _ in range(20)]
-    vocab = [*SPECIAL_TOKENS, *sorted(starts), *(f"##{token}" for token in sorted(inner))]
-    tokenizer = BertTokenizer(vocab)
-    used = used_token_ids(tokenizer, [texts])
-    small = keep_tokens(vocab, SETTINGS, [vocab[index] for index in used])
-    found = BertTokenizer(small.tokens).tokenize(texts).to_list()
-    assert [[small.sources[index][0] for index in row] for row in found] == tokenizer.tokenize(
-        texts
-    ).to_list()
 
 
 @pytest.mark.parametrize(

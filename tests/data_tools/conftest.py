@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from data_tools.corpus import Reading, read_documents
+from data_tools.lines import OddInput
 from data_tools.settings import Settings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
@@ -75,3 +77,17 @@ def folder(files, tmp_path, corpus):
         (folder / f"{number}.txt").write_text(corpus(8, seed=number))
     (folder / "odd.txt").write_bytes(b"ba \xff da\n" + corpus(1, seed=9).encode())
     return files | {"input_file": str(folder)}
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Returns a function that reads content in a format: (documents, counts of odd input)."""
+
+    def read(content, input_format, name="corpus", **reading):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        odd = OddInput()
+        documents = list(read_documents(str(path), Reading(input_format, **reading), odd))
+        return documents, {kind: entry["count"] for kind, entry in odd.items()}
+
+    return read

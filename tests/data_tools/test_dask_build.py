@@ -16,6 +16,7 @@ from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
 from tests.data_tools.conftest import changes
 
+pytestmark = pytest.mark.slow
 pytest.importorskip("distributed", reason="not installed: pip install 'keras-bert-pipeline[dask]'")
 
 SETTINGS = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=16)
@@ -118,7 +119,6 @@ def error_of(build: subprocess.Popen) -> str:
     return log
 
 
-@pytest.mark.slow
 def test_build_with_a_killed_worker_equals_a_local_build(
     folder, cluster, start_build, contents, tmp_path, random_moment
 ):
@@ -149,7 +149,6 @@ def test_build_with_a_killed_worker_equals_a_local_build(
     assert contents(output_dir) == complete
 
 
-@pytest.mark.slow
 def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, tmp_path):
     """Starts builds without a scheduler, without workers, and with a worker of other versions."""
     nowhere = "tcp://127.0.0.1:9"
@@ -167,7 +166,6 @@ def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, t
     assert not Path(folder["output_dir"]).exists()
 
 
-@pytest.mark.slow
 def test_killed_scheduler_is_an_error_and_local_workers_resume_the_build(
     folder, cluster, start_build, contents
 ):

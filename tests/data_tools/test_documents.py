@@ -19,20 +19,6 @@ from keras_bert.errors import InputError
 NAMESPACE = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Returns a function that reads content as a file: (documents, counts of odd input)."""
-
-    def read(content, input_format, name="file", **reading):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        odd = OddInput()
-        documents = list(read_documents(str(path), Reading(input_format, **reading), odd))
-        return documents, {kind: entry["count"] for kind, entry in odd.items()}
-
-    return read
-
-
 # HTML
 
 
@@ -57,7 +43,7 @@ def test_html_encodings(read, encoding):
 def test_undecodable_bytes_of_html_are_counted(read):
     page = b"<p>B\xffd, and a long text that can be read.</p>"
     assert read(page, "html")[1] == {"undecodable_bytes": 1}
-    with pytest.raises(InputError, match=r"file character 1: not text in the declared encoding"):
+    with pytest.raises(InputError, match=r"corpus character 1: not text in the declared encoding"):
         read(page, "html", max_bad_line_share=0)
     with pytest.raises(InputError, match=r"characters are bad, more than --max_bad_line_sh"):
         read(bytes(range(256)) * 10, "html")

@@ -16,20 +16,6 @@ from keras_bert.errors import InputError
 from tests.damaged_files import write_corrupt_parquet
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Returns a function that reads content in a format: (documents, counts of odd input)."""
-
-    def read(content, input_format, name="corpus", **reading):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        odd = OddInput()
-        documents = list(read_documents(str(path), Reading(input_format, **reading), odd))
-        return documents, {kind: entry["count"] for kind, entry in odd.items()}
-
-    return read
-
-
 def json_lines(*values):
     return "".join(json.dumps(value) + "\n" for value in values)
 

@@ -1,5 +1,6 @@
 """Tests of splitting prose into sentences."""
 
+import csv
 import time
 from unittest import mock
 
@@ -8,7 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_tools import sentences as splitter
+from data_tools.corpus import Reading, read_documents
+from data_tools.lines import OddInput
+from data_tools.python_corpus import PACKAGES, PROGRAM, sentences_of
 from data_tools.sentences import LANGUAGES, split_sentences
+from keras_bert.programs.program import call
 
 
 @pytest.mark.parametrize(
@@ -84,3 +89,53 @@ def test_splitting_time_is_linear_in_the_text_length(text):
     start = time.process_time()
     split_sentences(text * (1_000_000 // len(text)))
     assert time.process_time() - start < 20
+
+
+# --- the docstrings of the Python installation ---
+
+
+DOCSTRING = """foo(bar, baz=None) -> int
+
+    Return the :class:`Foo` of *bar*.  It must be a string, e.g. an
+    absolute path.
+
+    >>> foo("It is not one either.")
+    'Nor is the answer of the call.'
+
+    See also.
+
+    x = foo(the_bar)  # That is it.
+
+    The {a: b, c: d} = [e] | <f> of it.
+
+    Not finished because there is no
+"""
+
+
+def test_sentences_of_a_docstring():
+    assert sentences_of(DOCSTRING) == [
+        "Return the Foo of bar.",
+        "It must be a string, e.g. an absolute path.",
+    ]
+
+
+@pytest.mark.slow
+def test_corpus_and_labelled_sentences(tmp_path):
+    assert call(PROGRAM, ["keras-bert python-corpus", f"--output_dir={tmp_path}"]) == 0
+    train, held_out = (
+        list(read_documents(str(tmp_path / f"{name}.txt"), Reading(), OddInput()))
+        for name in ("train", "eval")
+    )
+    assert 0.02 < len(held_out) / (len(held_out) + len(train)) < 0.09
+    sentences = {sentence for document in train for sentence in document}
+    assert len(sentences) > 10_000
+    assert not any(sentence in sentences for document in held_out for sentence in document)
+    rows = []
+    for name in ("train", "eval"):
+        with open(tmp_path / f"labelled_{name}.csv", newline="", encoding="utf-8") as file:
+            header, *part = csv.reader(file)
+        assert header == ["text", "label"]
+        assert {label for _, label in part} == {*PACKAGES}
+        rows.append({text for text, _ in part})
+    assert not rows[0] & rows[1]
+    assert 0.1 < len(rows[1]) / len(rows[0] | rows[1]) < 0.3

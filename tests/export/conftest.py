@@ -40,15 +40,7 @@ VOCAB = [
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "who"),
     *(*LETTERS, *".,?-@", *(f"##{letter}" for letter in LETTERS)),
 ]
-CONFIG = BertConfig(
-    vocab_size=len(VOCAB),
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=16,
-    max_position_embeddings=32,
-    initializer_range=0.5,
-)
+CONFIG = BertConfig(len(VOCAB), 16, 1, 2, 16, max_position_embeddings=32, initializer_range=0.5)
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 
 import keras
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 import keras_bert
 from keras_bert.errors import InputError
+from tests import processes
 from tests.export.conftest import make_task
 
 EXPORT = """
@@ -20,18 +20,14 @@ classifier.export(sys.argv[2])
 """
 
 
-def test_a_model_in_jax_is_exported_as_in_tensorflow(backend_python, root, tmp_path):
-    python = backend_python("jax")
+def test_a_model_in_jax_is_exported_as_in_tensorflow(backend_python, tmp_path):
+    backend_python("jax")
     make_task("pair").save_pretrained(tmp_path / "model")
     classifier = keras_bert.TextClassifier.from_pretrained(tmp_path / "model", max_seq_length=12)
     classifier.export(tmp_path / "1")
-    process = subprocess.run(
-        [python, "-c", EXPORT, tmp_path / "model", tmp_path / "2"],
-        cwd=root,
+    process = processes.run(
+        ["-c", EXPORT, tmp_path / "model", tmp_path / "2"],
         env=os.environ | {"KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert process.returncode == 0, process.stderr[-3000:]
     infos = [json.loads((tmp_path / each / "export.json").read_text()) for each in ("1", "2")]

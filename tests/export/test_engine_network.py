@@ -110,36 +110,6 @@ def test_groups_of_long_rows_or_many_masks_are_smaller(lengths, parallel, masks,
     assert groups_of(lengths, parallel, masks) == sizes
 
 
-def run(inputs):
-    """Computes outputs from a group's padded inputs alone."""
-    ids, mask = inputs["input_ids"], inputs["input_mask"]
-    assert ids.shape == inputs["segment_ids"].shape == mask.shape
-    assert not ids[mask == 0].any()
-    outputs = {"sum": (ids * mask).sum(1), "ids": ids * 10}
-    if "mask_places" in inputs:
-        assert ids.ravel()[inputs["mask_places"]].tolist() == [MASK] * len(inputs["mask_places"])
-        assert ((ids == MASK).sum(1) > 0).all(), "rows without masks are skipped"
-        segments = inputs["segment_ids"].ravel()[inputs["mask_places"]]
-        outputs = {"best": np.stack([segments] * 2, 1)}
-    return outputs
-
-
-@pytest.mark.parametrize("parallel", [1, 3])
-@pytest.mark.parametrize("lengths", [[], [5], [3, 9, 1, 4, 4, 30, 2], [7] * 20])
-def test_outputs_are_in_the_order_of_the_rows(lengths, parallel):
-    rows = make_rows(lengths)
-    spec = NetworkSpec({"sum": "row", "ids": "token"})
-    outputs = EngineNetwork(spec, run, run, parallel)(rows)
-    sums = [rows.input_ids[start:end].sum() for start, end in itertools.pairwise(rows.splits)]
-    np.testing.assert_array_equal(outputs["sum"], np.array(sums, int))
-    np.testing.assert_array_equal(outputs["ids"], rows.input_ids * 10)
-    spec = NetworkSpec({"best": "mask"}, top_k=2, mask_token_id=MASK)
-    rows.input_ids[: rows.splits[1] if lengths else 0] = 7
-    best = EngineNetwork(spec, run, run, parallel)(rows)["best"]
-    expected = rows.segment_ids[rows.input_ids == MASK]
-    np.testing.assert_array_equal(best, np.stack([expected] * 2, 1))
-
-
 @pytest.mark.parametrize(
     ("values", "expected", "precision", "message"),
     [

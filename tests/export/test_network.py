@@ -11,7 +11,6 @@ from keras_bert.export.network import ROWS_AT_ONCE, Network
 from keras_bert.models import (
     BertClassifier,
     BertEncoder,
-    BertPretrainer,
     BertSpanLabeler,
     BertTokenClassifier,
 )
@@ -137,23 +136,6 @@ def test_gpu_computes_more_rows_at_once(monkeypatch, device, steps):
     assert seen == steps
     expected = padded(model, ids, segments)["sequence_output"][ids.row_starts()]
     np.testing.assert_allclose(vectors, expected, atol=2e-5)
-
-
-def test_masked_lm_head_matches_the_keras_model():
-    config = BertConfig.from_dict(SIZES)
-    model = BertPretrainer(config)
-    ids, segments = random_rows([9, 4])
-    network = Network(model)
-    hidden = network.hidden_states(ids.values, segments.values, tf.constant([0, 9, 13]))
-    inputs = {
-        "input_ids": ids.to_tensor(),
-        "input_mask": tf.ones_like(ids).to_tensor(),
-        "segment_ids": segments.to_tensor(),
-        "masked_lm_positions": tf.constant([[1, 8], [0, 3]]),
-    }
-    expected = model(inputs)["masked_lm_logits"].numpy().reshape(4, -1)
-    logits = network.masked_lm(tf.gather(hidden, [1, 8, 9, 12]))
-    np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
 @pytest.mark.slow

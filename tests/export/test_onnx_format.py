@@ -34,11 +34,11 @@ LONGEST = 16  # Number of positions.
 
 def make_model(name: str, hidden_act: str = "gelu") -> keras.Model:
     config = BertConfig(
-        vocab_size=60,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
+        60,
+        32,
+        2,
+        4,
+        64,
         max_position_embeddings=LONGEST,
         initializer_range=0.2,
         hidden_act=hidden_act,

@@ -30,6 +30,7 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2, op_def_pb2
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
+pytestmark = pytest.mark.slow
 TASKS = [
     *("pair", "multi_label", "regression", "embedding", "fill_mask", "ner", "question_answering"),
 ]
@@ -51,7 +52,6 @@ def graph_optimization():
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
-@pytest.mark.slow
 def test_c_api_loads_every_export(export, root):
     site_packages = Path(importlib.util.find_spec("tensorflow").origin).parent.parent
     folders = [str(export(task).folder) for task in TASKS]
@@ -64,7 +64,6 @@ def test_c_api_loads_every_export(export, root):
     assert process.returncode == 0, process.stderr[-2000:]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_outputs_of_a_session_match_python(task: str, export):
     exported = export(task)
@@ -126,7 +125,6 @@ def is_allowed(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) 
     return not strings or value.s in strings
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_every_op_and_attribute_exists_in_tensorflow_2_18(task: str, export, old_ops: dict):
     graph = read_graph(export(task).folder)
@@ -144,7 +142,6 @@ def test_every_op_and_attribute_exists_in_tensorflow_2_18(task: str, export, old
                 assert is_allowed(value, attrs[name]), f"{node.op} takes no {name}={value} in 2.18"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_warm_up_requests_call_every_signature(task: str, export, read_warmup: Callable):
     exported = export(task)

@@ -5,7 +5,7 @@
 Run it in an environment with TensorFlow 2 and `bert-tensorflow` 1.0.4 (installed with --no-deps),
 which only these tests use; keras_bert does not depend on it. The input is the 66 books of the
 Bible, separated by blank lines, and the uncased vocabulary. The output is histograms over the
-examples, which tests/data_tools/test_against_google.py compares with those of keras_bert.
+examples, which tests/data_tools/test_shards.py compares with those of keras_bert.
 """
 
 import collections

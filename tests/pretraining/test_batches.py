@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from scipy import stats
 
 from keras_bert.errors import InputError
 from keras_bert.pretraining import batches as pretraining_batches
@@ -106,57 +105,6 @@ def test_records_that_pad_the_last_batch_have_zero_weight(tmp_path, write_datase
         if name in last:
             assert last[name][0].max() == 1
             assert last[name][1:].sum() == 0
-
-
-def predictions(data):
-    """Returns counts, positions, replacements and run lengths of the masked tokens."""
-    found = {"place": [], "fate": [], "token": [], "run": [], "count": []}
-    for batch in take(evaluation_batches(data, VOCAB_SIZE, 256)):
-        for row in np.flatnonzero(batch["example_weights"]):
-            count = int(batch["masked_lm_weights"][row].sum())
-            at = batch["masked_lm_positions"][row, :count]
-            was, now = batch["masked_lm_ids"][row, :count], batch["input_ids"][row, at]
-            found["count"].append(count)
-            found["place"] += (at / batch["input_mask"][row].sum()).tolist()
-            found["fate"] += np.where(now == MASK, 0, np.where(now == was, 1, 2)).tolist()
-            found["token"] += was.tolist()
-            found["run"] += np.diff(
-                np.flatnonzero(np.diff(at, prepend=-9, append=99) != 1)
-            ).tolist()
-    return found
-
-
-def chi_square(one, two):
-    """Returns the p-value that two lists of small whole numbers have one distribution."""
-    table = np.array([np.bincount(x, minlength=VOCAB_SIZE) for x in (one, two)])
-    return stats.chi2_contingency(table[:, table.sum(axis=0) >= 10]).pvalue
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "masking",
-    [{}, {"do_whole_word_mask": True, "ngram": 3}, {"pack": True}],
-    ids=lambda masking: ", ".join(masking) or "tokens",
-)
-def test_dynamic_masks_have_the_distribution_of_static_masks(tmp_path, write_dataset, masking):
-    static, dynamic = (
-        predictions(
-            find_records(
-                str(write_dataset(tmp_path / str(d), documents=1200, dynamic=d, **masking))
-            )
-        )
-        for d in (False, True)
-    )
-    assert len(static["fate"]) > 4000
-    for name in ("fate", "token", "run", "count"):
-        assert chi_square(static[name], dynamic[name]) > 1e-3, name
-    assert stats.ks_2samp(static["place"], dynamic["place"]).pvalue > 1e-3
-    # These tests detect a share that is wrong by a twentieth, or masks that avoid the start.
-    wrong = np.array(dynamic["fate"])
-    wrong[np.flatnonzero(wrong == 0)[::16]] = 1
-    assert chi_square(static["fate"], wrong) < 1e-3
-    late = [place for place in dynamic["place"] if place > 0.1]
-    assert stats.ks_2samp(static["place"], late).pvalue < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -154,25 +154,6 @@ def test_example_without_text_has_no_predictions(whole_words, ngram):
     assert chosen.sum(axis=1).tolist() == [0, 0, 1]
 
 
-def test_every_token_is_equally_likely_to_be_chosen():
-    ids = np.tile([CLS, *[WHOLE] * 9, SEP, *[WHOLE] * 8, SEP, PAD, PAD], (20000, 1))
-    counts = choose(ids, masking(3)).sum(axis=0)[ids[0] == WHOLE]
-    # Each row draws 3 of 17 without replacement: the statistic shrinks by (17 - 3) / (17 - 1).
-    statistic = stats.chisquare(counts).statistic * 16 / 14
-    assert counts.sum() == 3 * 20000
-    assert stats.chi2.sf(statistic, 16) > 1e-4
-
-
-def test_words_of_equal_length_are_equally_likely_to_be_chosen():
-    row = np.array([CLS, *[WHOLE] * 12, SEP])
-    row[[3, 6, 9, 10, 11]] = CONTINUED  # words of 1, 2, 1, 2, 1, 4 and 1 tokens
-    chosen = choose(np.tile(row, (20000, 1)), masking(4, 0.3, whole_words=True))
-    counts = chosen.sum(axis=0)
-    for alike in ([1, 4, 7, 12], [2, 5]):
-        share = counts[alike] / 20000
-        assert np.ptp(share) < 5 * np.sqrt(2 * share.mean() * (1 - share.mean()) / 20000)
-
-
 def exact_choice(sizes, segment_ends, budget, ngram):
     """Returns {chosen units: probability} for every outcome, by a simple implementation."""
     outcomes = Counter()

@@ -17,14 +17,7 @@ from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=1,
-    intermediate_size=8,
-    max_position_embeddings=32,
-)
+CONFIG = BertConfig(50, 8, 1, 1, 8, max_position_embeddings=32)
 
 
 @pytest.fixture(scope="module")

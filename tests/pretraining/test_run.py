@@ -23,14 +23,7 @@ from keras_bert.text.vocabulary import SPECIAL_TOKENS
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=8,
-    num_hidden_layers=1,
-    num_attention_heads=1,
-    intermediate_size=8,
-    max_position_embeddings=16,
-)
+CONFIG = BertConfig(50, 8, 1, 1, 8, max_position_embeddings=16)
 
 
 def make_dataset(folder, write_records, words="word", length=16):

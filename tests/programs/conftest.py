@@ -5,14 +5,8 @@ from pathlib import Path
 
 import pytest
 
-CONFIG = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "max_position_embeddings": 32,
-}
+from keras_bert.config import BertConfig
+
 # Two phases like those of bert-base.toml, as small as possible.
 RECIPE = """
 [flags]
@@ -79,7 +73,7 @@ def place(pretrained, make_checkpoint, write_records, tmp_path_factory) -> Path:
     for length in (16, 32):
         write_records(place / "records" / f"{length}.tfrecord", 50, length=length)
     write_records(place / "eval.tfrecord", 20, seed=1)
-    (place / "config.json").write_text(json.dumps(CONFIG))
+    BertConfig(50, 16, 1, 2, 32, max_position_embeddings=32).to_json(place / "config.json")
     (place / "recipe.toml").write_text(RECIPE)
     write_documents(place / "documents")
     return place

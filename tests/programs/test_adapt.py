@@ -5,8 +5,6 @@ import math
 import os
 import random
 import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from unittest import mock
@@ -22,6 +20,7 @@ from keras_bert.pretraining import run as pretraining_run
 from keras_bert.programs import adapt
 from keras_bert.programs.program import call
 from keras_bert.training.evaluate import make_evaluate
+from tests import processes
 
 KNOWN = ["good", "bad", "film", "book", "it", "is", "a", "very"]
 NEW = ["goodfilm", "isfilm", "bada"]  # Their subwords are in the vocabulary.
@@ -376,24 +375,14 @@ def test_adaptation_on_jax(place, backend_python, tmp_path):
     backend_python("jax")
     flags = {"num_train_steps": 2, "mixed_precision": "float32"}
     assert run(place, tmp_path / "tensorflow", **flags) == 0
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "keras_bert",
-            "adapt",
-            *command(place, tmp_path / "jax", **flags)[1:],
-        ],
-        env=os.environ | {"KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    arguments = command(place, tmp_path / "jax", **flags)[1:]
+    environment = os.environ | {"KERAS_BACKEND": "jax"}
+    done = processes.run(["-m", "keras_bert", "adapt", *arguments], env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    results = [
+    expected, results = (
         json.loads((tmp_path / backend / "results.json").read_text())
         for backend in ("tensorflow", "jax")
-    ]
+    )
     settings = json.loads((tmp_path / "jax" / "run.json").read_text())["settings"]
     assert settings["backend"] == "jax"
-    assert results[1] == pytest.approx(results[0], rel=1e-3)
+    assert results == pytest.approx(expected, rel=1e-3)

@@ -38,13 +38,7 @@ def model(shared_data: Path, tmp_path_factory) -> Path:
     """Saves a span labeler with widely spread random weights and a multilingual vocabulary."""
     vocab = load_vocab(shared_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt")
     config = BertConfig(
-        vocab_size=len(vocab),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=128,
-        initializer_range=0.5,
+        len(vocab), 16, 1, 2, 32, max_position_embeddings=128, initializer_range=0.5
     )
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("squad") / "bert"

@@ -79,7 +79,6 @@ KILLED = {
         (8, 32),
         (*MODEL, "predictions.tsv", "predictions.jsonl"),
     ),
-    "adapt": ("adapt.py", {"num_train_steps": 60}, ("train",), (1, 2), MODEL),
 }
 
 

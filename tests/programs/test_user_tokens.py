@@ -48,9 +48,9 @@ def folder(tmp_path_factory, run_program):
                 "num_warmup_steps": 1,
                 "train_batch_size": 4,
                 "jit_compile": "false",
+                "export": True,
             },
         ),
-        ("export_model.py", {"model_dir": "out/model", "export_dir": "served/1"}),
     ]
     for program, flags in commands:
         done = run_program(program, cwd=folder, **flags)
@@ -97,16 +97,17 @@ def test_trained_model_and_every_task_have_them(folder):
 def test_exported_model_gives_the_outputs_of_the_model(folder):
     texts = ["it[URL]is [MASK]", "it [URL] is [MASK]", "<user> is [MASK].[URL]"]
     own = keras_bert.MaskFiller.from_pretrained(folder / "out").predict(texts)
-    served = keras_bert.load(folder / "served" / "1").predict(texts)
+    served = keras_bert.load(folder / "out" / "export" / "1").predict(texts)
     assert own["token_ids"][0].tolist() == own["token_ids"][1].tolist()
     for name in ("token_ids", "tokens"):
         for a, b in zip(own[name], served[name], strict=True):
             assert np.array_equal(a, b)
     for a, b in zip(own["scores"], served["scores"], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
-    info = json.loads(next((folder / "served" / "1").rglob("export.json")).read_text())
+    info = json.loads((folder / "out" / "export" / "1" / "export.json").read_text())
+    assert info["max_seq_length"] == 24  # As in the records.
     assert info["user_tokens"] == [token.to_dict() for token in OWN]
-    card = next((folder / "served" / "1").rglob("README.md")).read_text()
+    card = (folder / "out" / "export" / "1" / "README.md").read_text()
     assert "Tokens that stay whole: `[URL]`, `<user>`." in card
 
 

@@ -69,7 +69,7 @@ def make_run():
 def runs(make_run, tmp_path_factory) -> dict[str, Path]:
     """Returns the folder of a run for each task."""
     root = tmp_path_factory.mktemp("runs")
-    return {task: make_run(root / task, task) for task in MODELS}
+    return {task: make_run(root / task, task, initializer_range=0.3) for task in MODELS}
 
 
 @pytest.fixture(scope="session")

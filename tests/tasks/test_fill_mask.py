@@ -101,18 +101,6 @@ def test_memory_for_logits_does_not_grow_with_the_batch(make_checkpoint, tmp_pat
     assert peak < 40e6  # All logits are 1,600 x 8,005 floats, 51 MB.
 
 
-@pytest.mark.slow
-def test_exported_model_gives_the_same_predictions(filler, tmp_path):
-    expected = filler.predict(TEXTS)
-    exported = load(filler.export(tmp_path / "masks" / "1"))
-    assert exported.settings == filler.settings
-    assert_same(exported.predict(TEXTS), expected)
-    assert_same(exported.predict(TEXTS, batch_size=1), expected)  # Rows of different widths.
-    assert_same(exported.predict([]), filler.predict([]))
-    with pytest.raises(InputError, match="an exported model has no Keras model"):
-        exported.evaluate(TEXTS)
-
-
 @pytest.fixture(scope="module")
 def trained(pretrained):
     filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import subprocess
 
 import keras
 import numpy as np
@@ -12,6 +11,7 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fitting import reinitialize
+from tests import processes
 from tests.tasks import memorize
 
 DATA = (["good film", "bad book", "very good", "it is bad"] * 2, ["b", "a"] * 4)
@@ -163,24 +163,13 @@ def without_dropout(make_checkpoint, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", memorize.CASES)
-def test_fit_memorizes_labels(without_dropout, name):
+def test_fit_memorizes_the_labels_or_the_outputs_of_a_teacher(without_dropout, name):
     memorize.check_case(without_dropout, name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", memorize.TAUGHT)
-def test_fit_memorizes_the_outputs_of_a_teacher(without_dropout, name):
-    memorize.check_case(without_dropout, name, is_taught=True)
-
-
-def test_fit_memorizes_on_jax(without_dropout, backend_python, root):
-    names = ("regression", "tags", "spans", "cosine", "masks")
-    done = subprocess.run(
-        [backend_python("jax"), "-m", "tests.tasks.memorize", without_dropout, *names],
-        cwd=root,
-        env={**os.environ, "KERAS_BACKEND": "jax"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_fit_memorizes_on_jax(without_dropout, backend_python):
+    backend_python("jax")
+    names = ("tags", "spans", "cosine", "masks")
+    environment = {**os.environ, "KERAS_BACKEND": "jax"}
+    done = processes.run(["-m", "tests.tasks.memorize", without_dropout, *names], env=environment)
     assert done.returncode == 0, done.stderr[-3000:]

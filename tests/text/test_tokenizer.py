@@ -4,6 +4,7 @@ tests/golden/make_tokenizer_golden.py makes the golden hashes and the hard strin
 """
 
 import functools
+import hashlib
 import importlib.util
 import itertools
 import unicodedata
@@ -16,8 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
-from keras_bert.text.normalization import assigned_characters, normalize_character
+from keras_bert.text.normalization import (
+    assigned_characters,
+    final_sigma_pattern,
+    normalize_character,
+    normalizer_model,
+)
 from keras_bert.text.offsets import byte_to_char_offsets
+from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import EXACT, BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
@@ -335,3 +342,30 @@ def test_unusable_vocabulary_is_rejected():
         BertTokenizer([*SPECIAL_TOKENS[:4], "a"])
     with pytest.raises(InputError, match="cannot use this vocabulary"):
         BertTokenizer([*SPECIAL_TOKENS, "##a\x00"])
+
+
+# --- Unicode 14 ---
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@pytest.mark.slow
+def test_table_is_that_of_unicode_14():
+    """The digests come from `unicodedata` of Python 3.11; they are the same on 3.12 and 3.13."""
+    assert digest(normalizer_model(TokenizerSettings(False))) == "79c62c80df5986eb"
+    assert digest(normalizer_model(TokenizerSettings(True))) == "c66dc464737e2e96"
+    assert digest(final_sigma_pattern().encode()) == "d1f180d02f3095b4"
+
+
+def test_assigned_characters_are_also_assigned_in_python():
+    assigned = list(assigned_characters())
+    assert (
+        len(assigned) == 144_697 + 65 + 137_468 + 2048
+    )  # Graphic and format, control, Co and Cs characters.
+    assert assigned == sorted(set(assigned))
+    assert all(unicodedata.category(char) != "Cn" for char in assigned)
+    if unicodedata.unidata_version == "14.0.0":
+        everything = (chr(code) for code in range(0x110000))
+        assert assigned == [char for char in everything if unicodedata.category(char) != "Cn"]

@@ -1,6 +1,6 @@
 """Trains by `stateless_apply` on the backend of KERAS_BACKEND; prints distances to the reference.
 
-test_backends.py starts it in a separate process, since a process has one backend.
+test_optimizers.py starts it in a separate process, since a process has one backend.
 """
 
 import json

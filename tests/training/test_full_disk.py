@@ -13,6 +13,7 @@ from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
+from tests.disk import unsafe_renames
 from tests.training.test_checkpoint import make, save
 
 # Free bytes: nothing can be written, or only the first of several files.
@@ -40,14 +41,7 @@ def test_checkpoint_on_a_full_disk_is_an_error_and_keeps_the_earlier_ones(small_
 @pytest.fixture
 def run(small_disk, tmp_path, write_records):
     """Returns a run of three steps on the small disk."""
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        intermediate_size=8,
-        max_position_embeddings=16,
-    )
+    config = BertConfig(50, 16, 1, 1, 8, max_position_embeddings=16)
     config.to_json(tmp_path / "config.json")
     records = write_records(tmp_path / "a.tfrecord", 12)
     settings = PretrainingSettings(
@@ -104,3 +98,47 @@ def test_predictions_on_a_full_disk_are_an_error_and_keep_the_earlier_file(small
     small_disk.release()
     write_json(path, predictions)
     assert path.stat().st_size > 10_000
+
+
+# --- everything is flushed before its name is final ---
+
+
+SAVE = """
+from pathlib import Path
+from tests.training.test_checkpoint import save
+for step in (1, 2):
+    save(Path({folder!r}), step, float(step))
+"""
+
+REPLACE = """
+from keras_bert import files
+if {in_two_steps}:
+    files._exchange = lambda *_: False  # As on a file system without RENAME_EXCHANGE.
+for text in ("old", "new"):
+    with files.atomic_path({folder!r} + "/model") as partial:
+        partial.mkdir()
+        (partial / "weights").write_text(text)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_two_steps", [False, True])
+def test_replaced_folder_is_deleted_after_the_new_name_is_flushed(
+    tmp_path, trace_files, in_two_steps
+):
+    folder = tmp_path / "run"
+    calls = trace_files(REPLACE.format(folder=str(folder), in_two_steps=in_two_steps), folder)
+    assert unsafe_renames(calls) == []
+    deleted = [paths[0] for name, paths in calls if name == "delete"]
+    replaced = ".model.replaced" if in_two_steps else ".partial"
+    assert any(path.endswith(f"{replaced}/weights") for path in deleted)
+    assert unsafe_renames([call for call in calls if call != ("fsync", [str(folder)])])
+
+
+@pytest.mark.slow
+def test_checkpoint_is_flushed_before_and_after_its_rename(tmp_path, trace_files):
+    folder = tmp_path / "checkpoints"
+    calls = trace_files(SAVE.format(folder=str(folder)), folder)
+    renamed = [paths[1] for name, paths in calls if name == "rename"]
+    assert {str(folder / f"step-0000000{step}") for step in (1, 2)} <= {*renamed}
+    assert unsafe_renames(calls) == []

@@ -27,14 +27,7 @@ from keras_bert.training.schedules import LinearWarmupDecay
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=32,
-)
+CONFIG = BertConfig(50, 16, 1, 2, 32, max_position_embeddings=32)
 STEPS = 20
 WORDS = "encoder/embeddings/word_embeddings"
 
@@ -109,14 +102,6 @@ def test_losses_equal_tensorflow_over_20_steps_with_dropout(folder):
     for one, two in zip(metrics, expected_metrics, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4)
     assert largest_difference(weights, expected) < 1e-4
-
-
-def test_training_changes_every_weight(folder):
-    _, weights = result(folder, "one")
-    first = load_file(folder / "model" / "model.safetensors")
-    assert len(weights) == len(BertPretrainer(CONFIG).trainable_variables)
-    moved = np.abs(weights[WORDS] - first["bert.embeddings.word_embeddings.weight"])
-    assert moved.max() > 1e-3
 
 
 @pytest.mark.parametrize("case", ["data_parallel", "model_parallel", "growing"])

@@ -19,14 +19,7 @@ from keras_bert.training.schedules import LinearWarmupDecay
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 
-CONFIG = BertConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=32,
-)
+CONFIG = BertConfig(50, 16, 1, 2, 32, max_position_embeddings=32)
 STEPS = 5
 
 
@@ -36,7 +29,7 @@ def data(tmp_path_factory, write_records):
     return find_records(str(path))
 
 
-def train(data, strategy=None, dtype="float32", clip=1.0, change=dict, **kwargs):
+def train(data, strategy=None, dtype="float32", clip=1.0, change=dict, xla=False, **kwargs):
     """Trains STEPS steps of 8 examples; returns the weights by path and the steps' metrics."""
     strategy, loss_scale = strategy or make_strategy(), None
     keras.utils.set_random_seed(3)
@@ -47,7 +40,7 @@ def train(data, strategy=None, dtype="float32", clip=1.0, change=dict, **kwargs)
         if dtype == "mixed_float16":
             loss_scale = LossScale(optimizer)
     state = TrainState(model, optimizer, PretrainingObjective(), loss_scale)
-    settings = TrainingSettings(STEPS, 8, max_grad_norm=clip, **kwargs)
+    settings = TrainingSettings(STEPS, 8, max_grad_norm=clip, jit_compile=xla, **kwargs)
     steps = make_train_steps(strategy, state, settings)
     batches = training_batches(data, CONFIG.vocab_size, 8, seed=0).map(change)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
@@ -116,7 +109,7 @@ def test_micro_batches_of_only_padding_change_nothing(data, reference):
 
 @pytest.mark.slow
 def test_two_devices_with_two_micro_batches_each_equal_one_with_dropout(data, reference, mirrored):
-    weights, metrics = train(data, mirrored, gradient_accumulation_steps=2)
+    weights, metrics = train(data, mirrored, xla=True, gradient_accumulation_steps=2)
     assert largest_difference(weights, reference[0]) < 1e-6
     assert_close(metrics, reference[1], rtol=1e-5)
 
@@ -124,14 +117,14 @@ def test_two_devices_with_two_micro_batches_each_equal_one_with_dropout(data, re
 @pytest.mark.slow
 def test_gradient_is_clipped_by_its_global_norm(data, reference):
     # AdamW steps are scale-free except for epsilon; with a tiny norm, epsilon (1e-6) has an effect.
-    one, one_metrics = train(data, clip=1e-5, jit_compile=False)
+    one, one_metrics = train(data, clip=1e-5)
     assert one_metrics.gradient_norm.min() > 0.1  # the reported norm is that before clipping
     assert largest_difference(one, reference[0]) > 1e-4
 
 
 @pytest.mark.slow
-def test_result_without_xla_is_the_same(data, reference):
-    weights, _ = train(data, jit_compile=False)
+def test_result_with_xla_is_the_same(data, reference):
+    weights, _ = train(data, xla=True)
     assert largest_difference(weights, reference[0]) < 1e-5
 
 

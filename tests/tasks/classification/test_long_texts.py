@@ -121,6 +121,7 @@ def test_fit_learns_from_the_end_of_long_texts(pretrained):
     texts = [f"{'it is a film . ' * 5}{word}" for word in ("good", "bad")] * 16
     labels = ["yes", "no"] * 16
     options = {"learning_rate": 2e-2, "batch_size": 8, "epochs": 6, "verbose": 0}
+    options["jit_compile"] = False
     accuracy = {}
     for strategy in ("truncate", "head_tail"):
         made = TextClassifier.from_pretrained(pretrained, labels=["no", "yes"], max_seq_length=10)

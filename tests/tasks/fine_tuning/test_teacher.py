@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.metrics import ClassificationObjective
@@ -36,7 +35,7 @@ def teacher(tmp_path_factory, tiny_checkpoint):
 def task_of(distillation=None, **changes):
     """Returns the task whose label is whether a token is odd, on 48 examples."""
     objective = ClassificationObjective("single_label", (), distillation)
-    return LabelTask(objective, **{"train": random_examples(48, 0, 12), **changes})
+    return LabelTask(objective, **{"train": random_examples(48, 0, 8), **changes})
 
 
 def run_of(start, output_dir, teacher="", distillation=None, **changes):
@@ -60,27 +59,6 @@ def run_of(start, output_dir, teacher="", distillation=None, **changes):
 
 def go(run, task=None):
     return fine_tune(run, open_pretrained(run.settings), task or task_of(run.distillation))
-
-
-def weights(folder):
-    return load_file(folder / "model" / "model.safetensors")
-
-
-def equal(a, b):
-    return all(np.array_equal(a[name], b[name]) for name in a)
-
-
-@pytest.mark.slow
-def test_a_resumed_run_has_the_same_bits(tiny_checkpoint, teacher, tmp_path):
-    training = replace(TRAINING, num_train_steps=6, save_checkpoints_steps=3, keep_checkpoint_max=9)
-    run = replace(run_of(tiny_checkpoint, tmp_path / "a", teacher, EVEN), training=training)
-    go(run)
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    for name in ("results.json", "checkpoints/step-00000006", "model"):
-        path = tmp_path / "b" / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    go(replace(run, output_dir=tmp_path / "b"))
-    assert equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
 
 
 @pytest.mark.slow

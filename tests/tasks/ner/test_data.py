@@ -1,8 +1,6 @@
 """Sentences of a run: column files, texts with entities, rows of words, TensorFlow Datasets."""
 
 import json
-import random
-import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,13 +12,11 @@ from keras_bert.tasks.ner.data import (
     NerSettings,
     Sentence,
     check_types,
-    fit_entities,
     make_labels,
     read_conll,
     read_data,
     write_conll,
 )
-from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
@@ -93,14 +89,6 @@ def test_labels_are_o_and_both_tags_of_every_type(read):
     assert make_labels(train, ["LABEL_0", "LABEL_1"]) == labels
     with pytest.raises(InputError, match=r"has no entities \(every tag is O\); expected"):
         make_labels(conll(read, "a O\n"), None)
-
-
-def test_type_in_dev_missing_in_train_is_rejected_with_its_line(read):
-    dev = conll(read, "a O\n\nb B-LOC\nc B-LOC\n")
-    message = r"conll, line 3: has an entity of type 'LOC', which x does not have; .* ORG, PER$"
-    with pytest.raises(InputError, match=message):
-        check_types(dev, ["O", "PER", "ORG"], "x")
-    check_types(dev, ["O", "LOC", "PER"], "x")
 
 
 def test_file_without_tags_can_be_predicted_but_not_scored(read):
@@ -337,37 +325,6 @@ def test_entities_that_do_not_fit_are_counted_and_named(read, caplog):
         "skipped 1 texts without words",
     ):
         assert message in caplog.text
-
-
-def fitted_by_definition(words, spans):
-    """Extends spans to whole words and keeps the longest ones, by comparing all with all."""
-    fitted = []
-    for kind, start, end in dict.fromkeys(spans):
-        covered = [word for word in words if word[0] < end and word[1] > start]
-        if covered:
-            fitted.append((kind, covered[0][0], covered[-1][1]))
-    separate = []
-    for kind, start, end in sorted(fitted, key=lambda span: (span[1] - span[2], span[1])):
-        if all(start >= other_end or end <= other for _, other, other_end in separate):
-            separate.append((kind, start, end))
-    return len(fitted) - len(separate), sorted((a, b, kind) for kind, a, b in separate)
-
-
-def test_random_spans_fit_as_by_definition():
-    rng = random.Random(0)
-    for _ in range(200):
-        text = "".join(rng.choice(["ann ", "bo ", "-", " ", ". "]) for _ in range(20)) + "bo"
-        words = [match.span() for match in re.finditer(r"\w+|[^\w\s]", text)]
-        spans = []
-        for _ in range(rng.randint(1, 12)):
-            start = rng.randrange(len(text) - 1)
-            spans.append((rng.choice("XY"), start, rng.randint(start + 1, len(text))))
-        items = annotated(text, spans)["entities"]
-        tags, problems = fit_entities(items, text, words, "x")
-        number, separate = fitted_by_definition(words, spans)
-        assert [name for name, _ in problems].count("overlapping_spans") == number
-        fitted = [(words[a][0], words[b - 1][1], kind) for kind, a, b in entities(tags)]
-        assert fitted == separate
 
 
 # --- TensorFlow Datasets ---

@@ -68,13 +68,7 @@ def tagger_of():
     def make(labels, max_seq_length=16):
         keras.utils.set_random_seed(0)
         config = BertConfig(
-            vocab_size=len(CHARACTER_VOCAB),
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=16,
-            max_position_embeddings=32,
-            initializer_range=0.5,
+            len(CHARACTER_VOCAB), 16, 1, 2, 16, max_position_embeddings=32, initializer_range=0.5
         )
         model = BertTokenClassifier(config, num_labels=len(labels))
         return served(Network(model), labels, max_seq_length)

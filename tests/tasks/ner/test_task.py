@@ -19,6 +19,7 @@ from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
 
 OPTIONS = {"learning_rate": 1e-2, "batch_size": 16, "length_pool": 1, "verbose": 0}
+OPTIONS["jit_compile"] = False
 
 
 @pytest.fixture(scope="module")
@@ -88,27 +89,12 @@ def test_texts_and_words_get_equal_entities_with_character_positions(learned):
 
 
 @pytest.mark.slow
-def test_export_and_saved_model_give_the_same_predictions(learned, corpus, tmp_path):
+def test_saved_tagger_has_its_types_in_any_order(learned, tmp_path):
     tagger = learned[0]
-    exported = load(tagger.export(tmp_path / "1"))
     tagger.save_pretrained(tmp_path / "saved")
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert config["architectures"] == ["BertForTokenClassification"]
-    words, tags = corpus["dev"]
-    for other in (exported, load(tmp_path / "saved")):
-        assert (other.labels, other.settings) == (tagger.labels, tagger.settings)
-        for inputs in (words, [*(" ".join(sentence) for sentence in words), "", "😀 a b"], []):
-            expected, found = tagger.predict(inputs), other.predict(inputs, batch_size=7)
-            scores = expected.pop("scores"), found.pop("scores")
-            assert found == expected
-            for row in zip(*scores, strict=True):
-                np.testing.assert_allclose(*row, atol=1e-5)
-        assert other.evaluate(words, tags) == tagger.evaluate(words, tags)
-    with pytest.raises(InputError, match="an exported model has no Keras model"):
-        exported.fit(words, tags)
-    # The types of the model are accepted in any order.
-    swapped = EntityTagger.from_pretrained(tmp_path / "saved", ["LOC", "PER"])
-    assert swapped.labels == tagger.labels
+    assert EntityTagger.from_pretrained(tmp_path / "saved", ["LOC", "PER"]).labels == tagger.labels
     with pytest.raises(InputError, match=r"has the labels O, B-PER.*; expected the same; for"):
         EntityTagger.from_pretrained(tmp_path / "saved", ["ORG"])
 

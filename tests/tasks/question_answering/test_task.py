@@ -14,7 +14,6 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertEncoder, BertSpanLabeler
 from keras_bert.tasks.fine_tuning import FineTuningRun
-from keras_bert.tasks.load import load
 from keras_bert.tasks.question_answering.data import (
     Answer,
     AnswerSettings,
@@ -107,25 +106,6 @@ def test_evaluate_logs_the_number_of_truncated_questions(answerer, caplog):
 
 
 @pytest.mark.slow
-def test_exported_and_saved_models_give_the_same_answers(folder, tmp_path):
-    settings = SMALL | {"version_2_with_negative": True, "null_score_diff_threshold": -0.5}
-    answerer = QuestionAnswerer.from_pretrained(folder, **settings)
-    expected = answerer.predict(QUESTIONS, CONTEXTS)
-    answerer.save_pretrained(tmp_path / "saved")
-    saved = QuestionAnswerer.from_pretrained(tmp_path / "saved")
-    exported = load(answerer.export(tmp_path / "serving" / "1"))
-    for other in (saved, exported):
-        assert other.settings == answerer.settings
-        found = other.predict(QUESTIONS, CONTEXTS)
-        assert found.keys() == expected.keys()
-        for name, values in expected.items():
-            if values.dtype == np.float32:
-                np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-5)
-            else:
-                np.testing.assert_array_equal(found[name], values, err_msg=name)
-
-
-@pytest.mark.slow
 def test_fit_learns_answers_and_reports_their_scores(make_model):
     start = make_model(
         BertEncoder, hidden_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
@@ -147,6 +127,7 @@ def test_fit_learns_answers_and_reports_their_scores(make_model):
         learning_rate=5e-3,
         seed=0,
         verbose=0,
+        jit_compile=False,
     ).history
     assert history["loss"][-1] < 0.1 < history["loss"][0]
     assert history["val_f1"][-1] == 100.0
