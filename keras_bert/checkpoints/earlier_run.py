@@ -3,7 +3,7 @@
 Importing this module does not import Keras, because programs read flags before they do.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from keras_bert.files import read_json, value_of
 CONFIG = "config.json"
 # The key of config.json under which `save_pretrained` and runs keep a task's settings.
 SETTINGS_KEY = "keras_bert"
+EXAMPLES = "examples.json"  # the training texts that an export of the model shows
 # The folders in which a run saves its weights.
 _MODEL_FOLDERS = ("model", "best")
 
@@ -26,6 +27,7 @@ class EarlierRun:
         folder: the folder of the run.
         settings: the flags in run.json.
         results: the metrics in results.json; empty if the run is not finished.
+        shown: up to three short training texts, each a list with one or two strings.
 
     Raises:
         InputError: a file cannot be read.
@@ -44,6 +46,7 @@ class EarlierRun:
         settings = read("run.json").get("settings")
         self.settings: Mapping[str, Any] = settings if isinstance(settings, dict) else {}
         self.results = read("results.json")
+        self.shown: Sequence[Sequence[str]] = read(EXAMPLES).get("texts", ())
 
     def setting(self, name: str, kind: type, default: Any) -> Any:
         """Returns the value of a flag of the run, or `default` if the run has none.

@@ -18,7 +18,7 @@ from keras_bert.export.engines import COMPUTE_TYPES, PRECISIONS, require_package
 from keras_bert.export.model_card import model_card, public_name
 from keras_bert.export.network import Network
 from keras_bert.export.saved_model import write_saved_model
-from keras_bert.export.version_folders import check_version
+from keras_bert.export.version_folders import INFO, check_version
 from keras_bert.files import sha256, write_json
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def export_task(
     compute_type: str | None = None,
     int8: bool = False,
     engines: Sequence[str] = (),
+    examples: bool = True,
 ) -> Path:
     """Exports a task object to DIR/<version>, which must not exist, and returns this folder.
 
@@ -70,12 +71,15 @@ def export_task(
     path = task.checkpoint.path if task.checkpoint else None
     run = task.checkpoint.run if task.checkpoint else None
     settings, results = (run.settings, run.results) if run else ({}, {})
+    shown = task.shown or (run.shown if run else ())
     info: dict[str, Any] = {
         "task": task.task,
         "model": public_name(path) if path else "a model in memory",
         "weights_sha256": weights_checksum(path) if path else None,
         "format": format,
         "compute_type": compute_type,
+        "cls_token_id": task.tokenizer.cls_token_id,
+        "sep_token_id": task.tokenizer.sep_token_id,
         "do_lower_case": task.tokenizer.do_lower_case,
         **task.tokenizer.settings.non_default(),
         **task.description(),
@@ -83,6 +87,14 @@ def export_task(
     }
 
     if reads_text:
+        if examples and shown:
+            info["examples"] = [[*texts] for texts in shown]
+            logging.info(
+                "%s contains %d short training texts, which the page of the server shows as "
+                "examples; export with examples=False (--noexamples) to omit them",
+                export_dir / INFO,
+                len(shown),
+            )
         arguments = {"info": info, "settings": settings, "results": results}
         arguments |= {"int8": int8, "engines": list(engines)}
         if keras.backend.backend() == "tensorflow":

@@ -149,7 +149,7 @@ def _report(results: dict[str, float]) -> None:
 
 def _serve_and_ask(folder: str) -> None:
     """Serves the exported classifier, sends it sentences, and prints the answers."""
-    command = _command("serve", f"--export_dir={folder}", "--model_name=packages", "--port=0")
+    command = _command("serve", f"--export_dir=packages={folder}", "--port=0")
     labels = []
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:

@@ -46,7 +46,7 @@ def define_flags(
         if name in omit:
             continue
         option = replace(option, default=defaults.get(name, option.default))
-        flag = Flag(
+        flag = (_ListFlag if option.kind is list else Flag)(
             _OptionParser(option),
             flags.CsvListSerializer(",") if option.kind is list else flags.ArgumentSerializer(),
             name,
@@ -72,6 +72,15 @@ class _OptionParser(flags.ArgumentParser):
 
     def flag_type(self) -> str:
         return {str: "string", list: "list"}.get(self.option.kind, self.option.kind.__name__)
+
+
+class _ListFlag(Flag):
+    """A flag whose repetitions are joined: --name=a --name=b means --name=a,b."""
+
+    def parse(self, argument: Any) -> None:
+        earlier = self.value if self.present else []
+        super().parse(argument)
+        self.value = [*earlier, *self.value]
 
 
 def declared(values: FlagValues) -> dict[str, Option]:

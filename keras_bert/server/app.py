@@ -1,8 +1,8 @@
 """Answers HTTP requests as TensorFlow Serving does, and serves the demo page.
 
 TensorFlow Serving's routes are POST /v1/models/NAME[/versions/V]:predict and GET
-/v1/models/NAME[/versions/V][/metadata]. POST /v1/embeddings is OpenAI's. The other routes are
-GET /, /export.json, /openapi.json, /healthz and /metrics.
+/v1/models/NAME[/versions/V][/metadata]. GET /v1/models and POST /v1/embeddings are OpenAI's. The
+other routes are GET /, /export.json, /openapi.json, /healthz and /metrics.
 """
 
 import asyncio
@@ -12,12 +12,13 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from absl import logging
 from aiohttp import ClientPayloadError, web
 from yarl import URL
@@ -34,6 +35,7 @@ _MAX_INLINE_BYTES = 1 << 14  # maximum size of JSON that the event loop itself h
 _JSON_THREADS = 2
 _MAX_MESSAGE = 1000  # maximum number of characters of an error message
 _CLIENT_CLOSED_REQUEST = 499  # in the metrics only
+_TRUNCATED_ROWS = "X-Truncated-Rows"  # the header with the number of truncated texts
 _ENCODINGS = ("", "identity", "gzip", "deflate")
 _PAGE_FOLDER = Path(__file__).parent / "page"
 _PAGE_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
@@ -51,19 +53,18 @@ class App:
 
     Error responses are {"error": message}; for embeddings, {"error": {"message": message, ...}}.
 
-    `versions` must have loaded a version.
+    `models` has the versions of each model by its name; they must have loaded one.
 
     Attributes:
         draining: whether new requests are rejected.
         busy: the connections (aiohttp's protocols) whose request is not yet answered.
     """
 
-    def __init__(self, settings: Settings, versions: Versions, metrics: Metrics):
+    def __init__(self, settings: Settings, models: Mapping[str, Versions], metrics: Metrics):
         self.draining = False
         self.busy: set[asyncio.Protocol] = set()
         self._settings = settings
-        self._name = settings.model_name
-        self._versions = versions
+        self._models = models
         self._metrics = metrics
         self._batcher = Batcher(settings, metrics)
         self._memory = MemoryLimit(settings.max_waiting_bytes)
@@ -84,6 +85,7 @@ class App:
         app.router.add_get("/openapi.json", self.on_openapi)
         app.router.add_get("/healthz", self.on_health)
         app.router.add_get("/metrics", self.on_metrics)
+        app.router.add_get("/v1/models", self.on_models)
         app.router.add_post("/v1/embeddings", self.on_embeddings)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[0-9]{1,19}}"):
@@ -178,40 +180,62 @@ class App:
         """Runs a signature."""
         version = self._version(request)
         return await self._answer(
-            request, version, partial(protocol.decode_call, signatures=version.signatures)
+            request, lambda body: (version, protocol.decode_call(body, version.export))
         )
 
     async def on_embeddings(self, request: web.Request) -> web.Response:
         """Returns vectors in OpenAI's format."""
-        version = self._versions.current
-        model = protocol.embedding_model(version.export)
-        if model is None:
+        served = {name: versions.current for name, versions in self._models.items()}
+        models = {name: protocol.embedding_model(each.export) for name, each in served.items()}
+        models = {name: model for name, model in models.items() if model}
+        if not models:
             raise RestError(
                 "The served version returns no embeddings with token counts; expected the export "
                 "of a TextEmbedder of this version of keras_bert",
                 404,
             )
-        decode = partial(protocol.decode_embedding_call, model=model, name=self._name)
-        return await self._answer(request, version, decode)
+
+        def decode(body: bytes) -> tuple[Version, Call]:
+            name, call = protocol.decode_embedding_call(body, models)
+            return served[name], call
+
+        return await self._answer(request, decode)
+
+    async def on_models(self, _: web.Request) -> web.Response:
+        """Lists the models in OpenAI's format, with their tasks and served versions."""
+        models = [
+            {
+                "id": name,
+                "object": "model",
+                "created": versions.current.created,
+                "owned_by": "keras_bert",
+                "task": versions.current.export["task"],
+                "version": versions.current.number,
+            }
+            for name, versions in self._models.items()
+        ]
+        return web.json_response({"object": "list", "data": models})
 
     async def on_metadata(self, request: web.Request) -> web.Response:
         """Returns the signatures as TensorFlow Serving does."""
         version = self._version(request)
-        spec = {"name": self._name, "signature_name": "", "version": str(version.number)}
+        name, _ = _requested(request)
+        spec = {"name": name, "signature_name": "", "version": str(version.number)}
         definitions = {"signature_def": {"signature_def": version.signature_def}}
         return web.json_response({"model_spec": spec, "metadata": definitions})
 
     async def on_status(self, request: web.Request) -> web.Response:
         """Lists all known versions, or one, with their states."""
         name, number = _requested(request)
+        states = self._models[name].states() if name in self._models else {}
         statuses = [
             {
                 "version": str(version),
                 "state": state,
                 "status": {"error_code": "UNKNOWN" if error else "OK", "error_message": error},
             }
-            for version, (state, error) in self._versions.states().items()
-            if name == self._name and number in (None, version)
+            for version, (state, error) in states.items()
+            if number in (None, version)
         ]
         if not statuses:
             which = "any versions" if number is None else f"version {number}"
@@ -219,29 +243,29 @@ class App:
         return web.json_response({"model_version_status": statuses})
 
     def _version(self, request: web.Request) -> Version:
-        """Returns the served version if the request is for it."""
+        """Returns the served version of the requested model if the request is for it."""
         name, number = _requested(request)
-        version = self._versions.current
-        if name != self._name or number not in (None, version.number):
+        version = self._models[name].current if name in self._models else None
+        if version is None or number not in (None, version.number):
             requested = f"Latest({name})" if number is None else f"Specific({name}, {number})"
             raise RestError(f"Servable not found for request: {requested}", 404)
         return version
 
     async def _answer(
-        self, request: web.Request, version: Version, decode: Callable[[bytes], Call]
+        self, request: web.Request, decode: Callable[[bytes], tuple[Version, Call]]
     ) -> web.Response:
-        """Answers a request whose body is converted by `decode`."""
+        """Answers a request; `decode` converts its body to a call of a version."""
         body = await self._read_body(request)
 
-        def decode_and_check() -> Call:
-            call = decode(body)
+        def decode_and_check() -> tuple[Version, Call]:
+            version, call = decode(body)
             self._batcher.check(version, call.signature, call.inputs)
-            return call
+            return version, call
 
         is_cancelled = threading.Event()
         try:
             async with asyncio.timeout(self._settings.request_timeout_s):
-                call = await self._run_large_in_thread(len(body), decode_and_check)
+                version, call = await self._run_large_in_thread(len(body), decode_and_check)
                 outputs = await self._batcher.run(
                     version, call.signature, call.inputs, request["set_size"]
                 )
@@ -256,7 +280,10 @@ class App:
         finally:
             is_cancelled.set()
         request["set_size"](len(text))
-        return web.Response(body=text, content_type="application/json")
+        headers = {}
+        if protocol.TRUNCATED in outputs:
+            headers[_TRUNCATED_ROWS] = str(np.count_nonzero(outputs[protocol.TRUNCATED]))
+        return web.Response(body=text, content_type="application/json", headers=headers)
 
     async def _read_body(self, request: web.Request) -> bytes:
         """Returns the body, which aiohttp decompresses as it arrives.
@@ -306,28 +333,33 @@ class App:
             headers=_PAGE_HEADERS,
         )
 
-    async def on_export(self, _: web.Request) -> web.Response:
-        """Returns the export.json of the served version, with its number and the model's name."""
-        version = self._versions.current
-        served = {"model_name": self._name, "model_version": version.number}
+    async def on_export(self, request: web.Request) -> web.Response:
+        """Returns the export.json of a served version, with its number and the model's name."""
+        name = request.query.get("model", next(iter(self._models)))
+        if name not in self._models:
+            raise RestError(
+                f"model: {name} does not exist; expected {', '.join(self._models)}", 404
+            )
+        version = self._models[name].current
+        served = {"model_name": name, "model_version": version.number}
         return web.json_response(version.export | served)
 
     async def on_openapi(self, _: web.Request) -> web.Response:
         """Returns the OpenAPI document."""
-        version = self._versions.current
-        model = protocol.embedding_model(version.export)
-        sizes = model.sizes if model else ()
-        return web.json_response(protocol.describe_routes(self._name, version.signatures, sizes))
+        exports = {name: versions.current.export for name, versions in self._models.items()}
+        return web.json_response(protocol.describe_routes(exports))
 
     async def on_health(self, _: web.Request) -> web.Response:
         """Returns whether the server accepts requests."""
         if self.draining:
             raise RestError("The server is shutting down", 503)
-        return web.json_response({"status": "ok", "version": str(self._versions.current.number)})
+        version = next(iter(self._models.values())).current
+        return web.json_response({"status": "ok", "version": str(version.number)})
 
     async def on_metrics(self, _: web.Request) -> web.Response:
         """Returns the metrics in Prometheus's format."""
-        self._metrics.version.set(self._versions.current.number)
+        for name, versions in self._models.items():
+            self._metrics.version.labels(name).set(versions.current.number)
         return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -7,7 +7,7 @@ import os
 import resource
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from absl import logging
 from aiohttp import web
@@ -33,13 +33,13 @@ _SETTLE = 0.1  # seconds to read requests that have already arrived
 async def serve(
     settings: Settings,
     bound: socket.socket,
-    versions: Versions,
+    models: Mapping[str, Versions],
     ready: Callable[[Callable[[], None]], None],
 ) -> None:
     """Serves on a bound socket until it is stopped; then answers the open requests and returns.
 
-    `versions` must have loaded a version. When the server listens, `ready` is called with a
-    function that stops the server.
+    `models` has the versions of each model by its name; they must have loaded one. When the server
+    listens, `ready` is called with a function that stops the server.
 
     Raises:
         InputError: another process listens on the port.
@@ -55,7 +55,7 @@ async def serve(
     # aiohttp would log a traceback for each request that is not valid HTTP.
     std_logging.getLogger("aiohttp.server").setLevel(std_logging.CRITICAL)
     metrics = Metrics()
-    app = App(settings, versions, metrics)
+    app = App(settings, models, metrics)
     runner = web.AppRunner(
         app.application(),
         access_log=None,
@@ -83,7 +83,7 @@ async def serve(
         raise InputError(f"cannot listen on the port: {error.strerror}") from None
     stop_requested = asyncio.Event()
     background = [
-        loop.create_task(_poll_versions(versions, settings.poll_interval_s)),
+        loop.create_task(_poll_versions(models.values(), settings.poll_interval_s)),
         loop.create_task(metrics.observe_loop_lag()),
     ]
     ready(stop_requested.set)
@@ -103,18 +103,19 @@ async def serve(
     app.close()
 
 
-async def _poll_versions(versions: Versions, seconds: float) -> None:
+async def _poll_versions(models: Iterable[Versions], seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
-        try:
-            if await asyncio.to_thread(versions.refresh):
-                await asyncio.sleep(seconds)
-                _collect_garbage()  # Frees the old version after its last requests.
-        except OSError as error:
-            # The folder may be unavailable for a while.
-            logging.warning("Cannot check for new versions: %s", error)
-        except Exception:  # Serving continues after any error.
-            logging.exception("Cannot check for new versions")
+        for versions in models:
+            try:
+                if await asyncio.to_thread(versions.refresh):
+                    await asyncio.sleep(seconds)
+                    _collect_garbage()  # Frees the old version after its last requests.
+            except OSError as error:
+                # The folder may be unavailable for a while.
+                logging.warning("Cannot check for new versions: %s", error)
+            except Exception:  # Serving continues after any error.
+                logging.exception("Cannot check for new versions")
 
 
 def _collect_garbage() -> None:

@@ -46,7 +46,8 @@ class Metrics:
         self.in_flight = Gauge("keras_bert_requests_in_flight", text, **only)
         text = "Number of requests that wait for a batch."
         self.queue = Gauge("keras_bert_queue_requests", text, **only)
-        self.version = Gauge("keras_bert_model_version", "Number of the served version.", **only)
+        text = "Number of the served version of a model."
+        self.version = Gauge("keras_bert_model_version", text, ["model"], **only)
 
     def text(self) -> bytes:
         """Returns all metrics in Prometheus's text format."""

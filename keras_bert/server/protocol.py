@@ -2,8 +2,9 @@
 
 The JSON is that of TensorFlow Serving, or for embeddings that of OpenAI. TensorFlow Serving's row
 format is {"instances": [...]} -> {"predictions": [...]}, the columnar format {"inputs": {...}} ->
-{"outputs": {...}}. Tensors become arrays [B] or [B, S], with strings as bytes in object arrays;
-bytes that are not a UTF-8 text are sent as {"b64": "..."}.
+{"outputs": {...}}. The inputs alone, such as {"text": "..."}, are one row of the row format.
+Tensors become arrays [B] or [B, S], with strings as bytes in object arrays; bytes that are not a
+UTF-8 text are sent as {"b64": "..."}.
 
 The signatures of a model are those of its export.json: {signature: {"inputs": {name: [dtype,
 shape]}, "outputs": {name: [dtype, shape]}}}.
@@ -26,9 +27,14 @@ import orjson
 from keras_bert.errors import shorten
 
 DEFAULT_SIGNATURE = "serving_default"
+_TOKEN_IDS = "token_ids"  # the signature for texts that the client has tokenized
 _MAX_BRACKETS = 1 << 17  # maximum number of lists and objects in a body, which take 0.1 s
+_MAX_TOKEN_IDS = 1 << 22  # maximum number of token ids in a body, with padding
 _STEP = 1 << 14  # number of values that are formatted in one step
 _TOKEN_COUNT = "num_tokens"  # the output with the number of tokens of each text
+TRUNCATED = "truncated"  # the output with whether tokens of each text were removed
+# Outputs that are -1 in the padding of rows with fewer entities or masks than the longest row.
+_PADDED_WITH_MINUS_ONE = ("starts", "token_ids")
 _SCHEMA_FILE = Path(__file__).with_name("openapi.json")
 
 Arrays = dict[str, np.ndarray]
@@ -86,22 +92,28 @@ def describe(value: Any) -> str:
     return shorten(json.dumps(value, ensure_ascii=False))
 
 
-def decode_call(body: bytes, signatures: Signatures) -> Call:
-    """Decodes the body of a predict request, for a model with these signatures.
+def decode_call(body: bytes, export: Mapping[str, Any]) -> Call:
+    """Decodes the body of a predict request, for a model with this export.json.
 
     Raises:
         RestError: the request is invalid.
     """
-    document = parse_object(body)
+    document, signatures = parse_object(body), export["signatures"]
     name = document.get("signature_name", "") or DEFAULT_SIGNATURE
     if not isinstance(name, str) or name not in signatures:
         raise RestError(
             f"signature_name: {describe(name)}; expected one of {', '.join(sorted(signatures))}"
         )
+    specs = signatures[name]["inputs"]
+    row = {key: value for key, value in document.items() if key != "signature_name"}
+    if row.keys() == specs.keys():
+        document = {"instances": [row]}
     by_row = "instances" in document
     if by_row == ("inputs" in document):
-        raise RestError("The request body must have either 'instances' or 'inputs'")
-    specs = signatures[name]["inputs"]
+        raise RestError(
+            "The request body must have either 'instances' or 'inputs', or for one row only "
+            f"{', '.join(sorted(specs))}"
+        )
     if by_row:
         columns = _columns_of_rows(document["instances"], specs)
     else:
@@ -110,7 +122,8 @@ def decode_call(body: bytes, signatures: Signatures) -> Call:
     if len({len(array) for array in inputs.values()}) > 1:
         counts = ", ".join(f"{key} has {len(array)}" for key, array in inputs.items())
         raise RestError(f"Inputs must have equal numbers of rows: {counts}")
-    return Call(name, inputs, encode_rows if by_row else encode_columns)
+    as_rows = partial(encode_rows, labels=export.get("labels") or ())
+    return Call(name, inputs, as_rows if by_row else encode_columns)
 
 
 def _columns_of_rows(rows: Any, specs: Mapping[str, Any]) -> dict[str, list]:
@@ -198,24 +211,47 @@ def _to_bytes(value: Any) -> bytes:
 # --- Responses ---
 
 
-def encode_rows(outputs: Arrays) -> Iterator[bytes]:
+def encode_rows(outputs: Arrays, labels: Sequence[str] = ()) -> Iterator[bytes]:
     """Encodes outputs as {"predictions": [row, ...]}; a row of a single output has no name.
 
-    Bytes that are not UTF-8 become U+FFFD.
+    Bytes that are not UTF-8 become U+FFFD. Lists of entities and masks have no padding. A row with
+    the `probabilities` of all `labels` also has `classes`, the most probable first.
     """
     yield b'{"predictions":'
     if len(outputs) == 1:
         yield from encode_array(*outputs.values())
-    else:
-        names, arrays = zip(*sorted(outputs.items()), strict=True)
-        rows = len(arrays[0])
-        step = max(1, _STEP * rows // max(1, sum(array.size for array in arrays)))
-        for start in range(0, rows, step):
-            columns = [_json_values(array[start : start + step]) for array in arrays]
-            objects = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-            yield (b"," if start else b"[") + _dumps(objects)[1:-1]
-        yield b"]"
-    yield b"}"
+        yield b"}"
+        return
+    counts = _list_lengths(outputs)
+    has_classes = outputs.get("probabilities", np.empty(0)).shape[1:] == (len(labels),)
+    rows = len(next(iter(outputs.values())))
+    step = max(1, _STEP * rows // max(1, sum(array.size for array in outputs.values())))
+    for start in range(0, rows, step):
+        part = slice(start, start + step)
+        columns = {name: _json_values(array[part]) for name, array in outputs.items()}
+        if counts is not None:
+            for name in (name for name, array in outputs.items() if array.ndim > 1):
+                columns[name] = [v[:n] for v, n in zip(columns[name], counts[part], strict=True)]
+        if has_classes:
+            columns["classes"] = [_classes(labels, row) for row in outputs["probabilities"][part]]
+        names, values = zip(*sorted(columns.items()), strict=True)
+        objects = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        yield (b"," if start else b"[") + _dumps(objects)[1:-1]
+    yield b"]}"
+
+
+def _list_lengths(outputs: Arrays) -> np.ndarray | None:
+    """Returns the number of entities or masks of each row; None if the rows have no such lists."""
+    for name in _PADDED_WITH_MINUS_ONE:
+        if name in outputs:
+            values = outputs[name]
+            return (values >= 0).any(axis=tuple(range(2, values.ndim))).sum(axis=1)
+    return None
+
+
+def _classes(labels: Sequence[str], probabilities: np.ndarray) -> list[dict[str, Any]]:
+    order = np.argsort(-probabilities, kind="stable")
+    return [{"label": labels[index], "score": probabilities[index]} for index in order]
 
 
 def encode_columns(outputs: Arrays) -> Iterator[bytes]:
@@ -255,12 +291,14 @@ def _dumps(value: Any) -> bytes:
 # --- Embeddings in OpenAI's format ---
 #
 #     {"model": NAME, "input": "a text" or ["a text", ...]}
-#     -> {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [...]}, ...],
-#         "model": NAME, "usage": {"prompt_tokens": N, "total_tokens": N}}
+#     -> {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [...],
+#         "truncated": false}, ...], "model": NAME,
+#         "usage": {"prompt_tokens": N, "total_tokens": N}}
 #
-# Optional members of a request are `encoding_format` ("float" or "base64", little-endian float32),
-# `dimensions` (a Matryoshka size of the model) and `user`, which is ignored; null means absent. N
-# is the number of tokens after truncation, including [CLS] and [SEP].
+# A text may also be a list of token ids. Optional members of a request are `encoding_format`
+# ("float" or "base64", little-endian float32), `dimensions` (a Matryoshka size of the model) and
+# `user`, which is ignored; null means absent. N is the number of tokens after truncation, including
+# [CLS] and [SEP].
 
 
 class EmbeddingModel(NamedTuple):
@@ -271,12 +309,16 @@ class EmbeddingModel(NamedTuple):
         width: the size of this vector.
         sizes: the sizes that a request may ask for.
         normalize: whether vectors have length 1.
+        max_seq_length: the maximum number of token ids of a text, with [CLS] and [SEP].
+        special_ids: the ids of [CLS] and [SEP]; None if the export does not have them.
     """
 
     output: str
     width: int
     sizes: tuple[int, ...]
     normalize: bool
+    max_seq_length: int = 0
+    special_ids: tuple[int, int] | None = None
 
 
 def embedding_model(export: Mapping[str, Any]) -> EmbeddingModel | None:
@@ -290,25 +332,46 @@ def embedding_model(export: Mapping[str, Any]) -> EmbeddingModel | None:
         return None
     width = outputs[name][1][-1]
     sizes = {size for size in export.get("matryoshka_sizes", ()) if size < width} | {width}
-    return EmbeddingModel(name, width, tuple(sorted(sizes)), export.get("normalize") is True)
+    special_ids = None
+    if "cls_token_id" in export and _TOKEN_IDS in export["signatures"]:
+        special_ids = (export["cls_token_id"], export["sep_token_id"])
+    return EmbeddingModel(
+        name,
+        width,
+        tuple(sorted(sizes)),
+        export.get("normalize") is True,
+        export.get("max_seq_length", 0),
+        special_ids,
+    )
 
 
-def decode_embedding_call(body: bytes, model: EmbeddingModel, name: str) -> Call:
-    """Decodes the body of a request to the model `name`.
+def decode_embedding_call(body: bytes, models: Mapping[str, EmbeddingModel]) -> tuple[str, Call]:
+    """Decodes the body of a request to one of the models, and returns the name of the model.
 
     Raises:
         RestError: the request is invalid (status 400), or for another model (404).
     """
     body_members = parse_object(body)
+    name, names = body_members.get("model"), ", ".join(models)
+    if not isinstance(name, str):
+        found = describe(name) if "model" in body_members else "missing"
+        raise RestError(f"model: {found}; expected the name of a served model: {names}")
+    if name not in models:
+        raise RestError(f"model: {shorten(name)} does not exist; expected {names}", 404)
+    model = models[name]
     document = {"encoding_format": "float", "dimensions": model.width}
     document |= {key: value for key, value in body_members.items() if value is not None}
     texts = document.get("input")
-    texts = [texts] if isinstance(texts, str) else texts
+    if isinstance(texts, str) or (isinstance(texts, list) and texts and _is_integer(texts[0])):
+        texts = [texts]
     sizes = ", ".join(map(str, model.sizes))
     # Member -> whether its value is valid, and what is expected.
     members = {
-        "model": (isinstance(document.get("model"), str), "the name of the served model"),
-        "input": (isinstance(texts, list) and texts, "a string or a list of strings"),
+        "model": (True, ""),
+        "input": (
+            isinstance(texts, list) and texts,
+            "a string, a list of token ids, or a list of strings or of lists of token ids",
+        ),
         "encoding_format": (
             document["encoding_format"] in ("float", "base64"),
             '"float" or "base64"',
@@ -326,13 +389,6 @@ def decode_embedding_call(body: bytes, model: EmbeddingModel, name: str) -> Call
         if not is_valid:
             value = describe(document[member]) if member in document else "missing"
             raise RestError(f"{member}: {value}; expected {expected}")
-    if document["model"] != name:
-        raise RestError(f"model: {shorten(document['model'])} does not exist; expected {name}", 404)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str) or not text:
-            raise RestError(
-                f"input[{index}]: {describe(text)}; expected a string that is not empty"
-            )
     encode = partial(
         encode_embeddings,
         model=model,
@@ -340,7 +396,58 @@ def decode_embedding_call(body: bytes, model: EmbeddingModel, name: str) -> Call
         size=document["dimensions"],
         as_base64=document["encoding_format"] == "base64",
     )
-    return Call(DEFAULT_SIGNATURE, {"text": _convert(texts, "string")}, encode)
+    if isinstance(texts[0], list):
+        return name, Call(_TOKEN_IDS, _token_ids(texts, model), encode)
+    for index, text in enumerate(texts):
+        if not isinstance(text, str) or not text:
+            raise RestError(
+                f"input[{index}]: {describe(text)}; expected a string that is not empty, like "
+                "the others, or only lists of token ids"
+            )
+    return name, Call(DEFAULT_SIGNATURE, {"text": _convert(texts, "string")}, encode)
+
+
+def _token_ids(rows: Sequence[Any], model: EmbeddingModel) -> Arrays:
+    """Converts lists of token ids to the inputs of the signature `token_ids`, with padding.
+
+    The ids of another tokenizer would give vectors without meaning. A list must therefore start
+    with [CLS] and end with [SEP], as lists from the model's own tokenizer do.
+
+    Raises:
+        RestError: a list is not the ids of a text that fits into the model.
+    """
+    if model.special_ids is None:
+        raise RestError(
+            "input: the export of the served model does not specify the ids of [CLS] and [SEP]; "
+            "expected strings, or a model that is exported again"
+        )
+    first, last = model.special_ids
+    for index, row in enumerate(rows):
+        is_list = isinstance(row, list) and len(row) > 1 and all(map(_is_integer, row))
+        if not is_list or (row[0], row[-1]) != (first, last) or len(row) > model.max_seq_length:
+            count = f" of length {len(row)}" if isinstance(row, list) else ""
+            raise RestError(
+                f"input[{index}]: {describe(row)}{count}; expected at most {model.max_seq_length} "
+                f"token ids of the model's own tokenizer, from {first}, [CLS], to {last}, [SEP]; "
+                "for the ids of another tokenizer, send the text (in LangChain with "
+                "check_embedding_ctx_length=False)"
+            )
+    longest = max(map(len, rows))
+    if len(rows) * longest > _MAX_TOKEN_IDS:
+        raise RestError(
+            f"input: {len(rows)} lists, padded to the longest of {longest} token ids; expected at "
+            f"most {_MAX_TOKEN_IDS} ids with padding; send fewer lists per request"
+        )
+    mask = np.arange(longest) < np.array([[len(row)] for row in rows])
+    ids = np.zeros(mask.shape, np.int32)
+    ids[mask] = [token_id for row in rows for token_id in row]
+    zeros = np.zeros_like(ids)
+    return {"input_ids": ids, "input_mask": mask.astype(np.int32), "segment_ids": zeros}
+
+
+def _is_integer(value: Any) -> bool:
+    """Returns whether a JSON value is an integer that fits into 32 bits."""
+    return type(value) is int and -(2**31) <= value < 2**31
 
 
 def encode_embeddings(
@@ -355,6 +462,8 @@ def encode_embeddings(
     for index, vector in enumerate(vectors):
         values = base64.b64encode(vector.tobytes()).decode() if as_base64 else vector
         item = {"object": "embedding", "index": index, "embedding": values}
+        if TRUNCATED in outputs:
+            item[TRUNCATED] = bool(outputs[TRUNCATED][index])
         yield b"," * bool(index) + _dumps(item)
     count = int(outputs[_TOKEN_COUNT].sum())
     usage = {"prompt_tokens": count, "total_tokens": count}
@@ -364,48 +473,58 @@ def encode_embeddings(
 # --- The OpenAPI document ---
 
 
-def describe_routes(
-    model_name: str, signatures: Signatures, vector_sizes: Sequence[int] = ()
-) -> dict[str, Any]:
+def describe_routes(exports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the OpenAPI 3.1 document of the server, from openapi.json.
 
-    `vector_sizes` are the sizes of embeddings that a request may ask for.
+    `exports` has the content of export.json of each model, by the model's name.
     """
-    document = json.loads(_SCHEMA_FILE.read_text("utf-8").replace("MODEL_NAME", quote(model_name)))
-    schemas = document["components"]["schemas"]
-    schemas["Predict"] = {
-        "anyOf": [
-            _body_schema(name, signature["inputs"], by_row)
-            for name, signature in sorted(signatures.items())
-            for by_row in (True, False)
-        ]
-    }
-    request = schemas["EmbeddingsRequest"]["properties"]
-    request["model"]["enum"] = [model_name]
-    if vector_sizes:
-        request["dimensions"]["enum"] = [*vector_sizes, None]
+    text, document = _SCHEMA_FILE.read_text("utf-8"), {}
+    for index, (name, export) in enumerate(exports.items()):
+        number = str(index or "")
+        part = json.loads(text.replace("MODEL_NUMBER", number).replace("MODEL_NAME", quote(name)))
+        part["components"]["schemas"][f"Predict{number}"] = {
+            "anyOf": [
+                _body_schema(signature, specs["inputs"], member)
+                for signature, specs in sorted(export["signatures"].items())
+                for member in ("instances", "inputs", "")
+            ]
+        }
+        document = document or part
+        document["paths"] |= part["paths"]
+        for kind, components in part["components"].items():
+            document["components"][kind] |= components
+    models = {name: embedding_model(export) for name, export in exports.items()}
+    models = {name: model for name, model in models.items() if model}
+    if models:
+        request = document["components"]["schemas"]["EmbeddingsRequest"]["properties"]
+        request["model"]["enum"] = [*models]
+        sizes = {size for model in models.values() for size in model.sizes}
+        request["dimensions"]["enum"] = [*sorted(sizes), None]
+    else:
+        del document["paths"]["/v1/embeddings"]
     return document
 
 
-def _body_schema(name: str, specs: Mapping[str, Sequence], by_row: bool) -> dict[str, Any]:
+def _body_schema(name: str, specs: Mapping[str, Sequence], member: str) -> dict[str, Any]:
+    """Returns the JSON schema of a body with rows in `member`; "" for the inputs of one row."""
+    by_row, is_default = member != "inputs", name == DEFAULT_SIGNATURE
     tensors = {key: _tensor_schema(*spec, by_row) for key, spec in specs.items()}
-    kinds = [{"type": "object", "required": sorted(tensors), "properties": tensors}]
+    signature_name = {"signature_name": {"enum": [name, ""] if is_default else [name]}}
+    required = [] if is_default else ["signature_name"]
+    row = {"type": "object", "required": sorted(tensors), "properties": tensors}
     if by_row:
-        kinds[0]["additionalProperties"] = False
-    if len(specs) == 1:
-        kinds += tensors.values()
+        row["additionalProperties"] = False
+    if not member:
+        row["required"] += required
+        return row | {"properties": tensors | signature_name}
+    kinds = [row, *(tensors.values() if len(specs) == 1 else ())]
     if by_row:  # The rows are either all objects of named inputs or all values of the only input.
         kinds = [{"type": "array", "minItems": 1, "items": kind} for kind in kinds]
-    member, other = ("instances", "inputs") if by_row else ("inputs", "instances")
-    is_default = name == DEFAULT_SIGNATURE
     return {
         "type": "object",
-        "required": [member] if is_default else [member, "signature_name"],
-        "properties": {
-            "signature_name": {"enum": [name, ""] if is_default else [name]},
-            member: {"anyOf": kinds},
-        },
-        "not": {"required": [other]},
+        "required": [member, *required],
+        "properties": signature_name | {member: {"anyOf": kinds}},
+        "not": {"required": ["inputs" if by_row else "instances"]},
     }
 
 

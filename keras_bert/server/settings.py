@@ -24,9 +24,10 @@ class Settings:
     """
 
     GROUP: ClassVar[str] = "server"
-    export_dir: str = option(
-        "",
-        "Folder with the exported versions DIR/1, DIR/2, ...; the highest number is served.",
+    export_dir: Sequence[str] = option(
+        (),
+        "Folder with the exported versions DIR/1, DIR/2, ..., of which the highest number is "
+        "served; for several models, NAME=DIR of each. A DIR without a name is served as `model`.",
         required=True,
     )
     engine: str = option(
@@ -44,7 +45,6 @@ class Settings:
         "127.0.0.1", "Address to listen on; 0.0.0.0 for all IPv4 addresses of the machine."
     )
     port: int = option(8501, "Port to listen on; 0 for any free port.", min=0, max=65535)
-    model_name: str = option("model", "Name of the model in the URLs, /v1/models/NAME.")
     allowed_hosts: Sequence[str] = option(
         (),
         "Host names by which clients reach the server, besides IP addresses, localhost and --host; "

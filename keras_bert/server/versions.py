@@ -46,6 +46,7 @@ class Version:
 
     Attributes:
         export: the content of export.json.
+        created: when export.json was written, in seconds since 1970.
         signatures: {signature: {"inputs": {name: [dtype, shape]}, "outputs": ...}}.
         signature_def: the signatures in the format of TensorFlow Serving's metadata.
         engine: the engine that runs the signatures.
@@ -54,6 +55,7 @@ class Version:
     def __init__(self, folder: Path, engine: str = "", precision: str = ""):
         self.number = int(folder.name)
         self.export = read_json(folder / INFO)
+        self.created = int((folder / INFO).stat().st_mtime)
         self.signatures = self.export["signatures"]
         proto = saved_model_pb2.SavedModel.FromString((folder / MODEL_FILE).read_bytes())
         self.signature_def = {

@@ -81,6 +81,7 @@ class Examples:
             tokens without a label.
         group_size: the number of consecutive examples that form a group, such as the two texts of a
             pair. Training batches consist of whole groups.
+        shown: the texts of up to three short examples, which an export shows to its users.
     """
 
     input_ids: np.ndarray
@@ -89,6 +90,7 @@ class Examples:
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     token_labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     group_size: int = 1
+    shown: Sequence[Sequence[str]] = ()
 
     def __len__(self) -> int:
         return len(self.starts) - 1

@@ -43,6 +43,7 @@ def export(options: ExportOptions) -> Path:
         compute_type=options.compute_type,
         int8=options.int8,
         engines=options.engines or (),
+        examples=options.examples is not False,
     )
 
 
@@ -86,7 +87,7 @@ def check_unused(options: ExportOptions, task: str) -> None:
     """Raises InputError for an option that is not None but that the task or format ignores."""
     used: tuple[str, ...] = ("int8",)
     if options.format == "saved_model":
-        used = ("compute_type", *task_class(task).export_options, "engines", "int8")
+        used = ("compute_type", *task_class(task).export_options, "engines", "int8", "examples")
     for name, value in asdict(options).items():
         if name not in (*_ALWAYS_USED, *used) and value is not None:
             raise InputError(

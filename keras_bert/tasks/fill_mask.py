@@ -11,7 +11,7 @@ in the vocabulary.
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import keras
@@ -354,7 +354,9 @@ class MaskFiller(Task):
         """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
         prepared = prepare(self.processor.preprocess, [texts], tokenizer=self.tokenizer)
         self._report_truncation(prepared.truncated, what)
-        return prepared.examples
+        words = [text.split() for [text] in prepared.examples.shown]
+        shown = [[" ".join([*w[: len(w) // 2], "[MASK]", *w[len(w) // 2 + 1 :]])] for w in words]
+        return replace(prepared.examples, shown=shown)
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Computes the best tokens of the P masks of the texts, in order.

@@ -22,7 +22,7 @@ import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
+from keras_bert.checkpoints.earlier_run import EXAMPLES, SETTINGS_KEY
 from keras_bert.checkpoints.hugging_face import (
     CONFIG,
     check_replaceable,
@@ -244,6 +244,7 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
                 task_object.label_names or (),
             )
             task_object.save_pretrained(output_dir / "model", card)
+            write_json(output_dir / EXAMPLES, {"texts": task.train.shown})
         results |= task.counts
         results |= {f"{split}_truncated": count for split, count in task.truncated.items()}
         write_json(folder / "results.json", results)

@@ -26,6 +26,8 @@ from keras_bert.training.log import progress
 CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
 # A chunk with more characters has fewer texts, because tokenization and windows need much memory.
 _CHUNK_CHARACTERS = 2**22
+# The number of texts that an export shows, and their maximum number of characters.
+_SHOWN, _SHOWN_CHARACTERS = 3, 600
 
 
 class Processor:
@@ -119,7 +121,28 @@ def prepare(
         texts = (text for row in zip(*columns, strict=True) for v in row for text in _strings(v))
         warn_of_unknown_words([ids], tokenizer, texts)
     lengths = np.concatenate([inputs.input_ids.row_lengths() for inputs in chunks])
-    return Prepared(Examples(ids, segments, row_splits(lengths)), chunks)
+    examples = Examples(ids, segments, row_splits(lengths), shown=short_rows(columns))
+    return Prepared(examples, chunks)
+
+
+def short_rows(columns: Sequence[Sequence[Any]]) -> list[list[str]]:
+    """Returns up to three short rows of texts from different parts of the columns.
+
+    The rows of a file may be sorted by label. The words of a sentence are joined by spaces.
+    """
+    count, rows = len(columns[0]), []
+    for start in range(0, count, max(1, -(-count // _SHOWN))):
+        for index in range(start, min(start + 100, count)):
+            row = [" ".join(map(_text, _strings(column[index]))) for column in columns]
+            is_short = sum(map(len, row)) <= _SHOWN_CHARACTERS and all(map(str.strip, row))
+            if is_short and row not in rows:
+                rows.append(row)
+                break
+    return rows
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _preprocessed(preprocess: Callable[..., Any], chunk: Sequence[Sequence[Any]]) -> Iterator[Any]:

@@ -442,6 +442,11 @@ class ExportOptions:
         "saved_model: engines besides TensorFlow that can run the network, from onnxruntime and "
         "openvino. Their files are written beside the SavedModel; the server uses the first one.",
     )
+    examples: bool | None = option(
+        None,
+        "saved_model: keep up to three short training texts of the run, which the page of the "
+        "server shows as examples. Default: true.",
+    )
     max_seq_length: int | None = option(
         None,
         "Maximum number of tokens in a text, pair or window. Default: as in the run, if there is "

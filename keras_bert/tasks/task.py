@@ -88,6 +88,7 @@ class Task:
         signatures: all signatures of an export by name; empty for other objects.
         engine: the engine that runs an export; None for other objects.
         trainer: the training step of the last `fit`; None before.
+        shown: up to three short texts from the data of the last `fit`, which an export contains.
 
     Raises:
         InputError: `max_seq_length` exceeds the model's number of positions.
@@ -119,6 +120,7 @@ class Task:
         self._served_inputs: Sequence[str] = ()
         self.engine: Engine | None = None
         self.trainer: Trainer | None = None
+        self.shown: Sequence[Sequence[str]] = ()
         self.initial_values: dict[str, np.ndarray] = {}
 
     # Implemented by subclasses.
@@ -268,6 +270,7 @@ class Task:
         compute_type: str | None = None,
         int8: bool | None = None,
         engines: Sequence[str] = (),
+        examples: bool = True,
     ) -> Path:
         """Exports the model for serving and returns the export directory.
 
@@ -281,6 +284,8 @@ class Task:
                 onnxruntime; None for False.
             engines: the engines besides TensorFlow that can run the network of the SavedModel, from
                 `onnxruntime` and `openvino`; the server uses the first by default.
+            examples: whether a SavedModel contains up to three short training texts, which the
+                page of the server shows as examples.
 
         Raises:
             InputError: some weights are untrained, an argument does not apply to the format, or
@@ -293,6 +298,7 @@ class Task:
             compute_type=compute_type,
             int8=bool(int8),
             engines=engines,
+            examples=examples,
         )
 
     def set_long_text(self, strategy: str, window_stride: int = 0) -> None:
@@ -440,6 +446,7 @@ class Task:
         reinitialize(self, settings.seed)
         history = fit(self, examples, objective, settings, evaluate, callbacks, micro_batches)
         self.untrained, self.checkpoint, self.initial_values = (), None, {}
+        self.shown = examples.shown
         return history
 
     def _replace_settings(self, **changes: Any) -> None:

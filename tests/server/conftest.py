@@ -64,6 +64,7 @@ class FakeVersion:
     """A version of a model that Python functions compute; the server's Version and Versions."""
 
     number = 1
+    created = 1_700_000_000
     signature_def: Mapping[str, Any] = {}
 
     def __init__(self, run=classify, export: Mapping[str, Any] = CLASSIFIER):
@@ -116,17 +117,14 @@ class Server(NamedTuple):
 
 @pytest.fixture(scope="session")
 def serve_here():
-    """Returns a function that serves a `FakeVersion`, or a folder, from a thread."""
+    """Returns a function that serves a `FakeVersion`, or several by name, from a thread."""
     from keras_bert.server.lifecycle import serve
     from keras_bert.server.settings import Settings
-    from keras_bert.server.versions import Versions
 
     stops, threads = [], []
 
-    def start(versions: FakeVersion | Path, **settings: Any) -> Server:
-        if isinstance(versions, Path):
-            versions = Versions(versions)
-            versions.start()
+    def start(versions: FakeVersion | Mapping[str, Any], **settings: Any) -> Server:
+        models = versions if isinstance(versions, Mapping) else {"model": versions}
         bound = socket.socket()
         bound.bind(("127.0.0.1", 0))
         listens = threading.Event()
@@ -136,7 +134,7 @@ def serve_here():
             stops.append(lambda: loop.is_closed() or loop.call_soon_threadsafe(stop))
             listens.set()
 
-        coroutine = serve(Settings(**settings), bound, versions, ready)
+        coroutine = serve(Settings(**settings), bound, models, ready)
         threads.append(threading.Thread(target=lambda: asyncio.run(coroutine)))
         threads[-1].start()
         assert listens.wait(10)
@@ -228,7 +226,7 @@ def visit(browser, serve_here):
 
         specs = {"inputs": {name: ["string", [-1]] for name in inputs}, "outputs": {}}
         version = FakeVersion(run, {"signatures": {"serving_default": specs}, **info})
-        server = serve_here(version, model_name="my model")
+        server = serve_here({"my model": version})
         stops.append(server.stop)
         page = browser.new_page(
             viewport={"width": 900, "height": 900}, color_scheme=scheme, base_url=server.url

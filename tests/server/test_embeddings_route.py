@@ -3,39 +3,62 @@
 import base64
 import gzip
 import json
+import math
 
 import numpy as np
 import pytest
 import requests
 
+from keras_bert.server import protocol
+from keras_bert.server.versions import Versions
+from keras_bert.text.tokenizer import BertTokenizer
+from tests.export.conftest import VOCAB, export  # noqa: F401
 from tests.server.conftest import FakeVersion
 
 TEXTS = ["The film is good.", "very good", "ä book"]
+OUTPUTS = {
+    "mean": ["float32", [-1, 16]],
+    "num_tokens": ["int32", [-1]],
+    "truncated": ["bool", [-1]],
+}
 EXPORT = {
     "task": "embedding",
     "normalize": True,
     "matryoshka_sizes": [4, 16],
+    "max_seq_length": 12,
+    "cls_token_id": 2,
+    "sep_token_id": 3,
     "signatures": {
-        "serving_default": {
-            "inputs": {"text": ["string", [-1]]},
-            "outputs": {"mean": ["float32", [-1, 16]], "num_tokens": ["int32", [-1]]},
-        }
+        "serving_default": {"inputs": {"text": ["string", [-1]]}, "outputs": OUTPUTS},
+        "token_ids": {
+            "inputs": {
+                name: ["int32", [-1, -1]] for name in ("input_ids", "input_mask", "segment_ids")
+            },
+            "outputs": OUTPUTS,
+        },
     },
 }
 
 
 def embed(signature, inputs):
-    """Returns vectors of length 1, and the number of bytes as the number of tokens."""
-    lengths = np.array([len(text) for text in inputs["text"]], np.int32)
+    """Returns vectors of length 1, and the number of bytes or token ids as that of tokens."""
+    if signature == "token_ids":
+        assert not (inputs["input_ids"] * (1 - inputs["input_mask"])).any()
+        lengths = inputs["input_mask"].sum(1)
+    else:
+        lengths = np.array([len(text) for text in inputs["text"]], np.int32)
     vectors = np.sin(lengths[:, np.newaxis] * np.arange(1.0, 17)).astype(np.float32)
-    return {"mean": vectors / np.linalg.norm(vectors, axis=1)[:, None], "num_tokens": lengths}
+    vectors /= np.linalg.norm(vectors, axis=1)[:, np.newaxis]
+    return {"mean": vectors, "num_tokens": lengths, "truncated": lengths > 12}
 
 
 @pytest.fixture(scope="module")
 def ask(serve_here):
     """Returns a function that posts a request to a server of the model, and returns the answer."""
     server = serve_here(
-        FakeVersion(embed, EXPORT), model_name="mini", max_request_rows=8, max_request_bytes=5000
+        {"mini": FakeVersion(embed, EXPORT), "tagger": FakeVersion()},
+        max_request_rows=8,
+        max_request_bytes=5000,
     )
 
     def ask(body, **headers):
@@ -43,6 +66,7 @@ def ask(serve_here):
         response = requests.post(
             f"{server.url}/v1/embeddings", data=data, headers=headers, timeout=30
         )
+        ask.headers = response.headers
         return response.status_code, response.json()
 
     ask.server = server
@@ -68,11 +92,42 @@ def test_vectors_and_token_counts_are_those_of_the_model(ask):
     np.testing.assert_array_equal(vectors_of(answer), expected(*TEXTS))
     count = sum(len(text.encode()) for text in TEXTS)
     assert answer["usage"] == {"prompt_tokens": count, "total_tokens": count}
+    assert [item["truncated"] for item in answer["data"]] == [True, False, False]
+    assert ask.headers["X-Truncated-Rows"] == "1"
     body = gzip.compress(json.dumps({"input": TEXTS[0], "model": "mini"}).encode())
     status, one = ask(body, **{"Content-Encoding": "gzip"})
     assert status == 200
     np.testing.assert_array_equal(vectors_of(one), expected(TEXTS[0]))
     assert ask.server.metric('requests_total{route="embeddings",status="200"}') == 2
+
+
+@pytest.mark.parametrize("ids", [[2, 7, 3], [[2, 7, 3], [2, *[7] * 10, 3], [2, 3]]])
+def test_token_ids_of_the_model_are_answered(ask, ids):
+    status, answer = ask({"input": ids, "model": "mini"})
+    assert status == 200
+    rows = ids if isinstance(ids[0], list) else [ids]
+    np.testing.assert_array_equal(vectors_of(answer), expected(*("x" * len(row) for row in rows)))
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, rows))
+
+
+@pytest.mark.slow
+def test_token_ids_of_an_export_have_the_vectors_of_their_text(serve_here, export):  # noqa: F811
+    versions = Versions(export("embedding").folder.parent)
+    versions.start()
+    url = f"{serve_here({'mini': versions}).url}/v1/embeddings"
+    tokenizer = BertTokenizer(VOCAB)
+    ids = [tokenizer.cls_token_id, *map(VOCAB.index, ("the", "cat", "sat")), tokenizer.sep_token_id]
+    inputs = (["The cat sat.", "The cat sat"], [ids, [*ids[:-1], VOCAB.index("."), ids[-1]]])
+    texts, tokens = (
+        requests.post(url, json={"model": "mini", "input": each}, timeout=60).json()
+        for each in (inputs[0], inputs[1][::-1])
+    )
+    np.testing.assert_allclose(vectors_of(tokens), vectors_of(texts), atol=1e-6)
+    assert tokens["usage"] == texts["usage"] == {"prompt_tokens": 11, "total_tokens": 11}
+    body = {"model": "mini", "input": [[ids[0], len(VOCAB), ids[-1]]]}
+    answer = requests.post(url, json=body, timeout=60)
+    assert answer.status_code == 400
+    assert f"expected values from 0 to {len(VOCAB) - 1}" in answer.json()["error"]["message"]
 
 
 def test_base64_has_the_same_vectors(ask):
@@ -93,15 +148,33 @@ def test_dimensions_truncates_and_normalizes_again(ask):
 @pytest.mark.parametrize(
     ("change", "status", "message"),
     [
-        ({"input": None}, 400, "input: missing; expected a string or a list of strings"),
-        ({"input": []}, 400, "input: a list; expected a string or a list of strings"),
-        ({"input": 5}, 400, "input: 5; expected a string or a list of strings"),
-        ({"input": [1, 2]}, 400, "input[0]: 1; expected a string that is not empty"),
+        ({"input": None}, 400, "input: missing; expected a string, a list of token ids, or"),
+        ({"input": []}, 400, "input: a list; expected a string, a list of token ids, or"),
+        ({"input": 5}, 400, "input: 5; expected a string, a list of token ids, or"),
+        ({"input": {"text": "a"}}, 400, "input: an object; expected a string, a list of token"),
+        ({"input": [15339, 1917]}, 400, "input[0]: a list of length 2; expected at most 12 tok"),
+        ({"input": [15339, 1917]}, 400, "from 2, [CLS], to 3, [SEP]; for the ids of another"),
+        ({"input": [2, *[7] * 11, 3]}, 400, "input[0]: a list of length 13; expected at most"),
+        ({"input": [[2, 3], []]}, 400, "input[1]: a list of length 0; expected at most 12 tok"),
+        ({"input": [[2, 3], "a"]}, 400, 'input[1]: "a"; expected at most 12 token ids'),
+        ({"input": [[2, 2**31, 3]]}, 400, "input[0]: a list of length 3; expected"),
+        ({"input": [[2, 10**30, 3]]}, 400, "input[0]: a list of length 3; expected"),
+        ({"input": [[2, True, 3]]}, 400, "input[0]: a list of length 3; expected"),
+        ({"input": [[2, 1.0, 3]]}, 400, "input[0]: a list of length 3; expected"),
+        ({"input": [[2, None, 3]]}, 400, "input[0]: a list of length 3; expected"),
+        ({"input": [[[2, 3]]]}, 400, "input[0]: a list of length 1; expected at most 12"),
+        ({"input": [[2, 3]] * 9}, 400, "The request has 9 rows; expected at most 8"),
+        ({"input": ["a", [2, 3]]}, 400, "input[1]: a list; expected a string that is not empty"),
+        ({"input": [math.nan]}, 400, "The request body is not JSON"),
+        ({"input": [None]}, 400, "input[0]: null; expected a string that is not empty"),
         ({"input": ["a", ""]}, 400, 'input[1]: ""; expected a string that is not empty'),
         ({"input": ["a"] * 9}, 400, "The request has 9 rows; expected at most 8"),
         ({"input": "a" * 5000}, 413, "Maximum request body size 5000 exceeded"),
         ({"model": "other"}, 404, "model: other does not exist; expected mini"),
-        ({"model": 1}, 400, "model: 1; expected the name of the served model"),
+        ({"model": "tagger"}, 404, "model: tagger does not exist; expected mini"),
+        ({"model": "x" * 3000}, 404, "... does not exist; expected mini"),
+        ({"model": 1}, 400, "model: 1; expected the name of a served model: mini"),
+        ({"model": None}, 400, "model: null; expected the name of a served model: mini"),
         ({"encoding_format": "hex"}, 400, 'encoding_format: "hex"; expected "float" or "base64"'),
         ({"dimensions": 8}, 400, "dimensions: 8; expected a size that the model was trained for"),
         ({"dimensions": "4"}, 400, "4, 16"),
@@ -120,6 +193,20 @@ def test_invalid_requests_get_errors_in_openai_form(ask, change, status, message
         "param": None,
         "code": code,
     }
+
+
+def test_padding_of_token_ids_is_limited():
+    models = {"mini": protocol.embedding_model(EXPORT)._replace(max_seq_length=512)}
+    body = {"model": "mini", "input": [[2, 3]] * 10_000 + [[2, *[7] * 500, 3]]}
+    with pytest.raises(protocol.RestError, match="10001 lists, padded to the longest of 502"):
+        protocol.decode_embedding_call(json.dumps(body).encode(), models)
+
+
+def test_export_without_the_special_ids_takes_only_texts():
+    info = {name: value for name, value in EXPORT.items() if name != "cls_token_id"}
+    models = {"mini": protocol.embedding_model(info)}
+    with pytest.raises(protocol.RestError, match=r"expected strings, or a model that is exported"):
+        protocol.decode_embedding_call(b'{"model": "mini", "input": [2, 3]}', models)
 
 
 def test_schema_has_the_route_and_the_sizes(ask):

@@ -61,7 +61,7 @@ def test_slow_clients_are_disconnected(server):
 def test_slow_encoding_times_out_and_ends(serve_here, monkeypatch):
     parts = []
 
-    def encode_slowly(_):
+    def encode_slowly(*_, **__):
         for number in range(200):
             parts.append(number)
             time.sleep(0.05)
@@ -234,5 +234,5 @@ def test_looking_for_versions_continues_after_an_error(serve_here, wait_for, cap
             return True
 
     server = serve_here(Failing(), poll_interval_s=0.05)
-    wait_for(lambda: server.metric("model_version") == 2)
+    wait_for(lambda: server.metric('model_version{model="model"}') == 2)
     assert "Cannot check for new versions: no folder" in caplog.text

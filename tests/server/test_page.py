@@ -174,7 +174,8 @@ def test_fill_mask_page(visit):
         rows = [*range(min(text.count("[MASK]"), 2)), 2]
         tokens = np.array([["paris", "london"], ["##s", "war"], ["", ""]])[rows]
         scores = np.array([[0.5, 0.25], [0.125, 0.1], [0.0, 0.0]])[rows]
-        return {"tokens": tokens, "scores": scores, "truncated": len(text) > 25}
+        ids = np.array([[1, 2], [3, 4], [-1, -1]])[rows]
+        return {"tokens": tokens, "token_ids": ids, "scores": scores, "truncated": len(text) > 25}
 
     page = visit({"task": "fill_mask", "max_seq_length": 16}, fill, scheme="dark")
     send(page, text="In [MASK] year[MASK].")

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from keras_bert.server.protocol import RestError
+from tests.server.conftest import FakeVersion
 from tests.server.page_driver import photograph, send
 
 pytestmark = pytest.mark.slow  # Starts a browser.
@@ -44,6 +45,33 @@ def test_empty_fields_are_named_and_not_sent(visit, info, texts, message):
     assert not page.posts
     page.click("#example")
     assert page.locator("textarea").evaluate_all("all => all.map(input => input.value)") == samples
+
+
+def test_examples_of_the_model_are_shown_in_turn(visit):
+    examples = [["one", "1"], ["two", "2"], ["three"]]
+    page = visit({"task": "classification", "pair": True, "examples": examples})
+    page.wait_for_selector("#form:visible")
+    shown = []
+    for _ in range(3):
+        values = page.locator("textarea").evaluate_all("all => all.map(input => input.value)")
+        shown.append(values)
+        page.click("#example")
+    assert shown == [["one", "1"], ["two", "2"], ["one", "1"]], "a row with other fields is ignored"
+
+
+def test_models_are_linked(browser, serve_here):
+    specs = {
+        "signatures": {"serving_default": {"inputs": {"text": ["string", [-1]]}, "outputs": {}}}
+    }
+    models = {"a": FakeVersion(), "b & c": FakeVersion(export={"task": "ner", **specs})}
+    page = browser.new_page(base_url=serve_here(models).url)
+    page.goto("/")
+    page.locator("#about", has_text="Model a, version 1").wait_for()
+    page.click("text=b & c")
+    page.locator("#about", has_text="Model b & c, version 1").wait_for()
+    assert page.inner_text("h1") == "Named entities"
+    photograph(page, "models")
+    page.close()
 
 
 def test_request_is_shown_as_a_curl_command(visit):

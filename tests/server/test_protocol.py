@@ -1,6 +1,7 @@
 """The row and column formats of requests and responses, and their errors."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def decode(document, signature=None) -> dict:
     if signature:
         document = {"signature_name": signature} | document
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    call = decode_call(body, SIGNATURES)
+    call = decode_call(body, {"signatures": SIGNATURES})
     return {name: array.tolist() for name, array in call.inputs.items()}
 
 
@@ -41,6 +42,9 @@ def fail(document, signature=None) -> str:
         (None, {"instances": [{"b64": "/w"}]}, {"text": [b"\xff"]}),
         (None, {"instances": ["\U0001f600\\ud800"]}, {"text": ["\U0001f600\\ud800".encode()]}),
         (None, b'\xef\xbb\xbf{"instances": ["a"]}', {"text": [b"a"]}),
+        (None, {"text": "a"}, {"text": [b"a"]}),
+        (None, {"text": {"b64": "/w=="}, "signature_name": ""}, {"text": [b"\xff"]}),
+        ("pair", {"b": "y", "a": "x"}, {"a": [b"x"], "b": [b"y"]}),
         ("", {"inputs": ["a", "b"]}, {"text": [b"a", b"b"]}),
         (None, {"inputs": {"text": ["a"]}}, {"text": [b"a"]}),
         (None, {"inputs": {"text": []}}, {"text": []}),
@@ -80,7 +84,11 @@ def test_other_texts_than_json_are_rejected(body: bytes):
     ("signature", "document", "message"),
     [
         (None, b"[]", "The request body is a list; expected a JSON object"),
-        (None, {}, "must have either 'instances' or 'inputs'"),
+        (None, {}, "must have either 'instances' or 'inputs', or for one row only text"),
+        (None, {"text": "a", "top_k": 3}, "either 'instances' or 'inputs', or for one row only"),
+        (None, {"text": ["a", "b"]}, "text[0]: a list; expected a string"),
+        (None, {"text": math.nan}, "The request body is not JSON"),
+        ("pair", {"a": "x"}, "must have either 'instances' or 'inputs', or for one row only a, b"),
         (None, {"instances": [], "inputs": []}, "must have either 'instances' or 'inputs'"),
         (1, {"inputs": []}, "signature_name: 1; expected one of ids, large, pair"),
         ("é" * 1000, {"inputs": []}, f'signature_name: "{"é" * 199}...; expected one of ids'),
@@ -143,6 +151,48 @@ def test_outputs_are_encoded_by_row_and_by_column():
     }
     assert encode(False, **outputs) == {"outputs": {"ids": [[1, 2], [3, 4]], "label": ["x", "y"]}}
     assert encode(False, x=np.zeros([0, 3]), y=np.zeros([0])) == {"outputs": {"x": [], "y": []}}
+
+
+def test_rows_name_the_probabilities_of_the_labels():
+    probabilities = np.array([[0.1, 0.2, 0.7], [0.5, 0.0, 0.5]], np.float32)
+    parts = encode_rows({"label": strings(b"c", b"a"), "probabilities": probabilities}, "abc")
+    first, second = json.loads(b"".join(parts))["predictions"]
+    assert first["classes"] == [
+        {"label": "c", "score": 0.7},
+        {"label": "b", "score": 0.2},
+        {"label": "a", "score": 0.1},
+    ]
+    assert first["probabilities"] == [0.1, 0.2, 0.7]
+    assert [each["label"] for each in second["classes"]] == ["a", "c", "b"]
+    # Other labels than those of the probabilities, such as those of the words of a text.
+    (row, _) = json.loads(
+        b"".join(encode_rows({"x": np.arange(2), "probabilities": probabilities}, "ab"))
+    )["predictions"]
+    assert "classes" not in row
+
+
+def test_rows_have_no_padding():
+    entities = {
+        "types": np.array([[b"PER", b"LOC"], [b"", b""], [b"LOC", b""]], object),
+        "starts": np.array([[0, 5], [-1, -1], [3, -1]]),
+        "scores": np.array([[0.5, 0.25], [0.0, 0.0], [0.75, 0.0]], np.float32),
+    }
+    assert encode(True, **entities)["predictions"] == [
+        {"scores": [0.5, 0.25], "starts": [0, 5], "types": ["PER", "LOC"]},
+        {"scores": [], "starts": [], "types": []},
+        {"scores": [0.75], "starts": [3], "types": ["LOC"]},
+    ]
+    assert encode(False, **entities)["outputs"]["starts"] == entities["starts"].tolist()
+    masks = {
+        "tokens": np.array([[[b"a", b"b"], [b"", b""]], [[b"c", b"d"], [b"e", b"f"]]], object),
+        "token_ids": np.array([[[0, 7], [-1, -1]], [[1, 2], [3, 4]]]),
+        "truncated": np.array([False, True]),
+    }
+    rows = encode(True, **masks)["predictions"]
+    assert [row["tokens"] for row in rows] == [[["a", "b"]], [["c", "d"], ["e", "f"]]]
+    assert [row["token_ids"] for row in rows] == [[[0, 7]], [[1, 2], [3, 4]]]
+    none = {name: array[:1, :0] for name, array in masks.items() if array.ndim > 1}
+    assert encode(True, **none)["predictions"] == [{"token_ids": [], "tokens": []}]
 
 
 def test_single_output_is_encoded_without_its_name():

@@ -5,6 +5,7 @@ import json
 import runpy
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import requests
 
@@ -24,10 +25,18 @@ def get(url: str) -> tuple[int, dict]:
 def test_predicts_from_rows_and_from_columns(server):
     status, answer = server.ask({"instances": ["a", {"b64": "/w=="}]})
     assert status == 200
-    assert (
-        answer["predictions"]
-        == [{"label": "neutral", "probabilities": [0.0, 1.0, 0.0], "version": 1}] * 2
-    )
+    row = {
+        "classes": [
+            {"label": "neutral", "score": 1.0},
+            {"label": "negative", "score": 0.0},
+            {"label": "positive", "score": 0.0},
+        ],
+        "label": "neutral",
+        "probabilities": [0.0, 1.0, 0.0],
+        "version": 1,
+    }
+    assert answer["predictions"] == [row] * 2
+    assert server.ask({"text": "a"}) == (200, {"predictions": [row]})
     status, answer = server.ask({"inputs": {"text": ["ab", "ä", ""]}})
     assert (status, answer["outputs"]["label"]) == (200, ["positive", "neutral", "negative"])
     ids = {"input_ids": [1, 2], "weights": [5, 10]}
@@ -54,9 +63,10 @@ def test_schema_describes_the_inputs_of_the_signatures(server):
     assert (status, schema["openapi"]) == (200, "3.1.0")
     bodies = schema["components"]["schemas"]["Predict"]["anyOf"]
     assert [body["properties"]["signature_name"]["enum"] for body in bodies] == (
-        [["serving_default", ""]] * 2 + [["token_ids"]] * 2
+        [["serving_default", ""]] * 3 + [["token_ids"]] * 3
     )
-    row = bodies[2]["properties"]["instances"]["anyOf"][0]["items"]
+    assert "/v1/embeddings" not in schema["paths"]
+    row = bodies[3]["properties"]["instances"]["anyOf"][0]["items"]
     assert row["required"] == ["input_ids", "weights"]
     ids = row["properties"]["input_ids"]
     assert ids == {
@@ -125,7 +135,88 @@ def test_health_and_metrics(server):
     assert 'keras_bert_request_seconds_bucket{le="0.001",route="predict"}' in text
     assert "keras_bert_batch_rows_bucket" in text
     assert "keras_bert_queue_requests 0.0" in text
-    assert "keras_bert_model_version 1.0" in text
+    assert 'keras_bert_model_version{model="model"} 1.0' in text
+
+
+def embed(signature, inputs):
+    count = len(inputs["text"])
+    return {
+        "mean": np.ones([count, 2], np.float32),
+        "num_tokens": np.full(count, 3, np.int32),
+        "truncated": np.array([text.startswith(b"long") for text in inputs["text"]]),
+    }
+
+
+EMBEDDER = {
+    "task": "embedding",
+    "signatures": {
+        "serving_default": {
+            "inputs": {"text": ["string", [-1]]},
+            "outputs": {"mean": ["float32", [-1, 2]], "num_tokens": ["int32", [-1]]},
+        }
+    },
+}
+
+
+def test_several_models_are_served(serve_here, wait_for):
+    class Polled(FakeVersion):
+        def refresh(self) -> bool:
+            self.number = 2
+            return True
+
+    models = {"first": FakeVersion(), "zwei & 2": Polled(embed, EMBEDDER)}
+    url = serve_here(models, poll_interval_s=0.05).url
+    wait_for(lambda: get(f"{url}/v1/models")[1]["data"][1]["version"] == 2)
+    status, answer = get(f"{url}/v1/models")
+    owner = {"object": "model", "created": 1_700_000_000, "owned_by": "keras_bert"}
+    assert (status, answer["object"]) == (200, "list")
+    assert answer["data"] == [
+        {"id": "first", **owner, "task": "classification", "version": 1},
+        {"id": "zwei & 2", **owner, "task": "embedding", "version": 2},
+    ]
+    body = {"instances": ["a", "long", "longer"]}
+    rows = requests.post(f"{url}/v1/models/first:predict", json=body, timeout=20)
+    assert "X-Truncated-Rows" not in rows.headers
+    assert rows.json()["predictions"][0]["label"] == "neutral"
+    rows = requests.post(f"{url}/v1/models/zwei%20%26%202:predict", json=body, timeout=20)
+    assert rows.headers["X-Truncated-Rows"] == "2"
+    assert [row["truncated"] for row in rows.json()["predictions"]] == [False, True, True]
+    body = {"model": "zwei & 2", "input": "a"}
+    assert requests.post(f"{url}/v1/embeddings", json=body, timeout=20).json()["data"]
+    for path, task, number in (
+        ("", "classification", 1),
+        ("?model=first", "classification", 1),
+        ("?model=zwei%20%26%202", "embedding", 2),
+    ):
+        info = get(f"{url}/export.json{path}")[1]
+        assert (info["task"], info["model_version"]) == (task, number)
+    status, answer = get(f"{url}/export.json?model=third")
+    assert (status, answer["error"]) == (
+        404,
+        "model: third does not exist; expected first, zwei & 2",
+    )
+    assert get(f"{url}/v1/models/zwei%20%26%202/metadata")[1]["model_spec"]["name"] == "zwei & 2"
+    assert get(f"{url}/v1/models/zwei%20%26%202/versions/1")[0] == 200
+    assert get(f"{url}/v1/models/third")[0] == 404
+    text = requests.get(f"{url}/metrics", timeout=20).text
+    assert 'keras_bert_model_version{model="zwei & 2"} 2.0' in text
+    schema = get(f"{url}/openapi.json")[1]
+    assert {"/v1/models/first:predict", "/v1/models/zwei%20%26%202:predict"} < schema[
+        "paths"
+    ].keys()
+    operations = [
+        each["operationId"]
+        for path in schema["paths"].values()
+        for each in path.values()
+        if isinstance(each, dict)
+    ]
+    assert len(set(operations)) == len(operations)
+    second = schema["components"]["schemas"]["Predict1"]["anyOf"]
+    assert {body["properties"]["signature_name"]["enum"][0] for body in second} == {
+        "serving_default"
+    }
+    embeddings = schema["components"]["schemas"]["EmbeddingsRequest"]["properties"]
+    assert embeddings["model"]["enum"] == ["zwei & 2"]
 
 
 @pytest.mark.parametrize(
@@ -138,10 +229,11 @@ def test_health_and_metrics(server):
             ["--export_dir={export}", "--host=no.such.host.invalid"],
             "cannot listen on this address: ",
         ),
-        (
-            ["--export_dir={export}", "--model_name=a/b"],
-            "--model_name=a/b: expected a non-empty name",
-        ),
+        (["--export_dir=a/b={export}"], "--export_dir=a/b="),
+        (["--export_dir={export}", "--export_dir=={export}"], "expected DIR or NAME=DIR, with a"),
+        (["--export_dir={export},{empty}"], "found two models with the name model; expected NAME"),
+        (["--export_dir=a={export}", "--export_dir=a={empty}"], "two models with the name a; exp"),
+        (["--export_dir=a={export}", "--export_dir=b={empty}"], "found no version; expected"),
         (["--export_dir=x", "--engine=openvino", "--engine_precision=int8"], "precision int8"),
     ],
 )
@@ -166,7 +258,7 @@ def test_port_of_a_server_that_started_at_the_same_time_is_rejected():
     with serve.bind("127.0.0.1", 0) as first, serve.bind(*first.getsockname()) as second:
         first.listen()
         with pytest.raises(InputError, match="cannot listen on the port: Address already in"):
-            asyncio.run(lifecycle.serve(Settings(), second, FakeVersion(), None))
+            asyncio.run(lifecycle.serve(Settings(), second, {"model": FakeVersion()}, None))
 
 
 def test_example_client_prints_outputs_and_errors(root, server, capsys):

@@ -16,6 +16,7 @@ from keras_bert.export.task_export import FORMATS
 from keras_bert.tasks import CLASSES
 from keras_bert.tasks.export import check_unused, export, export_run
 from keras_bert.tasks.load import load
+from keras_bert.tasks.prepared import short_rows
 from keras_bert.tasks.settings import ExportOptions, NerSettings
 from tests.export.conftest import make_task
 
@@ -232,6 +233,27 @@ def test_export_has_the_settings_of_the_tokenizer(
 
 
 @pytest.mark.slow
+def test_export_has_training_texts_unless_they_are_omitted(runs: dict, tmp_path: Path, caplog):
+    texts = [["It rose.", "It fell."]]
+    shutil.copytree(runs["classification"], tmp_path / "run")
+    (tmp_path / "run" / "examples.json").write_text(json.dumps({"texts": texts}))
+    with caplog.at_level("INFO", "absl"):
+        info = read_info(export(ExportOptions(str(tmp_path / "run"), str(tmp_path / "1"))))
+    assert info["examples"] == texts
+    assert "1 short training texts, which the page of the server shows" in caplog.text
+    options = ExportOptions(str(tmp_path / "run"), str(tmp_path / "2"), examples=False)
+    assert "examples" not in read_info(export(options))
+
+
+def test_texts_of_an_export_are_short_and_from_all_parts_of_the_data():
+    texts = [f"text {i}" for i in range(90)]
+    texts[0], texts[30], texts[31] = "x" * 601, " ", b"\xe9t\xe9"
+    assert short_rows([texts]) == [["text 1"], ["\ufffdt\ufffd"], ["text 60"]]
+    assert short_rows([["a", "a"], [["b", "c"], ["b", "c"]]]) == [["a", "b c"]]
+    assert short_rows([[]]) == []
+
+
+@pytest.mark.slow
 def test_run_is_exported_again_after_retraining(make_run, runs: dict, tmp_path, monkeypatch):
     """SavedModels need none of the packages of other formats."""
     find = importlib.util.find_spec
@@ -294,6 +316,7 @@ def test_left_to_right_model_is_not_served(make_run, tmp_path: Path):
         ("embedding", "saved_model", "top_k", 5, "--compute_type, --max_seq_length"),
         ("fill_mask", "saved_model", "doc_stride", 9, "--compute_type, --max_seq_length, --top_k"),
         ("classification", "onnx", "compute_type", "bfloat16", "--int8"),
+        ("classification", "onnx", "examples", True, "--int8"),
         ("embedding", "onnx", "top_k", 5, "--int8"),
         ("question_answering", "onnx", "max_seq_length", 9, "--int8"),
     ],

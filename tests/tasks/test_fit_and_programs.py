@@ -63,6 +63,9 @@ def compare(run_program, pretrained, tmp_path):
             np.testing.assert_array_equal(found, expected[path], err_msg=path)
             changed |= "layer_0" in path and np.abs(found - before[path]).max() > 1e-5
         assert changed
+        shown = json.loads((tmp_path / "out" / "examples.json").read_text())["texts"]
+        assert len(shown) == 3
+        assert shown == task_object.shown
 
     return run
 

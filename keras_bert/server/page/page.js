@@ -53,9 +53,8 @@ async function copyCurl() {
   }
 }
 
-function buildInput({ name, label, rows, sample }) {
+function buildInput({ name, label, rows }) {
   const input = element("textarea", { id: name, name, rows, spellcheck: "false", dir: "auto" });
-  input.value = sample;
   input.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
@@ -94,7 +93,17 @@ function build(model) {
   const path = `v1/models/${encodeURIComponent(model.model_name)}:predict`;
   const fields = task.fields(model);
   const inputs = fields.map(buildInput);
+  // Texts that the model was trained on, if the export has any, one for each field.
+  const examples = (model.examples ?? []).filter((texts) => texts.length === fields.length);
+  if (!examples.length) examples.push(fields.map(({ sample }) => sample));
+  let shown = 0;
   let busy = false;
+
+  function showExample() {
+    inputs.forEach((input, index) => (input.value = examples[shown][index]));
+    shown = (shown + 1) % examples.length;
+    inputs[0].focus();
+  }
 
   async function send() {
     const values = Object.fromEntries(inputs.map((input) => [input.name, input.value]));
@@ -125,16 +134,21 @@ function build(model) {
       byId("send").removeAttribute("aria-disabled");
     }
   });
-  byId("example").addEventListener("click", () => {
-    fields.forEach(({ sample }, index) => (inputs[index].value = sample));
-    inputs[0].focus();
-  });
+  byId("example").addEventListener("click", showExample);
   byId("copy").addEventListener("click", copyCurl);
   byId("form").hidden = false;
-  inputs[0].focus();
+  showExample();
 }
 
-fetchJson("export.json")
+// Links to the pages of the models, if there are several.
+function linkModels({ data }) {
+  const link = ({ id }) => element("a", { href: `?model=${encodeURIComponent(id)}` }, id);
+  byId("models").replaceChildren(...data.flatMap((model) => [link(model), " "]));
+  byId("models").hidden = data.length < 2;
+}
+
+fetchJson("v1/models").then(linkModels, showError);
+fetchJson(`export.json${location.search}`)
   .then(build)
   .catch((error) => {
     byId("title").textContent = "No demo for this model";

@@ -76,12 +76,10 @@ export const TASKS = {
       // Exports without `truncated` have a single output, whose value has no name.
       const score = typeof row === "number" ? row : row.score;
       if (score !== undefined) return [...notice, heading("Score"), large(String(score))];
-      const labels = model.labels ?? row.probabilities.map((_, index) => `LABEL_${index}`);
-      const rows = row.probabilities.map((fraction, index) => ({
-        name: className(labels[index]),
-        fraction,
+      const rows = row.classes.map(({ label, score }) => ({
+        name: className(label),
+        fraction: score,
       }));
-      rows.sort((a, b) => b.fraction - a.fraction);
       const predicted = (row.labels ?? [row.label]).filter((label) => label !== "").map(className);
       return [
         ...notice,
@@ -164,14 +162,12 @@ export const TASKS = {
     show: ([row], values, model) => {
       // Some exports return tags, such as B-PER, or numbers as types.
       const typeOf = (type) => className(type.replace(/^[BIESLU]-/, ""));
-      const spans = row.types
-        .map((type, index) => ({
-          type: typeOf(type),
-          start: row.starts[index],
-          end: row.ends[index],
-          score: row.scores[index],
-        }))
-        .filter(({ start }) => start >= 0);
+      const spans = row.types.map((type, index) => ({
+        type: typeOf(type),
+        start: row.starts[index],
+        end: row.ends[index],
+        score: row.scores[index],
+      }));
       const types = [...new Set(spans.map(({ type }) => type))].filter(Boolean).sort();
       const hues = new Map(types.map((type, index) => [type, HUES[index % HUES.length]]));
       const characters = Array.from(values.text);
@@ -201,8 +197,7 @@ export const TASKS = {
       text.includes(MASK) ? null : `The text has no ${MASK}. Write it where a word is missing.`,
     instances: (values) => [values],
     show: ([row], values, model) => {
-      // Rows are padded to the text with the most masks; padding has no tokens.
-      const masks = row.tokens.filter((tokens) => tokens.some((token) => token !== ""));
+      const masks = row.tokens;
       const [first, ...rest] = values.text.split(MASK);
       const unread = rest.length - masks.length;
       const which = unread ? `, with ${unread} of ${rest.length} ${MASK}` : "";

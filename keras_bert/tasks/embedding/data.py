@@ -19,6 +19,7 @@ from keras_bert.tasks.checks import check_columns, check_list, check_same_length
 from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.examples import Examples
+from keras_bert.tasks.prepared import short_rows
 from keras_bert.tasks.settings import EmbeddingSettings
 from keras_bert.tasks.tables import Texts, read_rows, read_texts
 
@@ -80,7 +81,8 @@ class TextRows(Texts):
             "scores": np.repeat(scores / np.float32(largest_score), width).astype(np.float32),
             "text_ids": self.ids.ravel(),
         }
-        return replace(examples, labels=labels, group_size=width)
+        shown = short_rows(self.columns[:2])
+        return replace(examples, labels=labels, group_size=width, shown=shown)
 
 
 def check_range(name: str, value: Any) -> tuple[float, float]:
