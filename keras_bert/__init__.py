@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         BertSpanLabeler,
         BertTokenClassifier,
     )
+    from keras_bert.programs.adapt import adapt
+    from keras_bert.programs.pretrain import pretrain
     from keras_bert.tasks.classification.task import TextClassifier
     from keras_bert.tasks.embedding.task import TextEmbedder
     from keras_bert.tasks.fill_mask import MaskFiller
@@ -50,7 +52,9 @@ __all__ = [
     "TextClassifier",
     "TextEmbedder",
     "__version__",
+    "adapt",
     "load",
+    "pretrain",
 ]
 
 _MODULES = {
@@ -61,7 +65,9 @@ _MODULES = {
     "BertSpanLabeler": "keras_bert.models",
     "BertTokenClassifier": "keras_bert.models",
     "BertTokenizer": "keras_bert.text.tokenizer",
+    "adapt": "keras_bert.programs.adapt",
     "load": "keras_bert.tasks.load",
+    "pretrain": "keras_bert.programs.pretrain",
     **{name: module for module, name in CLASSES.values()},
 }
 

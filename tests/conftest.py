@@ -33,6 +33,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _path))
 # Shared by all tests and their processes, whose tiny models consist of the same computations.
 os.environ.setdefault("KERAS_BERT_COMPILATION_CACHE", str(ROOT / "build" / "compilation_cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ["HF_HUB_OFFLINE"] = "1"  # A name that is no path is not looked for on the Hub.
 
 
 def pytest_configure() -> None:

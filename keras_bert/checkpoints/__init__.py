@@ -2,6 +2,7 @@
 
 A path becomes a model through these files, in this order:
 
+    hub                     downloads the model of a name on the Hugging Face Hub
     open                    finds the format of a path; opens the checkpoints of a running training
     hugging_face            model directories, in and out: config.json, the weights
     tokenizer_files         their vocabulary, tokenizer settings and added tokens

@@ -12,6 +12,7 @@ from absl import logging
 from keras_bert.checkpoints import keras_hub
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.google import is_google_checkpoint, open_google_checkpoint
+from keras_bert.checkpoints.hub import local_model
 from keras_bert.checkpoints.hugging_face import CONFIG, INDEX, open_file, open_model_directory
 from keras_bert.checkpoints.weights import WEIGHTS, StoredWeights
 from keras_bert.errors import InputError
@@ -27,22 +28,24 @@ def open_checkpoint(
     vocab_file: str = "",
     do_lower_case: bool | None = None,
     label_names: Sequence[str] | None = None,
+    hub_names: bool = False,
 ) -> Checkpoint:
     """Opens a checkpoint of any format without reading its weights, and logs the format.
 
     Args:
         path: a Hugging Face model directory, the folder of an earlier run or one of its training
-            checkpoints, a TF1 checkpoint in Google's format (prefix or directory), or a KerasHub
-            preset.
+            checkpoints, a TF1 checkpoint in Google's format (prefix or directory), a KerasHub
+            preset, or hf://NAME for a model of the Hugging Face Hub, which is downloaded.
         vocab_file: the file of a vocabulary that replaces that of the checkpoint.
         do_lower_case: replaces the setting of the tokenizer; None to keep it.
         label_names: replace the names of the classifier's labels, in the order of the logits.
+        hub_names: whether the path may also be NAME, if there is no such path.
 
     Raises:
         InputError: the path is not a checkpoint, the checkpoint is inconsistent, or another
             argument does not match it.
     """
-    path = Path(path)
+    path = local_model(path, hub_names)
     if (path / "run.json").is_file() and not _contains_weights(path):
         path = path / "model"
     if is_google_checkpoint(path):
@@ -51,7 +54,8 @@ def open_checkpoint(
         problem = "is not a checkpoint" if path.exists() else "no such checkpoint"
         raise InputError(
             f"{path}: {problem}; expected a model directory, an earlier run's folder, a "
-            "TF1 checkpoint (prefix or directory) or a KerasHub preset"
+            "TF1 checkpoint (prefix or directory), a KerasHub preset, or hf://NAME for a model of "
+            "the Hugging Face Hub"
         )
     elif keras_hub.is_keras_hub_preset(path):
         checkpoint = keras_hub.open_keras_hub_preset(path)

@@ -55,7 +55,8 @@ class BertNetwork(keras.Model):
 
         Args:
             path: a model directory of keras_bert or Hugging Face, the directory of an earlier run,
-                a TF1 checkpoint of Google (prefix or directory), or a KerasHub preset.
+                a TF1 checkpoint of Google (prefix or directory), a KerasHub preset, or the name of
+                a model on the Hugging Face Hub, such as "bert-base-uncased".
             dtype: dtype policy; defaults to the global policy.
             **kwargs: further arguments of the constructor.
 
@@ -66,7 +67,8 @@ class BertNetwork(keras.Model):
         # Imported here, because keras_bert.checkpoints imports this package.
         from keras_bert.checkpoints.open import open_checkpoint
 
-        return open_checkpoint(path).make_network(cls, dtype=dtype, **kwargs)
+        checkpoint = open_checkpoint(path, hub_names=True)
+        return checkpoint.make_network(cls, dtype=dtype, **kwargs)
 
     @property
     def required_inputs(self) -> tuple[str, ...]:

@@ -67,7 +67,8 @@ class PretrainingSettings:
     )
     init_checkpoint: str = option(
         "",
-        "Checkpoint to start from, in any format, or run folder. Default: random weights.",
+        "Checkpoint to start from, in any format, run folder, or hf://NAME. Default: random "
+        "weights.",
         in_recipe=False,
         group="model",
     )

@@ -55,7 +55,7 @@ from keras_bert.pretraining.recipe import Phase
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.programs import runs
 from keras_bert.programs.options import recorded, values_of
-from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.programs.program import Program, call_with, reject_arguments
 from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.settings import FitSettings
 from keras_bert.text.settings import TokenizerSettings
@@ -155,9 +155,38 @@ class AdaptOptions:
     jit_compile: bool = same_as(TrainingSettings, "jit_compile")
     gradient_checkpointing: bool = same_as(TrainingSettings, "gradient_checkpointing")
     gradient_accumulation_steps: int = same_as(TrainingSettings, "gradient_accumulation_steps")
+    report_to: Sequence[str] = same_as(TrainingSettings, "report_to")
 
 
-def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+def adapt(
+    folder: str | os.PathLike | Sequence[str | os.PathLike],
+    checkpoint: str | os.PathLike,
+    *,
+    output_dir: str | os.PathLike,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Continues the pre-training of a BERT on documents, as `keras-bert adapt` does.
+
+    Example:
+        keras_bert.adapt("documents", "bert", output_dir="adapted", input_format="mixed")
+        classifier = keras_bert.TextClassifier.from_pretrained("adapted", labels=["no", "yes"])
+
+    Args:
+        folder: folders, files or globs of documents, by default with one sentence per line.
+        checkpoint: the model to start from: any path that `from_pretrained` opens, or hf://NAME.
+        output_dir: the folder of all files of the adaptation.
+        **settings: flags of the program, such as `num_train_epochs` and `input_format`.
+
+    Returns:
+        {name: value} as in results.json, such as "masked_lm_loss_before" and
+            "masked_lm_loss_after" for the documents that were held out.
+    """
+    names = {"input_file": "folder", "init_checkpoint": "checkpoint"}
+    arguments = {"folder": folder, "checkpoint": checkpoint, "output_dir": output_dir, **settings}
+    return call_with(PROGRAM, names, **arguments)
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> dict[str, Any]:
     """Adapts the model, and prints the comparison of the held-out loss before and after."""
     reject_arguments(arguments)
     input_files = find_input_files(flags.input_file, flags.input_format)
@@ -166,13 +195,14 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     runs.use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     output_dir = Path(flags.output_dir)
-    results = adapt(flags, input_files, reading, _open_checkpoint(flags), output_dir)
+    results = run_stages(flags, input_files, reading, _open_checkpoint(flags), output_dir)
     runs.finish(results, output_dir, export=False)
     logging.info(
         "Next, fine-tune the model, for example: keras-bert classify --train_file=TRAIN.csv "
         "--init_checkpoint=%s --output_dir=CLASSIFIER",
         output_dir,
     )
+    return results
 
 
 def _check_folders(flags: FlagValues, input_files: Sequence[str]) -> None:
@@ -221,7 +251,7 @@ def _open_checkpoint(flags: FlagValues) -> "Checkpoint":
 # --- the stages ---
 
 
-def adapt(
+def run_stages(
     flags: FlagValues,
     input_files: Sequence[str],
     reading: Reading,
@@ -301,7 +331,7 @@ def adapt(
         start = folder / "start"
         if num_new_words and not start.exists():
             convert(
-                Path(flags.init_checkpoint),
+                checkpoint.path,
                 start,
                 change_vocab=lambda old, rules: follow_extension(
                     old, rules, vocab, str(vocab_file)
@@ -350,8 +380,9 @@ def adapt(
         def run(name: str, settings: PretrainingSettings) -> dict[str, Any]:
             record = asdict(settings) | asdict(training) | {"backend": BACKEND}
             record["init_checkpoint"] = flags.init_checkpoint
-            for path in ("input_file", "eval_file"):  # The folder can be moved.
-                del record[path]
+            # The folder can be moved.
+            for changing in ("input_file", "eval_file", "report_to"):
+                del record[changing]
             phase = Phase(settings, training, record)
             return pretrain([phase], strategy, folder / name, is_part=True)
 

@@ -21,6 +21,7 @@ from absl.flags import FlagValues
 from data_tools.corpus import Reading, find_input_files
 from data_tools.lines import OddInput
 from data_tools.vocabulary import text_batches
+from keras_bert.checkpoints.hub import local_model
 from keras_bert.errors import InputError
 from keras_bert.options import MAX_SEQ_LENGTH, advanced, from_values, option, same_as
 from keras_bert.programs.options import integers, values_of
@@ -109,7 +110,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
     source, target = arguments
     report = convert(
-        Path(source),
+        local_model(source),
         Path(target),
         heads=flags.heads,
         tokenizer={name: flags[name].value for name in _TOKENIZER},

@@ -21,6 +21,7 @@ from typing import Any
 
 from absl.flags import FlagValues
 
+from keras_bert.checkpoints.hub import local_model
 from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
 from keras_bert.programs.options import set_flag, values_of
@@ -50,7 +51,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.
-        set_flag(flags, "max_seq_length", _saved_length(Path(flags.init_checkpoint)))
+        set_flag(flags, "max_seq_length", _saved_length(local_model(flags.init_checkpoint)))
     # Rejects invalid flags before TensorFlow is imported.
     run = fine_tuning.read(flags, "embedding")
     from keras_bert.tasks.embedding.task import fine_tune_embedder

@@ -13,6 +13,7 @@ from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.checkpoints.earlier_run import EarlierRun
+from keras_bert.checkpoints.hub import local_model
 from keras_bert.errors import InputError
 from keras_bert.files import check_not_input_folder
 from keras_bert.options import fit_arguments, from_values, option, same_as
@@ -70,7 +71,7 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
     """
     if flags.do_train:
         return None
-    model = Path(flags.init_checkpoint)
+    model = local_model(flags.init_checkpoint)
     run = EarlierRun(model)
     recorded = run.recorded(model)
     used = []

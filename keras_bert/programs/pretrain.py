@@ -15,9 +15,11 @@ To resume an interrupted run, run the same command again. The final weights are 
 an uninterrupted run.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from absl import logging
 from absl.flags import FlagValues
@@ -29,7 +31,7 @@ from keras_bert.pretraining.recipe import Phase, phase_of, read_recipe
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.programs import runs
 from keras_bert.programs.options import recorded, values_of
-from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.programs.program import Program, call_with, reject_arguments
 from keras_bert.startup import start_tensorflow
 from keras_bert.training.settings import Devices, TrainingSettings
 
@@ -65,7 +67,35 @@ class PretrainOptions(runs.RunOptions):
     )
 
 
-def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+def pretrain(
+    records: str | os.PathLike | Sequence[str | os.PathLike],
+    config: str | os.PathLike = "",
+    *,
+    output_dir: str | os.PathLike = "",
+    **settings: Any,
+) -> dict[str, float]:
+    """Pre-trains a BERT on TFRecords, as `keras-bert pretrain` does; the same call resumes a run.
+
+    Example:
+        keras_bert.pretrain("records", "tiny", output_dir="out", num_train_steps=10_000)
+        filler = keras_bert.MaskFiller.from_pretrained("out")
+
+    Args:
+        records: folders, files or globs of records of `keras-bert create-pretraining-data`.
+        config: the config of a new model: `tiny`, `mini`, `small`, `medium`, `base` or `large`, or
+            a JSON file. Not needed with `init_checkpoint` or `recipe`.
+        output_dir: the folder of the run.
+        **settings: flags of the program, such as `num_train_steps` and `learning_rate`.
+
+    Returns:
+        {metric: value} as in results.json, such as "masked_lm_loss"; {} with `dry_run`.
+    """
+    names = {"input_file": "records", "bert_config": "config"}
+    arguments = {"records": records, "config": config, "output_dir": output_dir, **settings}
+    return call_with(PROGRAM, names, **arguments)
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> dict[str, float]:
     """Pre-trains and prints the final metrics; with --dry_run, only prints the estimated cost."""
     reject_arguments(arguments)
     runs.check_export(flags)
@@ -82,19 +112,20 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
     runs.use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
+    from keras_bert.pretraining import run
     from keras_bert.pretraining.dry_run import dry_run
-    from keras_bert.pretraining.run import pretrain
     from keras_bert.training.cluster import worker_index
 
     phases = [_with_defaults(phase, flags) for phase in phases]
     strategy = runs.make_strategy(flags)
     if flags.dry_run:
         print("\n".join(dry_run(phases, strategy)))
-        return
+        return {}
     output_dir = Path(flags.output_dir)
-    results = pretrain(phases, strategy, output_dir)
+    results = run.pretrain(phases, strategy, output_dir)
     if worker_index(strategy) == 0:
         runs.finish(results, output_dir, flags.export)
+    return results
 
 
 def read_phases(flags: FlagValues) -> list[Phase]:

@@ -28,7 +28,7 @@ from absl.flags import FlagValues
 
 from keras_bert.errors import EndedEarly, InputError, InUse
 from keras_bert.files import read_lines
-from keras_bert.programs.options import absl_flags, check_flags, define_flags
+from keras_bert.programs.options import absl_flags, check_flags, declared, define_flags
 from keras_bert.programs.runs import CACHE_VARIABLE
 from keras_bert.startup import INTERRUPTED, keyboard_interrupts, quiet_end_without_reader
 
@@ -75,7 +75,7 @@ class Program:
     name: str
     description: str
     settings: Sequence[type]
-    main: Callable[[FlagValues, Sequence[str]], None]
+    main: Callable[[FlagValues, Sequence[str]], Any]
     resumable: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
     omit: Sequence[str] = ()
@@ -149,6 +149,49 @@ def call(program: Program, argv: Sequence[str]) -> int:
                 return end.code or 0
             return fail(str(end.code), 1)
     return 0
+
+
+def call_with(program: Program, names: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
+    """Runs a program as a function of the Python API, and returns what its main function returns.
+
+    The arguments are the flags; `names` is {flag: argument} of those with other names. Messages of
+    InputErrors name arguments instead of flags.
+    """
+    values = program.flags()
+    options = {names.get(flag, flag): option for flag, option in declared(values).items()}
+
+    def argument(match: re.Match) -> str:
+        name = names.get(match[1], match[1])
+        negated = name.removeprefix("no")
+        return name if name in options else f"{negated}=False" if negated in options else match[0]
+
+    if unknown := ", ".join(sorted(arguments.keys() - options.keys())):
+        raise InputError(
+            f"{program.name}() got unknown arguments {unknown}; expected any of "
+            f"{', '.join(options)}"
+        )
+    with _process_state([program.name]), absl_flags(values, program.description):
+        values.mark_as_parsed()
+        logging.set_verbosity(logging.INFO)
+        try:
+            for name, value in arguments.items():
+                option = options[name]
+                if option.kind is str and isinstance(value, list | tuple):
+                    value = ",".join(map(os.fspath, value))
+                value = os.fspath(value) if isinstance(value, os.PathLike) else value
+                try:
+                    values[option.name].value = option.check(value)
+                except ValueError as error:
+                    raise InputError(f"{name}={value!r:.200}: {error}") from None
+                values[option.name].present = 1
+            required = [f"{name}=..." for name, option in options.items() if option.required]
+            check_flags(values, f"keras_bert.{program.name}({', '.join(required)})")
+            _check_backend()
+            with _system_errors():
+                return program.main(values, ())
+        except InputError as error:
+            error.args = (re.sub(r"--([a-z]\w*)", argument, str(error)),)
+            raise
 
 
 def reject_arguments(arguments: Sequence[str]) -> None:

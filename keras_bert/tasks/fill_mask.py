@@ -149,7 +149,8 @@ class MaskFiller(Task):
         """Loads a pre-trained model.
 
         Args:
-            path: any checkpoint that `--init_checkpoint` accepts.
+            path: any checkpoint that `--init_checkpoint` accepts, or the name of a model on the
+                Hugging Face Hub, such as "bert-base-uncased".
             max_seq_length: maximum number of tokens in a text; defaults to the maximum in training,
                 or 128.
             top_k: number of tokens to return for each mask; defaults to the saved setting, or 5.
@@ -200,6 +201,9 @@ class MaskFiller(Task):
         **options: Any,
     ) -> keras.callbacks.History:
         """Continues masked-LM pre-training on one device, and returns the history.
+
+        Example:
+            filler.fit(texts, validation_data=other_texts, epochs=3)
 
         New masks are drawn at every step (Liu et al. 2019, section 4.1). Unlike in `keras-bert
         adapt`, Adam corrects its bias, because a training with `fit` may be too short for the

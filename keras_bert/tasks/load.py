@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.hub import local_model
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.sentence_transformers import MODULES
 from keras_bert.errors import InputError
@@ -36,7 +37,7 @@ def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "
             is unknown.
     """
     check_engine(engine, precision)
-    folder = Path(path)
+    folder = local_model(path, hub_names=True)
     if (folder / INFO).is_file():
         return _open_export(folder, engine, precision)
     if engine not in ("", TENSORFLOW) or precision:

@@ -40,7 +40,8 @@ class FineTuningSettings:
     init_checkpoint: str = option(
         "",
         "Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. If it is a "
-        "run folder, --nodo_train uses that run's flags about text and answers.",
+        "run folder, --nodo_train uses that run's flags about text and answers. hf://NAME is a "
+        "model of the Hugging Face Hub.",
         required=True,
     )
     vocab_file: str = option(

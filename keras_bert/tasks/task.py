@@ -62,6 +62,7 @@ Serve = Callable[..., Mapping[str, tf.Tensor]]
 Columns = Sequence[Sequence[Any]]
 
 
+_SHOWN_LABELS = 10  # in the representation of an object
 EXAMPLE_TEXT = "The Norman dynasty had a major impact on medieval Europe."
 
 
@@ -103,6 +104,11 @@ class Task:
     # The `ExportOptions` that a SavedModel of the task uses.
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length",)
     special_tokens: ClassVar[bool] = False  # Whether the tokenizer recognizes [MASK] in texts.
+    # The names for users, which `dir` lists. The others are for the modules of this package.
+    _public: ClassVar[tuple[str, ...]] = (
+        *("from_pretrained", "fit", "evaluate", "predict", "save_pretrained", "export"),
+        *("model", "tokenizer", "settings"),
+    )
 
     def __init__(self, model: keras.Model | None, tokenizer: BertTokenizer | None, settings: Any):
         if model is not None:
@@ -122,6 +128,27 @@ class Task:
         self.trainer: Trainer | None = None
         self.shown: Sequence[Sequence[str]] = ()
         self.initial_values: dict[str, np.ndarray] = {}
+
+    def __repr__(self) -> str:
+        model = "export"
+        if self._model is not None:
+            config, count = self._model.config, self._model.count_params()
+            model = (
+                f"{type(self._model).__name__}(layers={config.num_hidden_layers}, "
+                f"hidden_size={config.hidden_size}, parameters={count:,})"
+            )
+        parts = [f"task={self.task}", f"model={model}"]
+        if self.label_names:
+            shown = [*self.label_names[:_SHOWN_LABELS]]
+            more = f" of {len(self.label_names)}" * (len(self.label_names) > _SHOWN_LABELS)
+            parts.append(f"labels={shown}{more}")
+        parts.append(f"max_seq_length={self.settings.max_seq_length}")
+        if self.untrained:
+            parts.append(f"untrained={[*self.untrained]}")
+        return f"<{type(self).__name__} {', '.join(parts)}>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name[0] == "_" or name in self._public]
 
     # Implemented by subclasses.
 
@@ -344,7 +371,7 @@ class Task:
     @classmethod
     def _open(cls, path: str | os.PathLike, **arguments: Any) -> Self:
         """Implements `from_pretrained`; `arguments` are those of `from_checkpoint`."""
-        checkpoint = open_checkpoint(path)
+        checkpoint = open_checkpoint(path, hub_names=True)
         checkpoint.check_task(cls.task, cls.__name__)
         return cls.from_checkpoint(checkpoint, **arguments)
 

@@ -20,15 +20,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_text as tf_text
+from absl import logging
 
 from keras_bert.errors import InputError
+from keras_bert.files import check_schema
 from keras_bert.text.normalization import final_sigma_pattern, normalize_character, normalizer_model
 from keras_bert.text.offsets import (
     VALID,
+    encode_texts,
     mark_invalid,
     offsets_in_text,
     row_ids,
 )
+from keras_bert.text.padding import combine_segments
 from keras_bert.text.settings import TokenizerSettings, UserToken, ids_of, number_of_subwords
 from keras_bert.text.vocabulary import (
     MAX_CHARS_PER_WORD,
@@ -43,8 +47,11 @@ _VALID_WITHOUT_SIGMA = r"\x{0}-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}"
 class BertTokenizer:
     """Tokenizes texts into WordPiece token ids, in a TensorFlow graph or eagerly.
 
-        tokenizer = BertTokenizer("vocab.txt")
-        tokenizer.tokenize(["un-lockable"])  # [[4895, 1011, 5843, 3085]]
+    Example:
+        tokenizer = BertTokenizer.from_pretrained("bert-base-uncased")
+        tokenizer.encode("un-lockable")  # [101, 4895, 1011, 5843, 3085, 102]
+        encoder(tokenizer(["A text.", "Another one."]))  # A BertEncoder
+        tokenizer.tokenize(["un-lockable"])  # Ragged, without [CLS] and [SEP]
 
     Args:
         vocab: the path of a vocabulary file, or the V tokens in the order of their ids.
@@ -120,6 +127,87 @@ class BertTokenizer:
                     f"{where}: tensorflow-text cannot use this vocabulary: {error}"
                 ) from None
             self._splitter = tf_text.WhitespaceTokenizer()
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | os.PathLike, keep_special_tokens: bool = False
+    ) -> "BertTokenizer":
+        """Creates the tokenizer of a model; `path` is as for `BertEncoder.from_pretrained`."""
+        # Imported here, because keras_bert.checkpoints imports this package.
+        from keras_bert.checkpoints.open import open_checkpoint
+
+        return open_checkpoint(path, hub_names=True).tokenizer(special=keep_special_tokens)
+
+    def __call__(
+        self,
+        texts: Sequence[str] | str,
+        pairs: Sequence[str] | str | None = None,
+        max_seq_length: int = 512,
+    ) -> dict[str, np.ndarray]:
+        """Converts texts or pairs of texts into the inputs of a network, such as a `BertEncoder`.
+
+        Args:
+            texts: B strings, or one.
+            pairs: the second texts of pairs, in the same form; None for single texts.
+            max_seq_length: maximum number of tokens, with [CLS] and [SEP]. Longer texts are
+                truncated, which is logged as a warning.
+
+        Returns:
+            "input_ids", "input_mask" and "segment_ids", int32 [B, S] each, padded to the length S
+                of the longest row.
+        """
+        columns = {"texts": texts} | ({} if pairs is None else {"pairs": pairs})
+        for name, column in columns.items():
+            columns[name] = [column] if isinstance(column, str) else [*column]
+            check_schema(name, columns[name], [str])
+        count, *others = map(len, columns.values())
+        if others not in ([], [count]):
+            raise InputError(
+                f"texts has {count} items, and pairs has {others[0]}; expected the same number"
+            )
+        rows = combine_segments(
+            *(self.tokenize(encode_texts(column)) for column in columns.values()),
+            max_seq_length=max_seq_length,
+            cls_token_id=self.cls_token_id,
+            sep_token_id=self.sep_token_id,
+        )
+        truncated = int(np.count_nonzero(rows.truncated))
+        if truncated:
+            logging.warning(
+                "%d of %d texts are truncated to max_seq_length=%d tokens",
+                *(truncated, count, max_seq_length),
+            )
+        return {
+            "input_ids": rows.input_ids.to_tensor(self.pad_token_id).numpy(),
+            "input_mask": tf.ones_like(rows.input_ids).to_tensor().numpy(),
+            "segment_ids": rows.segment_ids.to_tensor().numpy(),
+        }
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Converts a text into token ids, by default between [CLS] and [SEP]; never truncates."""
+        check_schema("text", text, str)
+        (ids,) = self.tokenize(encode_texts([text])).to_list()
+        return [self.cls_token_id, *ids, self.sep_token_id] if add_special_tokens else ids
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
+        """Joins the tokens of ids into a text, or those of several rows into texts.
+
+        Args:
+            ids: token ids, or rows of them: lists, an array or a ragged tensor.
+            skip_special_tokens: whether to omit [CLS], [SEP], [PAD], [MASK] and [UNK].
+        """
+        rows = ids.to_list() if isinstance(ids, tf.RaggedTensor) else list(ids)
+        rows = [np.asarray(row).tolist() for row in rows]
+        if rows and isinstance(rows[0], list):
+            return [self.decode(row, skip_special_tokens) for row in rows]
+        wrong = [i for i in rows if not isinstance(i, int) or not 0 <= i < self.vocab_size]
+        if wrong:
+            raise InputError(
+                f"ids contains {wrong[0]!r:.60}; expected whole numbers from 0 to "
+                f"{self.vocab_size - 1}"
+            )
+        skipped = {*self._special_token_ids} if skip_special_tokens else ()
+        return " ".join(self.vocab[i] for i in rows if i not in skipped).replace(" ##", "")
 
     @property
     def do_lower_case(self) -> bool:

@@ -16,6 +16,7 @@ import os
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ from keras_bert.errors import InputError
 from keras_bert.files import write_bytes
 
 if TYPE_CHECKING:
+    import keras
+
     from keras_bert.training.objective import StepMetrics, TrainState
 
 METRICS, BOARD = "metrics.jsonl", "tensorboard"
@@ -164,6 +167,52 @@ def _cell(value: object) -> str:
     return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
 
 
+# --- experiment trackers ---
+
+
+@contextlib.contextmanager
+def _trackers(
+    names: Sequence[str], run: str, settings: Mapping[str, object], state: "TrainState"
+) -> Iterator[list["keras.callbacks.Callback"]]:
+    """Starts a run of MLflow or Weights & Biases, and yields their Keras callbacks.
+
+    Their epochs are the steps at which metrics are written. `names` are `mlflow` and `wandb`.
+
+    Raises:
+        InputError: a name is unknown, its package is not installed, or it cannot start a run.
+    """
+    if unknown := {*names} - {"mlflow", "wandb"}:
+        raise InputError(f"--report_to={', '.join(unknown)}: expected mlflow, wandb, or both")
+    with contextlib.ExitStack() as runs:
+        callbacks = []
+        for name in names:
+            try:
+                if name == "mlflow":
+                    import mlflow.keras
+
+                    runs.enter_context(mlflow.start_run(run_name=run))
+                    mlflow.log_params(settings)
+                    callbacks.append(mlflow.keras.MlflowCallback())
+                else:
+                    import wandb
+                    from wandb.integration.keras import WandbMetricsLogger
+
+                    runs.enter_context(wandb.init(name=run, config=dict(settings)))
+                    callbacks.append(WandbMetricsLogger())
+            except Exception as error:  # The packages raise many types.
+                reason = (str(error).strip().splitlines() or [""])[0]
+                raise InputError(
+                    f"--report_to={name}: {type(error).__name__}: {reason}; expected the package "
+                    f"{name}, and a server that can be reached or the settings for working offline"
+                ) from error
+        if callbacks:  # They show the learning rate and the settings of the optimizer.
+            state.model.compile(optimizer=state.optimizer, auto_scale_loss=False)
+        for callback in callbacks:
+            callback.set_model(state.model)
+            callback.on_train_begin()
+        yield callbacks
+
+
 # --- steps of a run ---
 
 
@@ -183,9 +232,11 @@ class RunLog:
         num_train_steps: the number of steps in total.
         peak: the peak rate of all devices in FLOP/s, of which MFU is a share; 0 if it is unknown.
         silent: whether to write nothing, because another worker does.
+        report_to: the names of the experiment trackers that get the metrics too.
+        settings: the settings of the run, for the trackers.
 
     Raises:
-        InputError: `output_dir` cannot be written.
+        InputError: `output_dir` cannot be written, or a tracker is unknown or cannot be used.
     """
 
     def __init__(
@@ -196,6 +247,8 @@ class RunLog:
         num_train_steps: int,
         peak: float = 0.0,
         silent: bool = False,
+        report_to: Sequence[str] = (),
+        settings: Mapping[str, object] = types.MappingProxyType({}),
     ):
         self._objective, self._has_loss_scale = state.objective, state.loss_scale is not None
         self._peak, self._silent = peak, silent
@@ -214,6 +267,10 @@ class RunLog:
             last_line = _drop_after(self._metrics, first_step)
         self._resumed = {RESUMED: first_step} if last_line < first_step else {}
         self._board = Board(output_dir)
+        self._open = contextlib.ExitStack()
+        self._trackers = self._open.enter_context(
+            _trackers(report_to, output_dir.name, settings, state)
+        )
         self._on_terminal = sys.stderr.isatty()
         self._bar = tqdm(
             total=num_train_steps,
@@ -364,6 +421,8 @@ class RunLog:
             file.flush()
             os.fsync(file.fileno())  # A resumed run reads its evaluations here.
         self._board.scalars(self._step, values)
+        for tracker in self._trackers:
+            tracker.on_epoch_end(self._step, dict(values))
         self._last_line = time.monotonic()
 
     def rates(self) -> dict[str, float]:
@@ -387,6 +446,7 @@ class RunLog:
             self._thread.join()
             self._bar.close()
             self._board.close()
+            self._open.close()
 
 
 def _line(values: Mapping[str, float]) -> str:

@@ -233,7 +233,8 @@ def train(
     train_steps = make_train_steps(strategy, state, training)
     devices = getattr(strategy, "num_devices", strategy.num_replicas_in_sync)
     peak = peak_flops(training.peak_tflops, devices)
-    log = RunLog(output_dir, state, step, last, peak, silent=not is_chief)
+    trackers = {"report_to": training.report_to, "settings": run.record}
+    log = RunLog(output_dir, state, step, last, peak, silent=not is_chief, **trackers)
     writer = CheckpointWriter(checkpoints, training.keep_checkpoint_max)
     stopping = Stopping(strategy, training.steps_per_loop)
 

@@ -1,5 +1,6 @@
 """Declares the settings of devices and training steps, without importing a backend."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -86,5 +87,13 @@ class TrainingSettings:
     )
     keep_checkpoint_max: int = advanced(
         3, "Number of latest checkpoints to keep.", min=1, may_change=True
+    )
+    report_to: Sequence[str] = option(
+        (),
+        "Report metrics also to mlflow, wandb (Weights & Biases), or both. They are configured by "
+        "their environment variables, such as MLFLOW_TRACKING_URI and WANDB_PROJECT.",
+        group="output",
+        may_change=True,
+        in_recipe=False,
     )
     steps_per_loop: int = 10

@@ -1,5 +1,6 @@
 """`keras-bert adapt`: from a folder of documents to an adapted model, interrupted, and on JAX."""
 
+import functools
 import json
 import math
 import os
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import keras_bert
 from data_tools import create_pretraining_data
 from keras_bert.checkpoints import convert
-from keras_bert.errors import EndedEarly
+from keras_bert.errors import EndedEarly, InputError
 from keras_bert.pretraining import run as pretraining_run
 from keras_bert.programs import adapt
 from keras_bert.programs.program import call
@@ -196,7 +198,12 @@ def test_finished_adaptation_prints_its_results_again(finished, place, tmp_path,
     assert "finished; nothing to do" in err
     assert contents(finished) == before
     names = [line.split(" = ")[0] for line in out.splitlines()]
-    assert names == [*json.loads((finished / "results.json").read_text())]
+    results = json.loads((finished / "results.json").read_text())
+    assert names == [*results]
+    function = functools.partial(keras_bert.adapt, output_dir=finished, jit_compile=False, **FLAGS)
+    assert function(tmp_path / "moved", place / "bert") == results
+    with pytest.raises(InputError, match=r"^folder: no file matches 'nothing'; expected a file"):
+        function("nothing", place / "bert")
     assert names[-2:] == ["masked_lm_perplexity_before", "masked_lm_perplexity_after"]
     last = err.splitlines()[-1]
     assert f"keras-bert classify --init_checkpoint={finished} " in last

@@ -2,13 +2,26 @@
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
+import keras_bert
+from keras_bert.errors import InputError
 from keras_bert.programs import pretrain
 from tests.programs.conftest import FLAGS
 
 STEPS = 40
+RUN = {
+    "eval_file": "eval.tfrecord",
+    "num_train_steps": STEPS,
+    "learning_rate": 1e-3,
+    "train_batch_size": 8,
+    "save_checkpoints_steps": 7,
+    "log_steps": 1,
+    "jit_compile": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -16,15 +29,7 @@ def call(run_program, place):
     """Returns a function: (output_dir, **changes) -> result of a run in this process."""
 
     def call(output_dir, **changes):
-        flags = FLAGS["run_pretraining.py"] | {
-            "eval_file": "eval.tfrecord",
-            "num_train_steps": STEPS,
-            "learning_rate": 1e-3,
-            "train_batch_size": 8,
-            "save_checkpoints_steps": 7,
-            "log_steps": 1,
-            "jit_compile": False,
-        }
+        flags = FLAGS["run_pretraining.py"] | RUN
         flags = {k: v for k, v in (flags | changes).items() if v is not None}
         return run_program("run_pretraining.py", cwd=place, output_dir=output_dir, **flags)
 
@@ -173,6 +178,63 @@ def test_dry_run_prints_the_cost_of_each_phase_and_writes_no_files(call, tmp_pat
     for name in ("parameters", "FLOP", "memory"):
         assert re.search(rf"^  {name} ", first, re.MULTILINE), done.stdout
     assert re.search(r"^[\d.]+ hours at 1 TFLOP/s", second, re.MULTILINE)
+
+
+# --- the function of the Python API ---
+
+
+@pytest.mark.slow
+def test_function_runs_the_program_and_returns_its_results(finished, place, monkeypatch):
+    monkeypatch.chdir(place)
+    # The run is finished, so its results show that all settings are the same.
+    settings = FLAGS["run_pretraining.py"] | RUN
+    records, config = Path(settings.pop("input_file")), settings.pop("bert_config")
+    results = keras_bert.pretrain([records], config, output_dir=finished, **settings)
+    assert results == json.loads((finished / "results.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"num_steps": 1},
+            r"^pretrain\(\) got unknown arguments num_steps; expected any of .*recor",
+        ),
+        ({"learning_rate": -1.0}, r"^learning_rate=-1\.0: expected a finite number of at least 0$"),
+        ({"config": 7}, "^config=7: expected a string$"),
+        ({"config": ""}, "^config is missing; expected a JSON file, or tiny"),
+        ({"records": "nothing"}, "^records: no record files match 'nothing'"),
+        (
+            {"output_dir": ""},
+            r"^output_dir is required; .*: keras_bert\.pretrain\(output_dir=\.\.\., records=",
+        ),
+        ({"recipe_scale": 2.0}, "^recipe_scale: has no effect without recipe; expected both"),
+        ({"do_train": False}, "^do_train=false needs an init_checkpoint to evaluate"),
+    ],
+)
+def test_errors_of_the_function_name_arguments(place, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(place)
+    settings = {"records": "eval.tfrecord", "config": "config.json", "output_dir": tmp_path / "out"}
+    with pytest.raises(InputError, match=message):
+        keras_bert.pretrain(**settings | arguments)
+    assert not (tmp_path / "out").exists()
+
+
+# --- experiment trackers ---
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("mlflow", r"mlflow: ModuleNotFoundError: .*; expected the package mlflow, and a server"),
+        ("comet", r"comet: expected mlflow, wandb, or both"),
+    ],
+)
+def test_tracker_that_cannot_be_used(call, tmp_path, monkeypatch, names, message):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    done = call(tmp_path / "out", report_to=names)
+    assert done.returncode == 1
+    assert re.search(f"error: --report_to={message}", done.stderr)
 
 
 # --- GPUs ---

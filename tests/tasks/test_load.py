@@ -1,6 +1,7 @@
 """Tests that load returns the task object of a model directory, run folder or export."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
+from keras_bert.tasks import CLASSES
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.fill_mask import MaskFiller
@@ -93,3 +95,26 @@ def test_export_that_python_cannot_call_is_named(info, tmp_path):
         InputError, match=r"export\.json: found task .* and format .*; expected one of the tasks"
     ):
         load(tmp_path)
+
+
+# --- help for users ---
+
+
+@pytest.mark.parametrize("task", CLASSES)
+def test_object_shows_its_model_and_its_public_names(runs, root, task):
+    task_object = load(runs[task])
+    count = f"{task_object.model.count_params():,}"
+    shown = repr(task_object)
+    assert shown.startswith(f"<{CLASSES[task][1]} task={task}, model=Bert")
+    assert f"(layers=1, hidden_size=16, parameters={count}), " in shown
+    labels = [*task_object.label_names]
+    assert (f"labels={labels}, " in shown) == bool(labels)
+    assert shown.endswith(f"max_seq_length={task_object.settings.max_seq_length}>")
+    names = {name for name in dir(task_object) if not name.startswith("_")}
+    assert len(names) <= 15
+    pages = (page.read_text() for page in (root / "docs/reference/api").glob("*.md"))
+    page = next(page for page in pages if f"heading: keras_bert.{CLASSES[task][1]}\n" in page)
+    members = {*re.search(r"members: \[(.*)\]", page)[1].split(", ")}
+    assert names == {*members, "settings", "tokenizer"}
+    assert all(hasattr(task_object, name) for name in names)
+    assert "Example:" in type(task_object).fit.__doc__

@@ -369,3 +369,44 @@ def test_assigned_characters_are_also_assigned_in_python():
     if unicodedata.unidata_version == "14.0.0":
         everything = (chr(code) for code in range(0x110000))
         assert assigned == [char for char in everything if unicodedata.category(char) != "Cn"]
+
+
+# --- texts to inputs and back ---
+
+
+def test_ids_of_a_text_are_decoded_to_its_tokens():
+    tokenizer = BertTokenizer(TINY)
+    ids = tokenizer.encode("Unaffordable a!")
+    assert ids == [2, *tokenizer.tokenize(["Unaffordable a!"]).to_list()[0], 3]
+    assert tokenizer.encode("Unaffordable a!", add_special_tokens=False) == ids[1:-1]
+    assert tokenizer.decode(ids) == "[CLS] unaffordable a ! [SEP]"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "unaffordable a !"
+    rows = tokenizer.tokenize(["a!", "", "漢"])
+    for batch in (rows, rows.to_list(), rows.to_tensor(tokenizer.pad_token_id)):
+        assert tokenizer.decode(batch, skip_special_tokens=True) == ["a !", "", "漢"]
+    for wrong in ([-1], [len(TINY)], [[0.5]], np.array([99])):
+        with pytest.raises(
+            InputError, match=rf"ids contains .*whole numbers from 0 to {len(TINY) - 1}"
+        ):
+            tokenizer.decode(wrong)
+
+
+def test_call_returns_the_inputs_of_a_network(caplog):
+    tokenizer = BertTokenizer(TINY)
+    cls, sep, a, mark = (TINY.index(token) for token in ("[CLS]", "[SEP]", "a", "!"))
+    inputs = tokenizer(["a", "a!"], ["!", "a a a"], max_seq_length=7)
+    assert {name: values.tolist() for name, values in inputs.items()} == {
+        "input_ids": [[cls, a, sep, mark, sep, 0, 0], [cls, a, mark, sep, a, a, sep]],
+        "input_mask": [[1] * 5 + [0] * 2, [1] * 7],
+        "segment_ids": [[0, 0, 0, 1, 1, 0, 0], [0] * 4 + [1] * 3],
+    }
+    assert "1 of 2 texts are truncated to max_seq_length=7 tokens" in caplog.text
+    assert tokenizer("a")["input_ids"].tolist() == [[cls, a, sep]]
+    assert tokenizer([])["input_ids"].shape == (0, 0)
+    for arguments, message in (
+        ((["a"], ["a", "a"]), "texts has 1 items, and pairs has 2; expected the same"),
+        ((["a", None],), r"texts\[1\] is None; expected a string"),
+        (("a", "a", 4), "max_seq_length: expected at least 5 for a pair, got 4"),
+    ):
+        with pytest.raises(InputError, match=message):
+            tokenizer(*arguments)

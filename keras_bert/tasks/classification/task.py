@@ -85,6 +85,7 @@ class TextClassifier(Task):
     }
     input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length", "pair")
+    _public: ClassVar[tuple[str, ...]] = (*Task._public, "labels", "set_long_text")
 
     settings: ClassifierSettings
     processor: ClassificationProcessor
@@ -104,7 +105,8 @@ class TextClassifier(Task):
         """Loads a fine-tuned classifier, or adds a new head to a pre-trained model.
 
         Args:
-            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset, or the name of a
+                model on the Hugging Face Hub, such as "bert-base-uncased".
             labels: the names of the classes, needed for a new head; by default the labels of the
                 model's head.
             max_seq_length: maximum number of tokens of a text or pair; by default the value used in
@@ -191,6 +193,11 @@ class TextClassifier(Task):
         **options: Any,
     ) -> keras.callbacks.History:
         """Trains the model on one device and returns the history, as `keras.Model.fit` does.
+
+        Example:
+            texts, labels = ["a good film", "a bad one"], ["positive", "negative"]
+            stop = keras.callbacks.EarlyStopping(monitor="val_loss")
+            classifier.fit(texts, labels, validation_data=(texts, labels), callbacks=[stop])
 
         Args:
             texts: n strings, or a tuple of two lists of n strings for pairs.

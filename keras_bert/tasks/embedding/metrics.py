@@ -1,4 +1,6 @@
-"""Defines the objective of training text embeddings, and scores them by the cosines of texts.
+"""Defines the objective of training text embeddings, compares them, and scores them.
+
+Vectors are compared by their cosines:
 
 scored pairs   Spearman's and Pearson's correlation of cosines and scores
 pairs          recall at k: how many anchors have their positive among the k nearest of all
@@ -46,10 +48,53 @@ class EmbeddingObjective(RowObjective):
         return {"loss": self.embedding_loss.total(vectors, *labels)}
 
 
+# --- comparison ---
+
+_CHUNK = 512  # vectors that are compared with others at once
+_CORPUS_CHUNK = 2**14  # vectors of a corpus among them
+
+
+def _unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Scales vectors [..., H] to length 1; zero vectors remain zero."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)
+
+
+def cosine_similarity(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the cosines of vectors [A, H] and [B, H], [A, B]."""
+    return np.atleast_2d(_unit_vectors(first)) @ np.atleast_2d(_unit_vectors(second)).T
+
+
+def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the vectors of a corpus [N, H] with the highest cosines to each of Q queries [Q, H].
+
+    Returns:
+        Their indices, int64 [Q, k], and cosines, float32 [Q, k], highest first, where k is the
+        smaller of `top_k` and N. Of equal cosines, the lower index is first.
+    """
+    count = min(top_k, len(corpus))
+    indices = np.zeros([len(queries), count], np.int64)
+    scores = np.full([len(queries), count], -np.inf, np.float32)
+    for start in range(0, len(corpus), _CORPUS_CHUNK):
+        chunk = _unit_vectors(corpus[start : start + _CORPUS_CHUNK])
+        for first in range(0, len(queries), _CHUNK):
+            rows = slice(first, first + _CHUNK)
+            cosines = _unit_vectors(queries[rows]) @ chunk.T
+            places = np.broadcast_to(np.arange(start, start + len(chunk)), cosines.shape)
+            # The best ones of earlier chunks have lower indices.
+            cosines = np.concatenate([scores[rows], cosines], axis=1)
+            places = np.concatenate([indices[rows], places], axis=1)
+            lowest = np.partition(cosines, -count, axis=1)[:, [-count]]
+            # Mostly equal numbers are sorted quickly.
+            order = np.argsort(np.where(cosines < lowest, np.inf, -cosines), axis=1, kind="stable")
+            scores[rows] = np.take_along_axis(cosines, order[:, :count], axis=1)
+            indices[rows] = np.take_along_axis(places, order[:, :count], axis=1)
+    return indices, scores
+
+
 # --- scores ---
 
 RECALLS = (1, 5, 10)
-_CHUNK = 512  # anchors that are compared with all positives at once
 
 
 def best_metric(rows: TextRows | None) -> str:
@@ -77,12 +122,6 @@ def score_embeddings(
             truncated = _score(rows, vectors[:, :size])
             scores |= {f"{name}_{size}": value for name, value in truncated.items()}
     return scores
-
-
-def _unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Scales vectors [..., H] to length 1; zero vectors remain zero."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(lengths, 1e-12)
 
 
 def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.ndarray:

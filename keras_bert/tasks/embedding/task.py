@@ -25,7 +25,7 @@ from keras_bert.models.encoder import (
     SentenceEncoder,
     vector_size,
 )
-from keras_bert.tasks.checks import check_texts, check_validation_data
+from keras_bert.tasks.checks import check_not_empty, check_texts, check_validation_data
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
     check_evaluation_pairs,
@@ -45,6 +45,8 @@ from keras_bert.tasks.embedding.losses import (
 from keras_bert.tasks.embedding.metrics import (
     EmbeddingObjective,
     best_metric,
+    cosine_similarity,
+    nearest,
     score_embeddings,
     truncated_vectors,
 )
@@ -63,6 +65,8 @@ from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
 _POOLER = "encoder/pooler"
+# The prompts for the arguments of `search`, as in sentence-transformers; the first one counts.
+_PROMPTS = {"queries": ("query",), "corpus": ("document", "passage", "corpus")}
 
 
 class TextEmbedder(Task):
@@ -81,6 +85,10 @@ class TextEmbedder(Task):
 
     task: ClassVar[str] = "embedding"
     optional_weights: ClassVar[tuple[str, ...]] = (_POOLER,)
+    _public: ClassVar[tuple[str, ...]] = (
+        *Task._public,
+        *("encode", "similarity", "search", "set_long_text"),
+    )
 
     settings: EmbedderSettings
     processor: EmbeddingProcessor
@@ -99,7 +107,8 @@ class TextEmbedder(Task):
         """Loads the encoder of a model.
 
         Args:
-            path: any checkpoint that `--init_checkpoint` accepts.
+            path: any checkpoint that `--init_checkpoint` accepts, or the name of a model on the
+                Hugging Face Hub, such as "sentence-transformers/all-MiniLM-L6-v2".
             max_seq_length: maximum number of tokens in a text; defaults to the maximum in training,
                 then to the maximum in the sentence-transformers files, or 128.
             normalize: whether vectors are scaled to length 1; defaults to the saved setting, then
@@ -182,6 +191,10 @@ class TextEmbedder(Task):
         **options: Any,
     ) -> keras.callbacks.History:
         """Trains the encoder on one device and returns the history, as `keras.Model.fit` does.
+
+        Example:
+            embedder.fit((["How long is it?"], ["Its length is 2 m."]), epochs=1)
+            embedder.fit((["a film"], ["a movie"]), [0.9], loss="cosent")
 
         If long texts are split into windows, training uses the first window of each text.
 
@@ -298,6 +311,75 @@ class TextEmbedder(Task):
                 answers[name] = truncated_vectors(answers[name], size, self.settings.normalize)
         return answers
 
+    def encode(
+        self,
+        texts: Any,
+        batch_size: int = 32,
+        size: int | None = None,
+        prompt_name: str | None = None,
+    ) -> np.ndarray:
+        """Converts texts to the vectors of the model's pooling, or else the mean, as `predict`.
+
+        Example:
+            embedder = TextEmbedder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+            embedder.encode(["A text.", "Another one."]).shape  # (2, 384)
+
+        Returns:
+            float32 [n, H], or [H] for one string.
+        """
+        if isinstance(texts, str):
+            return self.encode([texts], batch_size, size, prompt_name)[0]
+        return self.predict(texts, batch_size, size, prompt_name)[self.settings.pooling or "mean"]
+
+    def similarity(self, first: Any, second: Any) -> np.ndarray:
+        """Computes the cosines of A and B texts, float32 [A, B].
+
+        The arguments are texts, or vectors that `encode` has returned.
+        """
+        return cosine_similarity(*self._vectors(first=first, second=second))
+
+    def search(self, queries: Any, corpus: Any, top_k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """Finds the texts of a corpus with the highest cosines to each query, of all texts.
+
+        Example:
+            vectors = embedder.encode(corpus)  # Once, for several searches.
+            indices, scores = embedder.search("How long may a text be?", vectors, top_k=3)
+
+        Args:
+            queries: Q texts or vectors, or one.
+            corpus: N texts or vectors. For texts, the prompts named "query" and "document" are
+                used, if the model has them.
+            top_k: the number of texts to find.
+
+        Returns:
+            The indices of the texts, int64 [Q, top_k], and their cosines, float32 [Q, top_k],
+            highest first, or [top_k] each for one query; fewer if N is smaller.
+        """
+        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
+            raise InputError(f"top_k={top_k!r}: expected a whole number of at least 1")
+        asked, searched = self._vectors(queries=queries, corpus=corpus)
+        check_not_empty("corpus", searched)
+        indices, scores = nearest(np.atleast_2d(asked), searched, top_k)
+        return (indices[0], scores[0]) if asked.ndim == 1 else (indices, scores)
+
+    def _vectors(self, **arguments: Any) -> list[np.ndarray]:
+        """Returns the vectors of arguments that are texts or vectors, [n, H] or [H] each."""
+        vectors = []
+        for name, value in arguments.items():
+            if isinstance(value, list | tuple) and value and _is_float(value[0]):
+                value = np.stack(value)
+            if not _is_float(value):
+                prompts = (each for each in _PROMPTS.get(name, ()) if each in self.settings.prompts)
+                texts = value if isinstance(value, str) else check_texts(name, value)[0]
+                value = self.encode(texts, prompt_name=next(prompts, None))
+            vectors.append(np.asarray(value, np.float32))
+        if len({each.shape[-1] for each in vectors}) > 1 or any(each.ndim > 2 for each in vectors):
+            shapes = [f"{name} {[*v.shape]}" for name, v in zip(arguments, vectors, strict=True)]
+            raise InputError(
+                f"the vectors have the shapes {', '.join(shapes)}; expected [n, H] with the same H"
+            )
+        return vectors
+
     @property
     def prediction_model(self) -> PooledEncoder:
         """The encoder with the pooling of the model, or else the mean."""
@@ -360,6 +442,11 @@ class TextEmbedder(Task):
         shape = [len(prepared.examples), len(self.settings.names), self.model.config.hidden_size]
         check_memory(f"vectors of {shape[0]} texts or windows", 4 * math.prod(shape))
         return super()._outputs(prepared, batch_size)
+
+
+def _is_float(value: Any) -> bool:
+    """Returns whether a value is an array or a tensor of floats, of any library."""
+    return "float" in str(getattr(value, "dtype", ""))
 
 
 class ServedEmbedding(ServedTexts):

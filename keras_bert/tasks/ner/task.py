@@ -90,6 +90,7 @@ class EntityTagger(Task):
     task: ClassVar[str] = "ner"
     processor_class: ClassVar[type[Processor]] = TaggingProcessor
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
+    _public: ClassVar[tuple[str, ...]] = (*Task._public, "labels")
 
     settings: TaggerSettings
     processor: TaggingProcessor
@@ -107,7 +108,8 @@ class EntityTagger(Task):
         """Loads a fine-tuned tagger, or adds a new head to a pre-trained model.
 
         Args:
-            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset, or the name of a
+                model on the Hugging Face Hub, such as "bert-base-uncased".
             labels: entity types such as PER, or IOB2 tags including O, for a new head. For a model
                 with a head, a name for each of its logits; by default the model's labels.
             max_seq_length: maximum number of tokens in a window; by default the value used in
@@ -167,6 +169,10 @@ class EntityTagger(Task):
         **options: Any,
     ) -> keras.callbacks.History:
         """Trains the model on one device and returns the history, as `keras.Model.fit` does.
+
+        Example:
+            entity = {"start": 0, "end": 3, "type": "PER"}
+            tagger.fit(["Ada lives here.", "It rains."], [[entity], []], epochs=3)
 
         Args:
             inputs: n lists of words, or n texts.

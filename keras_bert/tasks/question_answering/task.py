@@ -105,7 +105,8 @@ class QuestionAnswerer(Task):
         """Loads a fine-tuned span labeler, or adds a new span head to a pre-trained model.
 
         Args:
-            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset, or the name of a
+                model on the Hugging Face Hub, such as "bert-base-uncased".
             tokenizer: overrides the checkpoint's tokenizer.
             dtype: dtype policy, such as "mixed_bfloat16".
             **settings: fields of AnswerSettings; by default the values used in training, or the
@@ -173,6 +174,10 @@ class QuestionAnswerer(Task):
         **options: Any,
     ) -> keras.callbacks.History:
         """Trains the model on one device and returns the history, as `keras.Model.fit` does.
+
+        Example:
+            context = "Rollo swore fealty to King Charles."
+            answerer.fit(["Who swore fealty?"], [context], [{"text": "Rollo", "start": 0}])
 
         Args:
             questions: n strings.

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tracemalloc
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -13,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import memory
+from keras_bert.tasks.embedding import metrics
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
@@ -84,6 +86,69 @@ def test_encoder_without_a_pooler_or_with_another_head_is_loaded(pretrained, tmp
     embedder.save_pretrained(tmp_path / "out")  # With the newly initialized pooler.
     for opened in (embedder, load(tmp_path / "out")):
         assert opened.predict(["a"]).keys() == {"cls", "mean", "truncated", "num_tokens"}
+
+
+# --- vectors, similarities, search ---
+
+
+def test_encode_returns_the_vectors_of_the_pooling(pretrained):
+    for pooling in ("cls", "mean"):
+        embedder = TextEmbedder.from_pretrained(pretrained, 16, pooling=pooling)
+        vectors = embedder.encode(TEXTS, size=4)
+        np.testing.assert_array_equal(vectors, embedder.predict(TEXTS, size=4)[pooling])
+        np.testing.assert_allclose(embedder.encode(TEXTS[0])[:4], vectors[0], atol=1e-6)
+
+
+def test_similarity_is_the_cosines_of_texts_or_vectors(embedder):
+    first, second = TEXTS[:2], TEXTS[2:]
+    vectors = [embedder.encode(texts) for texts in (first, second)]
+    unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in vectors]
+    expected = unit[0] @ unit[1].T
+    for pair in ((first, second), vectors, ([*vectors[0]], tf.constant(vectors[1]))):
+        np.testing.assert_allclose(embedder.similarity(*pair), expected, atol=1e-6)
+    np.testing.assert_allclose(embedder.similarity(first[0], second), expected[:1], atol=1e-6)
+
+
+@pytest.mark.parametrize("top_k", [1, 3, 60])
+def test_search_is_exact(embedder, monkeypatch, top_k):
+    monkeypatch.setattr(metrics, "_CHUNK", 2)
+    monkeypatch.setattr(metrics, "_CORPUS_CHUNK", 20)
+    # Their cosines are exact, and many are equal: the first ones of these must be found.
+    rng = np.random.default_rng(0)
+    corpus, queries = (rng.choice([-1.0, 1.0], [n, 4]).astype(np.float32) for n in (50, 5))
+    indices, scores = embedder.search(queries, corpus, top_k)
+    cosines = embedder.similarity(queries, corpus)
+    expected = np.argsort(-cosines, axis=1, kind="stable")[:, :top_k]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(scores, np.take_along_axis(cosines, expected, 1))
+    found, _ = embedder.search(queries[1], corpus, top_k)
+    assert found.tolist() == indices[1].tolist()
+
+
+def test_search_in_texts_uses_the_prompts_of_the_model(embedder):
+    prompts = {"query": "very very ", "document": "it is a "}
+    settings = replace(embedder.settings, prompts=prompts)
+    prompted = TextEmbedder(embedder.model, embedder.tokenizer, settings)
+    corpus = ["good film", "bad book", "a film is it"]
+    indices, scores = prompted.search("book", corpus, top_k=2)
+    expected = embedder.search("very very book", [f"it is a {text}" for text in corpus], top_k=2)
+    assert indices.tolist() == expected[0].tolist()
+    np.testing.assert_allclose(scores, expected[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["a"], ["b"], 0), "top_k=0: expected a whole number of at least 1"),
+        ((["a"], []), "corpus is empty; expected at least one"),
+        ((np.ones([1, 3]), ["a"]), r"shapes queries \[1, 3\], corpus \[1, 16\]; expected"),
+        ((np.ones([1, 1, 3]), ["a"]), r"shapes queries \[1, 1, 3\], corpus \[1, 16\]; expected"),
+        ((["a"], [1]), r"corpus\[0\] is 1, .*; expected a string"),
+    ],
+)
+def test_invalid_search(embedder, arguments, message):
+    with pytest.raises(InputError, match=message):
+        embedder.search(*arguments)
 
 
 # --- fit ---
