@@ -63,9 +63,8 @@ from keras_bert.training.objective import (
     check_batch_sizes,
     checked_memory,
 )
-from keras_bert.training.optimizers import AdamWeightDecay, LossScale, layer_decay_multipliers
+from keras_bert.training.optimizers import create_optimizer
 from keras_bert.training.run_folder import is_finished, log_finished, running
-from keras_bert.training.schedules import LinearWarmupDecay
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
 
 # Maximum number of rows in a TensorBoard table of wrong predictions.
@@ -284,9 +283,16 @@ def _train(
     settings, training, strategy = run.settings, run.training, run.strategy
     best_dir, model, steps = run.output_dir / "best", task_object.model, training.num_train_steps
     with strategy.scope():
-        optimizer = make_optimizer(settings, steps, model.config)
-        optimizer.build(model.trainable_variables)
-        loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
+        optimizer, loss_scale = create_optimizer(
+            model,
+            settings.learning_rate,
+            steps,
+            int(steps * settings.warmup_proportion),
+            weight_decay=settings.weight_decay,
+            bias_correction=settings.bias_correction,
+            layer_decay=settings.layer_decay,
+            state_dtype=settings.optimizer_state_dtype,
+        )
     rows = training.train_batch_size * task.train.group_size
     batcher = make_batcher(run, task_object.tokenizer.pad_token_id, rows)
     _, workers = batcher.share
@@ -444,25 +450,6 @@ def make_task_object(
     for layer in frozen:
         layer.trainable = False
     return task_object
-
-
-def make_optimizer(
-    settings: FineTuningSettings, num_train_steps: int, config: BertConfig
-) -> keras.optimizers.Optimizer:
-    """Creates the AdamW optimizer of a run; its method `build` creates its variables.
-
-    The learning rate increases during the warm-up, and then decreases to 0 at `num_train_steps`.
-    """
-    warmup = int(num_train_steps * settings.warmup_proportion)
-    return AdamWeightDecay(
-        LinearWarmupDecay(settings.learning_rate, num_train_steps, warmup),
-        weight_decay=settings.weight_decay,
-        bias_correction=settings.bias_correction,
-        learning_rate_multipliers=layer_decay_multipliers(
-            settings.layer_decay, config.num_hidden_layers
-        ),
-        state_dtype=settings.optimizer_state_dtype,
-    )
 
 
 def make_batcher(run: FineTuningRun, pad_token_id: int, batch_size: int) -> Batcher:

@@ -24,8 +24,7 @@ from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
 from keras_bert.training.loop import train_with_callbacks
 from keras_bert.training.objective import Objective, StepMetrics, TrainingSettings, TrainState
-from keras_bert.training.optimizers import AdamWeightDecay, LossScale
-from keras_bert.training.schedules import LinearWarmupDecay
+from keras_bert.training.optimizers import create_optimizer
 from keras_bert.training.strategy import distribute
 
 if TYPE_CHECKING:
@@ -131,16 +130,16 @@ def _make_trainer(
         for variable in task.trainer.state.optimizer.variables:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
         return task.trainer
-    warmup = int(training.num_train_steps * settings.warmup_proportion)
-    optimizer = AdamWeightDecay(
-        LinearWarmupDecay(settings.learning_rate, training.num_train_steps, warmup),
+    steps = training.num_train_steps
+    optimizer, loss_scale = create_optimizer(
+        model,
+        settings.learning_rate,
+        steps,
+        int(steps * settings.warmup_proportion),
         weight_decay=settings.weight_decay,
         bias_correction=True,
     )
-    optimizer.build(model.trainable_variables)
-    loss_scale = None
-    if model.compute_dtype == "float16":
-        loss_scale = LossScale(optimizer)
+    if loss_scale:
         key = ()  # Its scale would have to be reset too.
     state = TrainState(model, optimizer, objective, loss_scale)
     return Trainer(key, state, make_train_steps(strategy, state, training))

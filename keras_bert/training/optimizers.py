@@ -18,6 +18,7 @@ from keras import ops
 
 from keras_bert.errors import InputError
 from keras_bert.random_bits import random_bits, site_key
+from keras_bert.training.schedules import LinearWarmupDecay
 
 _LOW_HALF = 0xFFFF
 # Variables without weight decay: gamma and beta of every LayerNorm (any layer whose name contains
@@ -358,13 +359,8 @@ def layer_decay_multipliers(decay: float, num_hidden_layers: int) -> list[tuple[
     Returns:
         (regular expression, factor) pairs for `AdamWeightDecay`; variables without a match have 1.
 
-    Raises:
-        InputError: the decay is not in (0, 1].
-
     Source: Sun et al. 2019, "How to fine-tune BERT for text classification", section 5.3.4.
     """
-    if not 0 < decay <= 1:
-        raise InputError(f"--layer_decay must be above 0 and at most 1, got {decay!r}")
     if decay == 1:
         return []
     blocks = [
@@ -418,3 +414,36 @@ class LossScale:
         grown = ops.where(grows, ops.minimum(scale * 2.0, _LARGEST_SCALE), scale)
         self.scale.assign(ops.where(is_finite, grown, scale * 0.5))
         self._good_steps.assign(ops.where(grows, 0, good_steps))
+
+
+# --- the optimizer of a run ---
+
+
+def create_optimizer(
+    model: keras.Model,
+    learning_rate: float,
+    num_train_steps: int,
+    num_warmup_steps: int,
+    name: str = "adamw",
+    *,
+    layer_decay: float = 1.0,
+    **options: Any,
+) -> tuple[AdamWeightDecay, LossScale | None]:
+    """Creates an optimizer with its variables for the trainable weights of a model.
+
+    The learning rate increases to `learning_rate` in the warm-up, and then decreases to 0 at
+    `num_train_steps`. `name` is a key of OPTIMIZERS, `options` are arguments of its class, and
+    `layer_decay` is as in `layer_decay_multipliers`.
+
+    Returns:
+        The optimizer; and the loss scale of a float16 model, None for other models.
+    """
+    optimizer = OPTIMIZERS[name](
+        LinearWarmupDecay(learning_rate, num_train_steps, num_warmup_steps),
+        learning_rate_multipliers=layer_decay_multipliers(
+            layer_decay, model.config.num_hidden_layers
+        ),
+        **options,
+    )
+    optimizer.build(model.trainable_variables)
+    return optimizer, LossScale(optimizer) if model.compute_dtype == "float16" else None

@@ -17,7 +17,7 @@ from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.checks import in_order_of
 from keras_bert.tasks.examples import make_predict_examples
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, make_optimizer, open_pretrained
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.objective import Objective, TrainingSettings
@@ -403,22 +403,3 @@ def test_float16_and_bfloat16_moments_are_used_and_checkpointed(settings, make_t
     state = load_file(tmp_path / "checkpoints/step-00000001/optimizer.safetensors")
     assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
     assert state["adam_weight_decay/good_steps"] == 1
-
-
-def test_optimizer_follows_the_settings(settings):
-    changed = replace(
-        settings, layer_decay=0.5, weight_decay=0.3, bias_correction=False, warmup_proportion=0.25
-    )
-    config = start_of(changed).config
-    optimizer = make_optimizer(changed, 100, config)
-    last = config.num_hidden_layers - 1
-    multipliers = dict(optimizer.learning_rate_multipliers)
-    assert multipliers[rf"(^|/)encoder/layer_{last}/"] == 1.0
-    assert multipliers[r"(^|/)encoder/embeddings/"] == 0.5 ** (last + 1)
-    assert optimizer.weight_decay_rate == 0.3
-    assert optimizer.bias_correction is False
-    rate = settings.learning_rate
-    optimizer.iterations.assign(24)  # the step before the warm-up ends
-    assert float(optimizer.learning_rate) == pytest.approx(rate * 24 / 25)
-    optimizer.iterations.assign(25)
-    assert float(optimizer.learning_rate) == pytest.approx(rate * (1 - 25 / 100))
