@@ -4,7 +4,7 @@
 2. Create the task object with its head and load the checkpoint.
 3. Create the run's folder.
 4. Train, evaluate after each epoch and keep the best weights in best/.
-5. Load the best weights; write metrics, TensorBoard summaries and predictions.
+5. Load the best weights; write metrics and predictions.
 6. Write model/ and results.json.
 
 The same command resumes an interrupted run, with bit-identical results.
@@ -53,7 +53,7 @@ from keras_bert.tasks.prepared import (
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import check_agreement, convert_lost_worker_errors, share_of
-from keras_bert.training.log import Board, read_evaluations
+from keras_bert.training.log import read_evaluations
 from keras_bert.training.loop import BestWeights, train
 from keras_bert.training.objective import (
     AfterBatch,
@@ -66,9 +66,6 @@ from keras_bert.training.objective import (
 from keras_bert.training.optimizers import create_optimizer
 from keras_bert.training.run_folder import is_finished, log_finished, running
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
-
-# Maximum number of rows in a TensorBoard table of wrong predictions.
-SHOWN = 100
 
 # A cache of the model's outputs for examples, {examples: {output: array}}. It must be cleared when
 # the weights change.
@@ -107,7 +104,7 @@ class EvaluationSet:
 class FineTuningTask:
     """The data of a fine-tuning run: training examples, scores and prediction files.
 
-    A task overrides `score`, `show` and `write_predictions`, and sets the attributes that differ
+    A task overrides `score` and `write_predictions`, and sets the attributes that differ
     from those here. The argument `predict` of its methods is a function that runs the model over
     Examples and caches the result. For n examples of T tokens in total, it returns
     {output: [n, ...]}, or for models with one output per token (`per_token`) {output: [T, ...]},
@@ -159,9 +156,6 @@ class FineTuningTask:
     def score(self, predict: Predict) -> Mapping[str, float]:
         """Returns {metric: value} on the development set, after each epoch and at the end."""
         raise NotImplementedError
-
-    def show(self, predict: Predict, board: Board) -> None:
-        """Writes tables and curves to TensorBoard after the last `score`."""
 
     def write_predictions(self, predict: Predict, folder: Path) -> None:
         """Writes the prediction files of the test set."""
@@ -230,7 +224,6 @@ def fine_tune(run: FineTuningRun, start: Checkpoint, task: FineTuningTask) -> di
         predict = _cached(predict, outputs)  # From here on, the weights do not change.
         if settings.do_eval and task.dev:
             results |= {name: float(value) for name, value in task.score(predict).items()}
-            _show(task, predict, folder, results.get("best_step", 0))
         if settings.do_predict and task.test:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:
@@ -359,14 +352,6 @@ def _cached(predict: Predict, outputs: OutputCache) -> Predict:
         return outputs[examples]
 
     return cached
-
-
-def _show(task: FineTuningTask, predict: Predict, folder: Path, step: int) -> None:
-    board = Board(folder, step)
-    try:
-        task.show(predict, board)
-    finally:
-        board.close()
 
 
 # --- best weights ---

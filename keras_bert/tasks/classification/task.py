@@ -33,7 +33,7 @@ from keras_bert.tasks.classification.data import (
     read_data,
     warn_of_absent_labels,
 )
-from keras_bert.tasks.classification.decoding import class_names, decisions, write_predictions
+from keras_bert.tasks.classification.decoding import write_predictions
 from keras_bert.tasks.classification.metrics import ClassificationObjective, score
 from keras_bert.tasks.classification.processor import (
     ClassificationProcessor,
@@ -47,7 +47,6 @@ from keras_bert.tasks.classification.processor import (
 )
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
-    SHOWN,
     EvaluationSet,
     FineTuningRun,
     FineTuningTask,
@@ -60,7 +59,6 @@ from keras_bert.tasks.tables import Splits, Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.log import Board
 
 
 class TextClassifier(Task):
@@ -433,21 +431,6 @@ class ClassifierFineTuning(FineTuningTask):
         averaged = [scores[name + suffix] for suffix in self.dev for name in self.problem.metrics]
         return scores | {"score": float(np.mean(averaged))}
 
-    def show(self, predict: Predict, board: Board) -> None:
-        """Writes the wrong predictions on each development set to TensorBoard.
-
-        For single_label with two classes, it also writes the precision-recall curve of the second
-        one.
-        """
-        header = ("where", "text", "text pair", "label", "prediction", "confidence")
-        problem = self.problem
-        for suffix, split in self.dev.items():
-            answers = split.answers(predict)
-            board.table(f"wrong_predictions{suffix}", header, _worst(problem, split, answers))
-            if problem.problem_type == "single_label" and len(problem.labels) == 2:
-                name = f"label_{problem.labels[1]}{suffix}"
-                board.pr_curve(name, split.labels == 1, answers["probabilities"][:, 1])
-
     def write_predictions(self, predict: Predict, folder: Path) -> None:
         """Writes the predictions for each test set."""
         for name, split in self.test.items():
@@ -466,36 +449,3 @@ class ClassifierFineTuning(FineTuningTask):
         tokenizer = self.processor.tokenizer
         prepared = prepare(self.processor.preprocess, columns, tokenizer=tokenizer)
         return EvaluationSet(texts, self.processor, prepared, labels)
-
-
-def _worst(
-    problem: Problem, scored: EvaluationSet, answers: Mapping[str, np.ndarray]
-) -> list[list[object]]:
-    """Returns table rows of at most SHOWN wrong predictions, the most confident one first.
-
-    For regression, every prediction counts as wrong, and the one with the largest error is first.
-    """
-    labels, texts, where = scored.labels, scored.items, scored.items.where
-    decided = decisions(problem, answers)
-    is_regression, wrong = problem.problem_type == "regression", decided != labels
-    if is_regression:
-        wrong, error = np.ones([len(labels)], bool), np.abs(decided - labels)
-    elif problem.problem_type == "multi_label":
-        wrong, error = wrong.any(axis=1), np.abs(answers["probabilities"] - labels).max(axis=1)
-    else:
-        error = answers["probabilities"].max(axis=1)
-
-    def shown(value: Any) -> str:
-        if is_regression:
-            return f"{value:.3f}"
-        names = class_names(value, problem.labels)
-        return names if isinstance(names, str) else ", ".join(names)
-
-    order = np.flatnonzero(wrong)
-    order = order[np.argsort(-error[order], kind="stable")][:SHOWN]
-    second = texts.second or [""] * len(texts)
-    confidence = [""] * len(texts) if is_regression else [f"{value:.3f}" for value in error]
-    return [
-        [where(i), texts.first[i], second[i], shown(labels[i]), shown(decided[i]), confidence[i]]
-        for i in order
-    ]

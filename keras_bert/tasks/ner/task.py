@@ -29,7 +29,6 @@ from keras_bert.tasks.checks import (
 )
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
-    SHOWN,
     EvaluationSet,
     FineTuningRun,
     FineTuningTask,
@@ -60,7 +59,6 @@ from keras_bert.tasks.ner.processor import (
     tagged_examples,
 )
 from keras_bert.tasks.ner.tag_schemes import (
-    entities,
     entity_types,
     label_names,
     tag_ids,
@@ -70,7 +68,6 @@ from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.log import Board
 
 
 class EntityTagger(Task):
@@ -409,14 +406,6 @@ class TaggerFineTuning(FineTuningTask):
         """Returns the scores of the development sentences."""
         return self._scores(self.dev, self._predicted(self.dev, predict))
 
-    def show(self, predict: Predict, board: Board) -> None:
-        """Writes the sentences with wrong predictions to TensorBoard."""
-        board.table(
-            "wrong_predictions",
-            ("where", "sentence", "missed", "wrong"),
-            list(_wrong_sentences(self.dev.items, self._predicted(self.dev, predict)))[:SHOWN],
-        )
-
     def write_predictions(self, predict: Predict, folder: Path) -> None:
         """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
         tagged, predicted = self.test.items, self._predicted(self.test, predict)
@@ -472,26 +461,3 @@ def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[li
             f"{start.path}: is a {start.architecture}; expected a tagger, or --do_train"
         )
     return start.named_labels, start.path
-
-
-def _wrong_sentences(
-    dev: TaggedSentences, predicted: Sequence[Sequence[str]]
-) -> Iterator[tuple[str, str, str, str]]:
-    for sentence, tags in zip(dev.sentences, predicted, strict=True):
-        gold, guesses = entities(sentence.tags), entities(tags)
-        if gold == guesses:
-            continue
-        missed, wrong = (
-            ", ".join(
-                f"{' '.join(sentence.words[first:last])} ({kind})"
-                for kind, first, last in listed
-                if (kind, first, last) not in excluded
-            )
-            for listed, excluded in ((gold, guesses), (guesses, gold))
-        )
-        yield (
-            f"{Path(dev.source).name}:{sentence.line}",
-            " ".join(sentence.words),
-            missed,
-            wrong,
-        )

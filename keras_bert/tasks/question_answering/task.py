@@ -29,7 +29,6 @@ from keras_bert.tasks.checks import (
 )
 from keras_bert.tasks.examples import Predict
 from keras_bert.tasks.fine_tuning import (
-    SHOWN,
     EvaluationSet,
     FineTuningRun,
     FineTuningTask,
@@ -52,7 +51,6 @@ from keras_bert.tasks.question_answering.decoding import Predictions, SpanWindow
 from keras_bert.tasks.question_answering.metrics import (
     SpanObjective,
     score,
-    score_v2,
 )
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
@@ -63,7 +61,6 @@ from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.log import Board
 
 
 class QuestionAnswerer(Task):
@@ -420,22 +417,6 @@ class SpanFineTuning(FineTuningTask):
         """Returns the official SQuAD scores of the development questions, as in results.json."""
         return score(self._predictions(self.dev, predict), self.squad.answers)
 
-    def show(self, predict: Predict, board: Board) -> None:
-        """Writes wrong answers to TensorBoard, and for v2.0 the curve of "no answer"."""
-        predictions, settings = self._predictions(self.dev, predict), self.squad.answers
-        board.table(
-            "wrong_predictions",
-            ("id", "question", "answered", "expected", "null odds", "context"),
-            _wrong_answers(predictions, predictions.answers(settings.threshold)),
-        )
-        if settings.version_2_with_negative:
-            odds = np.array([*predictions.null_odds.values()])
-            board.pr_curve(
-                "no_answer",
-                np.array([not question.answers for question in self.dev.items]),
-                1 / (1 + np.exp(-np.clip(odds, -50, 50))),
-            )
-
     def write_predictions(self, predict: Predict, folder: Path) -> None:
         """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json."""
         settings = self.squad.answers
@@ -461,25 +442,3 @@ class SpanFineTuning(FineTuningTask):
 
     def _predictions(self, questions: EvaluationSet, predict: Predict) -> Predictions:
         return Predictions(questions.items, questions.answers(predict))
-
-
-def _wrong_answers(predictions: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
-    rows = []
-    null_odds = predictions.null_odds
-    for question in predictions.questions:
-        if score_v2([question], answers)["exact"]:
-            continue
-        expected = " / ".join(dict.fromkeys(answer.text for answer in question.answers))
-        rows.append(
-            (
-                question.id,
-                question.text,
-                answers[question.id] or "(no answer)",
-                expected or "(no answer)",
-                f"{null_odds[question.id]:.3g}",
-                question.context[:300],
-            )
-        )
-        if len(rows) == SHOWN:
-            break
-    return rows

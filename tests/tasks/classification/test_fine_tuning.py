@@ -92,16 +92,6 @@ def test_predictions_are_in_the_order_of_the_file(trained, reviews):
     assert hits == pytest.approx(trained[1]["accuracy"])
 
 
-def test_wrong_predictions_and_a_curve_are_written_to_tensorboard(trained):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(trained[0] / "tensorboard"))
-    events.Reload()
-    tags = set(events.Tags()["tensors"])
-    assert any("wrong_predictions" in tag for tag in tags)
-    assert any("label_good" in tag for tag in tags)
-
-
 @pytest.mark.slow
 def test_head_that_is_trained_further_keeps_its_label_order(trained, reviews, tmp_path):
     start = tmp_path / "start"

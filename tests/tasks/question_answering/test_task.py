@@ -393,28 +393,6 @@ def test_training_questions_without_a_correct_answer_are_skipped(tokenizer, ques
     assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
 
 
-def test_wrong_predictions_are_written_to_tensorboard(tokenizer, questions, predict_answers_of):
-    shown = {}
-
-    class Board:
-        def table(self, name, header, rows):
-            shown[name] = [dict(zip(header, row, strict=True)) for row in rows]
-
-        def pr_curve(self, name, is_positive, scores):
-            shown[name] = is_positive.tolist(), scores
-
-    task = task_of(V2, tokenizer, dev=questions)
-    # The model gives the second question the answer of the first, and finds none impossible.
-    same = [questions[0], Question("b", questions[1].text, STORY, questions[0].answers)]
-    task.show(
-        predict_answers_of([*same, Question("c", questions[2].text, STORY, same[0].answers)]),
-        Board(),
-    )
-    rows = [(row["id"], row["answered"], row["expected"]) for row in shown["wrong_predictions"]]
-    assert rows == [("b", "Rollo", "911"), ("c", "Rollo", "(no answer)")]
-    assert shown["no_answer"][0] == [False, False, True]
-
-
 def test_record_contains_the_data_that_was_read(tokenizer, questions):
     def record(*splits):
         return task_of(V2, tokenizer, *splits).record
