@@ -29,7 +29,7 @@ from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.tasks.checks import check_not_empty, check_texts
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
-from keras_bert.tasks.prepared import Prepared, Processor, decoded, prepare
+from keras_bert.tasks.prepared import Prepared, Processor, decoded
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
@@ -352,7 +352,7 @@ class MaskFiller(Task):
 
     def _examples(self, texts: Sequence[str], what: str) -> Examples:
         """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
-        prepared = prepare(self.processor.preprocess, [texts], tokenizer=self.tokenizer)
+        prepared = self._prepared([texts])
         self._report_truncation(prepared.truncated, what)
         return prepared.examples
 

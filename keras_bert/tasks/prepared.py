@@ -83,6 +83,20 @@ class Prepared(NamedTuple):
         yield from np.split(values, np.cumsum(counts)[:-1])
 
 
+class EvaluationSet(NamedTuple):
+    """The items of a development or test set, preprocessed once.
+
+    Attributes:
+        items: the texts, sentences or questions.
+        prepared: the preprocessed items.
+        labels: the labels of the items, if they are not part of them; None for a test set.
+    """
+
+    items: Any
+    prepared: Prepared
+    labels: Any = None
+
+
 def prepare(
     preprocess: Callable[..., Any],
     columns: Sequence[Sequence[Any]],

@@ -42,6 +42,7 @@ from keras_bert.tasks.fitting import (
     reinitialize,
 )
 from keras_bert.tasks.prepared import (
+    EvaluationSet,
     Prepared,
     Processor,
     as_tensor,
@@ -72,7 +73,7 @@ class Task:
     loaded from an export has no model and no tokenizer, and can only predict.
 
     Args:
-        model: a model from keras_bert.models; None for an export.
+        model: a model from keras_bert.models; None for an export, or to create it later.
         tokenizer: the tokenizer for the model's vocabulary; None for an export.
         settings: a frozen dataclass of the task's settings, with at least `max_seq_length`.
 
@@ -180,6 +181,27 @@ class Task:
         """The layers on which no training loss depends; weight decay alone would shrink them."""
         return [self.model.encoder.pooler] if self.model.per_token else []
 
+    def score_outputs(
+        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """Computes {metric: value} from the model's outputs for a development set."""
+        raise NotImplementedError
+
+    def write_predictions(
+        self,
+        folder: Path,
+        name: str,
+        predicted: EvaluationSet,
+        outputs: Mapping[str, np.ndarray],
+        scores: Mapping[str, float],
+    ) -> None:
+        """Writes the prediction files of a test set, from the model's outputs for it.
+
+        `name` is the name of the test set. `scores` are those of the development set, if it is
+        another set.
+        """
+        raise NotImplementedError
+
     def training_batches(self, examples: Examples, batcher: Batcher) -> tf.data.Dataset:
         """Creates the endless dataset of the batches of `fit`."""
         return batcher.training(examples)
@@ -201,9 +223,9 @@ class Task:
             InputError: the weights or the settings do not match the task.
         """
         task_settings = cls.settings_of_checkpoint(checkpoint, **settings)
-        model = cls.make_model(checkpoint.config, task_settings, dtype)
         tokenizer = checkpoint.tokenizer(tokenizer, special=cls.special_tokens)
-        loaded = cls(model, tokenizer, task_settings)
+        loaded = cls(None, tokenizer, task_settings)
+        loaded.create_model(checkpoint.config, dtype)
         loaded.load_weights(checkpoint)
         if loaded.untrained:
             logging.warning(
@@ -213,6 +235,11 @@ class Task:
                 ", ".join(loaded.untrained),
             )
         return loaded
+
+    def create_model(self, config: BertConfig, dtype: str | None) -> None:
+        """Creates the newly initialized model of an object that has none."""
+        self._model = self.make_model(config, self.settings, dtype)
+        self.processor = self.make_processor()
 
     def load_weights(self, checkpoint: Checkpoint) -> None:
         """Loads the weights of a checkpoint; those that it does not contain keep their values."""
@@ -342,6 +369,10 @@ class Task:
         checkpoint.check_task(cls.task, cls.__name__)
         return cls.from_checkpoint(checkpoint, **arguments)
 
+    def _prepared(self, columns: Columns) -> Prepared:
+        """Preprocesses texts; `columns` has a list for each argument of the preprocessing."""
+        return prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
+
     def _answers(
         self, columns: Columns, batch_size: int, preprocess: Callable[..., Any] | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
@@ -394,11 +425,19 @@ class Task:
         """Decodes `_outputs`, and yields the answers of each chunk."""
         return decoded(self.processor, prepared, outputs)
 
-    def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> None:
+    def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> int:
         """Counts truncated texts and logs a warning; None for an export of an earlier version."""
-        if truncated is not None:
-            limit = f"{self.limit}={getattr(self.settings, self.limit)}"
-            report_truncation(truncated, texts, limit)
+        if truncated is None:
+            return 0
+        limit = f"{self.limit}={getattr(self.settings, self.limit)}"
+        return report_truncation(truncated, texts, limit)
+
+    def _truncation_counts(self, splits: Mapping[str, Prepared], texts: str) -> dict[str, int]:
+        """Counts the truncated texts of the splits of a run, as results.json names the counts."""
+        return {
+            f"{name}_truncated": self._report_truncation(prepared.truncated, f"{texts} ({name})")
+            for name, prepared in splits.items()
+        }
 
     def _check_fit(
         self, options: Mapping[str, Any], teacher: "Task | None" = None

@@ -45,16 +45,8 @@ from keras_bert.tasks.classification.processor import (
     takes_pairs,
     transformers_problem_type,
 )
-from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning import (
-    EvaluationSet,
-    FineTuningRun,
-    FineTuningTask,
-    fine_tune,
-    open_pretrained,
-)
-from keras_bert.tasks.prepared import Prepared, Processor, prepare
-from keras_bert.tasks.settings import Distillation
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.prepared import EvaluationSet, Processor, gathered
 from keras_bert.tasks.tables import Splits, Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
@@ -87,6 +79,7 @@ class TextClassifier(Task):
     settings: ClassifierSettings
     processor: ClassificationProcessor
     _metrics: Sequence[str] = ()  # Of the GLUE task that the loaded model was trained on.
+    _score_range: tuple[float, float] | None = None  # As in `Problem`.
 
     @classmethod
     def from_pretrained(
@@ -157,10 +150,12 @@ class TextClassifier(Task):
         """Creates a newly initialized classifier."""
         return BertClassifier(config, settings.num_logits, dtype=dtype)
 
-    def load_weights(self, checkpoint: Checkpoint) -> None:
-        """Loads the weights of a checkpoint, and the names of the metrics of its run."""
-        super().load_weights(checkpoint)
-        self._metrics = metric_names(checkpoint, self.settings.problem_type)
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, **arguments: Any) -> "TextClassifier":
+        """Creates the object as `Task` does; its metrics are those of the checkpoint's run."""
+        loaded = super().from_checkpoint(checkpoint, **arguments)
+        loaded._metrics = metric_names(checkpoint, loaded.settings.problem_type)
+        return loaded
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
@@ -216,7 +211,7 @@ class TextClassifier(Task):
             check_not_empty("validation_data", expected)
         if columns[0]:
             self._replace_settings(pair=len(columns) == 2)
-        prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
+        prepared = self._prepared(columns)
         self._report_truncation(prepared.truncated, "training texts")
         examples = labeled_examples(prepared, array)
         objective = ClassificationObjective(self.settings.problem_type, (), distillation)
@@ -240,9 +235,7 @@ class TextClassifier(Task):
             raise InputError("evaluate() got no texts; expected at least one")
         answers = self._predict(columns, batch_size)
         self._report_truncation(answers.get("truncated"), "texts")
-        metrics = self._metrics or DEFAULT_METRICS[self.settings.problem_type]
-        problem = Problem(self.settings.problem_type, self.labels, metrics)
-        return score(problem, answers, array)
+        return score(self._problem, answers, array)
 
     def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
         """Predicts the labels or scores of n texts or pairs, given as for `fit`.
@@ -283,6 +276,34 @@ class TextClassifier(Task):
     def problem_type_name(self) -> str:
         """The problem type as transformers names it, such as `single_label_classification`."""
         return transformers_problem_type(self.settings.problem_type)
+
+    def score_outputs(
+        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """Computes "loss", the metrics, and "score", the mean of the metrics."""
+        answers = gathered(list(self._decoded(evaluated.prepared, outputs)))
+        scores = score(self._problem, answers, evaluated.labels)
+        mean = float(np.mean([scores[name] for name in self._problem.metrics]))
+        return scores | {"score": mean}
+
+    def write_predictions(
+        self,
+        folder: Path,
+        name: str,
+        predicted: EvaluationSet,
+        outputs: Mapping[str, np.ndarray],
+        scores: Mapping[str, float],
+    ) -> None:
+        """Writes the predictions for a test set."""
+        answers = gathered(list(self._decoded(predicted.prepared, outputs)))
+        write_predictions(folder / name, self._problem, predicted.items.indices, answers)
+        logging.info("Wrote %d predictions to %s", len(predicted.items), folder / f"{name}.tsv")
+
+    @property
+    def _problem(self) -> Problem:
+        kind = self.settings.problem_type
+        metrics = self._metrics or DEFAULT_METRICS[kind]
+        return Problem(kind, self.labels, metrics, self._score_range)
 
     def _saved_settings(self) -> dict[str, Any]:
         names = ("max_seq_length", "problem_type", "pair")
@@ -334,7 +355,7 @@ class ServedClassifier(ServedTexts):
 def fine_tune_classifier(
     classification: ClassificationSettings, run: FineTuningRun
 ) -> dict[str, object]:
-    """Fine-tunes a classifier once for each seed, or resumes an unfinished run.
+    """Fine-tunes a classifier on files, or resumes an unfinished run.
 
     Returns:
         The scores of results.json: "loss", the task's metrics (for MNLI with the suffixes
@@ -350,102 +371,53 @@ def fine_tune_classifier(
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    task = ClassifierFineTuning(
-        problem, splits, start, settings.max_seq_length, classification, run.distillation
+    labels, problem_type = problem.labels, problem.problem_type
+    first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
+    pair, length = first.second is not None, settings.max_seq_length
+    if pair:
+        start.check_segments()
+    long_text = LongText.saved(start, classification.long_text, length)
+    classifier = TextClassifier(
+        None,
+        start.tokenizer(),
+        ClassifierSettings(labels, problem_type, length, pair, long_text),
     )
-    return fine_tune(run, start, task)
+    classifier._metrics, classifier._score_range = problem.metrics, problem.score_range
 
+    def prepared(texts: Texts, labelled: bool = True) -> EvaluationSet:
+        array = label_array(texts, problem_type, labels) if labelled else None
+        return EvaluationSet(texts, classifier._prepared(texts.columns), array)
 
-class ClassifierFineTuning(FineTuningTask):
-    """The texts of a run: their model inputs, scores and predictions.
-
-    `start` is the checkpoint to start from. `classification` has the class weights and the settings
-    of long texts. Keys of `dev` are the suffixes of the metrics; keys of `test` are file names.
-    """
-
-    task_class = TextClassifier
-    best = "score"
-
-    def __init__(
-        self,
-        problem: Problem,
-        splits: Splits,
-        start: Checkpoint,
-        max_seq_length: int,
-        classification: ClassificationSettings,
-        distillation: Distillation | None = None,
-    ):
-        self.problem, self._start = problem, start
-        self.labels = problem.labels or None
-        self.problem_type = transformers_problem_type(problem.problem_type)
-        first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
-        settings = ClassifierSettings(
-            problem.labels,
-            problem.problem_type,
-            max_seq_length,
-            first.second is not None,
-            LongText.saved(start, classification.long_text, max_seq_length),
+    train, weights = None, None
+    sets: dict[str, EvaluationSet] = {}
+    if splits.train:
+        sets["train"] = prepared(splits.train)
+        train = labeled_examples(sets["train"].prepared, sets["train"].labels)
+        weights = class_weights(
+            classification.class_weights, problem_type, labels, train.labels["labels"]
         )
-        self.processor = ClassificationProcessor(start.tokenizer(), settings)
-        prepared: dict[str, Prepared] = {}
-        weights = None
-        if splits.train:
-            split = self._labeled(splits.train)
-            prepared["train"] = split.prepared
-            self.train = labeled_examples(split.prepared, split.labels)
-            weights = class_weights(
-                classification.class_weights,
-                problem.problem_type,
-                problem.labels,
-                self.train.labels["labels"],
-            )
-        self.objective = ClassificationObjective(
-            problem.problem_type,
-            () if weights is None else tuple(weights.tolist()),
-            distillation,
-        )
-        self.dev = {suffix: self._labeled(texts) for suffix, texts in splits.dev.items()}
-        if problem.labels:
-            for split in self.dev.values():
-                warn_of_absent_labels(split.items, split.labels, problem.labels)
-        # Reuse the development split, so that the model runs over the same texts only once.
-        dev_of = {id(split.items): split for split in self.dev.values()}
-        self.test = {
-            name: dev_of.get(id(texts)) or self._set(texts) for name, texts in splits.test.items()
-        }
-        prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
-        prepared |= {name: split.prepared for name, split in self.test.items()}
-        self.report_truncation(prepared, "examples")
-        texts_of = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
-        self.data = {name: list(texts.rows()) for name, texts in texts_of.items()}
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Returns the scores of all development sets, and "score", the mean of their metrics.
-
-        The mean does not include the losses.
-        """
-        scores = {}
-        for suffix, split in self.dev.items():
-            split_scores = score(self.problem, split.answers(predict), split.labels)
-            scores |= {name + suffix: value for name, value in split_scores.items()}
-        averaged = [scores[name + suffix] for suffix in self.dev for name in self.problem.metrics]
-        return scores | {"score": float(np.mean(averaged))}
-
-    def write_predictions(self, predict: Predict, folder: Path) -> None:
-        """Writes the predictions for each test set."""
-        for name, split in self.test.items():
-            answers = split.answers(predict)
-            write_predictions(folder / name, self.problem, split.items.indices, answers)
-            logging.info("Wrote %d predictions to %s", len(split.items), folder / f"{name}.tsv")
-
-    def _labeled(self, texts: Texts) -> EvaluationSet:
-        problem = self.problem
-        return self._set(texts, label_array(texts, problem.problem_type, problem.labels))
-
-    def _set(self, texts: Texts, labels: np.ndarray | None = None) -> EvaluationSet:
-        if texts.second is not None:
-            self._start.check_segments()
-        columns = [texts.first] if texts.second is None else [texts.first, texts.second]
-        tokenizer = self.processor.tokenizer
-        prepared = prepare(self.processor.preprocess, columns, tokenizer=tokenizer)
-        return EvaluationSet(texts, self.processor, prepared, labels)
+    dev = {suffix: prepared(texts) for suffix, texts in splits.dev.items()}
+    if labels:
+        for split in dev.values():
+            warn_of_absent_labels(split.items, split.labels, labels)
+    # Reuse the development split, so that the model runs over the same texts only once.
+    dev_of = {id(split.items): split for split in dev.values()}
+    test = {
+        name: dev_of.get(id(texts)) or prepared(texts, labelled=False)
+        for name, texts in splits.test.items()
+    }
+    sets |= {f"dev{suffix}": split for suffix, split in dev.items()} | test
+    return fine_tune(
+        run,
+        start,
+        classifier,
+        ClassificationObjective(
+            problem_type, () if weights is None else tuple(weights.tolist()), run.distillation
+        ),
+        Splits(train, dev, test),
+        best="score",
+        data={name: list(split.items.rows()) for name, split in sets.items() if name != "train"},
+        counts=classifier._truncation_counts(
+            {name: split.prepared for name, split in sets.items()}, "examples"
+        ),
+    )

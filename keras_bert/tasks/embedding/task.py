@@ -28,6 +28,7 @@ from keras_bert.models.encoder import (
 from keras_bert.tasks.checks import check_texts, check_validation_data
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
+    TextRows,
     check_evaluation_pairs,
     check_evaluation_rows,
     check_rows,
@@ -49,14 +50,17 @@ from keras_bert.tasks.embedding.metrics import (
     truncated_vectors,
 )
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.examples import ModelRunner, Predict
-from keras_bert.tasks.fine_tuning import (
-    FineTuningRun,
-    FineTuningTask,
-    fine_tune,
-    open_pretrained,
+from keras_bert.tasks.examples import ModelRunner
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.prepared import (
+    EvaluationSet,
+    Prepared,
+    check_memory,
+    gathered,
+    prepare,
+    with_strings,
 )
-from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
+from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
 from keras_bert.text.tokenizer import BertTokenizer
@@ -220,8 +224,7 @@ class TextEmbedder(Task):
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
-        in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
-        prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
+        prepared = self._prepared_for_training(rows)
         self._report_truncation(prepared.truncated, "training texts")
         return self._fit(
             rows.labelled(prepared.examples),
@@ -298,6 +301,13 @@ class TextEmbedder(Task):
                 answers[name] = truncated_vectors(answers[name], size, self.settings.normalize)
         return answers
 
+    def score_outputs(
+        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """Scores the vectors of pairs."""
+        vectors = pooled_rows(evaluated.prepared, outputs["vectors"], self.processor)
+        return score_embeddings(evaluated.items, vectors, self.settings.matryoshka_sizes)
+
     @property
     def prediction_model(self) -> PooledEncoder:
         """The encoder with the pooling of the model, or else the mean."""
@@ -348,6 +358,10 @@ class TextEmbedder(Task):
             del saved[name]  # Others than `long_text` are in the files of sentence-transformers.
         return saved | self.settings.long_text.to_dict()
 
+    def _prepared_for_training(self, rows: TextRows) -> Prepared:
+        in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
+        return prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
+
     def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:
         check_validation_data(
             held_out, "a tuple (texts, scores), with None for pairs without scores"
@@ -393,66 +407,57 @@ class ServedEmbedding(ServedTexts):
 
 
 def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
-    """Trains an embedding model once for each seed, or resumes an unfinished run.
+    """Trains an embedding model on files, or resumes an unfinished run.
+
+    For training, scores are divided by the largest absolute value of their range.
 
     Returns:
         The scores of results.json, those of `score_embeddings`.
     """
     start = open_pretrained(run.settings)
-    return fine_tune(run, start, EmbedderFineTuning(embedding, run, start))
-
-
-class EmbedderFineTuning(FineTuningTask):
-    """The texts of a run, and the scores of their vectors.
-
-    For training, scores are divided by the largest absolute value of their range.
-    """
-
-    task_class = TextEmbedder
-
-    def __init__(self, embedding: EmbeddingSettings, run: FineTuningRun, start: Checkpoint):
-        start.check_task(TextEmbedder.task, TextEmbedder.__name__)
-        length, tokenizer = run.settings.max_seq_length, start.tokenizer()
-        saved = TextEmbedder.settings_of_checkpoint(start)
-        loss = embedding.make_loss(saved.width(start.config.hidden_size))
-        settings = replace(
-            saved,
-            max_seq_length=length,
-            pooling=embedding.pooling or saved.pooling or POOLINGS[0],
-            long_text=LongText.saved(start, embedding.long_text, length),
-            matryoshka_sizes=loss.sizes,
+    start.check_task(TextEmbedder.task, TextEmbedder.__name__)
+    do_train, length = run.settings.do_train, run.settings.max_seq_length
+    saved = TextEmbedder.settings_of_checkpoint(start)
+    loss = embedding.make_loss(saved.width(start.config.hidden_size))
+    settings = replace(
+        saved,
+        max_seq_length=length,
+        pooling=embedding.pooling or saved.pooling or POOLINGS[0],
+        long_text=LongText.saved(start, embedding.long_text, length),
+        matryoshka_sizes=loss.sizes,
+    )
+    embedder = TextEmbedder(None, start.tokenizer(), settings)
+    if do_train:
+        _check_devices(loss, run)
+        train = read_training_rows(embedding)
+    dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
+    if dev is None and not do_train:
+        raise InputError(
+            "nothing to do: found no development examples; expected --eval_file, or --do_train"
         )
-        self.processor = EmbeddingProcessor(tokenizer, settings)
-        self.objective = EmbeddingObjective(loss, settings.pooling)
-        if run.settings.do_train:
-            _check_devices(loss, run)
-            train = read_training_rows(embedding)
-        self.dev = dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
-        self.best = best_metric(dev)
-        if dev is None and not run.settings.do_train:
-            raise InputError(
-                "nothing to do: found no development examples; expected --eval_file, or --do_train"
-            )
-        prepared: dict[str, Prepared] = {}
-        if run.settings.do_train:
-            check_training_rows(train, loss, run.training.train_batch_size)
-            in_training = EmbeddingProcessor(tokenizer, settings.in_training)
-            prepared["train"] = prepare(in_training.preprocess, [train.texts], tokenizer=tokenizer)
-            largest_score = max(map(abs, embedding.numeric_range))
-            self.train = train.labelled(prepared["train"].examples, largest_score)
-        if dev is not None:
-            check_evaluation_rows(dev)
-            prepared["dev"] = prepare(self.processor.preprocess, [dev.texts], tokenizer=tokenizer)
-            self._prepared = prepared["dev"]
-            scores = [None] * len(dev) if dev.scores is None else dev.scores.tolist()
-            self.data = {"dev": list(zip(*dev.columns, scores, strict=True))}
-        self.report_truncation(prepared, "texts")
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Scores the vectors of the development pairs."""
-        outputs = predict(self._prepared.examples)
-        vectors = pooled_rows(self._prepared, outputs["vectors"], self.processor)
-        return score_embeddings(self.dev, vectors, self.processor.settings.matryoshka_sizes)
+    examples, dev_set, data = None, None, {}
+    prepared: dict[str, Prepared] = {}
+    if do_train:
+        check_training_rows(train, loss, run.training.train_batch_size)
+        prepared["train"] = embedder._prepared_for_training(train)
+        largest_score = max(map(abs, embedding.numeric_range))
+        examples = train.labelled(prepared["train"].examples, largest_score)
+    if dev is not None:
+        check_evaluation_rows(dev)
+        prepared["dev"] = embedder._prepared([dev.texts])
+        dev_set = {"": EvaluationSet(dev, prepared["dev"])}
+        scores = [None] * len(dev) if dev.scores is None else dev.scores.tolist()
+        data = {"dev": list(zip(*dev.columns, scores, strict=True))}
+    return fine_tune(
+        run,
+        start,
+        embedder,
+        EmbeddingObjective(loss, settings.pooling),
+        Splits(examples, dev_set),
+        best=best_metric(dev),
+        data=data,
+        counts=embedder._truncation_counts(prepared, "texts"),
+    )
 
 
 def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:

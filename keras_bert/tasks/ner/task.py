@@ -27,14 +27,7 @@ from keras_bert.tasks.checks import (
     check_strings,
     check_validation_data,
 )
-from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning import (
-    EvaluationSet,
-    FineTuningRun,
-    FineTuningTask,
-    fine_tune,
-    open_pretrained,
-)
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.ner.data import (
     NerSettings,
     TaggedSentences,
@@ -63,7 +56,7 @@ from keras_bert.tasks.ner.tag_schemes import (
     label_names,
     tag_ids,
 )
-from keras_bert.tasks.prepared import Prepared, Processor
+from keras_bert.tasks.prepared import EvaluationSet, Prepared, Processor
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
@@ -186,7 +179,7 @@ class EntityTagger(Task):
             expected = "a tuple (inputs, targets), as for fit()"
             held_out = self._annotated(*check_validation_data(validation_data, expected))
             check_not_empty("validation_data", held_out[1])
-            evaluate = functools.partial(self._scores, *held_out)
+            evaluate = functools.partial(self._evaluate, *held_out)
         examples = tagged_examples(prepared, tag_ids(tags, self.labels))
         objective = TaggingObjective(distillation)
         return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
@@ -207,8 +200,8 @@ class EntityTagger(Task):
             sentences = check_sentences("words", inputs)
             gold = check_word_tags(sentences, targets, self.labels)
             predicted = self.predict(sentences, batch_size)["tags"]
-            return entity_scores(zip(gold, predicted, strict=True), entity_types(self.labels))
-        return self._scores(*self._annotated(inputs, targets), batch_size)
+            return self._scores(gold, predicted)
+        return self._evaluate(*self._annotated(inputs, targets), batch_size)
 
     def predict(self, inputs: Any, batch_size: int = 32) -> dict[str, list[list[Any]]]:
         """Finds the entities of texts, or tags words.
@@ -244,6 +237,35 @@ class EntityTagger(Task):
         """Returns the entries of export.json for the labels."""
         return {"labels": list(self.labels)}
 
+    def score_outputs(
+        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """Scores the tags of sentences, also of entity types that do not occur in them."""
+        predicted = predicted_tags(self.processor, evaluated.prepared, outputs)
+        return self._scores(evaluated.items.tags, predicted)
+
+    def write_predictions(
+        self,
+        folder: Path,
+        name: str,
+        predicted: EvaluationSet,
+        outputs: Mapping[str, np.ndarray],
+        scores: Mapping[str, float],
+    ) -> None:
+        """Writes the tags of sentences and, if there are gold tags, test_results.json."""
+        tagged, path = predicted.items, folder / f"{name}.conll"
+        tags = predicted_tags(self.processor, predicted.prepared, outputs)
+        rows = [
+            [sentence.words, *([sentence.tags] if sentence.tags else []), predicted_row]
+            for sentence, predicted_row in zip(tagged.sentences, tags, strict=True)
+        ]
+        write_conll(path, rows)
+        logging.info("Wrote %d sentences to %s", len(tags), path)
+        if tagged.tags is not None:
+            results = self._scores(tagged.tags, tags)
+            write_json(folder / "test_results.json", {"file": tagged.source} | results)
+            logging.info("%s: f1=%.4g", tagged.source, results["f1"])
+
     def _annotated(self, inputs: Any, targets: Any) -> tuple[Prepared, list[list[str]]]:
         """Checks sentences or texts with their annotations, given as for `fit`.
 
@@ -260,11 +282,16 @@ class EntityTagger(Task):
         return prepared, check_entities(texts, targets, self.labels, words)
 
     def _scores(
+        self, tags: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+    ) -> dict[str, float]:
+        """Scores predicted tags in IOB2, whatever the scheme of the labels, against gold tags."""
+        return entity_scores(zip(tags, predicted, strict=True), entity_types(self.labels))
+
+    def _evaluate(
         self, prepared: Prepared, tags: Sequence[Sequence[str]], batch_size: int = 32
     ) -> dict[str, float]:
         outputs = self._outputs(prepared, check_batch_size(batch_size))
-        predicted = predicted_tags(self.processor, prepared, outputs)
-        return entity_scores(zip(tags, predicted, strict=True), entity_types(self.labels))
+        return self._scores(tags, predicted_tags(self.processor, prepared, outputs))
 
 
 def _served_tags(
@@ -354,7 +381,7 @@ class ServedTagger(ServedTask):
 
 
 def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
-    """Fine-tunes a tagger once for each seed, or resumes an unfinished run.
+    """Fine-tunes a tagger on files, or resumes an unfinished run.
 
     Returns:
         The scores of results.json: accuracy, precision, recall and f1 on the development sentences,
@@ -369,83 +396,46 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    return fine_tune(run, start, TaggerFineTuning(ner, splits, start, run))
+    labels, labels_from = _labels_of_run(splits.train, start)
+    tagger_settings = TaggerSettings(tuple(labels), settings.max_seq_length)
+    tagger = EntityTagger(None, start.tokenizer(), tagger_settings)
 
-
-class TaggerFineTuning(FineTuningTask):
-    """The sentences of a run: their windows, entity scores and tags."""
-
-    task_class = EntityTagger
-    best = "f1"
-
-    def __init__(self, ner: NerSettings, splits: Splits, start: Checkpoint, run: FineTuningRun):
-        labels, labels_from = _labels_of_run(splits.train, start)
-        settings = TaggerSettings(tuple(labels), run.settings.max_seq_length)
-        self.labels, self.processor = labels, TaggingProcessor(start.tokenizer(), settings)
-        self.objective = TaggingObjective(run.distillation)
-        self._document_context = ner.document_context
-        for split in (splits.dev, splits.test):
-            if split is not None:
-                check_types(split, labels, labels_from)
-        self.dev = self._evaluated(splits.dev)
-        self.test = self.dev if splits.test is splits.dev else self._evaluated(splits.test)
-        if splits.train:
-            ids = tag_ids(splits.train.tags, labels)
-            self.train = tagged_examples(self._prepared(splits.train), ids)
-        used = {name: split for name, split in splits._asdict().items() if split}
-        self.data = {name: used[name].sentences for name in ("dev", "test") if name in used}
-        if splits.test is splits.dev:
-            used.pop("test", None)
-        self.counts = {
-            f"{name}_{kind}": count
-            for name, split in used.items()
-            for kind, count in split.counts.items()
-        }
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Returns the scores of the development sentences."""
-        return self._scores(self.dev, self._predicted(self.dev, predict))
-
-    def write_predictions(self, predict: Predict, folder: Path) -> None:
-        """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
-        tagged, predicted = self.test.items, self._predicted(self.test, predict)
-        rows = [
-            [sentence.words, *([sentence.tags] if sentence.tags else []), tags]
-            for sentence, tags in zip(tagged.sentences, predicted, strict=True)
-        ]
-        write_conll(folder / "predictions.conll", rows)
-        logging.info("Wrote %d sentences to %s", len(predicted), folder / "predictions.conll")
-        if tagged.tags is not None:
-            scores = self._scores(self.test, predicted)
-            write_json(folder / "test_results.json", {"file": tagged.source} | scores)
-            logging.info("%s: f1=%.4g", tagged.source, scores["f1"])
-
-    def _predicted(self, sentences: EvaluationSet, predict: Predict) -> list[list[str]]:
-        """Predicts the tags of each sentence, in IOB2 whatever the scheme of the model's labels."""
-        outputs = predict(sentences.prepared.examples)
-        return predicted_tags(self.processor, sentences.prepared, outputs)
-
-    def _scores(
-        self, sentences: EvaluationSet, predicted: Sequence[Sequence[str]]
-    ) -> dict[str, float]:
-        """Scores predicted tags, a list for each sentence, against the gold tags.
-
-        The result has scores of all entity types of the model, even if a type does not occur.
-        """
-        pairs = zip(sentences.items.tags, predicted, strict=True)
-        return entity_scores(pairs, entity_types(self.labels))
-
-    def _prepared(self, split: TaggedSentences) -> Prepared:
+    def prepared(split: TaggedSentences) -> Prepared:
         documents = [sentence.document for sentence in split.sentences]
         words = [sentence.words for sentence in split.sentences]
         return prepare_sentences(
-            self.processor, words, documents if self._document_context else None
+            tagger.processor, words, documents if ner.document_context else None
         )
 
-    def _evaluated(self, split: TaggedSentences | None) -> EvaluationSet | None:
-        if split is None:
-            return None
-        return EvaluationSet(split, self.processor, self._prepared(split))
+    for split in (splits.dev, splits.test):
+        if split is not None:
+            check_types(split, labels, labels_from)
+    dev = test = train = None
+    if splits.dev:
+        dev = EvaluationSet(splits.dev, prepared(splits.dev))
+    if splits.test:
+        is_dev = splits.test is splits.dev
+        test = dev if is_dev else EvaluationSet(splits.test, prepared(splits.test))
+    if splits.train:
+        train = tagged_examples(prepared(splits.train), tag_ids(splits.train.tags, labels))
+    used = {name: split for name, split in splits._asdict().items() if split}
+    data = {name: used[name].sentences for name in ("dev", "test") if name in used}
+    if splits.test is splits.dev:
+        used.pop("test", None)
+    return fine_tune(
+        run,
+        start,
+        tagger,
+        TaggingObjective(run.distillation),
+        Splits(train, dev and {"": dev}, test and {"predictions": test}),
+        best="f1",
+        data=data,
+        counts={
+            f"{name}_{kind}": count
+            for name, split in used.items()
+            for kind, count in split.counts.items()
+        },
+    )
 
 
 def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[list[str], object]:

@@ -27,15 +27,8 @@ from keras_bert.tasks.checks import (
     check_strings,
     check_validation_data,
 )
-from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning import (
-    EvaluationSet,
-    FineTuningRun,
-    FineTuningTask,
-    fine_tune,
-    open_pretrained,
-)
-from keras_bert.tasks.prepared import Prepared, Processor, gathered
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.prepared import EvaluationSet, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
@@ -57,7 +50,6 @@ from keras_bert.tasks.question_answering.processor import (
     prepare_questions,
     training_examples,
 )
-from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.text.tokenizer import BertTokenizer
@@ -284,6 +276,48 @@ class QuestionAnswerer(Task):
         """Returns the entries of export.json that describe preprocessing and decoding."""
         return asdict(self.settings)
 
+    def score_outputs(
+        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """Computes the official SQuAD scores of questions."""
+        return score(self._predictions(evaluated, outputs), self.settings)
+
+    def write_predictions(
+        self,
+        folder: Path,
+        name: str,
+        predicted: EvaluationSet,
+        outputs: Mapping[str, np.ndarray],
+        scores: Mapping[str, float],
+    ) -> None:
+        """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json.
+
+        Without a threshold in the settings, other questions than the development questions use the
+        threshold with the best F1 on those.
+        """
+        version_2 = self.settings.version_2_with_negative
+        threshold = scores.get("null_score_diff_threshold", self.settings.threshold)
+        if version_2:
+            logging.info(
+                "Questions whose null odds (score of no answer minus score of the best answer) are "
+                "above %.4f get the empty answer",
+                threshold,
+            )
+        predictions = self._predictions(predicted, outputs)
+        write_json(folder / f"{name}.json", predictions.answers(threshold))
+        write_json(folder / f"nbest_{name}.json", predictions.n_best(version_2))
+        if version_2:
+            write_json(folder / "null_odds.json", predictions.null_odds)
+
+    def _question_set(self, questions: Sequence[Question]) -> EvaluationSet:
+        return EvaluationSet(questions, prepare_questions(self.processor, questions))
+
+    def _predictions(
+        self, questions: EvaluationSet, outputs: Mapping[str, np.ndarray]
+    ) -> Predictions:
+        answers = gathered(list(self._decoded(questions.prepared, outputs)))
+        return Predictions(questions.items, answers)
+
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
         questions, contexts = _columns(questions, contexts)
         checked = questions_of(questions, contexts, answers)
@@ -360,7 +394,7 @@ class ServedQuestionAnswering(ServedTask):
 
 
 def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
-    """Fine-tunes a span labeler once for each seed, or resumes an unfinished run.
+    """Fine-tunes a span labeler on files, or resumes an unfinished run.
 
     The `max_seq_length` of the run is the window length. Returns the scores of results.json.
     """
@@ -374,71 +408,34 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
     )
-    return fine_tune(run, start, SpanFineTuning(squad, splits, start.tokenizer(), run.distillation))
-
-
-class SpanFineTuning(FineTuningTask):
-    """The questions of a run: their windows, official scores and answers."""
-
-    task_class = QuestionAnswerer
-
-    def __init__(
-        self,
-        squad: SquadSettings,
-        splits: Splits,
-        tokenizer: BertTokenizer,
-        distillation: Distillation | None = None,
-    ):
-        self.squad, self.dev, self.test = squad, None, None
-        self.processor = SpanProcessor(tokenizer, squad.answers)
-        version_2 = squad.answers.version_2_with_negative
-        self.best = "best_f1" if version_2 else "f1"
-        self.objective = SpanObjective(distillation)
-        prepared: dict[str, Prepared] = {}
-        if splits.dev is not None:
-            questions = scorable(splits.dev, squad, "development")
-            self.dev = self._questions(questions)
-        if splits.test is not None:
-            # Reuse the development windows, unless some of those questions cannot be scored.
-            is_scored = splits.test is splits.dev and len(self.dev.items) == len(splits.dev)
-            self.test = self.dev if is_scored else self._questions(splits.test)
-        if splits.train is not None:
-            questions = trainable(splits.train, squad)
-            prepared["train"] = prepare_questions(self.processor, questions)
-            self.train = training_examples(prepared["train"], questions)
-            logging.info("Training on %d questions in %d windows", len(questions), len(self.train))
-        sets = {"dev": self.dev, "test": self.test}
-        prepared |= {name: each.prepared for name, each in sets.items() if each}
-        self.report_truncation(prepared, "questions")
-        questions_of = {"dev": splits.dev, "test": splits.test}
-        self.data = {name: each for name, each in questions_of.items() if each is not None}
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Returns the official SQuAD scores of the development questions, as in results.json."""
-        return score(self._predictions(self.dev, predict), self.squad.answers)
-
-    def write_predictions(self, predict: Predict, folder: Path) -> None:
-        """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json."""
-        settings = self.squad.answers
-        version_2, threshold = settings.version_2_with_negative, settings.threshold
-        if version_2 and self.test is not self.dev:
-            if self.dev and settings.null_score_diff_threshold is None:
-                threshold = self.score(predict)["null_score_diff_threshold"]
-            logging.info(
-                "Questions whose null odds (score of no answer minus score of the best answer) are "
-                "above %.4f get the empty answer",
-                threshold,
-            )
-        predictions = self._predictions(self.test, predict)
-        write_json(folder / "predictions.json", predictions.answers(threshold))
-        write_json(folder / "nbest_predictions.json", predictions.n_best(version_2))
-        if version_2:
-            write_json(folder / "null_odds.json", predictions.null_odds)
-
-    def _questions(self, questions: Sequence[Question]) -> EvaluationSet:
-        return EvaluationSet(
-            questions, self.processor, prepare_questions(self.processor, questions)
-        )
-
-    def _predictions(self, questions: EvaluationSet, predict: Predict) -> Predictions:
-        return Predictions(questions.items, questions.answers(predict))
+    answerer = QuestionAnswerer(None, start.tokenizer(), squad.answers)
+    sets: dict[str, EvaluationSet] = {}
+    train, dev, test = splits
+    if dev is not None:
+        sets["dev"] = answerer._question_set(scorable(dev, squad, "development"))
+    if test is not None:
+        # Reuse the development windows, unless some of those questions cannot be scored.
+        is_scored = test is dev and len(sets["dev"].items) == len(dev)
+        sets["test"] = sets["dev"] if is_scored else answerer._question_set(test)
+    examples = None
+    if train is not None:
+        questions = trainable(train, squad)
+        sets = {"train": answerer._question_set(questions), **sets}
+        examples = training_examples(sets["train"].prepared, questions)
+        logging.info("Training on %d questions in %d windows", len(questions), len(examples))
+    return fine_tune(
+        run,
+        start,
+        answerer,
+        SpanObjective(run.distillation),
+        Splits(
+            examples,
+            {"": sets["dev"]} if "dev" in sets else None,
+            {"predictions": sets["test"]} if "test" in sets else None,
+        ),
+        best="best_f1" if squad.answers.version_2_with_negative else "f1",
+        data={name: each for name, each in (("dev", dev), ("test", test)) if each is not None},
+        counts=answerer._truncation_counts(
+            {name: split.prepared for name, split in sets.items()}, "questions"
+        ),
+    )

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.metrics import ClassificationObjective
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
 from keras_bert.tasks.fitting import add_teacher_outputs
 from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
@@ -59,7 +59,7 @@ def run_of(start, output_dir, teacher="", distillation=None, **changes):
 
 
 def go(run, task=None):
-    return fine_tune(run, open_pretrained(run.settings), task or task_of(run.distillation))
+    return (task or task_of(run.distillation)).run(run, open_pretrained(run.settings))
 
 
 def weights(folder):
