@@ -10,7 +10,6 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.random_bits import site_key
 from keras_bert.training.optimizers import (
@@ -134,30 +133,6 @@ def test_state_names_do_not_depend_on_earlier_optimizers(variables):
         paths.append([v.path for v in optimizer.variables if "kernel" in v.path])
     expected = ["adam_weight_decay/bert_a_kernel_m", "adam_weight_decay/bert_a_kernel_v"]
     assert paths == [expected] * 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_dtype": "int8"}, "state_dtype must be one of float32, bfloat16, got 'int8'"),
-        ({"beta_1": 1.0}, "beta_1 must lie in [0, 1), got 1.0"),
-        ({"beta_2": -0.1}, "beta_2 must lie in [0, 1), got -0.1"),
-        ({"epsilon": -1e-6}, "epsilon must not be negative, got -1e-06"),
-        ({"weight_decay": float("nan")}, "weight_decay must not be negative, got nan"),
-        ({"exclude_from_weight_decay": ["("]}, "'(' is not a valid regular expression"),
-        ({"exclude_from_weight_decay": "bias"}, "exclude_from_weight_decay must be a list"),
-        ({"learning_rate_multipliers": [("[", 1.0)]}, "'[' is not a valid regular expression"),
-    ],
-)
-def test_invalid_arguments_are_quoted_in_the_error(arguments, message):
-    with pytest.raises(InputError) as error:
-        AdamWeightDecay(1e-3, **arguments)
-    assert message in str(error.value)
-
-
-def test_keras_exclude_from_weight_decay_is_rejected():
-    with pytest.raises(InputError, match="cannot be called; pass regular expressions"):
-        AdamWeightDecay(1e-3).exclude_from_weight_decay(var_names=["bias"])
 
 
 # --- Lamb ---
