@@ -41,7 +41,7 @@ from keras_bert.tasks.examples import (
     make_predict_examples,
     steps_per_epoch,
 )
-from keras_bert.tasks.fitting import check_same_tokenizer, check_sizes, label_examples, reinitialize
+from keras_bert.tasks.fitting import check_teacher, label_examples, reinitialize
 from keras_bert.tasks.prepared import EvaluationSet
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
 from keras_bert.tasks.tables import Splits
@@ -114,10 +114,23 @@ def fine_tune(
         InputError: the task, the checkpoint or the folder is not usable.
         EndedEarly: the run received SIGTERM, or a worker was lost.
     """
-    teacher = _open_teacher(run, start) if run.distillation else None
-    _check_run(run, splits)
-    run = _with_length(run, splits.train)
+    task.checkpoint = start
+    teacher = open_checkpoint(run.distillation.teacher) if run.distillation else None
     settings, strategy, output_dir = run.settings, run.strategy, run.output_dir
+    if settings.do_train and not splits.train:
+        raise InputError("there are no training examples; expected at least one")
+    if settings.early_stopping_patience and not splits.dev:
+        raise InputError(
+            f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
+        )
+    check_batch_sizes(strategy, run.training, settings.eval_batch_size)
+    check_state_dtype(strategy, settings.optimizer_state_dtype)
+    if settings.do_train:
+        training = run.training
+        epoch = steps_per_epoch(splits.train.num_groups, training.train_batch_size)
+        steps = training.num_train_steps or max(1, round(epoch * settings.num_train_epochs))
+        training = replace(training, num_train_steps=steps, evaluate_steps=epoch)
+        run = replace(run, training=training)
     for name in ("model", "best"):
         check_replaceable(output_dir / name)
     record = {**run.record, **start.record(), **_data_record(task, splits.train, data)}
@@ -134,7 +147,7 @@ def fine_tune(
     if teacher:
         splits = splits._replace(train=_labeled_by_teacher(run, teacher, task, splits.train))
     # Load the weights first, so that no folder is created if they do not match the model.
-    create_model(run, start, task)
+    create_model(run, task)
     with running(output_dir, record, strategy) as folder:
         predict = make_predict_examples(
             strategy,
@@ -152,7 +165,7 @@ def fine_tune(
             is_dev = any(split is dev for dev in (splits.dev or {}).values())
             scores = {} if is_dev else results
             outputs = predict(split.prepared.examples)
-            task.write_predictions(folder, name, split, outputs, scores)
+            task.write_predictions(folder / name, split, outputs, scores)
         if settings.do_train and folder == output_dir:
             card = run_card(
                 task.task,
@@ -166,19 +179,6 @@ def fine_tune(
         results |= counts
         write_json(folder / "results.json", results)
     return results
-
-
-def _check_run(run: FineTuningRun, splits: Splits) -> None:
-    """Raises InputError if the settings conflict with each other or with the run's data."""
-    settings = run.settings
-    if settings.do_train and not splits.train:
-        raise InputError("there are no training examples; expected at least one")
-    if settings.early_stopping_patience and not splits.dev:
-        raise InputError(
-            f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
-        )
-    check_batch_sizes(run.strategy, run.training, settings.eval_batch_size)
-    check_state_dtype(run.strategy, settings.optimizer_state_dtype)
 
 
 def _data_record(
@@ -207,16 +207,6 @@ def _score(
     if len(dev) > 1:
         scores[best] = float(np.mean([scores.pop(best + suffix) for suffix in dev]))
     return scores
-
-
-def _with_length(run: FineTuningRun, train: Examples | None) -> FineTuningRun:
-    """Returns the run with its number of steps, in total and between evaluations (an epoch)."""
-    if not run.settings.do_train:
-        return run
-    training = run.training
-    epoch = steps_per_epoch(train.num_groups, training.train_batch_size)
-    steps = training.num_train_steps or max(1, round(epoch * run.settings.num_train_epochs))
-    return replace(run, training=replace(training, num_train_steps=steps, evaluate_steps=epoch))
 
 
 def _train(
@@ -360,30 +350,27 @@ def open_pretrained(settings: FineTuningSettings) -> Checkpoint:
     return checkpoint
 
 
-def create_model(
-    run: FineTuningRun, start: Checkpoint, task: Task, is_teacher: bool = False
-) -> None:
-    """Creates the model of a task object with the weights of a checkpoint.
+def create_model(run: FineTuningRun, task: Task) -> None:
+    """Creates the model of a task object with the weights of its checkpoint.
 
-    Error messages about a teacher do not advise flags that apply only to the run's own model.
     Layers that the loss does not depend on, such as a pooler, have `trainable=False`.
 
     Raises:
         InputError: the weights do not match the model, or the checkpoint's head does not match the
             task.
     """
-    settings, strategy = run.settings, run.strategy
+    settings, strategy, start = run.settings, run.strategy, task.checkpoint
     keras.utils.set_random_seed(settings.random_seed)
     with convert_lost_worker_errors(strategy), strategy.scope():
         task.create_model(start.config, dtype_policy(settings.mixed_precision))
-        _check_head(settings, start, task, is_teacher)
+        _check_head(settings, start, task)
         task.load_weights(start)
         reinitialize(task, settings.random_seed)
     encoder, frozen = task.prediction_model.encoder, task.layers_without_loss
     if task.untrained and not settings.do_train:
         raise InputError(
             f"{start.path}: has no weights {', '.join(task.untrained)}; expected a model "
-            f"that was fine-tuned on this task{'' if is_teacher else ', or --do_train'}"
+            "that was fine-tuned on this task, or --do_train"
         )
     if encoder.pooler not in frozen and start.config.is_decoder:
         logging.warning(
@@ -408,9 +395,7 @@ def make_batcher(run: FineTuningRun, task: Task, batch_size: int) -> Batcher:
     )
 
 
-def _check_head(
-    settings: FineTuningSettings, start: Checkpoint, task: Task, is_teacher: bool
-) -> None:
+def _check_head(settings: FineTuningSettings, start: Checkpoint, task: Task) -> None:
     num_labels = getattr(task.model, "num_labels", None)
     with start.open_weights() as stored:
         logits = stored.num_labels
@@ -420,7 +405,7 @@ def _check_head(
     if logits and named and expected and in_order_of(named, expected) != expected:
         # The logits would be used for labels other than those they were trained for.
         rename = "; if the labels mean the same, rename the checkpoint's with --label_names"
-        rename *= logits == num_labels and not is_teacher
+        rename *= logits == num_labels
         raise InputError(
             f"{start.path}: has the labels {', '.join(named)[:200]}; "
             f"expected {', '.join(expected)[:200]}{rename}{remedy}"
@@ -433,10 +418,9 @@ def _check_head(
     if logits and is_assumed and not settings.do_train:
         logging.warning(
             "%s has no label names; assuming that its logits belong to the labels %s in this "
-            "order%s",
+            "order; if the order differs, set --label_names",
             start.path,
             ", ".join(expected),
-            "" if is_teacher else "; if the order differs, set --label_names",
         )
     stored, problem_type = start.problem_type, task.problem_type_name
     if not settings.do_train and stored and problem_type and stored != problem_type:
@@ -446,47 +430,19 @@ def _check_head(
 # --- teacher ---
 
 
-def _open_teacher(run: FineTuningRun, student: Checkpoint) -> Checkpoint:
-    """Opens the fine-tuned model from which the model of a run learns.
-
-    Raises:
-        InputError: the teacher cannot be opened, its vocabulary or tokenizer differs, or it is
-            narrower than the student, the initial checkpoint of the run.
-    """
-    teacher = open_pretrained(_teacher_settings(run))
-    where = f"--teacher={run.distillation.teacher}"
-    check_same_tokenizer(
-        (student.vocab, student.tokenizer_settings, str(student.path)),
-        (teacher.vocab, teacher.tokenizer_settings, where),
-    )
-    check_sizes(student.config, teacher.config, where)
-    return teacher
-
-
 def _labeled_by_teacher(
-    run: FineTuningRun, teacher: Checkpoint, task: Task, train: Examples
+    run: FineTuningRun, checkpoint: Checkpoint, task: Task, train: Examples
 ) -> Examples:
-    """Returns the training examples with the outputs of the teacher of a task object.
+    """Returns the training examples with the outputs of the teacher in a checkpoint.
 
     Raises:
-        InputError: the teacher has no head for the task, or other labels.
+        InputError: the teacher has no head for the task, or does not match the student.
     """
     logging.info("The teacher labels %d training examples", len(train))
-    run = replace(run, settings=_teacher_settings(run))
-    task = type(task)(None, task.tokenizer, task.settings)
-    with convert_lost_worker_errors(run.strategy):
-        create_model(run, teacher, task, is_teacher=True)
+    strategy, policy = run.strategy, dtype_policy(run.settings.mixed_precision)
+    with convert_lost_worker_errors(strategy):
+        with strategy.scope():
+            teacher = type(task).from_checkpoint(checkpoint, dtype=policy)
+        check_teacher(task, teacher, f"--teacher={run.distillation.teacher}")
         batcher = make_batcher(run, task, run.settings.eval_batch_size)
-        return label_examples(task, train, batcher, run.strategy, run.training.jit_compile)
-
-
-def _teacher_settings(run: FineTuningRun) -> FineTuningSettings:
-    return replace(
-        run.settings,
-        init_checkpoint=run.distillation.teacher,
-        vocab_file="",
-        do_lower_case=None,
-        label_names=None,
-        do_train=False,
-        do_predict=True,
-    )
+        return label_examples(teacher, train, batcher, strategy, run.training.jit_compile)

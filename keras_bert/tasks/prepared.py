@@ -23,6 +23,8 @@ from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.text.windows import TooManyTokens
 from keras_bert.training.log import progress
 
+Arrays = Mapping[str, np.ndarray]  # {output of the model: array}
+
 CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
 # A chunk with more characters has fewer texts, because tokenization and windows need much memory.
 _CHUNK_CHARACTERS = 2**22

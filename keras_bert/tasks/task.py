@@ -42,6 +42,7 @@ from keras_bert.tasks.fitting import (
     reinitialize,
 )
 from keras_bert.tasks.prepared import (
+    Arrays,
     EvaluationSet,
     Prepared,
     Processor,
@@ -118,6 +119,7 @@ class Task:
         self.serve: Serve | None = None
         self.signatures: Mapping[str, Serve] = {}
         self._served_inputs: Sequence[str] = ()
+        self._dtype: str | None = None  # The dtype policy of a model that is created later.
         self.engine: Engine | None = None
         self.trainer: Trainer | None = None
         self.initial_values: dict[str, np.ndarray] = {}
@@ -167,6 +169,18 @@ class Task:
         return getattr(self.settings, "labels", ())
 
     @property
+    def config(self) -> BertConfig:
+        """The config of the model, or of the checkpoint that a model will be created from."""
+        return (self.checkpoint if self._model is None else self._model).config
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether there is no model yet, because the labels of its new head are not known."""
+        return self.serve is None and (
+            getattr(self.settings, "labels", None) == () and self.problem_type_name != "regression"
+        )
+
+    @property
     def problem_type_name(self) -> str | None:
         """The `problem_type` of a classifier in transformers; None for other tasks."""
         return None
@@ -181,23 +195,16 @@ class Task:
         """The layers on which no training loss depends; weight decay alone would shrink them."""
         return [self.model.encoder.pooler] if self.model.per_token else []
 
-    def score_outputs(
-        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
         """Computes {metric: value} from the model's outputs for a development set."""
         raise NotImplementedError
 
     def write_predictions(
-        self,
-        folder: Path,
-        name: str,
-        predicted: EvaluationSet,
-        outputs: Mapping[str, np.ndarray],
-        scores: Mapping[str, float],
+        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
     ) -> None:
         """Writes the prediction files of a test set, from the model's outputs for it.
 
-        `name` is the name of the test set. `scores` are those of the development set, if it is
+        `path` is their path without an ending. `scores` are those of the development set, if it is
         another set.
         """
         raise NotImplementedError
@@ -225,6 +232,9 @@ class Task:
         task_settings = cls.settings_of_checkpoint(checkpoint, **settings)
         tokenizer = checkpoint.tokenizer(tokenizer, special=cls.special_tokens)
         loaded = cls(None, tokenizer, task_settings)
+        loaded.checkpoint, loaded._dtype = checkpoint, dtype
+        if loaded.needs_labels:
+            return loaded
         loaded.create_model(checkpoint.config, dtype)
         loaded.load_weights(checkpoint)
         if loaded.untrained:
@@ -255,6 +265,11 @@ class Task:
     @property
     def model(self) -> keras.Model:
         """The Keras model; raises InputError for an exported model, which has none."""
+        if self.needs_labels:
+            raise InputError(
+                f"{self.checkpoint.path}: has no head for the task {self.task}; expected the names "
+                'of its labels, such as labels=["0", "1"], or fit(), which uses those of its data'
+            )
         if self._model is None:
             raise InputError(
                 "an exported model has no Keras model and cannot be trained or changed; load the "
@@ -440,7 +455,7 @@ class Task:
         }
 
     def _check_fit(
-        self, options: Mapping[str, Any], teacher: "Task | None" = None
+        self, options: Mapping[str, Any], validation_data: Any, teacher: "Task | None" = None
     ) -> tuple[FitSettings, Distillation | None]:
         """Checks the options of `fit` and its teacher, and that there is a model to train.
 
@@ -448,14 +463,37 @@ class Task:
             The settings, and how the model learns from the teacher; None without a teacher.
         """
         settings = FitSettings.of(options, self.task)
-        _ = self.model  # Raises an error for an exported model, which cannot be trained.
+        if not self.needs_labels:
+            _ = self.model  # Raises an error for an exported model, which cannot be trained.
+        has_data = validation_data is not None
+        if settings.validation_split and has_data:
+            raise InputError("validation_split: has no effect with validation_data; expected one")
+        if settings.restore_best and not (settings.validation_split or has_data):
+            raise InputError("restore_best: expected validation_data or validation_split, too")
+        layers = self.config.num_hidden_layers
+        if settings.num_frozen_layers > layers:
+            raise InputError(
+                f"num_frozen_layers={settings.num_frozen_layers}: expected at most {layers}, the "
+                "number of layers"
+            )
         if teacher is not None:
+            if self.needs_labels and type(teacher) is type(self):
+                self._set_labels(teacher.label_names, settings)
             check_teacher(self, teacher)
             return settings, Distillation(settings.distillation_weight, settings.temperature)
         for name in ("distillation_weight", "temperature"):
             if name in options:
                 raise InputError(f"{name}: has no effect without teacher")
         return settings, None
+
+    def _set_labels(self, labels: Sequence[str], settings: FitSettings) -> None:
+        """Creates the model of an object that needs labels."""
+        if settings.verbose:
+            print(f"labels: {', '.join(labels)}")
+        checkpoint = self.checkpoint
+        self._replace_settings(labels=tuple(labels))
+        self.create_model(checkpoint.config, self._dtype)
+        self.load_weights(checkpoint)
 
     def _fit(
         self,
@@ -464,8 +502,8 @@ class Task:
         settings: FitSettings,
         evaluate: Callable[[], Mapping[str, float]] | None,
         callbacks: Sequence[keras.callbacks.Callback],
+        best: str,
         teacher: "Task | None" = None,
-        micro_batches: int = 1,
     ) -> keras.callbacks.History:
         if not len(examples):
             raise InputError("fit() got no examples; expected at least one")
@@ -477,7 +515,7 @@ class Task:
             )
             examples = label_examples(teacher, examples, batcher, one_device(), compiles(settings))
         reinitialize(self, settings.seed)
-        history = fit(self, examples, objective, settings, evaluate, callbacks, micro_batches)
+        history = fit(self, examples, objective, settings, evaluate, callbacks, best)
         self.untrained, self.checkpoint, self.initial_values = (), None, {}
         return history
 

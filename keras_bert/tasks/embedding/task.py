@@ -25,7 +25,7 @@ from keras_bert.models.encoder import (
     SentenceEncoder,
     vector_size,
 )
-from keras_bert.tasks.checks import check_texts, check_validation_data
+from keras_bert.tasks.checks import check_texts, check_validation_data, split_rows
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
     TextRows,
@@ -38,11 +38,7 @@ from keras_bert.tasks.embedding.data import (
     read_evaluation_rows,
     read_training_rows,
 )
-from keras_bert.tasks.embedding.losses import (
-    IN_BATCH_LOSSES,
-    EmbeddingLoss,
-    check_micro_batches,
-)
+from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import (
     EmbeddingObjective,
     best_metric,
@@ -53,6 +49,7 @@ from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProc
 from keras_bert.tasks.examples import ModelRunner
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.prepared import (
+    Arrays,
     EvaluationSet,
     Prepared,
     check_memory,
@@ -180,7 +177,6 @@ class TextEmbedder(Task):
         scores: Sequence[float] | None = None,
         *,
         loss: EmbeddingLoss | str | None = None,
-        gradient_accumulation_steps: int = 1,
         validation_data: tuple[Any, Sequence[float] | None] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Any,
@@ -196,19 +192,24 @@ class TextEmbedder(Task):
                 triplets without scores.
             loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
                 scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
-            gradient_accumulation_steps: number of micro-batches in which a batch is computed, to
-                save memory; the gradients are those of the whole batch. It must divide
-                `batch_size`. TensorFlow only.
             validation_data: (texts, scores) or (texts, None), evaluated after each epoch; the logs
-                contain the metrics as `val_spearman` and so on.
+                contain the metrics as `val_spearman` and so on. The highest `val_spearman` or
+                `val_recall_at_1` determines the best weights.
             callbacks: Keras callbacks.
-            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings. More than
+                one micro-batch needs TensorFlow.
 
         Raises:
             InputError: an argument is invalid.
         """
-        settings, _ = self._check_fit(options)
+        settings, _ = self._check_fit(options, validation_data)
         rows = check_rows("texts", texts, scores)
+        if settings.validation_split:
+            columns = *rows.columns, scores if scores is None else rows.scores.tolist()
+            split = split_rows(settings.validation_split, settings.seed, *columns)
+            (*columns, scores), (*others, expected) = split
+            rows = check_rows("texts", tuple(columns), scores)
+            validation_data = tuple(others[:2]), expected
         loss = loss or ("mnrl" if scores is None else "cosent")
         loss = loss if isinstance(loss, EmbeddingLoss) else EmbeddingLoss(loss)
         if loss.takes_scores != (scores is not None):
@@ -220,7 +221,7 @@ class TextEmbedder(Task):
         if scores is not None:
             check_scores(rows)
         check_training_rows(rows, loss, settings.batch_size)
-        check_micro_batches(gradient_accumulation_steps, settings.batch_size)
+        _check_backend("", settings.gradient_accumulation_steps)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
@@ -232,7 +233,7 @@ class TextEmbedder(Task):
             settings,
             evaluate,
             callbacks,
-            micro_batches=gradient_accumulation_steps,
+            best_metric(validation_data is None or validation_data[1] is not None),
         )
 
     def evaluate(
@@ -301,9 +302,7 @@ class TextEmbedder(Task):
                 answers[name] = truncated_vectors(answers[name], size, self.settings.normalize)
         return answers
 
-    def score_outputs(
-        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
         """Scores the vectors of pairs."""
         vectors = pooled_rows(evaluated.prepared, outputs["vectors"], self.processor)
         return score_embeddings(evaluated.items, vectors, self.settings.matryoshka_sizes)
@@ -454,7 +453,7 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
         embedder,
         EmbeddingObjective(loss, settings.pooling),
         Splits(examples, dev_set),
-        best=best_metric(dev),
+        best=best_metric(dev is None or dev.scores is not None),
         data=data,
         counts=embedder._truncation_counts(prepared, "texts"),
     )
@@ -467,8 +466,12 @@ def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:
             f"--loss={loss.name}: got {devices} devices; expected one, because the loss compares "
             "all examples of a batch. For larger batches, use --gradient_accumulation_steps"
         )
-    if BACKEND != "tensorflow" and run.training.gradient_accumulation_steps > 1:
+    _check_backend("--", run.training.gradient_accumulation_steps)
+
+
+def _check_backend(prefix: str, steps: int) -> None:
+    if BACKEND != "tensorflow" and steps > 1:
         raise InputError(
-            f"--gradient_accumulation_steps={run.training.gradient_accumulation_steps}: the loss "
-            f"of embeddings needs KERAS_BACKEND=tensorflow for micro-batches, got {BACKEND}"
+            f"{prefix}gradient_accumulation_steps={steps}: the loss of embeddings needs "
+            f"KERAS_BACKEND=tensorflow for micro-batches, got {BACKEND}"
         )

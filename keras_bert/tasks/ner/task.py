@@ -24,8 +24,10 @@ from keras_bert.tasks.checks import (
     check_batch_size,
     check_list,
     check_not_empty,
+    check_same_length,
     check_strings,
     check_validation_data,
+    split_rows,
 )
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.ner.data import (
@@ -36,6 +38,7 @@ from keras_bert.tasks.ner.data import (
     check_sentences,
     check_types,
     check_word_tags,
+    given_types,
     make_labels,
     read_data,
     write_conll,
@@ -53,10 +56,11 @@ from keras_bert.tasks.ner.processor import (
 )
 from keras_bert.tasks.ner.tag_schemes import (
     entity_types,
+    iob2_labels,
     label_names,
     tag_ids,
 )
-from keras_bert.tasks.prepared import EvaluationSet, Prepared, Processor
+from keras_bert.tasks.prepared import Arrays, EvaluationSet, Prepared, Processor
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
@@ -99,7 +103,8 @@ class EntityTagger(Task):
         Args:
             path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
             labels: entity types such as PER, or IOB2 tags including O, for a new head. For a model
-                with a head, a name for each of its logits; by default the model's labels.
+                with a head, a name for each of its logits. By default the labels of the model's
+                head, or else IOB2 tags of the types in the data of the first `fit`.
             max_seq_length: maximum number of tokens in a window; by default the value used in
                 training, or 128. Longer texts are split into several windows.
             tokenizer: overrides the checkpoint's tokenizer.
@@ -165,14 +170,21 @@ class EntityTagger(Task):
                 {"start": int, "end": int, "type": str} with character offsets. An entity must
                 consist of whole words; processor.py describes how texts are split into words.
             validation_data: (inputs, targets), evaluated after each epoch; the logs contain the
-                scores as `val_f1` and so on.
+                scores as `val_f1` and so on. The highest F1 determines the best weights.
             callbacks: Keras callbacks.
             teacher: a trained EntityTagger with the same labels and vocabulary, whose outputs the
                 model learns in addition (distillation). The options distillation_weight
                 and temperature belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
-        settings, distillation = self._check_fit(options, teacher)
+        settings, distillation = self._check_fit(options, validation_data, teacher)
+        if self.needs_labels:
+            self._set_labels(iob2_labels(given_types(inputs, targets)), settings)
+        if settings.validation_split:
+            columns = check_list("inputs", inputs, "items"), check_list("targets", targets, "items")
+            check_same_length(inputs=columns[0], targets=columns[1])
+            split = split_rows(settings.validation_split, settings.seed, *columns)
+            (inputs, targets), validation_data = split[0], tuple(split[1])
         prepared, tags = self._annotated(inputs, targets)
         evaluate = None
         if validation_data is not None:
@@ -182,7 +194,7 @@ class EntityTagger(Task):
             evaluate = functools.partial(self._evaluate, *held_out)
         examples = tagged_examples(prepared, tag_ids(tags, self.labels))
         objective = TaggingObjective(distillation)
-        return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
+        return self._fit(examples, objective, settings, evaluate, callbacks, "f1", teacher)
 
     def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
         """Computes the entity scores of the model on inputs and targets, given as for `fit`.
@@ -237,23 +249,16 @@ class EntityTagger(Task):
         """Returns the entries of export.json for the labels."""
         return {"labels": list(self.labels)}
 
-    def score_outputs(
-        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
         """Scores the tags of sentences, also of entity types that do not occur in them."""
         predicted = predicted_tags(self.processor, evaluated.prepared, outputs)
         return self._scores(evaluated.items.tags, predicted)
 
     def write_predictions(
-        self,
-        folder: Path,
-        name: str,
-        predicted: EvaluationSet,
-        outputs: Mapping[str, np.ndarray],
-        scores: Mapping[str, float],
+        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
     ) -> None:
         """Writes the tags of sentences and, if there are gold tags, test_results.json."""
-        tagged, path = predicted.items, folder / f"{name}.conll"
+        tagged, path = predicted.items, Path(f"{path}.conll")
         tags = predicted_tags(self.processor, predicted.prepared, outputs)
         rows = [
             [sentence.words, *([sentence.tags] if sentence.tags else []), predicted_row]
@@ -263,7 +268,7 @@ class EntityTagger(Task):
         logging.info("Wrote %d sentences to %s", len(tags), path)
         if tagged.tags is not None:
             results = self._scores(tagged.tags, tags)
-            write_json(folder / "test_results.json", {"file": tagged.source} | results)
+            write_json(path.with_name("test_results.json"), {"file": tagged.source} | results)
             logging.info("%s: f1=%.4g", tagged.source, results["f1"])
 
     def _annotated(self, inputs: Any, targets: Any) -> tuple[Prepared, list[list[str]]]:
@@ -389,13 +394,7 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     """
     settings = run.settings
     start = open_pretrained(settings)
-    splits = read_data(
-        ner,
-        new_tokenizer=start.tokenizer,
-        do_train=settings.do_train,
-        do_eval=settings.do_eval,
-        do_predict=settings.do_predict,
-    )
+    splits = read_data(ner, new_tokenizer=start.tokenizer, **settings.does)
     labels, labels_from = _labels_of_run(splits.train, start)
     tagger_settings = TaggerSettings(tuple(labels), settings.max_seq_length)
     tagger = EntityTagger(None, start.tokenizer(), tagger_settings)

@@ -22,13 +22,15 @@ from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.checks import (
+    check_list,
     check_not_empty,
     check_same_length,
     check_strings,
     check_validation_data,
+    split_rows,
 )
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
-from keras_bert.tasks.prepared import EvaluationSet, Processor, gathered
+from keras_bert.tasks.prepared import Arrays, EvaluationSet, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
@@ -170,7 +172,8 @@ class QuestionAnswerer(Task):
                 offset. None means no answer and needs `version_2_with_negative`. If an item is a
                 list of answers, the first one is used.
             validation_data: ((questions, contexts), answers), evaluated after each epoch; the logs
-                contain the scores as `val_exact`, `val_f1` and so on.
+                contain the scores as `val_exact`, `val_f1` and so on. The highest F1 (`best_f1`, if
+                questions may have no answer) determines the best weights.
             callbacks: Keras callbacks.
             teacher: a trained QuestionAnswerer with the same vocabulary, whose outputs the model
                 learns in addition (distillation). The options distillation_weight and temperature
@@ -180,7 +183,13 @@ class QuestionAnswerer(Task):
         Raises:
             InputError: an argument is invalid, such as an answer that is not in its context.
         """
-        settings, distillation = self._check_fit(options, teacher)
+        settings, distillation = self._check_fit(options, validation_data, teacher)
+        if settings.validation_split:
+            columns = *_columns(questions, contexts), check_list("answers", answers, "answers")
+            check_same_length(questions=columns[0], answers=columns[2])
+            split = split_rows(settings.validation_split, settings.seed, *columns)
+            (questions, contexts, answers), (*asked, expected) = split
+            validation_data = tuple(asked), expected
         checked = self._questions(questions, contexts, answers)
         evaluate = None
         if validation_data is not None:
@@ -201,7 +210,9 @@ class QuestionAnswerer(Task):
         self._report_truncation(prepared.truncated, "training questions")
         examples = training_examples(prepared, matches)
         objective = SpanObjective(distillation)
-        return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
+        return self._fit(
+            examples, objective, settings, evaluate, callbacks, self._best_metric, teacher
+        )
 
     def evaluate(
         self,
@@ -276,19 +287,12 @@ class QuestionAnswerer(Task):
         """Returns the entries of export.json that describe preprocessing and decoding."""
         return asdict(self.settings)
 
-    def score_outputs(
-        self, evaluated: EvaluationSet, outputs: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
         """Computes the official SQuAD scores of questions."""
         return score(self._predictions(evaluated, outputs), self.settings)
 
     def write_predictions(
-        self,
-        folder: Path,
-        name: str,
-        predicted: EvaluationSet,
-        outputs: Mapping[str, np.ndarray],
-        scores: Mapping[str, float],
+        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
     ) -> None:
         """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json.
 
@@ -304,17 +308,19 @@ class QuestionAnswerer(Task):
                 threshold,
             )
         predictions = self._predictions(predicted, outputs)
-        write_json(folder / f"{name}.json", predictions.answers(threshold))
-        write_json(folder / f"nbest_{name}.json", predictions.n_best(version_2))
+        write_json(path.with_name("predictions.json"), predictions.answers(threshold))
+        write_json(path.with_name("nbest_predictions.json"), predictions.n_best(version_2))
         if version_2:
-            write_json(folder / "null_odds.json", predictions.null_odds)
+            write_json(path.with_name("null_odds.json"), predictions.null_odds)
+
+    @property
+    def _best_metric(self) -> str:
+        return "best_f1" if self.settings.version_2_with_negative else "f1"
 
     def _question_set(self, questions: Sequence[Question]) -> EvaluationSet:
         return EvaluationSet(questions, prepare_questions(self.processor, questions))
 
-    def _predictions(
-        self, questions: EvaluationSet, outputs: Mapping[str, np.ndarray]
-    ) -> Predictions:
+    def _predictions(self, questions: EvaluationSet, outputs: Arrays) -> Predictions:
         answers = gathered(list(self._decoded(questions.prepared, outputs)))
         return Predictions(questions.items, answers)
 
@@ -402,15 +408,9 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
     squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
     start = open_pretrained(settings)
     start.check_segments()
-    splits = read_data(
-        squad,
-        do_train=settings.do_train,
-        do_eval=settings.do_eval,
-        do_predict=settings.do_predict,
-    )
+    train, dev, test = read_data(squad, **settings.does)
     answerer = QuestionAnswerer(None, start.tokenizer(), squad.answers)
     sets: dict[str, EvaluationSet] = {}
-    train, dev, test = splits
     if dev is not None:
         sets["dev"] = answerer._question_set(scorable(dev, squad, "development"))
     if test is not None:
@@ -433,7 +433,7 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
             {"": sets["dev"]} if "dev" in sets else None,
             {"predictions": sets["test"]} if "test" in sets else None,
         ),
-        best="best_f1" if squad.answers.version_2_with_negative else "f1",
+        best=answerer._best_metric,
         data={name: each for name, each in (("dev", dev), ("test", test)) if each is not None},
         counts=answerer._truncation_counts(
             {name: split.prepared for name, split in sets.items()}, "questions"

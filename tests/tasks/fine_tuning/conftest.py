@@ -32,7 +32,7 @@ def random_examples(count, seed=0, longest=40):
 class LabelTask:
     """The arguments of `fine_tune` for predicting labels, or without `labels` numbers.
 
-    `score` is a function of the outputs for `held_out`, and `write` one of the folder.
+    `score` is a function of the outputs for `held_out`, and `write` one of the path of the files.
     """
 
     def __init__(
@@ -51,10 +51,12 @@ class LabelTask:
         settings = ClassifierSettings(tuple(labels), problem_type, max_seq_length)
         self.task = TextClassifier(None, BertTokenizer(VOCAB), settings)
         self.task.score_outputs = lambda evaluated, outputs: score(outputs)
-        self.task.write_predictions = lambda folder, *_: write(folder)
+        self.task.write_predictions = lambda path, *_: write(path)
         self.objective, self.train, self.score, self.data = objective, train, score, data or {}
-        sets = {"": EvaluationSet(None, Prepared(held_out, []))}
-        self.splits = Splits(train, sets if score else None, sets if write else None)
+        held_out = EvaluationSet(None, Prepared(held_out, []))
+        self.splits = Splits(
+            train, {"": held_out} if score else None, {"predictions": held_out} if write else None
+        )
 
     def run(self, run, start):
         arguments = (self.task, self.objective, self.splits, "accuracy", self.data, {})

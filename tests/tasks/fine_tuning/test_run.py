@@ -281,7 +281,7 @@ def test_trained_model_evaluates_and_predicts_without_training(
     task = make_task(train=None, write=written.append)
     results = go(only, tmp_path / "scored", task)
     assert results["accuracy"] == json.loads((trained / "results.json").read_text())["accuracy"]
-    assert written == [tmp_path / "scored"]
+    assert written == [tmp_path / "scored" / "predictions"]
     assert not (tmp_path / "scored" / "model").exists()
     with pytest.raises(InputError, match=r"has the labels even, odd; expected odd, even"):
         go(only, tmp_path / "other", make_task(labels=["odd", "even"]))

@@ -116,7 +116,6 @@ def test_export_and_saved_model_give_the_same_predictions(learned, corpus, tmp_p
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (None, r"has no label names; expected a tagger, or entity types such as labels="),
         ("PER", r"labels is 'PER', a str; expected a list"),
         ([], "expected at least one name"),
         (["PER", "PER"], "no duplicates"),
@@ -201,6 +200,24 @@ def test_names_of_the_logits_are_accepted_for_a_head(learned, tmp_path, caplog):
     assert again.labels == tuple(names)
     with pytest.raises(InputError, match=r"has the labels O, PER, MISC.*; expected the same; for"):
         EntityTagger.from_pretrained(tmp_path / "named", ["ORG"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets"),
+    [
+        ([["a", "b"]], [["S-PER", "O"]]),  # Of any scheme.
+        (["a b"], [[{"start": 0, "end": 1, "type": "PER"}]]),
+    ],
+)
+def test_labels_that_are_not_given_are_the_types_of_the_data(ner_files, inputs, targets):
+    tagger = EntityTagger.from_pretrained(ner_files / "bert", max_seq_length=8)
+    with pytest.raises(InputError, match="has no head for the task ner; expected the names"):
+        tagger.predict(inputs)
+    tagger.fit(inputs, targets, epochs=1, verbose=0, jit_compile=False)
+    assert tagger.labels == ("O", "B-PER", "I-PER")
+    nothing = [["O", "O"]] if isinstance(inputs[0], list) else [[]]
+    with pytest.raises(InputError, match="got no entities; expected at least one"):
+        EntityTagger.from_pretrained(ner_files / "bert").fit(inputs, nothing)
 
 
 @pytest.fixture(scope="module")

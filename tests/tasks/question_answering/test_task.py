@@ -279,7 +279,7 @@ def scores_of(run, predict):
 def write(folder, run, predict, scores=None):
     test = run.test["predictions"]
     outputs = predict(test.prepared.examples)
-    run.task.write_predictions(folder, "predictions", test, outputs, scores or {})
+    run.task.write_predictions(folder / "predictions", test, outputs, scores or {})
 
 
 def labelled(questions, tokenizer):
