@@ -16,6 +16,7 @@ from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weigh
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import value_of
+from keras_bert.models import NETWORKS
 from keras_bert.text.settings import TokenizerSettings
 
 if TYPE_CHECKING:
@@ -23,18 +24,11 @@ if TYPE_CHECKING:
 
 # The key of config.json for a change of the weights after which the model has not been trained.
 UNTRAINED = "keras_bert_untrained"
-# The class in transformers -> the task of its head. Only a checkpoint without a head for another
-# task can be fine-tuned.
-_HEAD_TASKS = {
-    "BertForSequenceClassification": "classification",
-    "BertForQuestionAnswering": "question_answering",
-    "BertForTokenClassification": "ner",
-}
-_TASKS = _HEAD_TASKS | {
-    "BertForPreTraining": "fill_mask",
-    "BertForMaskedLM": "fill_mask",
-    "BertModel": "embedding",
-}
+# The class in transformers -> the task of its heads.
+_TASKS = {network.architecture: network.task for network in NETWORKS}
+_TASKS["BertForMaskedLM"] = "fill_mask"
+# The tasks of heads that are fine-tuned; such a checkpoint cannot be used for another task.
+_FINE_TUNED = ("classification", "ner", "question_answering")
 
 # The maximum number of tokens of a text, if neither the model nor its run records it.
 DEFAULT_MAX_SEQ_LENGTH = 128
@@ -106,7 +100,7 @@ class Checkpoint:
 
     def is_of_other_task(self, task: str) -> bool:
         """Returns whether the checkpoint has the fine-tuned head of another task than `task`."""
-        return _HEAD_TASKS.get(self.architecture, task) != task
+        return self.task in _FINE_TUNED and self.task != task
 
     def check_task(self, task: str, name: str) -> None:
         """Checks that the checkpoint can be used for a task; `name` is the name of its class.
@@ -278,7 +272,7 @@ class Checkpoint:
         if not network.heads or self.architecture == network.architecture:
             return
         other = heads & {"classifier", "span"}
-        if self.architecture in {*_HEAD_TASKS, "BertForMultipleChoice"}:
+        if self.task in _FINE_TUNED or self.architecture == "BertForMultipleChoice":
             problem = f"is a {self.architecture}"
         elif other and not heads & {*network.heads}:
             problem = f"has the head {', '.join(sorted(other))}"

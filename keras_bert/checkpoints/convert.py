@@ -30,8 +30,7 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.checkpoints.vocabulary_change import VocabChange, change_rows
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.errors import InputError
-from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
-from keras_bert.models.encoder import BertEncoder
+from keras_bert.models import NETWORKS, BertEncoder
 
 _POSITIONS = "encoder/embeddings/position_embeddings"
 # Entries of config.json that are not copied from the source.
@@ -154,13 +153,10 @@ def _check_layers(layers: Sequence[int], count: int) -> None:
 def _make_model(checkpoint: Checkpoint) -> keras.Model:
     with checkpoint.open_weights() as stored:
         heads, num_labels = stored.heads, stored.num_labels
-    if "classifier" in heads:
-        labels_tokens = checkpoint.architecture == BertTokenClassifier.architecture
-        network = BertTokenClassifier if labels_tokens else BertClassifier
-        return network(checkpoint.config, num_labels)
-    if "span" in heads:
-        return BertSpanLabeler(checkpoint.config)
-    return BertPretrainer(checkpoint.config) if heads else BertEncoder(checkpoint.config)
+    matching = [network for network in NETWORKS if heads & {*network.heads}] or [BertEncoder]
+    matching = [network for network in matching if network.heads == matching[0].heads]
+    network = max(matching, key=lambda each: each.architecture == checkpoint.architecture)
+    return network(checkpoint.config, *([num_labels] if "classifier" in network.heads else []))
 
 
 def _architecture(model: keras.Model, paths: Collection[str]) -> str:

@@ -6,16 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert.config import BertConfig
+from keras_bert.models import NETWORKS
 from keras_bert.text.settings import TokenizerSettings
 
-_PURPOSES = {
-    "classification": "predicts the label or score of a text",
-    "question_answering": "answers questions with a span of a given text",
-    "ner": "finds named entities in texts",
-    "fill_mask": "predicts the tokens at [MASK] in a text",
-    "embedding": "converts texts to embedding vectors",
-    None: "was pre-trained on unlabeled text",
-}
+_PURPOSES = {network.task: network.purpose for network in NETWORKS}
+_PURPOSES[None] = "was pre-trained on unlabeled text"
 # Settings in run.json whose values are paths or names, and other settings of training.
 _PATHS = ("init_checkpoint", "task_name", "data_dir", "input_file", "train_file")
 _PATHS += ("eval_file", "test_file", "predict_file")

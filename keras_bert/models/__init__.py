@@ -8,7 +8,12 @@ from keras_bert.models.heads import (
     BertTokenClassifier,
 )
 
+# All networks. Of those with the same heads, the first one is that of a checkpoint that does not
+# name its class in transformers.
+NETWORKS = (BertClassifier, BertTokenClassifier, BertSpanLabeler, BertPretrainer, BertEncoder)
+
 __all__ = [
+    "NETWORKS",
     "BertClassifier",
     "BertEncoder",
     "BertPretrainer",

@@ -41,6 +41,8 @@ class BertNetwork(keras.Model):
 
     heads: ClassVar[tuple[str, ...]] = ()  # The names of the layers that are heads.
     architecture: ClassVar[str]  # The class in transformers with the same heads.
+    task: ClassVar[str]  # The task of the heads; a key of `keras_bert.tasks.CLASSES`.
+    purpose: ClassVar[str]  # What the network does, in a model card.
     per_token: ClassVar[bool] = False  # Whether the logits are those of each token.
 
     def __init__(self, config: Config, **kwargs: Any):
@@ -193,6 +195,7 @@ class BertEncoder(BertNetwork):
     """
 
     architecture = "BertModel"
+    task, purpose = "embedding", "converts texts to embedding vectors"
 
     def __init__(self, config: Config, name: str = "encoder", **kwargs: Any):
         super().__init__(config, name=name, **kwargs)

@@ -228,6 +228,7 @@ class BertClassifier(LinearClassifier):
     """
 
     architecture = "BertForSequenceClassification"
+    task, purpose = "classification", "predicts the label or score of a text"
     per_token = False
     head_input = "pooled_output"
 
@@ -243,6 +244,7 @@ class BertTokenClassifier(LinearClassifier):
     """
 
     architecture = "BertForTokenClassification"
+    task, purpose = "ner", "finds named entities in texts"
     per_token = True
     head_input = "sequence_output"
 
@@ -257,6 +259,7 @@ class BertSpanLabeler(BertNetwork):
     """
 
     architecture = "BertForQuestionAnswering"
+    task, purpose = "question_answering", "answers questions with a span of a given text"
     heads = ("span",)
     output_names = ("start_logits", "end_logits")  # The columns of the head.
     per_token = True
@@ -299,6 +302,7 @@ class BertPretrainer(BertNetwork):
     """
 
     architecture = "BertForPreTraining"
+    task, purpose = "fill_mask", "predicts the tokens at [MASK] in a text"
     heads = ("masked_lm", "next_sentence")
 
     def __init__(self, config: Config, **kwargs: Any):

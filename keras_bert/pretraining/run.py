@@ -63,9 +63,8 @@ from keras_bert.training.objective import (
     check_batch_sizes,
     checked_memory,
 )
-from keras_bert.training.optimizers import OPTIMIZERS, LossScale
+from keras_bert.training.optimizers import create_optimizer
 from keras_bert.training.run_folder import flat, is_finished, log_finished, running
-from keras_bert.training.schedules import LinearWarmupDecay
 from keras_bert.training.strategy import check_state_dtype, dtype_policy, without_autotuning
 
 # Records for evaluation may have stored masks and another number of passes.
@@ -281,20 +280,17 @@ def make_state(
         if inputs.objective != "mlm_nsp":
             # No loss depends on these two layers; weight decay alone would shrink them.
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
-        schedule = LinearWarmupDecay(
+        # LAMB has no such option.
+        is_adamw = settings.optimizer == "adamw"
+        optimizer, loss_scale = create_optimizer(
+            model,
             settings.learning_rate,
             settings.schedule_steps or training.num_train_steps,
             settings.warmup_steps(training.num_train_steps),
-        )
-        # The other optimizers have no such option.
-        options = {"bias_correction": True} if settings.bias_correction else {}
-        optimizer = OPTIMIZERS[settings.optimizer](
-            schedule,
+            settings.optimizer,
             state_dtype=settings.optimizer_state_dtype,
-            **(options if settings.optimizer == "adamw" else {}),
+            **({"bias_correction": settings.bias_correction} if is_adamw else {}),
         )
-        optimizer.build(model.trainable_variables)
-        loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
         if settings.init_run:
             _restore_last(Path(settings.init_run), model, optimizer)
     return TrainState(model, optimizer, PretrainingObjective(inputs.objective), loss_scale)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from keras_bert.errors import InputError
 
 if TYPE_CHECKING:
@@ -84,6 +86,22 @@ def check_validation_data(value: Any, expected: str) -> tuple[Any, Any]:
     if not isinstance(value, tuple) or len(value) != 2:
         raise InputError(f"validation_data is {value!r:.60}; expected {expected}")
     return value
+
+
+def split_rows(
+    fraction: float, seed: int, *columns: Sequence[Any] | None
+) -> tuple[list[Any], list[Any]]:
+    """Splits columns of n values at random into those of training and of `fraction` of the rows.
+
+    A column may be None, which is returned for both. The rows keep their order.
+    """
+    count = len(columns[0])
+    order = np.random.default_rng([seed, 0]).permutation(count)
+    held_out = max(1, round(fraction * count))
+    parts = (sorted(part.tolist()) for part in (order[held_out:], order[:held_out]))
+    return tuple(
+        [column and [column[index] for index in part] for column in columns] for part in parts
+    )
 
 
 def check_batch_size(batch_size: Any) -> int:

@@ -27,9 +27,9 @@ from keras_bert.models import BertPretrainer
 from keras_bert.options import check, option
 from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.tasks.checks import check_not_empty, check_texts
+from keras_bert.tasks.checks import check_not_empty, check_texts, split_rows
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
-from keras_bert.tasks.prepared import Prepared, Processor, decoded, prepare
+from keras_bert.tasks.prepared import Prepared, Processor, decoded
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
@@ -211,19 +211,24 @@ class MaskFiller(Task):
 
         Args:
             texts: n strings, truncated to `max_seq_length` tokens.
-            validation_data: strings, with which `evaluate` runs after each epoch.
+            validation_data: strings, with which `evaluate` runs after each epoch. The highest
+                accuracy determines the best weights.
             callbacks: Keras callbacks.
             **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
-        settings, _ = self._check_fit(options)
+        settings, _ = self._check_fit(options, validation_data)
         (column,) = check_texts("texts", texts)
+        if settings.validation_split:
+            split = split_rows(settings.validation_split, settings.seed, column)
+            (column,), (validation_data,) = split
         if validation_data is not None:
             check_not_empty("validation_data", *check_texts("validation_data", validation_data))
         examples = self._examples(column, "training texts")
         evaluate = None
         if validation_data is not None:
             evaluate = lambda: self.evaluate(validation_data)  # noqa: E731
-        return self._fit(examples, PretrainingObjective("mlm"), settings, evaluate, callbacks)
+        objective, best = PretrainingObjective("mlm"), "masked_lm_accuracy"
+        return self._fit(examples, objective, settings, evaluate, callbacks, best)
 
     def evaluate(
         self, texts: Sequence[str], batch_size: int = 32, seed: int = 0
@@ -356,7 +361,7 @@ class MaskFiller(Task):
 
     def _examples(self, texts: Sequence[str], what: str) -> Examples:
         """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
-        prepared = prepare(self.processor.preprocess, [texts], tokenizer=self.tokenizer)
+        prepared = self._prepared([texts])
         self._report_truncation(prepared.truncated, what)
         words = [text.split() for [text] in prepared.examples.shown]
         shown = [[" ".join([*w[: len(w) // 2], "[MASK]", *w[len(w) // 2 + 1 :]])] for w in words]

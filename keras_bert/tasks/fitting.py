@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.examples import (
     Batcher,
@@ -19,17 +18,19 @@ from keras_bert.tasks.examples import (
 )
 from keras_bert.tasks.losses import NO_OUTPUT, TEACHER
 from keras_bert.tasks.settings import FitSettings
-from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
-from keras_bert.training.loop import train_with_callbacks
+from keras_bert.training.loop import BestWeights, train_with_callbacks
 from keras_bert.training.objective import Objective, StepMetrics, TrainingSettings, TrainState
-from keras_bert.training.optimizers import AdamWeightDecay, LossScale
-from keras_bert.training.schedules import LinearWarmupDecay
-from keras_bert.training.strategy import distribute
+from keras_bert.training.optimizers import create_optimizer
+from keras_bert.training.strategy import distribute, dtype_policy
 
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
+
+
+# Without and with XLA, which compiles a program for each length of a batch; on two cores.
+SECONDS_PER_LAYER = {False: 2, True: 15}
 
 
 class Trainer(NamedTuple):
@@ -58,12 +59,12 @@ def fit(
     settings: FitSettings,
     evaluate: Callable[[], Mapping[str, float]] | None,
     callbacks: Sequence[keras.callbacks.Callback],
-    micro_batches: int = 1,
+    best_metric: str,
 ) -> keras.callbacks.History:
     """Trains the model of a task object and returns the history of the training.
 
-    `evaluate` returns {metric: value} for the validation set; None if there is none. A batch is
-    computed in `micro_batches` parts.
+    `evaluate` returns {metric: value} for the validation set; None if there is none. The value of
+    `best_metric` is highest for the best weights.
     """
     strategy = one_device()
     batcher = Batcher(
@@ -77,13 +78,30 @@ def fit(
     training = TrainingSettings(
         epoch_steps * settings.epochs,
         settings.batch_size,
-        gradient_accumulation_steps=micro_batches,
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
         jit_compile=compiles(settings),
     )
+    if settings.mixed_precision is not None:
+        _set_precision(task, dtype_policy(settings.mixed_precision))
     model = task.prediction_model
-    with _frozen(task.layers_without_loss):
+    frozen = [*task.layers_without_loss]
+    if settings.num_frozen_layers:
+        frozen += [model.encoder.embeddings, *model.encoder.blocks[: settings.num_frozen_layers]]
+    saved: dict[str, Any] = {}  # The best weights and their step.
+    with _frozen(frozen):
+        previous = task.trainer
         task.trainer = _make_trainer(task, objective, settings, training, strategy)
+        if settings.verbose and task.trainer is not previous and BACKEND != "torch":
+            seconds = 20 + SECONDS_PER_LAYER[training.jit_compile] * len(model.encoder.blocks)
+            print(f"Compiling the training step, which takes up to {seconds} s")
         state = task.trainer.state
+        variables = model.trainable_variables
+
+        def save(step: int) -> None:
+            # Copies, because the next step may reuse the memory of the weights.
+            weights = [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
+            saved.update(step=step, weights=weights)
+
         # Only the callbacks use what is compiled: they save, and show the learning rate.
         model.compile(optimizer=state.optimizer, auto_scale_loss=False)
         for callback in callbacks:
@@ -105,7 +123,13 @@ def fit(
             epoch_steps,
             evaluate,
             shown,
+            BestWeights(best_metric, save, lambda: saved.get("step"))
+            if settings.restore_best
+            else None,
         )
+        if saved:
+            for variable, value in zip(variables, saved["weights"], strict=True):
+                variable.assign(value)
     return model.history
 
 
@@ -121,7 +145,9 @@ def _make_trainer(
     key = (
         objective,
         training,
-        replace(settings, seed=0, verbose=0),
+        # The other settings do not change the step.
+        replace(settings, seed=0, verbose=0, validation_split=0.0, restore_best=False),
+        model.dtype_policy.name,
         [*map(id, model.trainable_variables)],
         [*map(id, model.non_trainable_variables)],
         # Constants of the step that users can change.
@@ -131,16 +157,17 @@ def _make_trainer(
         for variable in task.trainer.state.optimizer.variables:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
         return task.trainer
-    warmup = int(training.num_train_steps * settings.warmup_proportion)
-    optimizer = AdamWeightDecay(
-        LinearWarmupDecay(settings.learning_rate, training.num_train_steps, warmup),
+    steps = training.num_train_steps
+    optimizer, loss_scale = create_optimizer(
+        model,
+        settings.learning_rate,
+        steps,
+        int(steps * settings.warmup_proportion),
         weight_decay=settings.weight_decay,
         bias_correction=True,
+        layer_decay=settings.layer_decay,
     )
-    optimizer.build(model.trainable_variables)
-    loss_scale = None
-    if model.compute_dtype == "float16":
-        loss_scale = LossScale(optimizer)
+    if loss_scale:
         key = ()  # Its scale would have to be reset too.
     state = TrainState(model, optimizer, objective, loss_scale)
     return Trainer(key, state, make_train_steps(strategy, state, training))
@@ -156,6 +183,20 @@ def _set_mode(callback: keras.callbacks.Callback) -> None:
     monitor = getattr(callback, "monitor", None)
     if isinstance(monitor, str) and getattr(callback, "mode", None) == "auto":
         callback.mode = "min" if monitor.endswith("loss") else "max"
+
+
+def _set_precision(task: "Task", policy: str) -> None:
+    """Sets the dtype policy of a model, as its constructor does."""
+    model = task.model
+    if model.dtype_policy.name == policy:
+        return
+    # Linear heads and the Dense modules of sentence-transformers compute in float32.
+    linear = [getattr(model, head) for head in model.heads if head != "masked_lm"]
+    linear += getattr(model, "dense", ())
+    for layer in model._flatten_layers():
+        if not any(layer is each for each in linear):
+            layer.dtype_policy = policy
+    task.__dict__.pop("_runner", None)  # It has compiled the model as it was.
 
 
 @contextlib.contextmanager
@@ -231,68 +272,48 @@ def add_teacher_outputs(
     return replace(examples, token_labels={**examples.token_labels, **named})
 
 
-def check_teacher(student: "Task", teacher: "Task") -> None:
-    """Checks that a task object can be the teacher of another one.
+def check_teacher(student: "Task", teacher: "Task", where: str = "teacher") -> None:
+    """Checks that a task object can be the teacher of another one, of which there may be no model.
 
     Raises:
-        InputError: it is of another task, is not trained, or does not match the student.
+        InputError: the teacher is of another task, is not trained, does not match the student, or
+            is narrower; the error message starts with `where`.
     """
     expected = type(student).__name__
     if type(teacher) is not type(student):
-        raise InputError(f"teacher is a {type(teacher).__name__}; expected a {expected}")
-    config = teacher.model.config
-    if teacher.untrained:
+        raise InputError(f"{where} is a {type(teacher).__name__}; expected a {expected}")
+    if teacher.needs_labels or teacher.untrained:
+        weights = ", ".join(teacher.untrained) or "no head"
         raise InputError(
-            f"teacher has untrained weights: {', '.join(teacher.untrained)}; expected a fine-tuned "
-            f"{expected}"
+            f"{where} has untrained weights: {weights}; expected a fine-tuned {expected}"
         )
-    names = ("student", "teacher")
-    check_same_tokenizer(
-        *(
-            (task.tokenizer.vocab, task.tokenizer.settings, name)
-            for name, task in zip(names, (student, teacher), strict=True)
-        )
+    student_tokens, tokens = student.tokenizer, teacher.tokenizer
+    check_same_vocab(
+        (student_tokens.vocab, "student"), (tokens.vocab, where), users="student and teacher"
     )
+    if student_tokens.settings != tokens.settings:
+        raise InputError(
+            f"{where}: its tokenizer has the settings {tokens.settings.to_dict()}, and that of the "
+            f"student {student_tokens.settings.to_dict()}; expected the same settings"
+        )
     labels, teacher_labels = (
         (task.problem_type_name, [*task.label_names]) for task in (student, teacher)
     )
     if labels != teacher_labels:
         raise InputError(
-            f"teacher has the labels {', '.join(teacher_labels[1])[:200]} ({teacher_labels[0]}), "
+            f"{where} has the labels {', '.join(teacher_labels[1])[:200]} ({teacher_labels[0]}), "
             f"and the student {', '.join(labels[1])[:200]} ({labels[0]}); expected the same labels "
             "in the same order"
         )
-    length = student.settings.max_seq_length
+    length, config = student.settings.max_seq_length, teacher.config
     if length > config.max_position_embeddings:
         raise InputError(
-            f"teacher has {config.max_position_embeddings} positions; expected at least the "
+            f"{where} has {config.max_position_embeddings} positions; expected at least the "
             f"student's max_seq_length={length}"
         )
-    check_sizes(student.model.config, config, "teacher")
-
-
-def check_sizes(student: BertConfig, teacher: BertConfig, where: str) -> None:
-    """Rejects a student that is wider than its teacher; the error message starts with `where`."""
-    if student.hidden_size > teacher.hidden_size:
+    if student.config.hidden_size > config.hidden_size:
         raise InputError(
-            f"{where}: has hidden_size {teacher.hidden_size}, and the student "
-            f"{student.hidden_size}; expected a teacher that is at least as wide as its student"
-        )
-
-
-def check_same_tokenizer(
-    student: tuple[Sequence[str], TokenizerSettings, str],
-    teacher: tuple[Sequence[str], TokenizerSettings, str],
-) -> None:
-    """Checks that student and teacher, (vocabulary, settings, name) each, have the same tokens.
-
-    Raises:
-        InputError: the vocabularies or the settings of the tokenizers differ.
-    """
-    (vocab, settings, path), (teacher_vocab, teacher_settings, where) = student, teacher
-    check_same_vocab((vocab, path), (teacher_vocab, where), users="student and teacher")
-    if settings != teacher_settings:
-        raise InputError(
-            f"{where}: its tokenizer has the settings {teacher_settings.to_dict()}, and that of "
-            f"{path} {settings.to_dict()}; expected the same settings for student and teacher"
+            f"{where}: has hidden_size {config.hidden_size}, and the student "
+            f"{student.config.hidden_size}; expected a teacher that is at least as wide as its "
+            "student"
         )

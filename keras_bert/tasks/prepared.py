@@ -23,6 +23,8 @@ from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.text.windows import TooManyTokens
 from keras_bert.training.log import progress
 
+Arrays = Mapping[str, np.ndarray]  # {output of the model: array}
+
 CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
 # A chunk with more characters has fewer texts, because tokenization and windows need much memory.
 _CHUNK_CHARACTERS = 2**22
@@ -83,6 +85,20 @@ class Prepared(NamedTuple):
             for inputs in self.chunks
         ]
         yield from np.split(values, np.cumsum(counts)[:-1])
+
+
+class EvaluationSet(NamedTuple):
+    """The items of a development or test set, preprocessed once.
+
+    Attributes:
+        items: the texts, sentences or questions.
+        prepared: the preprocessed items.
+        labels: the labels of the items, if they are not part of them; None for a test set.
+    """
+
+    items: Any
+    prepared: Prepared
+    labels: Any = None
 
 
 def prepare(

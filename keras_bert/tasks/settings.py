@@ -78,6 +78,7 @@ class FineTuningSettings:
         "Ratio of the learning rate of a layer to that of the layer above it; 1: equal rates.",
         above=0,
         max=1,
+        argument="layer_decay",
     )
     bias_correction: bool = advanced(
         True, "Whether Adam corrects its bias; the published BERT does not."
@@ -105,6 +106,11 @@ class FineTuningSettings:
         True, "Whether to evaluate on the development set, if any, after each epoch."
     )
     do_predict: bool = option(True, "Whether to write predictions for the test set, if any.")
+
+    @property
+    def does(self) -> dict[str, bool]:
+        """The arguments of `read_splits` that select the splits of a run."""
+        return {name: getattr(self, name) for name in ("do_train", "do_eval", "do_predict")}
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,18 @@ class FitSettings:
         seed: seed for newly initialized weights, the order of the examples and dropout masks.
         length_pool: number of batches whose examples are sorted by length together, so that less
             padding is needed; 1 for random batches.
-        verbose: as in `keras.Model.fit`.
+        layer_decay: the ratio of the learning rate of a layer to that of the layer above it.
+        num_frozen_layers: the number of lowest layers that are not trained, nor are the embeddings;
+            0 to train all of them.
+        gradient_accumulation_steps: the number of micro-batches in which a batch is computed, to
+            save memory; the gradients are those of the whole batch. It must divide `batch_size`.
+        mixed_precision: the data type of the computation in this and later training and prediction,
+            `float32`, `bfloat16` or `float16`; None for that of the model.
+        validation_split: the fraction of the examples, chosen at random, that is evaluated after
+            each epoch and not trained on.
+        restore_best: whether the model ends with the weights of the epoch with the best evaluation,
+            as in the programs, instead of the last one.
+        verbose: as in `keras.Model.fit`; 0 prints nothing.
         jit_compile: whether to compile with XLA, once per batch length; None to compile only with
             the JAX backend.
         distillation_weight: with a teacher, the share of its outputs in the loss, up to 1.
@@ -179,6 +196,12 @@ class FitSettings:
     weight_decay: float = same_as(FineTuningSettings, "weight_decay")
     seed: int = same_as(FineTuningSettings, "random_seed")
     length_pool: int = option(50, "Batches sorted by length together.", min=1)
+    layer_decay: float = same_as(FineTuningSettings, "layer_decay")
+    num_frozen_layers: int = option(0, "Lowest layers that are not trained.", min=0)
+    gradient_accumulation_steps: int = same_as(TrainingSettings, "gradient_accumulation_steps")
+    mixed_precision: str | None = same_as(Precision, "mixed_precision", default=None)
+    validation_split: float = option(0.0, "Fraction of examples to evaluate.", min=0, below=1)
+    restore_best: bool = option(False, "Whether to end with the weights of the best epoch.")
     verbose: str | int = "auto"
     jit_compile: bool | None = None
     distillation_weight: float = same_as(Distillation, "distillation_weight")
@@ -186,6 +209,11 @@ class FitSettings:
 
     def __post_init__(self):
         check(self)
+        if self.batch_size % self.gradient_accumulation_steps:
+            raise InputError(
+                f"gradient_accumulation_steps={self.gradient_accumulation_steps!r}: expected a "
+                f"divisor of batch_size={self.batch_size}"
+            )
 
     @classmethod
     def of(cls, options: Mapping[str, Any], task: str) -> "FitSettings":

@@ -42,6 +42,8 @@ from keras_bert.tasks.fitting import (
     reinitialize,
 )
 from keras_bert.tasks.prepared import (
+    Arrays,
+    EvaluationSet,
     Prepared,
     Processor,
     as_tensor,
@@ -73,7 +75,7 @@ class Task:
     loaded from an export has no model and no tokenizer, and can only predict.
 
     Args:
-        model: a model from keras_bert.models; None for an export.
+        model: a model from keras_bert.models; None for an export, or to create it later.
         tokenizer: the tokenizer for the model's vocabulary; None for an export.
         settings: a frozen dataclass of the task's settings, with at least `max_seq_length`.
 
@@ -124,6 +126,7 @@ class Task:
         self.serve: Serve | None = None
         self.signatures: Mapping[str, Serve] = {}
         self._served_inputs: Sequence[str] = ()
+        self._dtype: str | None = None  # The dtype policy of a model that is created later.
         self.engine: Engine | None = None
         self.trainer: Trainer | None = None
         self.shown: Sequence[Sequence[str]] = ()
@@ -195,6 +198,18 @@ class Task:
         return getattr(self.settings, "labels", ())
 
     @property
+    def config(self) -> BertConfig:
+        """The config of the model, or of the checkpoint that a model will be created from."""
+        return (self.checkpoint if self._model is None else self._model).config
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether there is no model yet, because the labels of its new head are not known."""
+        return self.serve is None and (
+            getattr(self.settings, "labels", None) == () and self.problem_type_name != "regression"
+        )
+
+    @property
     def problem_type_name(self) -> str | None:
         """The `problem_type` of a classifier in transformers; None for other tasks."""
         return None
@@ -208,6 +223,20 @@ class Task:
     def layers_without_loss(self) -> Sequence[keras.layers.Layer]:
         """The layers on which no training loss depends; weight decay alone would shrink them."""
         return [self.model.encoder.pooler] if self.model.per_token else []
+
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+        """Computes {metric: value} from the model's outputs for a development set."""
+        raise NotImplementedError
+
+    def write_predictions(
+        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
+    ) -> None:
+        """Writes the prediction files of a test set, from the model's outputs for it.
+
+        `path` is their path without an ending. `scores` are those of the development set, if it is
+        another set.
+        """
+        raise NotImplementedError
 
     def training_batches(self, examples: Examples, batcher: Batcher) -> tf.data.Dataset:
         """Creates the endless dataset of the batches of `fit`."""
@@ -230,9 +259,12 @@ class Task:
             InputError: the weights or the settings do not match the task.
         """
         task_settings = cls.settings_of_checkpoint(checkpoint, **settings)
-        model = cls.make_model(checkpoint.config, task_settings, dtype)
         tokenizer = checkpoint.tokenizer(tokenizer, special=cls.special_tokens)
-        loaded = cls(model, tokenizer, task_settings)
+        loaded = cls(None, tokenizer, task_settings)
+        loaded.checkpoint, loaded._dtype = checkpoint, dtype
+        if loaded.needs_labels:
+            return loaded
+        loaded.create_model(checkpoint.config, dtype)
         loaded.load_weights(checkpoint)
         if loaded.untrained:
             logging.warning(
@@ -242,6 +274,11 @@ class Task:
                 ", ".join(loaded.untrained),
             )
         return loaded
+
+    def create_model(self, config: BertConfig, dtype: str | None) -> None:
+        """Creates the newly initialized model of an object that has none."""
+        self._model = self.make_model(config, self.settings, dtype)
+        self.processor = self.make_processor()
 
     def load_weights(self, checkpoint: Checkpoint) -> None:
         """Loads the weights of a checkpoint; those that it does not contain keep their values."""
@@ -257,6 +294,11 @@ class Task:
     @property
     def model(self) -> keras.Model:
         """The Keras model; raises InputError for an exported model, which has none."""
+        if self.needs_labels:
+            raise InputError(
+                f"{self.checkpoint.path}: has no head for the task {self.task}; expected the names "
+                'of its labels, such as labels=["0", "1"], or fit(), which uses those of its data'
+            )
         if self._model is None:
             raise InputError(
                 "an exported model has no Keras model and cannot be trained or changed; load the "
@@ -375,6 +417,10 @@ class Task:
         checkpoint.check_task(cls.task, cls.__name__)
         return cls.from_checkpoint(checkpoint, **arguments)
 
+    def _prepared(self, columns: Columns) -> Prepared:
+        """Preprocesses texts; `columns` has a list for each argument of the preprocessing."""
+        return prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
+
     def _answers(
         self, columns: Columns, batch_size: int, preprocess: Callable[..., Any] | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
@@ -427,14 +473,22 @@ class Task:
         """Decodes `_outputs`, and yields the answers of each chunk."""
         return decoded(self.processor, prepared, outputs)
 
-    def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> None:
+    def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> int:
         """Counts truncated texts and logs a warning; None for an export of an earlier version."""
-        if truncated is not None:
-            limit = f"{self.limit}={getattr(self.settings, self.limit)}"
-            report_truncation(truncated, texts, limit)
+        if truncated is None:
+            return 0
+        limit = f"{self.limit}={getattr(self.settings, self.limit)}"
+        return report_truncation(truncated, texts, limit)
+
+    def _truncation_counts(self, splits: Mapping[str, Prepared], texts: str) -> dict[str, int]:
+        """Counts the truncated texts of the splits of a run, as results.json names the counts."""
+        return {
+            f"{name}_truncated": self._report_truncation(prepared.truncated, f"{texts} ({name})")
+            for name, prepared in splits.items()
+        }
 
     def _check_fit(
-        self, options: Mapping[str, Any], teacher: "Task | None" = None
+        self, options: Mapping[str, Any], validation_data: Any, teacher: "Task | None" = None
     ) -> tuple[FitSettings, Distillation | None]:
         """Checks the options of `fit` and its teacher, and that there is a model to train.
 
@@ -442,14 +496,37 @@ class Task:
             The settings, and how the model learns from the teacher; None without a teacher.
         """
         settings = FitSettings.of(options, self.task)
-        _ = self.model  # Raises an error for an exported model, which cannot be trained.
+        if not self.needs_labels:
+            _ = self.model  # Raises an error for an exported model, which cannot be trained.
+        has_data = validation_data is not None
+        if settings.validation_split and has_data:
+            raise InputError("validation_split: has no effect with validation_data; expected one")
+        if settings.restore_best and not (settings.validation_split or has_data):
+            raise InputError("restore_best: expected validation_data or validation_split, too")
+        layers = self.config.num_hidden_layers
+        if settings.num_frozen_layers > layers:
+            raise InputError(
+                f"num_frozen_layers={settings.num_frozen_layers}: expected at most {layers}, the "
+                "number of layers"
+            )
         if teacher is not None:
+            if self.needs_labels and type(teacher) is type(self):
+                self._set_labels(teacher.label_names, settings)
             check_teacher(self, teacher)
             return settings, Distillation(settings.distillation_weight, settings.temperature)
         for name in ("distillation_weight", "temperature"):
             if name in options:
                 raise InputError(f"{name}: has no effect without teacher")
         return settings, None
+
+    def _set_labels(self, labels: Sequence[str], settings: FitSettings) -> None:
+        """Creates the model of an object that needs labels."""
+        if settings.verbose:
+            print(f"labels: {', '.join(labels)}")
+        checkpoint = self.checkpoint
+        self._replace_settings(labels=tuple(labels))
+        self.create_model(checkpoint.config, self._dtype)
+        self.load_weights(checkpoint)
 
     def _fit(
         self,
@@ -458,8 +535,8 @@ class Task:
         settings: FitSettings,
         evaluate: Callable[[], Mapping[str, float]] | None,
         callbacks: Sequence[keras.callbacks.Callback],
+        best: str,
         teacher: "Task | None" = None,
-        micro_batches: int = 1,
     ) -> keras.callbacks.History:
         if not len(examples):
             raise InputError("fit() got no examples; expected at least one")
@@ -471,7 +548,7 @@ class Task:
             )
             examples = label_examples(teacher, examples, batcher, one_device(), compiles(settings))
         reinitialize(self, settings.seed)
-        history = fit(self, examples, objective, settings, evaluate, callbacks, micro_batches)
+        history = fit(self, examples, objective, settings, evaluate, callbacks, best)
         self.untrained, self.checkpoint, self.initial_values = (), None, {}
         self.shown = examples.shown
         return history

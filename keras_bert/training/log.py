@@ -2,7 +2,7 @@
 
 RunLog   -> the steps of a run: averages and rates, progress bar or log lines, files
 progress -> a bar or log lines for other long work, such as an evaluation
-Board    -> scalars, tables and precision-recall curves in TensorBoard
+Board    -> scalars in TensorBoard
 
 Each line of metrics.jsonl is a logged step, {"step": 100, "loss": 6.1, ...}, or an evaluation,
 whose metric names start with `EVALUATION`. The last line may be incomplete if the process was
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,17 +103,17 @@ def _drop_after(path: Path, step: int) -> int:
 class Board:
     """Writes to `tensorboard/` in a run directory.
 
-    `step` is the training step of tables and curves. Only this class needs TensorFlow, which is
-    imported late: it is slow to import, and `plot` only reads metrics.jsonl.
+    Only this class needs TensorFlow, which is imported late: it is slow to import, and `plot` only
+    reads metrics.jsonl.
 
     Raises:
         InputError: the directory cannot be written, for example because the disk is full.
     """
 
-    def __init__(self, output_dir: Path, step: int = 0):
+    def __init__(self, output_dir: Path):
         import tensorflow as tf
 
-        self._tf, self._path, self._step = tf, output_dir / BOARD, step
+        self._tf, self._path = tf, output_dir / BOARD
         with self._writing():
             self._writer = tf.summary.create_file_writer(str(self._path))
 
@@ -124,26 +124,6 @@ class Board:
                 for name, value in values.items():
                     self._tf.summary.scalar(name, value)
             self._writer.flush()
-
-    def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Writes a table, for example of wrong predictions, to the Text tab of TensorBoard."""
-        lines = [header, ["---"] * len(header), *rows]
-        text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
-        with self._writer.as_default(step=self._step):
-            self._tf.summary.text(name, text)
-
-    def pr_curve(self, name: str, is_positive: np.ndarray, scores: np.ndarray) -> None:
-        """Writes a precision-recall curve to the PR Curves tab of TensorBoard.
-
-        `is_positive`, bool [n], is the true label of each example; `scores`, float [n], is its
-        predicted score in [0, 1].
-        """
-        # Imported late: TensorBoard is slow to import, and only binary tasks need it.
-        from tensorboard.plugins.pr_curve import summary
-
-        curve = summary.pb(name, np.asarray(is_positive, bool), np.asarray(scores, np.float32))
-        with self._writer.as_default(step=self._step):
-            self._tf.summary.experimental.write_raw_pb(curve.SerializeToString(), step=self._step)
 
     def close(self) -> None:
         """Closes the event file; ignores its errors, which could hide an earlier one."""
@@ -158,13 +138,6 @@ class Board:
             first = error.message.partition("\n")[0]  # "OPERATIONS FILE; REASON".
             reason = first.rpartition("; ")[2]
             raise InputError(f"{self._path}: cannot be written ({reason})") from error
-
-
-def _cell(value: object) -> str:
-    """Formats a value as the text of one Markdown table cell that can be encoded as UTF-8."""
-    # JSON files may contain an unpaired surrogate, which has no UTF-8 encoding.
-    text = str(value).encode("utf-8", "replace").decode("utf-8")
-    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
 
 
 # --- experiment trackers ---

@@ -341,6 +341,7 @@ def train_with_callbacks(
     epoch_steps: int,
     evaluate: Callable[[], Mapping[str, float]] | None,
     callbacks: keras.callbacks.CallbackList,
+    best: BestWeights | None = None,
 ) -> None:
     """Trains for `fit` on one device, and calls Keras callbacks as `keras.Model.fit` does.
 
@@ -353,8 +354,10 @@ def train_with_callbacks(
             None to never evaluate.
         callbacks: the callbacks with their model, whose `stop_training` ends the training, and
             their parameters, which have the number of epochs.
+        best: saves the best weights; None not to save them.
     """
     model, logs = callbacks.model, {}
+    evaluations: list[Mapping[str, float]] = []
     model.stop_training = False
     callbacks.on_train_begin()
     steps = take_steps(train_steps, batches, 0, lambda step: 1)
@@ -374,6 +377,9 @@ def train_with_callbacks(
             stop_if_not_finite(metrics, step, objective)
         if index + 1 == epoch_steps or model.stop_training:
             values = evaluate() if evaluate else {}
+            if best:
+                evaluations.append({"step": step + 1, **values})
+                best.save_if_better(evaluations)
             logs |= {f"val_{name}": float(value) for name, value in values.items()}
             callbacks.on_epoch_end(epoch, logs)
         if model.stop_training:

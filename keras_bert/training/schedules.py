@@ -5,8 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.errors import InputError
-
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -21,19 +19,10 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         num_train_steps: `total`, the number of updates in the whole run, at least 1.
         num_warmup_steps: `warmup`, the number of updates in the warm-up; 0 for no warm-up.
 
-    Raises:
-        InputError: a value is out of range.
-
     Source: google-research/bert, optimization.py.
     """
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
-        if not learning_rate >= 0:
-            raise InputError(f"learning_rate must not be negative, got {learning_rate!r}")
-        if num_train_steps < 1:
-            raise InputError(f"num_train_steps must be at least 1, got {num_train_steps!r}")
-        if num_warmup_steps < 0:
-            raise InputError(f"num_warmup_steps must not be negative, got {num_warmup_steps!r}")
         self.learning_rate = float(learning_rate)
         self.num_train_steps = int(num_train_steps)
         self.num_warmup_steps = int(num_warmup_steps)

@@ -63,7 +63,10 @@ class TrainingSettings:
         argument="batch_size",
     )
     gradient_accumulation_steps: int = advanced(
-        1, "Number of micro-batches per training step.", min=1
+        1,
+        "Number of micro-batches per training step.",
+        min=1,
+        argument="gradient_accumulation_steps",
     )
     max_grad_norm: float = 1.0
     jit_compile: bool = advanced(True, "Compile with XLA.", argument="jit_compile")

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bert.errors import InputError
 from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import clip_scale, global_norm
 
@@ -19,6 +20,11 @@ def make_train_steps(
     """Builds the function that runs training steps (see step.py)."""
     import torch  # An optional package.
 
+    if training.gradient_accumulation_steps > 1:
+        raise InputError(
+            f"gradient_accumulation_steps={training.gradient_accumulation_steps}: expected 1 with "
+            "KERAS_BACKEND=torch"
+        )
     optimizer, objective, loss_scale = state.optimizer, state.objective, state.loss_scale
     names, variables = objective.metrics, state.model.trainable_variables
 

@@ -42,14 +42,12 @@ def compare(run_program, pretrained, tmp_path):
     def run(program, task_object, data, *, options=None, both=None, **flags):
         done = run_program(
             program,
-            *("--nojit_compile", "--nodo_eval", "--nodo_predict"),
+            *("--nojit_compile", f"--do_eval={bool(flags.get('eval_file'))}", "--nodo_predict"),
             init_checkpoint=pretrained,
             output_dir=tmp_path / "out",
             max_seq_length=task_object.settings.max_seq_length,
-            mixed_precision="float32",
             **dict(SETTINGS.values()),
-            **(both or {}),
-            **flags,
+            **{"mixed_precision": "float32", **(both or {}), **flags},
         )
         assert done.returncode == 0, done.stderr
         before = weights_of(task_object.model)
@@ -104,6 +102,32 @@ def test_classifiers(compare, pretrained, tmp_path, problem_type):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "both",
+    [
+        {"layer_decay": 0.5, "gradient_accumulation_steps": 2, "class_weights": "balanced"},
+        {"mixed_precision": "bfloat16"},
+    ],
+)
+def test_options_of_programs_and_the_best_weights(compare, pretrained, tmp_path, both):
+    labels = [("a", "a", "b")[i % 3] for i in range(21)]
+    classifier = TextClassifier.from_pretrained(pretrained, ["a", "b"], 24)
+    file = write_rows(tmp_path / "train.jsonl", text=TEXTS, label=labels)
+    held_out = (PAIRED, labels)
+    compare(
+        "run_classifier.py",
+        classifier,
+        (TEXTS, labels),
+        options={"validation_data": held_out, "restore_best": True},
+        both=both,
+        task_name="custom",
+        train_file=file,
+        eval_file=write_rows(tmp_path / "dev.jsonl", text=PAIRED, label=labels),
+    )
+
+
+@pytest.mark.slow
 def test_taggers(compare, pretrained, tmp_path):
     words = [text.split() for text in TEXTS]
     # The last words are not labeled.

@@ -59,7 +59,7 @@ def test_callbacks_run_before_and_after_steps_and_epochs(classifier, tmp_path):
     assert calls == [("train_begin",), *itertools.chain(*epochs), ("train_end",)]
     assert history.epoch == [0, 1, 2]
     header, *rows = (tmp_path / "log.csv").read_text().splitlines()
-    assert header == "epoch,accuracy,loss,val_accuracy,val_f1_macro,val_loss"
+    assert header == "epoch,accuracy,loss,val_accuracy,val_f1_macro,val_loss,val_score"
     assert [float(row.split(",")[2]) for row in rows] == pytest.approx(history.history["loss"])
 
 
@@ -104,21 +104,83 @@ def test_loss_that_is_not_finite_stops_the_training(classifier):
     assert np.isnan(history["loss"]).tolist() == [True]
 
 
+# --- options ---
+
+
+def test_best_weights_are_those_of_the_best_epoch_and_of_ties_the_lower_loss(classifier):
+    # The score falls from 1 to 0, since the labels of the held-out data are those of the start.
+    held_out = (DATA[0], classifier.predict(DATA[0])["label"])
+    weights = []
+    callback = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: weights.append(weights_of(classifier.model))
+    )
+    options = {**FAST, "learning_rate": 3e-2, "epochs": 5, "callbacks": [callback]}
+    flipped = [{"a": "b", "b": "a"}[label] for label in held_out[1]]
+    history = classifier.fit(
+        DATA[0], flipped, validation_data=held_out, restore_best=True, **options
+    ).history
+    ranks = list(zip(history["val_score"], [-loss for loss in history["val_loss"]], strict=True))
+    best = ranks.index(max(ranks))
+    assert best < 4
+    for path, value in weights_of(classifier.model).items():
+        np.testing.assert_array_equal(value, weights[best][path])
+
+
+def test_validation_split_holds_out_examples_at_random(classifier):
+    history = classifier.fit(*DATA, validation_split=0.25, restore_best=True, **FAST).history
+    assert len(history["val_accuracy"]) == 3
+    assert {value * 2 % 1 for value in history["val_accuracy"]} == {0.0}  # Two of eight.
+    with pytest.raises(InputError, match="validation_split: has no effect with validation_data"):
+        classifier.fit(*DATA, validation_split=0.5, validation_data=DATA)
+
+
+def test_frozen_layers_are_not_trained(classifier):
+    before = weights_of(classifier.model)
+    classifier.fit(*DATA, num_frozen_layers=1, **FAST)
+    changed = {
+        path
+        for path, value in weights_of(classifier.model).items()
+        if not np.array_equal(value, before[path])
+    }
+    assert {path.split("/")[1] for path in changed if path.startswith("encoder/")} == {"pooler"}
+    assert all(variable.trainable for variable in classifier.model.weights)
+    with pytest.raises(InputError, match="num_frozen_layers=2: expected at most 1, the number of"):
+        classifier.fit(*DATA, num_frozen_layers=2)
+
+
+def test_mixed_precision_is_that_of_a_model_that_was_loaded_in_it(new, pretrained):
+    other = TextClassifier.from_pretrained(pretrained, labels=["a", "b"], dtype="mixed_bfloat16")
+    new.predict(["good"])
+    for task_object, options in ((new, {"mixed_precision": "bfloat16"}), (other, {})):
+        task_object.fit(*DATA, **FAST, **options)
+    assert new.model.dtype_policy.name == "mixed_bfloat16"
+    for path, value in weights_of(new.model).items():
+        np.testing.assert_array_equal(value, weights_of(other.model)[path])
+    logits = [task_object.predict(DATA[0])["logits"] for task_object in (new, other)]
+    np.testing.assert_array_equal(*logits)
+
+
 # --- weights ---
 
 
-def test_next_fit_has_the_same_step_and_a_new_optimizer_state(classifier, tmp_path):
+def test_next_fit_has_the_same_step_and_a_new_optimizer_state(classifier, tmp_path, capsys):
     classifier.fit(*DATA, **FAST)
+    assert "Compiling" not in capsys.readouterr().out
     trainer = classifier.trainer
+    compiled = trainer.train_steps.experimental_get_tracing_count()
     classifier.save_pretrained(tmp_path / "out")
     other = TextClassifier.from_pretrained(tmp_path / "out")
     for task_object in (classifier, other):
         task_object.fit(*DATA, **FAST)
     assert classifier.trainer is trainer
+    assert trainer.train_steps.experimental_get_tracing_count() == compiled
     for path, value in weights_of(classifier.model).items():
         np.testing.assert_array_equal(value, weights_of(other.model)[path])
-    classifier.fit(*DATA, **FAST | {"epochs": 1})
+    for options in ({"epochs": 1, "verbose": 2}, {"epochs": 1, "verbose": 2, "seed": 1}):
+        classifier.fit(*DATA, **FAST | options)
     assert classifier.trainer is not trainer
+    out = capsys.readouterr().out  # The second one has the step of the first.
+    assert out.count("Compiling the training step, which takes up to 22 s\n") == 1
 
 
 def head_of(model):

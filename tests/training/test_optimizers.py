@@ -14,13 +14,15 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_bert.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import BertClassifier
 from keras_bert.random_bits import site_key
 from keras_bert.training.optimizers import (
     AdamWeightDecay,
     Lamb,
     LossScale,
     clip_scale,
+    create_optimizer,
     densify,
     global_norm,
     layer_decay_multipliers,
@@ -140,30 +142,6 @@ def test_state_names_do_not_depend_on_earlier_optimizers(variables):
     assert paths == [expected] * 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"state_dtype": "int8"}, "state_dtype must be one of float32, bfloat16, got 'int8'"),
-        ({"beta_1": 1.0}, "beta_1 must lie in [0, 1), got 1.0"),
-        ({"beta_2": -0.1}, "beta_2 must lie in [0, 1), got -0.1"),
-        ({"epsilon": -1e-6}, "epsilon must not be negative, got -1e-06"),
-        ({"weight_decay": float("nan")}, "weight_decay must not be negative, got nan"),
-        ({"exclude_from_weight_decay": ["("]}, "'(' is not a valid regular expression"),
-        ({"exclude_from_weight_decay": "bias"}, "exclude_from_weight_decay must be a list"),
-        ({"learning_rate_multipliers": [("[", 1.0)]}, "'[' is not a valid regular expression"),
-    ],
-)
-def test_invalid_arguments_are_quoted_in_the_error(arguments, message):
-    with pytest.raises(InputError) as error:
-        AdamWeightDecay(1e-3, **arguments)
-    assert message in str(error.value)
-
-
-def test_keras_exclude_from_weight_decay_is_rejected():
-    with pytest.raises(InputError, match="cannot be called; pass regular expressions"):
-        AdamWeightDecay(1e-3).exclude_from_weight_decay(var_names=["bias"])
-
-
 # --- Lamb ---
 
 
@@ -212,10 +190,24 @@ def test_factor_of_each_layer():
     assert factor("encoder/embeddings/word_embeddings", table) == 0.5**12
 
 
-@pytest.mark.parametrize("decay", [0.0, -0.5, 1.5, float("nan")])
-def test_decay_out_of_range_is_rejected(decay):
-    with pytest.raises(InputError, match="--layer_decay must be above 0 and at most 1"):
-        layer_decay_multipliers(decay, 12)
+@pytest.mark.parametrize(
+    ("dtype", "name", "options"),
+    [
+        ("mixed_float16", "adamw", {"weight_decay": 0.3, "bias_correction": True}),
+        ("float32", "lamb", {"state_dtype": "bfloat16"}),
+    ],
+)
+def test_optimizer_of_a_run_has_its_schedule_layer_decay_and_options(dtype, name, options):
+    config = BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8)
+    model = BertClassifier(config, 2, dtype=dtype)
+    optimizer, scale = create_optimizer(model, 0.1, 100, 25, name, layer_decay=0.5, **options)
+    assert optimizer.get_config().items() >= {"name": optimizer.name, **options}.items()
+    assert factor("encoder/embeddings/", optimizer.learning_rate_multipliers) == 0.25
+    assert len(optimizer.variables) > 2 * len(model.trainable_variables)
+    assert (scale is None) == (dtype == "float32")
+    for step, rate in ((24, 0.1 * 24 / 25), (25, 0.1 * 75 / 100)):  # The warm-up ends at 25.
+        optimizer.iterations.assign(step)
+        assert float(optimizer.learning_rate) == pytest.approx(rate)
 
 
 # --- bfloat16 state ---

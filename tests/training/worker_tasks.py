@@ -26,7 +26,7 @@ from keras_bert.files import write_json
 from keras_bert.pretraining import run as pretraining_run
 from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training import loop, run_folder
 from keras_bert.training.checkpoint import CheckpointWriter
@@ -87,18 +87,18 @@ def fine_tuning(strategy, data, output_dir):
     )
     held_out = random_examples(10, 1, 12)
 
-    def score(predict):
-        return {"accuracy": 0.5, "mean": float(np.abs(predict(held_out)["logits"]).mean())}
+    def score(outputs):
+        return {"accuracy": 0.5, "mean": float(np.abs(outputs["logits"]).mean())}
 
     train = random_examples(20, 0, 12)
-    task = LabelTask(LabelObjective(), train, max_seq_length=16, score=score)
+    task = LabelTask(LabelObjective(), train, held_out, max_seq_length=16, score=score)
     run = FineTuningRun(
         training=FINE_TUNING,
         strategy=strategy,
         output_dir=output_dir,
         settings=settings,
     )
-    return fine_tune(run, open_pretrained(settings), task)
+    return task.run(run, open_pretrained(settings))
 
 
 @contextlib.contextmanager

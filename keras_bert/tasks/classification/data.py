@@ -161,6 +161,7 @@ _MISSING = ("nan", "NaN", "<NA>", "NaT")  # as pandas and NumPy write a missing 
 _CLOSING = {"[": "]", "(": ")", "{": "}"}
 # What a list in a cell has that a name in brackets does not, such as NumPy's [1 2] and [nan].
 _SEVERAL = re.compile(r"""['",]|^\[\s*nan|^\[\S*\s""")
+_INTEGER = re.compile(r"-?\d+(\.0)?")
 _NO_COMMA = re.compile(r"""['"]\s+['"]""")  # NumPy's "['a' 'b']", which Python would join.
 
 
@@ -195,7 +196,7 @@ def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
             f"{texts.where(classes['None'])}: expected a label, got 'None', which Python writes "
             "for a missing value; remove these examples, or rename the class"
         )
-    if all(re.fullmatch(r"-?\d+(\.0)?", name) for name in classes):
+    if all(map(_INTEGER.fullmatch, classes)):
         classes = {name.removesuffix(".0"): index for name, index in classes.items()}
     minimum = 2 if problem_type == "single_label" else 1
     if len(classes) < minimum:
@@ -239,12 +240,29 @@ def given_label_array(
     """Converts labels given as Python or NumPy objects to numbers, as `label_array` does.
 
     `name` is the name of the argument in error messages, and `items` are its n labels. For
-    multi_label, they may also be n rows of C numbers 0 and 1, in the order of `labels`.
+    single_label, integers are indices of `labels`, unless a class is named by an integer. For
+    multi_label, the items may also be n rows of C numbers 0 and 1, in the order of `labels`.
 
     Raises:
         InputError: a label has the wrong type for the problem, the rows may be numbers or names, or
             `label_array` rejects a label.
     """
+    is_multi_label = problem_type == "multi_label"
+    texts = _as_texts(name, items, problem_type)
+    if is_multi_label and _is_multi_hot(name, texts.labels, labels):
+        return np.array(texts.labels, np.float32)
+    if problem_type == "single_label":
+        texts.labels = [_of_index(label, labels) for label in texts.labels]
+    return label_array(texts, problem_type, labels)
+
+
+def given_labels(name: str, items: Sequence[Any], problem_type: str) -> tuple[str, ...]:
+    """Returns the sorted classes of labels given as objects; the arguments are as above."""
+    return find_labels(_as_texts(name, items, problem_type), problem_type)
+
+
+def _as_texts(name: str, items: Sequence[Any], problem_type: str) -> Texts:
+    """Converts labels to Python types; raises InputError for a type that the problem lacks."""
     is_multi_label = problem_type == "multi_label"
     items = [_to_python(item) for item in items]
     for index, item in enumerate(items):
@@ -254,10 +272,14 @@ def given_label_array(
         ):
             expected = _EXPECTED_LABEL[problem_type]
             raise InputError(f"{name}[{index}] is {item!r:.60}; expected {expected}")
-    if is_multi_label and _is_multi_hot(name, items, labels):
-        return np.array(items, np.float32)
     locations = [f"{name}, item {index}" for index in range(len(items))]
-    return label_array(Texts(name, ([],), items, locations), problem_type, labels)
+    return Texts(name, ([],), items, locations)
+
+
+def _of_index(label: Any, labels: Sequence[str]) -> Any:
+    """Returns the class with an index, unless classes are named by integers, or other labels."""
+    is_index = type(label) is int and 0 <= label < len(labels)
+    return labels[label] if is_index and not any(map(_INTEGER.fullmatch, labels)) else label
 
 
 def _is_multi_hot(name: str, rows: Sequence[list[Any]], labels: Sequence[str]) -> bool:
@@ -288,11 +310,16 @@ def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]
 
 
 def class_weights(
-    setting: str, problem_type: str, labels: Sequence[str], array: np.ndarray
-) -> np.ndarray | None:
-    """Returns the weight of each class in the loss, float32 [C]; None for equal weights.
+    name: str,
+    weights: str | Mapping[Any, float],
+    problem_type: str,
+    labels: Sequence[str],
+    array: np.ndarray,
+) -> tuple[float, ...]:
+    """Returns the weight of each class in the loss; () for equal weights.
 
-    `setting` is `balanced`, C numbers such as "1,2.5", or empty for equal weights. `array` is the
+    `weights` is `balanced`; C numbers such as "1,2.5"; {class or its index: number}, 1 for other
+    classes; or empty for equal weights. `name` is the name of the flag or argument. `array` is the
     `label_array` of the n training examples. For single_label, the balanced weight of a class is
     n / (C x number of examples of the class). For multi_label, it is the number of examples without
     the label, divided by the number of examples with the label; 1 for a label of all examples.
@@ -300,35 +327,39 @@ def class_weights(
     Raises:
         InputError: the numbers do not match the classes, or a class to balance has no examples.
     """
-    if not setting:
-        return None
+    if not weights:
+        return ()
+    where = f"{name}={weights}"
     if problem_type == "regression":
-        raise InputError(
-            f"--class_weights={setting}: a regression has no classes; expected an empty value"
-        )
-    if setting != "balanced":
-        weights: Any = []
-        with contextlib.suppress(ValueError):
-            weights = [float(number) for number in setting.split(",")]
-        if len(weights) != len(labels) or not all(0 < w < math.inf for w in weights):
+        raise InputError(f"{where}: a regression has no classes; expected an empty value")
+    if weights != "balanced":
+        numbers: Any = []
+        with contextlib.suppress(ValueError, TypeError):
+            if isinstance(weights, str):
+                numbers = [float(number) for number in weights.split(",")]
+            else:
+                by_name = {_label_name(_of_index(k, labels), where): v for k, v in weights.items()}
+                if {*by_name} <= {*labels}:
+                    numbers = [float(by_name.get(label, 1.0)) for label in labels]
+        if len(numbers) != len(labels) or not all(0 < number < math.inf for number in numbers):
             raise InputError(
-                f"--class_weights={setting}: expected balanced, or {len(labels)} numbers above 0 "
+                f"{where}: expected balanced, or {len(labels)} numbers above 0 "
                 f"separated by commas, one for each of {', '.join(labels)}"
             )
-        return np.array(weights, np.float32)
+        return tuple(np.array(numbers, np.float32).tolist())
     if problem_type == "multi_label":
         counts = array.sum(axis=0)
         without = np.where(counts < len(array), len(array) - counts, counts)
-        weights = without / np.maximum(counts, 1)
+        balanced = without / np.maximum(counts, 1)
     else:
         counts = np.bincount(array, minlength=len(labels))
-        weights = len(array) / (len(labels) * np.maximum(counts, 1))
+        balanced = len(array) / (len(labels) * np.maximum(counts, 1))
     if not counts.all():
         raise InputError(
-            f"--class_weights=balanced: no training example is labelled "
+            f"{where}: no training example is labelled "
             f"{labels[int(np.argmin(counts))]!r}; expected at least one for each class"
         )
-    return weights.astype(np.float32)
+    return tuple(balanced.astype(np.float32).tolist())
 
 
 def _label_names(texts: Texts, index: int, problem_type: str) -> list[str]:

@@ -17,14 +17,21 @@ from keras_bert.tasks.classification.data import Problem
 
 
 def decode_logits(
-    logits: tf.Tensor, labels: Sequence[str], problem_type: str
+    logits: tf.Tensor,
+    labels: Sequence[str],
+    problem_type: str,
+    thresholds: Sequence[float] = (),
 ) -> dict[str, tf.Tensor]:
-    """Decodes the logits [B, C] of texts into the outputs of `TextClassifier.predict`."""
+    """Decodes the logits [B, C] of texts into the outputs of `TextClassifier.predict`.
+
+    `thresholds` are the probabilities above which a text has each of several labels; () for 0.5.
+    """
     if problem_type == "regression":
         return {"score": logits[:, 0]}
     if problem_type == "multi_label":
         order = tf.argsort(logits, direction="DESCENDING", stable=True)
-        on = tf.gather(logits, order, batch_dims=1) > 0
+        on = tf.sigmoid(logits) > tf.constant(thresholds) if thresholds else logits > 0
+        on = tf.gather(on, order, batch_dims=1)
         return {
             "labels": tf.where(on, tf.gather(list(labels), order), ""),
             "probabilities": tf.sigmoid(logits),
@@ -48,7 +55,7 @@ def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray
 
     Returns:
         For single_label, class numbers, int [n]. For multi_label, int [n, C] with 1 for each class
-        with a probability above 0.5. For regression, float [n].
+        that the text has. For regression, float [n].
     """
     if problem.problem_type == "regression":
         return answers["score"]

@@ -188,6 +188,41 @@ def _mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> flo
     return float(np.mean(log_sums - logits[np.arange(len(labels)), labels]))
 
 
+# --- calibration ---
+
+
+def best_temperature(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
+    """Returns the temperature from 0.1 to 10 with the lowest loss of logits [n, C] divided by it.
+
+    `labels` is the result of `label_array`. The loss has one minimum, since it is convex in the
+    inverse of the temperature; each step of the search keeps two thirds of an interval.
+    """
+    low, high = np.log([0.1, 10.0])
+    for _ in range(60):
+        points = low + (high - low) / 3, high - (high - low) / 3
+        first, second = (
+            _mean_loss(problem_type, logits / np.exp(point), labels) for point in points
+        )
+        low, high = (low, points[1]) if first < second else (points[0], high)
+    return float(np.exp(low))
+
+
+def best_thresholds(probabilities: np.ndarray, labels: np.ndarray) -> tuple[float, ...]:
+    """Returns the threshold of each class with the highest F1, of probabilities and labels [n, C].
+
+    It is in the middle of two probabilities; 0.5 for a class without examples.
+    """
+    thresholds = []
+    for scores, is_class in zip(probabilities.T, labels.T, strict=True):
+        order = np.argsort(-scores, kind="stable")
+        scores, hits = scores[order], np.cumsum(is_class[order])
+        f1_scores = 2 * hits / (np.arange(1, len(scores) + 1) + hits[-1])
+        below = np.append(scores[1:], 0.0)
+        last = int(np.argmax(np.where(scores > below, f1_scores, -1.0)))
+        thresholds.append(float(scores[last] + below[last]) / 2 if hits[-1] else 0.5)
+    return tuple(thresholds)
+
+
 def _counts(predicted: np.ndarray, true: np.ndarray) -> tuple[int, int, int]:
     return int(np.sum(predicted & true)), int(np.sum(predicted)), int(np.sum(true))
 

@@ -16,7 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.earlier_run import CONFIG
 from keras_bert.errors import InputError
+from keras_bert.files import check_schema
 from keras_bert.options import check, option
 from keras_bert.tasks.checks import head_labels
 from keras_bert.tasks.classification.data import DEFAULT_METRICS
@@ -42,6 +44,8 @@ class ClassifierSettings:
             `long_text`.
         pair: whether the exported model takes two texts.
         long_text: the settings for single texts with more tokens.
+        thresholds: for multi_label, the probability above which a text has each label; empty for
+            0.5.
 
     Raises:
         InputError: a value is invalid, the problem type is regression but there are labels, or
@@ -53,6 +57,7 @@ class ClassifierSettings:
     max_seq_length: int = 128
     pair: bool = False
     long_text: LongText = TRUNCATED
+    thresholds: tuple[float, ...] = ()
 
     def __post_init__(self):
         check(self)
@@ -81,7 +86,8 @@ class ClassificationProcessor(TextProcessor):
     ) -> dict[str, tf.Tensor]:
         """Decodes logits, [B, C] or for windows [n, C], into `TextClassifier.predict`'s outputs."""
         logits = self.pooled(outputs["logits"], inputs)
-        answers = decode_logits(logits, self.settings.labels, self.settings.problem_type)
+        settings = self.settings
+        answers = decode_logits(logits, settings.labels, settings.problem_type, settings.thresholds)
         return answers | {"truncated": inputs.truncated}
 
 
@@ -131,6 +137,13 @@ def metric_names(checkpoint: Checkpoint, problem_type: str) -> Sequence[str]:
     return DEFAULT_METRICS[problem_type] if task is None else task.metrics
 
 
+def saved_thresholds(checkpoint: Checkpoint) -> tuple[float, ...]:
+    """Returns the thresholds that are saved with a classifier; () without."""
+    thresholds = checkpoint.saved_settings.get("thresholds", [])
+    check_schema(f"{checkpoint.path / CONFIG}: thresholds", thresholds, [float])
+    return tuple(thresholds)
+
+
 def _glue_task(checkpoint: Checkpoint) -> GlueTask | None:
     """Returns the GLUE task of the run that trained the classifier; None without such a run."""
     name = checkpoint.run.setting("task_name", str, "")
@@ -143,11 +156,11 @@ def head_settings(
     """Determines a classifier's labels and problem type; other settings have their defaults.
 
     If `labels` or `problem_type` is None, the value of the checkpoint's classification head is
-    used. If the checkpoint does not record a problem type, it is regression for a head with one
-    logit without given labels, and single_label otherwise.
+    used, and () without a head. If the checkpoint does not record a problem type, it is regression
+    for a head with one logit without given labels, and single_label otherwise.
 
     Raises:
-        InputError: the labels are missing or do not match the head, or the problem type is unknown.
+        InputError: the labels do not match the head, or the problem type is unknown.
     """
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels
@@ -163,11 +176,6 @@ def head_settings(
             )
         return ClassifierSettings((), kind)
     names, _ = head_labels(checkpoint, labels)
-    if not names:
-        raise InputError(
-            f"labels is None, but {checkpoint.path} has no classification head; expected the class "
-            'names, such as labels=["0", "1"]'
-        )
     if len(names) < 2 and kind == "single_label" and labels:
         raise InputError(f"labels={names}: expected at least two different names")
     return ClassifierSettings(tuple(names), kind)

@@ -22,45 +22,43 @@ from keras_bert.tasks.checks import (
     check_same_length,
     check_texts,
     check_validation_data,
+    split_rows,
 )
 from keras_bert.tasks.classification.data import (
     DEFAULT_METRICS,
     ClassificationSettings,
     Problem,
-    class_weights,
     given_label_array,
+    given_labels,
     label_array,
     read_data,
     warn_of_absent_labels,
 )
-from keras_bert.tasks.classification.decoding import class_names, decisions, write_predictions
-from keras_bert.tasks.classification.metrics import ClassificationObjective, score
+from keras_bert.tasks.classification.data import class_weights as weights_of_classes
+from keras_bert.tasks.classification.decoding import write_predictions
+from keras_bert.tasks.classification.metrics import (
+    ClassificationObjective,
+    best_temperature,
+    best_thresholds,
+    score,
+)
 from keras_bert.tasks.classification.processor import (
     ClassificationProcessor,
     ClassifierSettings,
     head_settings,
     labeled_examples,
     metric_names,
+    saved_thresholds,
     short_problem_type,
     takes_pairs,
     transformers_problem_type,
 )
-from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning import (
-    SHOWN,
-    EvaluationSet,
-    FineTuningRun,
-    FineTuningTask,
-    fine_tune,
-    open_pretrained,
-)
-from keras_bert.tasks.prepared import Prepared, Processor, prepare
-from keras_bert.tasks.settings import Distillation
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.prepared import Arrays, EvaluationSet, Processor, gathered
 from keras_bert.tasks.tables import Splits, Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.log import Board
 
 
 class TextClassifier(Task):
@@ -90,6 +88,7 @@ class TextClassifier(Task):
     settings: ClassifierSettings
     processor: ClassificationProcessor
     _metrics: Sequence[str] = ()  # Of the GLUE task that the loaded model was trained on.
+    _score_range: tuple[float, float] | None = None  # As in `Problem`.
 
     @classmethod
     def from_pretrained(
@@ -107,8 +106,8 @@ class TextClassifier(Task):
         Args:
             path: a model directory, run folder, TF1 checkpoint or KerasHub preset, or the name of a
                 model on the Hugging Face Hub, such as "bert-base-uncased".
-            labels: the names of the classes, needed for a new head; by default the labels of the
-                model's head.
+            labels: the names of the classes of a new head; by default the labels of the model's
+                head, or else those in the data of the first `fit`.
             max_seq_length: maximum number of tokens of a text or pair; by default the value used in
                 training, or 128.
             problem_type: `single_label`, `multi_label` or `regression`; by default that of the
@@ -149,6 +148,7 @@ class TextClassifier(Task):
             max_seq_length=checkpoint.max_seq_length(max_seq_length),
             pair=checkpoint.setting("pair", bool, pair, takes_pairs(checkpoint)),
             long_text=LongText.saved(checkpoint),
+            thresholds=saved_thresholds(checkpoint),
         )
         if settings.pair:
             checkpoint.check_segments()
@@ -161,10 +161,12 @@ class TextClassifier(Task):
         """Creates a newly initialized classifier."""
         return BertClassifier(config, settings.num_logits, dtype=dtype)
 
-    def load_weights(self, checkpoint: Checkpoint) -> None:
-        """Loads the weights of a checkpoint, and the names of the metrics of its run."""
-        super().load_weights(checkpoint)
-        self._metrics = metric_names(checkpoint, self.settings.problem_type)
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint, **arguments: Any) -> "TextClassifier":
+        """Creates the object as `Task` does; its metrics are those of the checkpoint's run."""
+        loaded = super().from_checkpoint(checkpoint, **arguments)
+        loaded._metrics = metric_names(checkpoint, loaded.settings.problem_type)
+        return loaded
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
@@ -175,6 +177,7 @@ class TextClassifier(Task):
             max_seq_length=info["max_seq_length"],
             pair=info["pair"],
             long_text=LongText.of_export(info),
+            thresholds=tuple(info.get("thresholds", ())),
         )
 
     @property
@@ -188,6 +191,7 @@ class TextClassifier(Task):
         labels: Sequence[Any],
         *,
         validation_data: tuple[Any, Sequence[Any]] | None = None,
+        class_weights: str | Mapping[Any, float] = "",
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "TextClassifier | None" = None,
         **options: Any,
@@ -201,10 +205,15 @@ class TextClassifier(Task):
 
         Args:
             texts: n strings, or a tuple of two lists of n strings for pairs.
-            labels: n label names; for multi_label, n lists of label names, or a multi-hot array
-                [n, C] of 0 and 1 in the order of the model's C labels; for regression, n numbers.
+            labels: n label names, or indices of the model's labels if no label is named by an
+                integer; for multi_label, n lists of label names, or a multi-hot array [n, C] of 0
+                and 1 in the order of the model's C labels; for regression, n numbers. A new head
+                without labels gets the sorted names in these data, which are printed.
             validation_data: (texts, labels), evaluated after each epoch; the logs contain the
-                metrics as `val_accuracy` and so on.
+                metrics as `val_accuracy` and so on, and their mean as `val_score`, the highest
+                value of which determines the best weights for `restore_best`.
+            class_weights: the loss weights of the classes: `balanced`, or {label or its index:
+                weight}, like Keras' class_weight, with 1 for other classes.
             callbacks: Keras callbacks.
             teacher: a trained TextClassifier with the same labels and vocabulary, whose outputs the
                 model learns in addition (distillation). The options distillation_weight
@@ -214,8 +223,15 @@ class TextClassifier(Task):
         Raises:
             InputError: an argument is invalid.
         """
-        settings, distillation = self._check_fit(options, teacher)
-        columns = self._columns(texts)
+        settings, distillation = self._check_fit(options, validation_data, teacher)
+        columns, labels = self._columns(texts), check_list("labels", labels, "labels")
+        check_same_length(texts=columns[0], labels=labels)
+        if self.needs_labels:
+            self._set_labels(given_labels("labels", labels, self.settings.problem_type), settings)
+        if settings.validation_split:
+            split = split_rows(settings.validation_split, settings.seed, *columns, labels)
+            (*columns, labels), (*others, expected) = split
+            validation_data = tuple(others) if len(others) > 1 else others[0], expected
         array = self._label_array(labels, columns)
         held_out = None
         if validation_data is not None:
@@ -223,14 +239,16 @@ class TextClassifier(Task):
             names = ("validation_data[0]", "validation_data[1]")
             expected = self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
             check_not_empty("validation_data", expected)
+        kind = self.settings.problem_type
+        weights = weights_of_classes("class_weights", class_weights, kind, self.labels, array)
         if columns[0]:
-            self._replace_settings(pair=len(columns) == 2)
-        prepared = prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
+            self._replace_settings(pair=len(columns) == 2, thresholds=())
+        prepared = self._prepared(columns)
         self._report_truncation(prepared.truncated, "training texts")
         examples = labeled_examples(prepared, array)
-        objective = ClassificationObjective(self.settings.problem_type, (), distillation)
-        evaluate = (lambda: self.evaluate(*held_out)) if held_out else None
-        return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
+        objective = ClassificationObjective(kind, weights, distillation)
+        evaluate = (lambda: self._with_mean(self.evaluate(*held_out))) if held_out else None
+        return self._fit(examples, objective, settings, evaluate, callbacks, "score", teacher)
 
     def evaluate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, float]:
         """Computes the metrics of the model on texts and labels, given as for `fit`.
@@ -249,9 +267,45 @@ class TextClassifier(Task):
             raise InputError("evaluate() got no texts; expected at least one")
         answers = self._predict(columns, batch_size)
         self._report_truncation(answers.get("truncated"), "texts")
-        metrics = self._metrics or DEFAULT_METRICS[self.settings.problem_type]
-        problem = Problem(self.settings.problem_type, self.labels, metrics)
-        return score(problem, answers, array)
+        return score(self._problem, answers, array)
+
+    def calibrate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, Any]:
+        """Makes probabilities match the frequencies of data that the model was not trained on.
+
+        The logits are divided by the temperature with the lowest loss (Guo et al. 2017), as part of
+        the head's weights. For multi_label, each label also gets the probability threshold with the
+        highest F1. Saved and exported models keep both; the next `fit` removes the thresholds.
+
+        Args:
+            texts: n texts or pairs, given as for `fit`.
+            labels: their labels.
+            batch_size: number of texts per batch.
+
+        Returns:
+            "temperature", from 0.1 to 10; and for multi_label "thresholds", {label: probability}.
+
+        Raises:
+            InputError: an argument is invalid, there are no texts, or the model is a regression.
+        """
+        kind, columns = self.settings.problem_type, self._columns(texts)
+        if kind == "regression":
+            raise InputError("calibrate: a regression has no probabilities; expected classes")
+        array = self._label_array(labels, columns)
+        check_not_empty("texts", array)
+        variables = self.model.classifier.variables
+        logits = self._predict(columns, batch_size)["logits"].astype(np.float64)
+        temperature = best_temperature(kind, logits, array)
+        for variable in variables:
+            if not variable.path.endswith("lora_kernel_a"):  # It is a factor of another one.
+                variable.assign(variable / temperature)
+        if kind != "multi_label":
+            return {"temperature": temperature}
+        thresholds = best_thresholds(1 / (1 + np.exp(-logits / temperature)), array)
+        self._replace_settings(thresholds=thresholds)
+        return {
+            "temperature": temperature,
+            "thresholds": dict(zip(self.labels, thresholds, strict=True)),
+        }
 
     def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
         """Predicts the labels or scores of n texts or pairs, given as for `fit`.
@@ -260,8 +314,8 @@ class TextClassifier(Task):
             For single_label, "label" [n], and "probabilities" and "logits" [n, C] for the C
                 classes.
             For multi_label, "labels", "probabilities" and "logits", [n, C] each. A row of "labels"
-                has the labels with a probability above 0.5, most probable first, then "" as
-                padding.
+                has the labels with a probability above 0.5, or the thresholds of `calibrate`, most
+                probable first, then "" as padding.
             For regression, "score" [n].
             For all types, "truncated" [n]: whether tokens of the text or pair were removed, because
                 it has more than `max_seq_length`.
@@ -281,6 +335,7 @@ class TextClassifier(Task):
             "problem_type": self.problem_type_name,
             "labels": list(self.labels),
             "pair": self.settings.pair,
+            **({"thresholds": self.settings.thresholds} if self.settings.thresholds else {}),
         }
 
     def example_request(self) -> dict[str, str]:
@@ -293,8 +348,32 @@ class TextClassifier(Task):
         """The problem type as transformers names it, such as `single_label_classification`."""
         return transformers_problem_type(self.settings.problem_type)
 
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+        """Computes "loss", the metrics, and "score", the mean of the metrics."""
+        answers = gathered(list(self._decoded(evaluated.prepared, outputs)))
+        return self._with_mean(score(self._problem, answers, evaluated.labels))
+
+    def write_predictions(
+        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
+    ) -> None:
+        """Writes the predictions for a test set."""
+        answers = gathered(list(self._decoded(predicted.prepared, outputs)))
+        write_predictions(path, self._problem, predicted.items.indices, answers)
+        logging.info("Wrote %d predictions to %s.tsv", len(predicted.items), path)
+
+    def _with_mean(self, scores: Mapping[str, float]) -> dict[str, float]:
+        mean = float(np.mean([scores[name] for name in self._problem.metrics]))
+        return {**scores, "score": mean}
+
+    @property
+    def _problem(self) -> Problem:
+        kind = self.settings.problem_type
+        metrics = self._metrics or DEFAULT_METRICS[kind]
+        return Problem(kind, self.labels, metrics, self._score_range)
+
     def _saved_settings(self) -> dict[str, Any]:
         names = ("max_seq_length", "problem_type", "pair")
+        names += ("thresholds",) if self.settings.thresholds else ()
         saved = {name: getattr(self.settings, name) for name in names}
         return saved | self.settings.long_text.to_dict()
 
@@ -324,6 +403,8 @@ class TextClassifier(Task):
 
         `names` are the names of the arguments for texts and labels in error messages.
         """
+        if self.serve is None:
+            _ = self.model  # Raises an error if the labels are not known yet.
         items = check_list(names[1], labels, "labels")
         check_same_length(**{names[0]: columns[0], names[1]: items})
         return given_label_array(names[1], items, self.settings.problem_type, self.labels)
@@ -343,7 +424,7 @@ class ServedClassifier(ServedTexts):
 def fine_tune_classifier(
     classification: ClassificationSettings, run: FineTuningRun
 ) -> dict[str, object]:
-    """Fine-tunes a classifier once for each seed, or resumes an unfinished run.
+    """Fine-tunes a classifier on files, or resumes an unfinished run.
 
     Returns:
         The scores of results.json: "loss", the task's metrics (for MNLI with the suffixes
@@ -352,157 +433,49 @@ def fine_tune_classifier(
     """
     settings = run.settings
     start = open_pretrained(settings)
-    problem, splits = read_data(
-        classification,
-        start.labels,
-        do_train=settings.do_train,
-        do_eval=settings.do_eval,
-        do_predict=settings.do_predict,
+    problem, splits = read_data(classification, start.labels, **settings.does)
+    labels, problem_type = problem.labels, problem.problem_type
+    first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
+    pair, length = first.second is not None, settings.max_seq_length
+    if pair:
+        start.check_segments()
+    long_text = LongText.saved(start, classification.long_text, length)
+    thresholds = () if settings.do_train else saved_thresholds(start)
+    made = ClassifierSettings(labels, problem_type, length, pair, long_text, thresholds)
+    classifier = TextClassifier(None, start.tokenizer(), made)
+    classifier._metrics, classifier._score_range = problem.metrics, problem.score_range
+
+    def prepared(texts: Texts, labelled: bool = True) -> EvaluationSet:
+        array = label_array(texts, problem_type, labels) if labelled else None
+        return EvaluationSet(texts, classifier._prepared(texts.columns), array)
+
+    train, weights = None, ()
+    sets: dict[str, EvaluationSet] = {}
+    if splits.train:
+        sets["train"] = prepared(splits.train)
+        train = labeled_examples(sets["train"].prepared, sets["train"].labels)
+        setting, array = classification.class_weights, train.labels["labels"]
+        weights = weights_of_classes("--class_weights", setting, problem_type, labels, array)
+    dev = {suffix: prepared(texts) for suffix, texts in splits.dev.items()}
+    if labels:
+        for split in dev.values():
+            warn_of_absent_labels(split.items, split.labels, labels)
+    # Reuse the development split, so that the model runs over the same texts only once.
+    dev_of = {id(split.items): split for split in dev.values()}
+    test = {
+        name: dev_of.get(id(texts)) or prepared(texts, labelled=False)
+        for name, texts in splits.test.items()
+    }
+    sets |= {f"dev{suffix}": split for suffix, split in dev.items()} | test
+    return fine_tune(
+        run,
+        start,
+        classifier,
+        ClassificationObjective(problem_type, weights, run.distillation),
+        Splits(train, dev, test),
+        best="score",
+        data={name: list(split.items.rows()) for name, split in sets.items() if name != "train"},
+        counts=classifier._truncation_counts(
+            {name: split.prepared for name, split in sets.items()}, "examples"
+        ),
     )
-    task = ClassifierFineTuning(
-        problem, splits, start, settings.max_seq_length, classification, run.distillation
-    )
-    return fine_tune(run, start, task)
-
-
-class ClassifierFineTuning(FineTuningTask):
-    """The texts of a run: their model inputs, scores and predictions.
-
-    `start` is the checkpoint to start from. `classification` has the class weights and the settings
-    of long texts. Keys of `dev` are the suffixes of the metrics; keys of `test` are file names.
-    """
-
-    task_class = TextClassifier
-    best = "score"
-
-    def __init__(
-        self,
-        problem: Problem,
-        splits: Splits,
-        start: Checkpoint,
-        max_seq_length: int,
-        classification: ClassificationSettings,
-        distillation: Distillation | None = None,
-    ):
-        self.problem, self._start = problem, start
-        self.labels = problem.labels or None
-        self.problem_type = transformers_problem_type(problem.problem_type)
-        first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
-        settings = ClassifierSettings(
-            problem.labels,
-            problem.problem_type,
-            max_seq_length,
-            first.second is not None,
-            LongText.saved(start, classification.long_text, max_seq_length),
-        )
-        self.processor = ClassificationProcessor(start.tokenizer(), settings)
-        prepared: dict[str, Prepared] = {}
-        weights = None
-        if splits.train:
-            split = self._labeled(splits.train)
-            prepared["train"] = split.prepared
-            self.train = labeled_examples(split.prepared, split.labels)
-            weights = class_weights(
-                classification.class_weights,
-                problem.problem_type,
-                problem.labels,
-                self.train.labels["labels"],
-            )
-        self.objective = ClassificationObjective(
-            problem.problem_type,
-            () if weights is None else tuple(weights.tolist()),
-            distillation,
-        )
-        self.dev = {suffix: self._labeled(texts) for suffix, texts in splits.dev.items()}
-        if problem.labels:
-            for split in self.dev.values():
-                warn_of_absent_labels(split.items, split.labels, problem.labels)
-        # Reuse the development split, so that the model runs over the same texts only once.
-        dev_of = {id(split.items): split for split in self.dev.values()}
-        self.test = {
-            name: dev_of.get(id(texts)) or self._set(texts) for name, texts in splits.test.items()
-        }
-        prepared |= {f"dev{suffix}": split.prepared for suffix, split in self.dev.items()}
-        prepared |= {name: split.prepared for name, split in self.test.items()}
-        self.report_truncation(prepared, "examples")
-        texts_of = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
-        self.data = {name: list(texts.rows()) for name, texts in texts_of.items()}
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Returns the scores of all development sets, and "score", the mean of their metrics.
-
-        The mean does not include the losses.
-        """
-        scores = {}
-        for suffix, split in self.dev.items():
-            split_scores = score(self.problem, split.answers(predict), split.labels)
-            scores |= {name + suffix: value for name, value in split_scores.items()}
-        averaged = [scores[name + suffix] for suffix in self.dev for name in self.problem.metrics]
-        return scores | {"score": float(np.mean(averaged))}
-
-    def show(self, predict: Predict, board: Board) -> None:
-        """Writes the wrong predictions on each development set to TensorBoard.
-
-        For single_label with two classes, it also writes the precision-recall curve of the second
-        one.
-        """
-        header = ("where", "text", "text pair", "label", "prediction", "confidence")
-        problem = self.problem
-        for suffix, split in self.dev.items():
-            answers = split.answers(predict)
-            board.table(f"wrong_predictions{suffix}", header, _worst(problem, split, answers))
-            if problem.problem_type == "single_label" and len(problem.labels) == 2:
-                name = f"label_{problem.labels[1]}{suffix}"
-                board.pr_curve(name, split.labels == 1, answers["probabilities"][:, 1])
-
-    def write_predictions(self, predict: Predict, folder: Path) -> None:
-        """Writes the predictions for each test set."""
-        for name, split in self.test.items():
-            answers = split.answers(predict)
-            write_predictions(folder / name, self.problem, split.items.indices, answers)
-            logging.info("Wrote %d predictions to %s", len(split.items), folder / f"{name}.tsv")
-
-    def _labeled(self, texts: Texts) -> EvaluationSet:
-        problem = self.problem
-        return self._set(texts, label_array(texts, problem.problem_type, problem.labels))
-
-    def _set(self, texts: Texts, labels: np.ndarray | None = None) -> EvaluationSet:
-        if texts.second is not None:
-            self._start.check_segments()
-        columns = [texts.first] if texts.second is None else [texts.first, texts.second]
-        tokenizer = self.processor.tokenizer
-        prepared = prepare(self.processor.preprocess, columns, tokenizer=tokenizer)
-        return EvaluationSet(texts, self.processor, prepared, labels)
-
-
-def _worst(
-    problem: Problem, scored: EvaluationSet, answers: Mapping[str, np.ndarray]
-) -> list[list[object]]:
-    """Returns table rows of at most SHOWN wrong predictions, the most confident one first.
-
-    For regression, every prediction counts as wrong, and the one with the largest error is first.
-    """
-    labels, texts, where = scored.labels, scored.items, scored.items.where
-    decided = decisions(problem, answers)
-    is_regression, wrong = problem.problem_type == "regression", decided != labels
-    if is_regression:
-        wrong, error = np.ones([len(labels)], bool), np.abs(decided - labels)
-    elif problem.problem_type == "multi_label":
-        wrong, error = wrong.any(axis=1), np.abs(answers["probabilities"] - labels).max(axis=1)
-    else:
-        error = answers["probabilities"].max(axis=1)
-
-    def shown(value: Any) -> str:
-        if is_regression:
-            return f"{value:.3f}"
-        names = class_names(value, problem.labels)
-        return names if isinstance(names, str) else ", ".join(names)
-
-    order = np.flatnonzero(wrong)
-    order = order[np.argsort(-error[order], kind="stable")][:SHOWN]
-    second = texts.second or [""] * len(texts)
-    confidence = [""] * len(texts) if is_regression else [f"{value:.3f}" for value in error]
-    return [
-        [where(i), texts.first[i], second[i], shown(labels[i]), shown(decided[i]), confidence[i]]
-        for i in order
-    ]

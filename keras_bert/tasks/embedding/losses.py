@@ -12,7 +12,6 @@ Shapes: B examples of k texts each, R = B · k rows, H hidden size.
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_bert.errors import InputError
@@ -124,20 +123,3 @@ def _cosent(cosines: Any, scores: Any, real: Any) -> Any:
     counted = ops.logical_and(scores[:, None] < scores[None, :], real[:, None] & real[None, :])
     differences = ops.reshape(ops.where(counted, differences, _EXCLUDED), [-1])
     return ops.logsumexp(ops.concatenate([ops.zeros([1]), differences]))
-
-
-def check_micro_batches(steps: Any, batch_size: int) -> None:
-    """Checks the number of micro-batches in which `fit` computes batches of `batch_size` examples.
-
-    Raises:
-        InputError: `steps` is not a whole number of at least 1, it does not divide the batch size,
-            or it is above 1 and the backend is not TensorFlow.
-    """
-    where = f"gradient_accumulation_steps={steps!r}"
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"{where}: expected a whole number of at least 1")
-    backend = keras.config.backend()
-    if steps > 1 and backend != "tensorflow":
-        raise InputError(f"{where}: found the Keras backend {backend}; expected tensorflow, or 1")
-    if batch_size % steps:
-        raise InputError(f"{where}: expected a divisor of batch_size={batch_size}")

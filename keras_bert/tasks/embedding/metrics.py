@@ -97,9 +97,9 @@ def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.nda
 RECALLS = (1, 5, 10)
 
 
-def best_metric(rows: TextRows | None) -> str:
+def best_metric(has_scores: bool) -> str:
     """Returns the name of the metric that determines the best weights."""
-    return "recall_at_1" if rows is not None and rows.scores is None else "spearman"
+    return "spearman" if has_scores else "recall_at_1"
 
 
 def score_embeddings(

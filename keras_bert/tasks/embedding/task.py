@@ -25,9 +25,15 @@ from keras_bert.models.encoder import (
     SentenceEncoder,
     vector_size,
 )
-from keras_bert.tasks.checks import check_not_empty, check_texts, check_validation_data
+from keras_bert.tasks.checks import (
+    check_not_empty,
+    check_texts,
+    check_validation_data,
+    split_rows,
+)
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
+    TextRows,
     check_evaluation_pairs,
     check_evaluation_rows,
     check_rows,
@@ -37,11 +43,7 @@ from keras_bert.tasks.embedding.data import (
     read_evaluation_rows,
     read_training_rows,
 )
-from keras_bert.tasks.embedding.losses import (
-    IN_BATCH_LOSSES,
-    EmbeddingLoss,
-    check_micro_batches,
-)
+from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import (
     EmbeddingObjective,
     best_metric,
@@ -51,14 +53,18 @@ from keras_bert.tasks.embedding.metrics import (
     truncated_vectors,
 )
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.examples import ModelRunner, Predict
-from keras_bert.tasks.fine_tuning import (
-    FineTuningRun,
-    FineTuningTask,
-    fine_tune,
-    open_pretrained,
+from keras_bert.tasks.examples import ModelRunner
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.prepared import (
+    Arrays,
+    EvaluationSet,
+    Prepared,
+    check_memory,
+    gathered,
+    prepare,
+    with_strings,
 )
-from keras_bert.tasks.prepared import Prepared, check_memory, gathered, prepare, with_strings
+from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
 from keras_bert.text.tokenizer import BertTokenizer
@@ -185,7 +191,6 @@ class TextEmbedder(Task):
         scores: Sequence[float] | None = None,
         *,
         loss: EmbeddingLoss | str | None = None,
-        gradient_accumulation_steps: int = 1,
         validation_data: tuple[Any, Sequence[float] | None] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Any,
@@ -205,19 +210,24 @@ class TextEmbedder(Task):
                 triplets without scores.
             loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
                 scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
-            gradient_accumulation_steps: number of micro-batches in which a batch is computed, to
-                save memory; the gradients are those of the whole batch. It must divide
-                `batch_size`. TensorFlow only.
             validation_data: (texts, scores) or (texts, None), evaluated after each epoch; the logs
-                contain the metrics as `val_spearman` and so on.
+                contain the metrics as `val_spearman` and so on. The highest `val_spearman` or
+                `val_recall_at_1` determines the best weights.
             callbacks: Keras callbacks.
-            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings. More than
+                one micro-batch needs TensorFlow.
 
         Raises:
             InputError: an argument is invalid.
         """
-        settings, _ = self._check_fit(options)
+        settings, _ = self._check_fit(options, validation_data)
         rows = check_rows("texts", texts, scores)
+        if settings.validation_split:
+            columns = *rows.columns, scores if scores is None else rows.scores.tolist()
+            split = split_rows(settings.validation_split, settings.seed, *columns)
+            (*columns, scores), (*others, expected) = split
+            rows = check_rows("texts", tuple(columns), scores)
+            validation_data = tuple(others[:2]), expected
         loss = loss or ("mnrl" if scores is None else "cosent")
         loss = loss if isinstance(loss, EmbeddingLoss) else EmbeddingLoss(loss)
         if loss.takes_scores != (scores is not None):
@@ -229,12 +239,11 @@ class TextEmbedder(Task):
         if scores is not None:
             check_scores(rows)
         check_training_rows(rows, loss, settings.batch_size)
-        check_micro_batches(gradient_accumulation_steps, settings.batch_size)
+        _check_backend("", settings.gradient_accumulation_steps)
         evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
-        in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
-        prepared = prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
+        prepared = self._prepared_for_training(rows)
         self._report_truncation(prepared.truncated, "training texts")
         return self._fit(
             rows.labelled(prepared.examples),
@@ -242,7 +251,7 @@ class TextEmbedder(Task):
             settings,
             evaluate,
             callbacks,
-            micro_batches=gradient_accumulation_steps,
+            best_metric(validation_data is None or validation_data[1] is not None),
         )
 
     def evaluate(
@@ -380,6 +389,11 @@ class TextEmbedder(Task):
             )
         return vectors
 
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+        """Scores the vectors of pairs."""
+        vectors = pooled_rows(evaluated.prepared, outputs["vectors"], self.processor)
+        return score_embeddings(evaluated.items, vectors, self.settings.matryoshka_sizes)
+
     @property
     def prediction_model(self) -> PooledEncoder:
         """The encoder with the pooling of the model, or else the mean."""
@@ -429,6 +443,10 @@ class TextEmbedder(Task):
         for name in ("long_text", "dense", "prompts", "default_prompt_name", "truncate_dim"):
             del saved[name]  # Others than `long_text` are in the files of sentence-transformers.
         return saved | self.settings.long_text.to_dict()
+
+    def _prepared_for_training(self, rows: TextRows) -> Prepared:
+        in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
+        return prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
 
     def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:
         check_validation_data(
@@ -480,66 +498,57 @@ class ServedEmbedding(ServedTexts):
 
 
 def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
-    """Trains an embedding model once for each seed, or resumes an unfinished run.
+    """Trains an embedding model on files, or resumes an unfinished run.
+
+    For training, scores are divided by the largest absolute value of their range.
 
     Returns:
         The scores of results.json, those of `score_embeddings`.
     """
     start = open_pretrained(run.settings)
-    return fine_tune(run, start, EmbedderFineTuning(embedding, run, start))
-
-
-class EmbedderFineTuning(FineTuningTask):
-    """The texts of a run, and the scores of their vectors.
-
-    For training, scores are divided by the largest absolute value of their range.
-    """
-
-    task_class = TextEmbedder
-
-    def __init__(self, embedding: EmbeddingSettings, run: FineTuningRun, start: Checkpoint):
-        start.check_task(TextEmbedder.task, TextEmbedder.__name__)
-        length, tokenizer = run.settings.max_seq_length, start.tokenizer()
-        saved = TextEmbedder.settings_of_checkpoint(start)
-        loss = embedding.make_loss(saved.width(start.config.hidden_size))
-        settings = replace(
-            saved,
-            max_seq_length=length,
-            pooling=embedding.pooling or saved.pooling or POOLINGS[0],
-            long_text=LongText.saved(start, embedding.long_text, length),
-            matryoshka_sizes=loss.sizes,
+    start.check_task(TextEmbedder.task, TextEmbedder.__name__)
+    do_train, length = run.settings.do_train, run.settings.max_seq_length
+    saved = TextEmbedder.settings_of_checkpoint(start)
+    loss = embedding.make_loss(saved.width(start.config.hidden_size))
+    settings = replace(
+        saved,
+        max_seq_length=length,
+        pooling=embedding.pooling or saved.pooling or POOLINGS[0],
+        long_text=LongText.saved(start, embedding.long_text, length),
+        matryoshka_sizes=loss.sizes,
+    )
+    embedder = TextEmbedder(None, start.tokenizer(), settings)
+    if do_train:
+        _check_devices(loss, run)
+        train = read_training_rows(embedding)
+    dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
+    if dev is None and not do_train:
+        raise InputError(
+            "nothing to do: found no development examples; expected --eval_file, or --do_train"
         )
-        self.processor = EmbeddingProcessor(tokenizer, settings)
-        self.objective = EmbeddingObjective(loss, settings.pooling)
-        if run.settings.do_train:
-            _check_devices(loss, run)
-            train = read_training_rows(embedding)
-        self.dev = dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
-        self.best = best_metric(dev)
-        if dev is None and not run.settings.do_train:
-            raise InputError(
-                "nothing to do: found no development examples; expected --eval_file, or --do_train"
-            )
-        prepared: dict[str, Prepared] = {}
-        if run.settings.do_train:
-            check_training_rows(train, loss, run.training.train_batch_size)
-            in_training = EmbeddingProcessor(tokenizer, settings.in_training)
-            prepared["train"] = prepare(in_training.preprocess, [train.texts], tokenizer=tokenizer)
-            largest_score = max(map(abs, embedding.numeric_range))
-            self.train = train.labelled(prepared["train"].examples, largest_score)
-        if dev is not None:
-            check_evaluation_rows(dev)
-            prepared["dev"] = prepare(self.processor.preprocess, [dev.texts], tokenizer=tokenizer)
-            self._prepared = prepared["dev"]
-            scores = [None] * len(dev) if dev.scores is None else dev.scores.tolist()
-            self.data = {"dev": list(zip(*dev.columns, scores, strict=True))}
-        self.report_truncation(prepared, "texts")
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Scores the vectors of the development pairs."""
-        outputs = predict(self._prepared.examples)
-        vectors = pooled_rows(self._prepared, outputs["vectors"], self.processor)
-        return score_embeddings(self.dev, vectors, self.processor.settings.matryoshka_sizes)
+    examples, dev_set, data = None, None, {}
+    prepared: dict[str, Prepared] = {}
+    if do_train:
+        check_training_rows(train, loss, run.training.train_batch_size)
+        prepared["train"] = embedder._prepared_for_training(train)
+        largest_score = max(map(abs, embedding.numeric_range))
+        examples = train.labelled(prepared["train"].examples, largest_score)
+    if dev is not None:
+        check_evaluation_rows(dev)
+        prepared["dev"] = embedder._prepared([dev.texts])
+        dev_set = {"": EvaluationSet(dev, prepared["dev"])}
+        scores = [None] * len(dev) if dev.scores is None else dev.scores.tolist()
+        data = {"dev": list(zip(*dev.columns, scores, strict=True))}
+    return fine_tune(
+        run,
+        start,
+        embedder,
+        EmbeddingObjective(loss, settings.pooling),
+        Splits(examples, dev_set),
+        best=best_metric(dev is None or dev.scores is not None),
+        data=data,
+        counts=embedder._truncation_counts(prepared, "texts"),
+    )
 
 
 def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:
@@ -549,8 +558,12 @@ def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:
             f"--loss={loss.name}: got {devices} devices; expected one, because the loss compares "
             "all examples of a batch. For larger batches, use --gradient_accumulation_steps"
         )
-    if BACKEND != "tensorflow" and run.training.gradient_accumulation_steps > 1:
+    _check_backend("--", run.training.gradient_accumulation_steps)
+
+
+def _check_backend(prefix: str, steps: int) -> None:
+    if BACKEND != "tensorflow" and steps > 1:
         raise InputError(
-            f"--gradient_accumulation_steps={run.training.gradient_accumulation_steps}: the loss "
-            f"of embeddings needs KERAS_BACKEND=tensorflow for micro-batches, got {BACKEND}"
+            f"{prefix}gradient_accumulation_steps={steps}: the loss of embeddings needs "
+            f"KERAS_BACKEND=tensorflow for micro-batches, got {BACKEND}"
         )

@@ -540,13 +540,28 @@ def check_sentences(name: str, value: Any) -> list[list[str]]:
     return sentences
 
 
+def given_types(inputs: Any, targets: Any) -> list[str]:
+    """Returns the sorted entity types of the arguments of `EntityTagger.fit`."""
+    if are_sentences(inputs):
+        rows = check_word_tags(check_sentences("words", inputs), targets)
+        types = {split_tag(tag)[1] for row in rows for tag in row if is_inside(tag)}
+    else:
+        items = check_list("entities", targets, "lists of entities")
+        check_schema("entities", items, [[_ENTITY]])
+        types = {item["type"].strip() for row in items for item in row}
+    if not types:
+        raise InputError("fit() got no entities; expected at least one")
+    return sorted(types)
+
+
 def check_word_tags(
-    sentences: Sequence[Sequence[str]], tags: Any, labels: Sequence[str]
+    sentences: Sequence[Sequence[str]], tags: Any, labels: Sequence[str] | None = None
 ) -> list[list[str]]:
     """Checks the tags of sentences, and converts them to IOB2 by the rules of conlleval.
 
     `tags` has a list of tags for each sentence, one tag per word. They are O, - for an unknown
-    label, and the model's `labels`; or tags of one scheme, as in files, with its entity types.
+    label, and the model's `labels`; or tags of one scheme, as in files, with its entity types, or
+    with any types if there are no `labels`.
     """
     rows = check_list("tags", tags, "lists of tags")
     check_same_length(words=sentences, tags=rows)
@@ -554,15 +569,15 @@ def check_word_tags(
     for index, (words, row) in enumerate(zip(sentences, rows, strict=True)):
         check_same_length(**{f"words[{index}]": words, f"tags[{index}]": row})
     standard = {OUTSIDE: OUTSIDE, UNKNOWN: UNKNOWN}
-    standard |= zip(labels, label_tags(labels), strict=True)
+    standard |= zip(labels or (), label_tags(labels or ()), strict=True)
     if all(tag in standard for row in rows for tag in row):
         return [to_iob2([standard[tag] for tag in row]) for row in rows]
-    types = entity_types(labels)
+    types = entity_types(labels or ())
     checked, scheme, _ = check_tags(rows, lambda *index: "tags[{}][{}]".format(*index), "", types)
     logging.info("tags: scheme %s", scheme)
     for index, row in enumerate(checked):
         for position, tag in enumerate(row):
-            if is_inside(tag) and split_tag(tag)[1] not in types:
+            if labels and is_inside(tag) and split_tag(tag)[1] not in types:
                 raise InputError(
                     f"tags[{index}][{position}] is {rows[index][position]!r}; expected one of "
                     f"{', '.join(labels)}"

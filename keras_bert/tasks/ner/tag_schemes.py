@@ -236,21 +236,21 @@ def label_names(checkpoint: Checkpoint, names: Sequence[str] | None) -> tuple[st
     """Returns the labels of a tagger, in the order of the logits.
 
     `names` are entity types or IOB2 tags, or a name for each logit of the checkpoint's head. If
-    None, the labels are the checkpoint's. As in transformers, a tagger without label names has
-    LABEL_0, LABEL_1, and so on.
+    None, the labels are the checkpoint's, or () without a head. As in transformers, a tagger
+    without label names has LABEL_0, LABEL_1, and so on.
 
     Raises:
-        InputError: neither the checkpoint nor `names` has labels, `names` are invalid, or they do
-            not match the checkpoint's head.
+        InputError: the checkpoint is not a tagger, `names` are invalid, or they do not match the
+            checkpoint's head.
     """
     path = checkpoint.path
     labels, is_named = head_labels(checkpoint, names, _tags_of_types)
-    if not labels or not (is_named or checkpoint.architecture == "BertForTokenClassification"):
+    if labels and not (is_named or checkpoint.architecture == "BertForTokenClassification"):
         raise InputError(
             f"{path}: has no label names; expected a tagger, or entity types such as "
             'labels=["PER", "LOC"]'
         )
-    if not is_named:
+    if labels and not is_named:
         logging.warning(
             "%s: has no label names; each of %s is an entity type. Set id2label in config.json or "
             'labels=["O", "PER", ...], in the order of the logits',

@@ -24,18 +24,12 @@ from keras_bert.tasks.checks import (
     check_batch_size,
     check_list,
     check_not_empty,
+    check_same_length,
     check_strings,
     check_validation_data,
+    split_rows,
 )
-from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning import (
-    SHOWN,
-    EvaluationSet,
-    FineTuningRun,
-    FineTuningTask,
-    fine_tune,
-    open_pretrained,
-)
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.ner.data import (
     NerSettings,
     TaggedSentences,
@@ -44,6 +38,7 @@ from keras_bert.tasks.ner.data import (
     check_sentences,
     check_types,
     check_word_tags,
+    given_types,
     make_labels,
     read_data,
     write_conll,
@@ -60,17 +55,16 @@ from keras_bert.tasks.ner.processor import (
     tagged_examples,
 )
 from keras_bert.tasks.ner.tag_schemes import (
-    entities,
     entity_types,
+    iob2_labels,
     label_names,
     tag_ids,
 )
-from keras_bert.tasks.prepared import Prepared, Processor
+from keras_bert.tasks.prepared import Arrays, EvaluationSet, Prepared, Processor
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.log import Board
 
 
 class EntityTagger(Task):
@@ -111,7 +105,8 @@ class EntityTagger(Task):
             path: a model directory, run folder, TF1 checkpoint or KerasHub preset, or the name of a
                 model on the Hugging Face Hub, such as "bert-base-uncased".
             labels: entity types such as PER, or IOB2 tags including O, for a new head. For a model
-                with a head, a name for each of its logits; by default the model's labels.
+                with a head, a name for each of its logits. By default the labels of the model's
+                head, or else IOB2 tags of the types in the data of the first `fit`.
             max_seq_length: maximum number of tokens in a window; by default the value used in
                 training, or 128. Longer texts are split into several windows.
             tokenizer: overrides the checkpoint's tokenizer.
@@ -181,24 +176,31 @@ class EntityTagger(Task):
                 {"start": int, "end": int, "type": str} with character offsets. An entity must
                 consist of whole words; processor.py describes how texts are split into words.
             validation_data: (inputs, targets), evaluated after each epoch; the logs contain the
-                scores as `val_f1` and so on.
+                scores as `val_f1` and so on. The highest F1 determines the best weights.
             callbacks: Keras callbacks.
             teacher: a trained EntityTagger with the same labels and vocabulary, whose outputs the
                 model learns in addition (distillation). The options distillation_weight
                 and temperature belong to it.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
-        settings, distillation = self._check_fit(options, teacher)
+        settings, distillation = self._check_fit(options, validation_data, teacher)
+        if self.needs_labels:
+            self._set_labels(iob2_labels(given_types(inputs, targets)), settings)
+        if settings.validation_split:
+            columns = check_list("inputs", inputs, "items"), check_list("targets", targets, "items")
+            check_same_length(inputs=columns[0], targets=columns[1])
+            split = split_rows(settings.validation_split, settings.seed, *columns)
+            (inputs, targets), validation_data = split[0], tuple(split[1])
         prepared, tags = self._annotated(inputs, targets)
         evaluate = None
         if validation_data is not None:
             expected = "a tuple (inputs, targets), as for fit()"
             held_out = self._annotated(*check_validation_data(validation_data, expected))
             check_not_empty("validation_data", held_out[1])
-            evaluate = functools.partial(self._scores, *held_out)
+            evaluate = functools.partial(self._evaluate, *held_out)
         examples = tagged_examples(prepared, tag_ids(tags, self.labels))
         objective = TaggingObjective(distillation)
-        return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
+        return self._fit(examples, objective, settings, evaluate, callbacks, "f1", teacher)
 
     def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
         """Computes the entity scores of the model on inputs and targets, given as for `fit`.
@@ -216,8 +218,8 @@ class EntityTagger(Task):
             sentences = check_sentences("words", inputs)
             gold = check_word_tags(sentences, targets, self.labels)
             predicted = self.predict(sentences, batch_size)["tags"]
-            return entity_scores(zip(gold, predicted, strict=True), entity_types(self.labels))
-        return self._scores(*self._annotated(inputs, targets), batch_size)
+            return self._scores(gold, predicted)
+        return self._evaluate(*self._annotated(inputs, targets), batch_size)
 
     def predict(self, inputs: Any, batch_size: int = 32) -> dict[str, list[list[Any]]]:
         """Finds the entities of texts, or tags words.
@@ -253,6 +255,28 @@ class EntityTagger(Task):
         """Returns the entries of export.json for the labels."""
         return {"labels": list(self.labels)}
 
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+        """Scores the tags of sentences, also of entity types that do not occur in them."""
+        predicted = predicted_tags(self.processor, evaluated.prepared, outputs)
+        return self._scores(evaluated.items.tags, predicted)
+
+    def write_predictions(
+        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
+    ) -> None:
+        """Writes the tags of sentences and, if there are gold tags, test_results.json."""
+        tagged, path = predicted.items, Path(f"{path}.conll")
+        tags = predicted_tags(self.processor, predicted.prepared, outputs)
+        rows = [
+            [sentence.words, *([sentence.tags] if sentence.tags else []), predicted_row]
+            for sentence, predicted_row in zip(tagged.sentences, tags, strict=True)
+        ]
+        write_conll(path, rows)
+        logging.info("Wrote %d sentences to %s", len(tags), path)
+        if tagged.tags is not None:
+            results = self._scores(tagged.tags, tags)
+            write_json(path.with_name("test_results.json"), {"file": tagged.source} | results)
+            logging.info("%s: f1=%.4g", tagged.source, results["f1"])
+
     def _annotated(self, inputs: Any, targets: Any) -> tuple[Prepared, list[list[str]]]:
         """Checks sentences or texts with their annotations, given as for `fit`.
 
@@ -269,11 +293,16 @@ class EntityTagger(Task):
         return prepared, check_entities(texts, targets, self.labels, words)
 
     def _scores(
+        self, tags: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+    ) -> dict[str, float]:
+        """Scores predicted tags in IOB2, whatever the scheme of the labels, against gold tags."""
+        return entity_scores(zip(tags, predicted, strict=True), entity_types(self.labels))
+
+    def _evaluate(
         self, prepared: Prepared, tags: Sequence[Sequence[str]], batch_size: int = 32
     ) -> dict[str, float]:
         outputs = self._outputs(prepared, check_batch_size(batch_size))
-        predicted = predicted_tags(self.processor, prepared, outputs)
-        return entity_scores(zip(tags, predicted, strict=True), entity_types(self.labels))
+        return self._scores(tags, predicted_tags(self.processor, prepared, outputs))
 
 
 def _served_tags(
@@ -363,7 +392,7 @@ class ServedTagger(ServedTask):
 
 
 def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
-    """Fine-tunes a tagger once for each seed, or resumes an unfinished run.
+    """Fine-tunes a tagger on files, or resumes an unfinished run.
 
     Returns:
         The scores of results.json: accuracy, precision, recall and f1 on the development sentences,
@@ -371,98 +400,47 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     """
     settings = run.settings
     start = open_pretrained(settings)
-    splits = read_data(
-        ner,
-        new_tokenizer=start.tokenizer,
-        do_train=settings.do_train,
-        do_eval=settings.do_eval,
-        do_predict=settings.do_predict,
-    )
-    return fine_tune(run, start, TaggerFineTuning(ner, splits, start, run))
+    splits = read_data(ner, new_tokenizer=start.tokenizer, **settings.does)
+    labels, labels_from = _labels_of_run(splits.train, start)
+    tagger_settings = TaggerSettings(tuple(labels), settings.max_seq_length)
+    tagger = EntityTagger(None, start.tokenizer(), tagger_settings)
 
-
-class TaggerFineTuning(FineTuningTask):
-    """The sentences of a run: their windows, entity scores and tags."""
-
-    task_class = EntityTagger
-    best = "f1"
-
-    def __init__(self, ner: NerSettings, splits: Splits, start: Checkpoint, run: FineTuningRun):
-        labels, labels_from = _labels_of_run(splits.train, start)
-        settings = TaggerSettings(tuple(labels), run.settings.max_seq_length)
-        self.labels, self.processor = labels, TaggingProcessor(start.tokenizer(), settings)
-        self.objective = TaggingObjective(run.distillation)
-        self._document_context = ner.document_context
-        for split in (splits.dev, splits.test):
-            if split is not None:
-                check_types(split, labels, labels_from)
-        self.dev = self._evaluated(splits.dev)
-        self.test = self.dev if splits.test is splits.dev else self._evaluated(splits.test)
-        if splits.train:
-            ids = tag_ids(splits.train.tags, labels)
-            self.train = tagged_examples(self._prepared(splits.train), ids)
-        used = {name: split for name, split in splits._asdict().items() if split}
-        self.data = {name: used[name].sentences for name in ("dev", "test") if name in used}
-        if splits.test is splits.dev:
-            used.pop("test", None)
-        self.counts = {
-            f"{name}_{kind}": count
-            for name, split in used.items()
-            for kind, count in split.counts.items()
-        }
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Returns the scores of the development sentences."""
-        return self._scores(self.dev, self._predicted(self.dev, predict))
-
-    def show(self, predict: Predict, board: Board) -> None:
-        """Writes the sentences with wrong predictions to TensorBoard."""
-        board.table(
-            "wrong_predictions",
-            ("where", "sentence", "missed", "wrong"),
-            list(_wrong_sentences(self.dev.items, self._predicted(self.dev, predict)))[:SHOWN],
-        )
-
-    def write_predictions(self, predict: Predict, folder: Path) -> None:
-        """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
-        tagged, predicted = self.test.items, self._predicted(self.test, predict)
-        rows = [
-            [sentence.words, *([sentence.tags] if sentence.tags else []), tags]
-            for sentence, tags in zip(tagged.sentences, predicted, strict=True)
-        ]
-        write_conll(folder / "predictions.conll", rows)
-        logging.info("Wrote %d sentences to %s", len(predicted), folder / "predictions.conll")
-        if tagged.tags is not None:
-            scores = self._scores(self.test, predicted)
-            write_json(folder / "test_results.json", {"file": tagged.source} | scores)
-            logging.info("%s: f1=%.4g", tagged.source, scores["f1"])
-
-    def _predicted(self, sentences: EvaluationSet, predict: Predict) -> list[list[str]]:
-        """Predicts the tags of each sentence, in IOB2 whatever the scheme of the model's labels."""
-        outputs = predict(sentences.prepared.examples)
-        return predicted_tags(self.processor, sentences.prepared, outputs)
-
-    def _scores(
-        self, sentences: EvaluationSet, predicted: Sequence[Sequence[str]]
-    ) -> dict[str, float]:
-        """Scores predicted tags, a list for each sentence, against the gold tags.
-
-        The result has scores of all entity types of the model, even if a type does not occur.
-        """
-        pairs = zip(sentences.items.tags, predicted, strict=True)
-        return entity_scores(pairs, entity_types(self.labels))
-
-    def _prepared(self, split: TaggedSentences) -> Prepared:
+    def prepared(split: TaggedSentences) -> Prepared:
         documents = [sentence.document for sentence in split.sentences]
         words = [sentence.words for sentence in split.sentences]
         return prepare_sentences(
-            self.processor, words, documents if self._document_context else None
+            tagger.processor, words, documents if ner.document_context else None
         )
 
-    def _evaluated(self, split: TaggedSentences | None) -> EvaluationSet | None:
-        if split is None:
-            return None
-        return EvaluationSet(split, self.processor, self._prepared(split))
+    for split in (splits.dev, splits.test):
+        if split is not None:
+            check_types(split, labels, labels_from)
+    dev = test = train = None
+    if splits.dev:
+        dev = EvaluationSet(splits.dev, prepared(splits.dev))
+    if splits.test:
+        is_dev = splits.test is splits.dev
+        test = dev if is_dev else EvaluationSet(splits.test, prepared(splits.test))
+    if splits.train:
+        train = tagged_examples(prepared(splits.train), tag_ids(splits.train.tags, labels))
+    used = {name: split for name, split in splits._asdict().items() if split}
+    data = {name: used[name].sentences for name in ("dev", "test") if name in used}
+    if splits.test is splits.dev:
+        used.pop("test", None)
+    return fine_tune(
+        run,
+        start,
+        tagger,
+        TaggingObjective(run.distillation),
+        Splits(train, dev and {"": dev}, test and {"predictions": test}),
+        best="f1",
+        data=data,
+        counts={
+            f"{name}_{kind}": count
+            for name, split in used.items()
+            for kind, count in split.counts.items()
+        },
+    )
 
 
 def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[list[str], object]:
@@ -478,26 +456,3 @@ def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[li
             f"{start.path}: is a {start.architecture}; expected a tagger, or --do_train"
         )
     return start.named_labels, start.path
-
-
-def _wrong_sentences(
-    dev: TaggedSentences, predicted: Sequence[Sequence[str]]
-) -> Iterator[tuple[str, str, str, str]]:
-    for sentence, tags in zip(dev.sentences, predicted, strict=True):
-        gold, guesses = entities(sentence.tags), entities(tags)
-        if gold == guesses:
-            continue
-        missed, wrong = (
-            ", ".join(
-                f"{' '.join(sentence.words[first:last])} ({kind})"
-                for kind, first, last in listed
-                if (kind, first, last) not in excluded
-            )
-            for listed, excluded in ((gold, guesses), (guesses, gold))
-        )
-        yield (
-            f"{Path(dev.source).name}:{sentence.line}",
-            " ".join(sentence.words),
-            missed,
-            wrong,
-        )

@@ -22,21 +22,15 @@ from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.checks import (
+    check_list,
     check_not_empty,
     check_same_length,
     check_strings,
     check_validation_data,
+    split_rows,
 )
-from keras_bert.tasks.examples import Predict
-from keras_bert.tasks.fine_tuning import (
-    SHOWN,
-    EvaluationSet,
-    FineTuningRun,
-    FineTuningTask,
-    fine_tune,
-    open_pretrained,
-)
-from keras_bert.tasks.prepared import Prepared, Processor, gathered
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.prepared import Arrays, EvaluationSet, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
@@ -52,18 +46,15 @@ from keras_bert.tasks.question_answering.decoding import Predictions, SpanWindow
 from keras_bert.tasks.question_answering.metrics import (
     SpanObjective,
     score,
-    score_v2,
 )
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
     prepare_questions,
     training_examples,
 )
-from keras_bert.tasks.settings import Distillation
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.log import Board
 
 
 class QuestionAnswerer(Task):
@@ -186,7 +177,8 @@ class QuestionAnswerer(Task):
                 offset. None means no answer and needs `version_2_with_negative`. If an item is a
                 list of answers, the first one is used.
             validation_data: ((questions, contexts), answers), evaluated after each epoch; the logs
-                contain the scores as `val_exact`, `val_f1` and so on.
+                contain the scores as `val_exact`, `val_f1` and so on. The highest F1 (`best_f1`, if
+                questions may have no answer) determines the best weights.
             callbacks: Keras callbacks.
             teacher: a trained QuestionAnswerer with the same vocabulary, whose outputs the model
                 learns in addition (distillation). The options distillation_weight and temperature
@@ -196,7 +188,13 @@ class QuestionAnswerer(Task):
         Raises:
             InputError: an argument is invalid, such as an answer that is not in its context.
         """
-        settings, distillation = self._check_fit(options, teacher)
+        settings, distillation = self._check_fit(options, validation_data, teacher)
+        if settings.validation_split:
+            columns = *_columns(questions, contexts), check_list("answers", answers, "answers")
+            check_same_length(questions=columns[0], answers=columns[2])
+            split = split_rows(settings.validation_split, settings.seed, *columns)
+            (questions, contexts, answers), (*asked, expected) = split
+            validation_data = tuple(asked), expected
         checked = self._questions(questions, contexts, answers)
         evaluate = None
         if validation_data is not None:
@@ -217,7 +215,9 @@ class QuestionAnswerer(Task):
         self._report_truncation(prepared.truncated, "training questions")
         examples = training_examples(prepared, matches)
         objective = SpanObjective(distillation)
-        return self._fit(examples, objective, settings, evaluate, callbacks, teacher)
+        return self._fit(
+            examples, objective, settings, evaluate, callbacks, self._best_metric, teacher
+        )
 
     def evaluate(
         self,
@@ -291,6 +291,43 @@ class QuestionAnswerer(Task):
     def text_settings(self) -> dict[str, Any]:
         """Returns the entries of export.json that describe preprocessing and decoding."""
         return asdict(self.settings)
+
+    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+        """Computes the official SQuAD scores of questions."""
+        return score(self._predictions(evaluated, outputs), self.settings)
+
+    def write_predictions(
+        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
+    ) -> None:
+        """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json.
+
+        Without a threshold in the settings, other questions than the development questions use the
+        threshold with the best F1 on those.
+        """
+        version_2 = self.settings.version_2_with_negative
+        threshold = scores.get("null_score_diff_threshold", self.settings.threshold)
+        if version_2:
+            logging.info(
+                "Questions whose null odds (score of no answer minus score of the best answer) are "
+                "above %.4f get the empty answer",
+                threshold,
+            )
+        predictions = self._predictions(predicted, outputs)
+        write_json(path.with_name("predictions.json"), predictions.answers(threshold))
+        write_json(path.with_name("nbest_predictions.json"), predictions.n_best(version_2))
+        if version_2:
+            write_json(path.with_name("null_odds.json"), predictions.null_odds)
+
+    @property
+    def _best_metric(self) -> str:
+        return "best_f1" if self.settings.version_2_with_negative else "f1"
+
+    def _question_set(self, questions: Sequence[Question]) -> EvaluationSet:
+        return EvaluationSet(questions, prepare_questions(self.processor, questions))
+
+    def _predictions(self, questions: EvaluationSet, outputs: Arrays) -> Predictions:
+        answers = gathered(list(self._decoded(questions.prepared, outputs)))
+        return Predictions(questions.items, answers)
 
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
         questions, contexts = _columns(questions, contexts)
@@ -368,7 +405,7 @@ class ServedQuestionAnswering(ServedTask):
 
 
 def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
-    """Fine-tunes a span labeler once for each seed, or resumes an unfinished run.
+    """Fine-tunes a span labeler on files, or resumes an unfinished run.
 
     The `max_seq_length` of the run is the window length. Returns the scores of results.json.
     """
@@ -376,115 +413,34 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
     squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
     start = open_pretrained(settings)
     start.check_segments()
-    splits = read_data(
-        squad,
-        do_train=settings.do_train,
-        do_eval=settings.do_eval,
-        do_predict=settings.do_predict,
+    train, dev, test = read_data(squad, **settings.does)
+    answerer = QuestionAnswerer(None, start.tokenizer(), squad.answers)
+    sets: dict[str, EvaluationSet] = {}
+    if dev is not None:
+        sets["dev"] = answerer._question_set(scorable(dev, squad, "development"))
+    if test is not None:
+        # Reuse the development windows, unless some of those questions cannot be scored.
+        is_scored = test is dev and len(sets["dev"].items) == len(dev)
+        sets["test"] = sets["dev"] if is_scored else answerer._question_set(test)
+    examples = None
+    if train is not None:
+        questions = trainable(train, squad)
+        sets = {"train": answerer._question_set(questions), **sets}
+        examples = training_examples(sets["train"].prepared, questions)
+        logging.info("Training on %d questions in %d windows", len(questions), len(examples))
+    return fine_tune(
+        run,
+        start,
+        answerer,
+        SpanObjective(run.distillation),
+        Splits(
+            examples,
+            {"": sets["dev"]} if "dev" in sets else None,
+            {"predictions": sets["test"]} if "test" in sets else None,
+        ),
+        best=answerer._best_metric,
+        data={name: each for name, each in (("dev", dev), ("test", test)) if each is not None},
+        counts=answerer._truncation_counts(
+            {name: split.prepared for name, split in sets.items()}, "questions"
+        ),
     )
-    return fine_tune(run, start, SpanFineTuning(squad, splits, start.tokenizer(), run.distillation))
-
-
-class SpanFineTuning(FineTuningTask):
-    """The questions of a run: their windows, official scores and answers."""
-
-    task_class = QuestionAnswerer
-
-    def __init__(
-        self,
-        squad: SquadSettings,
-        splits: Splits,
-        tokenizer: BertTokenizer,
-        distillation: Distillation | None = None,
-    ):
-        self.squad, self.dev, self.test = squad, None, None
-        self.processor = SpanProcessor(tokenizer, squad.answers)
-        version_2 = squad.answers.version_2_with_negative
-        self.best = "best_f1" if version_2 else "f1"
-        self.objective = SpanObjective(distillation)
-        prepared: dict[str, Prepared] = {}
-        if splits.dev is not None:
-            questions = scorable(splits.dev, squad, "development")
-            self.dev = self._questions(questions)
-        if splits.test is not None:
-            # Reuse the development windows, unless some of those questions cannot be scored.
-            is_scored = splits.test is splits.dev and len(self.dev.items) == len(splits.dev)
-            self.test = self.dev if is_scored else self._questions(splits.test)
-        if splits.train is not None:
-            questions = trainable(splits.train, squad)
-            prepared["train"] = prepare_questions(self.processor, questions)
-            self.train = training_examples(prepared["train"], questions)
-            logging.info("Training on %d questions in %d windows", len(questions), len(self.train))
-        sets = {"dev": self.dev, "test": self.test}
-        prepared |= {name: each.prepared for name, each in sets.items() if each}
-        self.report_truncation(prepared, "questions")
-        questions_of = {"dev": splits.dev, "test": splits.test}
-        self.data = {name: each for name, each in questions_of.items() if each is not None}
-
-    def score(self, predict: Predict) -> dict[str, float]:
-        """Returns the official SQuAD scores of the development questions, as in results.json."""
-        return score(self._predictions(self.dev, predict), self.squad.answers)
-
-    def show(self, predict: Predict, board: Board) -> None:
-        """Writes wrong answers to TensorBoard, and for v2.0 the curve of "no answer"."""
-        predictions, settings = self._predictions(self.dev, predict), self.squad.answers
-        board.table(
-            "wrong_predictions",
-            ("id", "question", "answered", "expected", "null odds", "context"),
-            _wrong_answers(predictions, predictions.answers(settings.threshold)),
-        )
-        if settings.version_2_with_negative:
-            odds = np.array([*predictions.null_odds.values()])
-            board.pr_curve(
-                "no_answer",
-                np.array([not question.answers for question in self.dev.items]),
-                1 / (1 + np.exp(-np.clip(odds, -50, 50))),
-            )
-
-    def write_predictions(self, predict: Predict, folder: Path) -> None:
-        """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json."""
-        settings = self.squad.answers
-        version_2, threshold = settings.version_2_with_negative, settings.threshold
-        if version_2 and self.test is not self.dev:
-            if self.dev and settings.null_score_diff_threshold is None:
-                threshold = self.score(predict)["null_score_diff_threshold"]
-            logging.info(
-                "Questions whose null odds (score of no answer minus score of the best answer) are "
-                "above %.4f get the empty answer",
-                threshold,
-            )
-        predictions = self._predictions(self.test, predict)
-        write_json(folder / "predictions.json", predictions.answers(threshold))
-        write_json(folder / "nbest_predictions.json", predictions.n_best(version_2))
-        if version_2:
-            write_json(folder / "null_odds.json", predictions.null_odds)
-
-    def _questions(self, questions: Sequence[Question]) -> EvaluationSet:
-        return EvaluationSet(
-            questions, self.processor, prepare_questions(self.processor, questions)
-        )
-
-    def _predictions(self, questions: EvaluationSet, predict: Predict) -> Predictions:
-        return Predictions(questions.items, questions.answers(predict))
-
-
-def _wrong_answers(predictions: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
-    rows = []
-    null_odds = predictions.null_odds
-    for question in predictions.questions:
-        if score_v2([question], answers)["exact"]:
-            continue
-        expected = " / ".join(dict.fromkeys(answer.text for answer in question.answers))
-        rows.append(
-            (
-                question.id,
-                question.text,
-                answers[question.id] or "(no answer)",
-                expected or "(no answer)",
-                f"{null_odds[question.id]:.3g}",
-                question.context[:300],
-            )
-        )
-        if len(rows) == SHOWN:
-            break
-    return rows

@@ -87,18 +87,18 @@ MANY = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], np.float32)
 @pytest.mark.parametrize(
     ("setting", "problem_type", "array", "weights"),
     [
-        ("", "single_label", np.array([0]), None),
+        ("", "single_label", np.array([0]), []),
         ("1,2.5", "single_label", np.array([0]), [1.0, 2.5]),
+        ({"b": 3}, "single_label", np.array([0]), [1.0, 3.0]),
+        ({0: 0.5, 1: 2.0}, "multi_label", MANY, [0.5, 2.0]),
         ("balanced", "single_label", np.array([0, 0, 0, 1]), [4 / (2 * 3), 4 / (2 * 1)]),
         ("balanced", "multi_label", MANY, [1 / 3, 3]),
         ("balanced", "multi_label", np.maximum(MANY, [1, 0]), [1, 3]),  # A label of all examples.
     ],
 )
 def test_class_weights(setting, problem_type, array, weights):
-    computed = class_weights(setting, problem_type, ("a", "b"), array)
-    assert (computed is None) == (weights is None)
-    if weights:
-        np.testing.assert_allclose(computed, weights, rtol=1e-6)
+    computed = class_weights("class_weights", setting, problem_type, ("a", "b"), array)
+    assert computed == pytest.approx(weights, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_class_weights(setting, problem_type, array, weights):
     [
         *(
             (setting, "single_label", r"expected balanced, or 2 numbers .* each of a, b")
-            for setting in ("1", "1,2,3", "a,b", "-1,2", "nan,1", "0,1")
+            for setting in ("1", "1,2,3", "a,b", "-1,2", "nan,1", "0,1", {"c": 1.0}, {2: 1.0})
         ),
         ("balanced", "single_label", "balanced: no training example is labelled 'b'"),
         ("balanced", "regression", "a regression has no classes"),
@@ -114,7 +114,7 @@ def test_class_weights(setting, problem_type, array, weights):
 )
 def test_class_weights_that_do_not_match_the_classes_are_rejected(setting, problem_type, message):
     with pytest.raises(InputError, match=message):
-        class_weights(setting, problem_type, ("a", "b"), np.array([0]))
+        class_weights("--class_weights", setting, problem_type, ("a", "b"), np.array([0]))
 
 
 # --- labels in files ---
@@ -245,6 +245,8 @@ NAMES = [["a", "b"], [], ["c"]]
     ("problem_type", "classes", "items", "array"),
     [
         ("single_label", "01", [0, "1"], [0, 1]),
+        ("single_label", "ba", np.array([1, 0]), [1, 0]),  # Indices.
+        ("single_label", "21", [1, 2], [1, 0]),
         ("single_label", "01", np.array([0, 1]), [0, 1]),
         ("single_label", "01", [np.int64(0), b"1"], [0, 1]),
         ("single_label", "ab", np.array([b"b", b"a"]), [1, 0]),
@@ -266,6 +268,8 @@ def test_labels_may_have_any_type_convertible_to_a_name(problem_type, classes, i
     [
         ("single_label", "ab", [["a"]], r"labels\[0\] is \['a'\]; expected a class name"),
         ("single_label", "ab", [object()], r"labels\[0\] is <object .*; expected a class name"),
+        ("single_label", "ab", [0, 2], "labels, item 1: unknown label '2'; expected one of a, b"),
+        ("single_label", "a2", [0, 1], "labels, item 0: unknown label '0'; expected one of a, 2"),
         ("single_label", "ab", [None], "labels, item 0: expected a label, got null"),
         ("single_label", "ab", ["a", float("nan")], "item 1: expected a label, got NaN; remove"),
         ("single_label", "ab", np.array(["a", np.nan]), "item 1: expected a label, got nan; rem"),

@@ -12,9 +12,12 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
-from keras_bert.tasks.classification.data import ClassificationSettings, read_data
-from keras_bert.tasks.classification.task import ClassifierFineTuning, fine_tune_classifier
-from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
+from keras_bert.tasks.classification.data import ClassificationSettings, label_array, read_data
+from keras_bert.tasks.classification.decoding import decode_logits
+from keras_bert.tasks.classification.metrics import score
+from keras_bert.tasks.classification.task import fine_tune_classifier
+from keras_bert.tasks.examples import make_predict_examples
+from keras_bert.tasks.fine_tuning import FineTuningRun
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
 
@@ -92,16 +95,6 @@ def test_predictions_are_in_the_order_of_the_file(trained, reviews):
     assert hits == pytest.approx(trained[1]["accuracy"])
 
 
-def test_wrong_predictions_and_a_curve_are_written_to_tensorboard(trained):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(trained[0] / "tensorboard"))
-    events.Reload()
-    tags = set(events.Tags()["tensors"])
-    assert any("wrong_predictions" in tag for tag in tags)
-    assert any("label_good" in tag for tag in tags)
-
-
 @pytest.mark.slow
 def test_head_that_is_trained_further_keeps_its_label_order(trained, reviews, tmp_path):
     start = tmp_path / "start"
@@ -122,19 +115,21 @@ def test_head_that_is_trained_further_keeps_its_label_order(trained, reviews, tm
         classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
 
 
-def test_glue_f1_is_that_of_label_1_in_any_label_order(tiny_model, tmp_path):
+def test_glue_f1_is_that_of_label_1_in_any_label_order(tmp_path):
     (tmp_path / "dev.tsv").write_text(
         "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
         + "".join(f"{label}\t1\t2\ta\tb\n" for label in "1100")
     )
     settings = ClassificationSettings("mrpc", str(tmp_path))
-    metrics, start = [], open_pretrained(FineTuningSettings(str(tiny_model), max_seq_length=16))
+    metrics = []
     for known in (("0", "1"), ("1", "0")):
         problem, splits = read_data(settings, known, do_train=False, do_eval=True, do_predict=False)
         assert problem.labels == known
         logits = np.float32([[0, 1], [1, 0], [1, 0], [1, 0]])[:, [int(name) for name in known]]
-        task = ClassifierFineTuning(problem, splits, start, 16, settings)
-        metrics.append(task.score(lambda _, logits=logits: {"logits": logits}))
+        answers = decode_logits(tf.constant(logits), problem.labels, "single_label")
+        answers = {name: value.numpy() for name, value in answers.items()}
+        array = label_array(splits.dev[""], "single_label", problem.labels)
+        metrics.append(score(problem, answers, array))
     assert metrics[0] == metrics[1]
     assert metrics[0]["f1"] == pytest.approx(2 / 3)
 
@@ -152,21 +147,22 @@ def test_changed_texts_are_detected(trained, reviews, tiny_model, write_reviews,
         path.write_text(before)
 
 
-def test_texts_to_score_and_to_predict_run_through_the_model_once(reviews, tiny_model, tmp_path):
-    start = open_pretrained(FineTuningSettings(str(tiny_model), max_seq_length=16))
-    for test_file in ("", reviews["eval_file"]):
-        settings = ClassificationSettings(**reviews, test_file=test_file)
-        do = {"do_train": True, "do_eval": True, "do_predict": True}
-        task = ClassifierFineTuning(*read_data(settings, None, **do), start, 16, settings)
-        asked = []
+@pytest.mark.parametrize("has_test_file", [False, True])
+def test_texts_to_score_and_to_predict_run_through_the_model_once(
+    trained, reviews, tmp_path, monkeypatch, has_test_file
+):
+    """Without --test_file, or with the file of --eval_file, the predictions are those of dev."""
+    calls = []
 
-        def predict(examples, asked=asked):
-            asked.append(examples)
-            return {"logits": np.zeros([len(examples), 2], np.float32)}
+    def counted(*args, **kwargs):
+        predict = make_predict_examples(*args, **kwargs)
+        return lambda examples: calls.append(len(examples)) or predict(examples)
 
-        task.score(predict)
-        task.write_predictions(predict, tmp_path)
-        assert asked[0] is asked[1]  # The run computes the same examples once.
+    monkeypatch.setattr("keras_bert.tasks.fine_tuning.make_predict_examples", counted)
+    settings = reviews | {"test_file": reviews["eval_file"]} if has_test_file else reviews
+    classify(tmp_path / "out", trained[0], settings, do_train=False)
+    assert calls == [61]
+    assert len((tmp_path / "out" / "predictions.tsv").read_text().splitlines()) == 62
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.metrics import (
     ClassificationObjective,
     accuracy,
+    best_temperature,
+    best_thresholds,
     f1,
     f1_macro,
     f1_micro,
@@ -151,3 +153,24 @@ def test_multi_label_loss_is_the_mean_of_binary_cross_entropies(weights):
 def test_regression_loss_is_the_mean_squared_error():
     metrics = loss("regression", np.array([1.0, 0.5, 3.0, 100.0], np.float32), (), LOGITS[:, :1])
     assert metrics == {"loss": pytest.approx((1 + 0 + 4) / 3)}
+
+
+# --- calibration ---
+
+
+@pytest.mark.parametrize("problem_type", ["single_label", "multi_label"])
+def test_best_temperature_is_that_of_logits_that_are_too_large(problem_type):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2, [4000, 3])
+    if problem_type == "single_label":
+        labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    else:
+        labels = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+    assert best_temperature(problem_type, 3 * logits, labels) == pytest.approx(3, rel=0.05)
+
+
+def test_best_thresholds_are_between_the_probabilities_with_the_highest_f1():
+    probabilities = np.array([[0.9, 0.2, 0.6], [0.8, 0.2, 0.5], [0.3, 0.1, 0.4], [0.1, 0.1, 0.2]])
+    labels = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0]])
+    # All examples have the best F1 of the second class; equal probabilities are not separated.
+    assert best_thresholds(probabilities, labels) == pytest.approx((0.55, 0.05, 0.5))

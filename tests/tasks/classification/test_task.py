@@ -133,6 +133,42 @@ def test_saved_model_reloads_unchanged(trained, tmp_path):
 
 
 @pytest.mark.slow
+def test_labels_that_are_not_given_are_those_of_the_data(pretrained, capsys):
+    classifier = open_new(pretrained, labels=None)
+    for call in (lambda: classifier.predict(TEXTS), lambda: classifier.evaluate(TEXTS, LABELS)):
+        with pytest.raises(InputError, match="has no head for the task classification; expected"):
+            call()
+    given = open_new(pretrained)
+    # Integers are indices of given labels.
+    given.fit(TEXTS, [int(label == "pos") for label in LABELS], **FAST | {"epochs": 1})
+    assert capsys.readouterr().out == ""
+    classifier.fit(TEXTS, LABELS, **FAST | {"epochs": 1, "verbose": 2})
+    assert "labels: neg, pos\n" in capsys.readouterr().out
+    assert classifier.labels == given.labels
+    for mine, other in zip(weights_of(classifier), weights_of(given), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    with pytest.raises(InputError, match="unknown label 'a'; expected one of neg, pos"):
+        classifier.fit(TEXTS, ["a"] * 32, **FAST)
+
+
+def test_calibration_lowers_the_loss_and_is_saved_with_the_weights(trained, tmp_path):
+    trained[0].save_pretrained(tmp_path / "out")
+    classifier = load(tmp_path / "out")
+    labels = ["pos", *LABELS[1:]]  # One is wrong, so the model is too sure.
+    before, loss = classifier.predict(TEXTS), classifier.evaluate(TEXTS, labels)["loss"]
+    temperature = classifier.calibrate(TEXTS, labels)["temperature"]
+    assert classifier.evaluate(TEXTS, labels)["loss"] < loss
+    after = classifier.predict(TEXTS)
+    assert after["label"].tolist() == before["label"].tolist()
+    np.testing.assert_allclose(after["logits"] * temperature, before["logits"], atol=1e-4)
+    classifier.save_pretrained(tmp_path / "calibrated")
+    found = load(tmp_path / "calibrated").predict(TEXTS)["probabilities"]
+    np.testing.assert_array_equal(found, after["probabilities"])
+    with pytest.raises(InputError, match="texts is empty"):
+        classifier.calibrate([], [])
+
+
+@pytest.mark.slow
 def test_multiple_labels_of_pairs(pretrained, tmp_path):
     classifier = open_new(pretrained, labels=["good", "very"], problem_type="multi_label")
     labels = [[name for name in ("good", "very") if name in text] for text in TEXTS]
@@ -144,9 +180,19 @@ def test_multiple_labels_of_pairs(pretrained, tmp_path):
     for names, row in zip(answers["labels"], answers["probabilities"], strict=True):
         order = [classifier.labels[i] for i in np.argsort(-row) if row[i] > 0.5]
         assert names.tolist() == order + [""] * (2 - len(order))
+    with pytest.raises(InputError, match="restore_best: expected validation_data or validation_sp"):
+        classifier.fit(PAIRS, labels, restore_best=True)
+    thresholds = classifier.calibrate(PAIRS, labels)["thresholds"]
+    assert thresholds.keys() == {"good", "very"}
+    assert classifier.evaluate(PAIRS, labels)["f1_macro"] >= metrics["f1_macro"]
     # It was trained on pairs, so its export takes pairs.
+    classifier.settings = replace(classifier.settings, thresholds=(0.9, 0.0))
+    classifier.processor = classifier.make_processor()
+    answers = classifier.predict(PAIRS)
+    assert all("very" in names for names in answers["labels"])
     classifier.save_pretrained(tmp_path / "out")
     exported = load(load(tmp_path / "out").export(tmp_path / "serving" / "1"))
+    assert exported.settings == classifier.settings
     found = exported.predict(PAIRS)
     assert found["labels"].tolist() == answers["labels"].tolist()
     np.testing.assert_allclose(found["logits"], answers["logits"], atol=1e-5)
@@ -187,10 +233,6 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"labels": None},
-            r"labels is None, but .* has no classification head; expected the class",
-        ),
         ({"labels": ["a"]}, r"labels=\['a'\]: expected at least two different names"),
         ({"labels": ["a", "a"]}, r"labels=\['a', 'a'\]: expected .* no duplicates"),
         ({"labels": "ab"}, r"labels is 'ab', a str; expected a list of names"),

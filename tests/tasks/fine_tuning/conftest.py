@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
+from keras_bert.tasks.classification.processor import ClassifierSettings
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.fine_tuning import FineTuningTask
+from keras_bert.tasks.fine_tuning import fine_tune
+from keras_bert.tasks.prepared import EvaluationSet, Prepared
+from keras_bert.tasks.tables import Splits
 from keras_bert.text.tokenizer import BertTokenizer
 
 TOKENS = [f"w{index}" for index in range(45)]
@@ -27,19 +29,38 @@ def random_examples(count, seed=0, longest=40):
     return Examples(ids, segments, starts, {"labels": labels}, {"tags": ids % 3 - 1})
 
 
-class LabelTask(FineTuningTask):
-    """Predicts labels, or without `labels` numbers; `changes` are attributes and methods."""
+class LabelTask:
+    """The arguments of `fine_tune` for predicting labels, or without `labels` numbers.
 
-    task_class = TextClassifier
+    `score` is a function of the outputs for `held_out`, and `write` one of the path of the files.
+    """
 
-    def __init__(self, objective, train, labels=("even", "odd"), max_seq_length=64, **changes):
-        self.objective, self.train, self.labels = objective, train, [*labels] or None
-        problem_type = "single_label" if labels else "regression"
+    def __init__(
+        self,
+        objective,
+        train,
+        held_out=None,
+        labels=("even", "odd"),
+        max_seq_length=64,
+        problem_type="",
+        score=None,
+        write=None,
+        data=None,
+    ):
+        problem_type = problem_type or ("single_label" if labels else "regression")
         settings = ClassifierSettings(tuple(labels), problem_type, max_seq_length)
-        self.processor = ClassificationProcessor(BertTokenizer(VOCAB), settings)
-        for name, value in changes.items():
-            setattr(self, name, value)
-        self.dev, self.test = changes.get("score"), changes.get("write_predictions")
+        self.task = TextClassifier(None, BertTokenizer(VOCAB), settings)
+        self.task.score_outputs = lambda evaluated, outputs: score(outputs)
+        self.task.write_predictions = lambda path, *_: write(path)
+        self.objective, self.train, self.score, self.data = objective, train, score, data or {}
+        held_out = EvaluationSet(None, Prepared(held_out, []))
+        self.splits = Splits(
+            train, {"": held_out} if score else None, {"predictions": held_out} if write else None
+        )
+
+    def run(self, run, start):
+        arguments = (self.task, self.objective, self.splits, "accuracy", self.data, {})
+        return fine_tune(run, start, *arguments)
 
 
 @pytest.fixture(scope="session")

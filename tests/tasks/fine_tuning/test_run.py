@@ -17,7 +17,7 @@ from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models.encoder import select_inputs
 from keras_bert.tasks.checks import in_order_of
 from keras_bert.tasks.examples import make_predict_examples
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, make_optimizer, open_pretrained
+from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.objective import Objective, TrainingSettings
@@ -53,13 +53,13 @@ def make_task(make_examples):
         """Returns the accuracy on the development set, or the next of the given accuracies."""
         given, given_losses = iter(accuracies or ()), iter(losses or ())
 
-        def score(predict):
-            hits = predict(held_out)["logits"].argmax(-1) == held_out.labels["labels"]
+        def score(outputs):
+            hits = outputs["logits"].argmax(-1) == held_out.labels["labels"]
             loss = {"loss": next(given_losses, 9.0)} if losses else {}
             return {"accuracy": next(given, -1.0) if accuracies else hits.mean(), **loss}
 
         values = {"train": train, "score": score, "data": {"dev": ["24 examples"]}, **changes}
-        return LabelTask(LabelObjective(), labels=labels, **values)
+        return LabelTask(LabelObjective(), held_out=held_out, labels=labels, **values)
 
     return make
 
@@ -75,7 +75,7 @@ def run_of(settings, output_dir, training=TRAINING, **changes):
 
 def go(settings, output_dir, task, training=TRAINING, **changes):
     run = run_of(settings, output_dir, training, **changes)
-    return fine_tune(run, start_of(settings), task)
+    return task.run(run, start_of(settings))
 
 
 def weights_of(path):
@@ -142,9 +142,9 @@ def test_repeatedly_interrupted_run_ends_with_identical_weights(
     """
     task = make_task()
 
-    def interrupted_score(predict):
+    def interrupted_score(outputs):
         os.kill(os.getpid(), signal.SIGTERM)
-        return task.score(predict)
+        return task.score(outputs)
 
     with pytest.raises(
         EndedEarly, match="stopped by SIGTERM after step 5; the checkpoint is saved"
@@ -239,8 +239,8 @@ def test_weights_that_were_just_evaluated_are_not_evaluated_again(
     monkeypatch.setattr("keras_bert.tasks.fine_tuning.make_predict_examples", counted)
     last, given = make_task().score, iter(accuracies)
 
-    def score(predict):
-        exact = last(predict)["accuracy"]
+    def score(outputs):
+        exact = last(outputs)["accuracy"]
         return {"accuracy": next(given, exact), "exact": exact}
 
     task = make_task(score=score)
@@ -270,10 +270,10 @@ def test_trained_model_evaluates_and_predicts_without_training(
 ):
     only = replace(settings, init_checkpoint=str(trained), do_train=False, do_predict=True)
     written = []
-    task = make_task(train=None, write_predictions=lambda predict, path: written.append(path))
+    task = make_task(train=None, write=written.append)
     results = go(only, tmp_path / "scored", task)
     assert results["accuracy"] == json.loads((trained / "results.json").read_text())["accuracy"]
-    assert written == [tmp_path / "scored"]
+    assert written == [tmp_path / "scored" / "predictions"]
     assert not (tmp_path / "scored" / "model").exists()
     with pytest.raises(InputError, match=r"has the labels even, odd; expected odd, even"):
         go(only, tmp_path / "other", make_task(labels=["odd", "even"]))
@@ -333,7 +333,7 @@ def test_each_logit_needs_a_label_name(settings, trained, names):
         ({}, {"labels": ["no", "yes"]}, r"has the labels even, odd; expected no, yes; .*--noheads"),
         ({}, {"labels": ()}, r"a head with 2 logits; expected 1; .* convert SRC DST --noheads"),
         ({}, {"score": None}, r"--early_stopping_patience=1 needs a development set"),
-        (None, {"problem_type": "regression"}, r"type single_label_cl.*; expected regression"),
+        (None, {"problem_type": "multi_label"}, r"type single_label_cl.*; expected multi_label"),
     ],
 )
 def test_rejected_run_leaves_no_folder(
@@ -395,22 +395,3 @@ def test_float16_and_bfloat16_moments_are_used_and_checkpointed(settings, make_t
     state = load_file(tmp_path / "checkpoints/step-00000001/optimizer.safetensors")
     assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
     assert state["adam_weight_decay/good_steps"] == 1
-
-
-def test_optimizer_follows_the_settings(settings):
-    changed = replace(
-        settings, layer_decay=0.5, weight_decay=0.3, bias_correction=False, warmup_proportion=0.25
-    )
-    config = start_of(changed).config
-    optimizer = make_optimizer(changed, 100, config)
-    last = config.num_hidden_layers - 1
-    multipliers = dict(optimizer.learning_rate_multipliers)
-    assert multipliers[rf"(^|/)encoder/layer_{last}/"] == 1.0
-    assert multipliers[r"(^|/)encoder/embeddings/"] == 0.5 ** (last + 1)
-    assert optimizer.weight_decay_rate == 0.3
-    assert optimizer.bias_correction is False
-    rate = settings.learning_rate
-    optimizer.iterations.assign(24)  # the step before the warm-up ends
-    assert float(optimizer.learning_rate) == pytest.approx(rate * 24 / 25)
-    optimizer.iterations.assign(25)
-    assert float(optimizer.learning_rate) == pytest.approx(rate * (1 - 25 / 100))

@@ -9,7 +9,7 @@ import pytest
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.metrics import ClassificationObjective
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
 from keras_bert.tasks.fitting import add_teacher_outputs
 from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
@@ -58,7 +58,7 @@ def run_of(start, output_dir, teacher="", distillation=None, **changes):
 
 
 def go(run, task=None):
-    return fine_tune(run, open_pretrained(run.settings), task or task_of(run.distillation))
+    return (task or task_of(run.distillation)).run(run, open_pretrained(run.settings))
 
 
 @pytest.mark.slow
@@ -130,11 +130,17 @@ def make_teacher(make_checkpoint, folder, labels=("even", "odd"), tokens=TOKENS,
 @pytest.mark.parametrize(
     ("made", "message"),
     [
-        ({"labels": ("a", "b")}, "has the labels a, b; expected even, odd$"),
-        ({"labels": ()}, "has no weights .*; expected a model that was fine-tuned on this task$"),
+        (
+            {"labels": ("a", "b")},
+            r"--teacher=.* has the labels a, b .*, and the student even, odd \(single",
+        ),
+        ({"labels": ()}, "has untrained weights: no head; expected a fine-tuned TextClassifier"),
         ({"tokens": TOKENS[:-1]}, "has 49 tokens, .* has 50; expected the same vocabulary for s"),
         ({"hidden_size": 8}, "--teacher=.*: has hidden_size 8, and the student 16; expected a t"),
-        ({"max_position_embeddings": 32}, "--max_seq_length=64: .* has 32 positions"),
+        (
+            {"max_position_embeddings": 32},
+            "--teacher=.* has 32 positions; expected at least the student's max_seq",
+        ),
     ],
 )
 def test_teachers_that_do_not_match_are_rejected(

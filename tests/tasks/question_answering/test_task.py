@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -25,11 +26,7 @@ from keras_bert.tasks.question_answering.processor import (
     prepare_questions,
     training_examples,
 )
-from keras_bert.tasks.question_answering.task import (
-    QuestionAnswerer,
-    SpanFineTuning,
-    fine_tune_span_labeler,
-)
+from keras_bert.tasks.question_answering.task import QuestionAnswerer, fine_tune_span_labeler
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.tasks.tables import Splits
 from keras_bert.training.objective import TrainingSettings
@@ -233,8 +230,37 @@ STORY = "Rollo the Norse leader swore fealty to King Charles in the year 911"
 V2 = SquadSettings(AnswerSettings(version_2_with_negative=True))
 
 
-def task_of(squad, tokenizer, train=None, dev=None, test=None):
-    return SpanFineTuning(squad, Splits(train, dev, test), tokenizer)
+@pytest.fixture
+def prepare_run(tokenizer, monkeypatch):
+    """Returns a function that prepares a run on questions: the arguments of `fine_tune`."""
+    module = "keras_bert.tasks.question_answering.task."
+    start = SimpleNamespace(tokenizer=lambda: tokenizer, check_segments=lambda: None)
+    run = SimpleNamespace(settings=FineTuningSettings(max_seq_length=384), distillation=None)
+    monkeypatch.setattr(module + "open_pretrained", lambda settings: start)
+    monkeypatch.setattr(
+        module + "fine_tune",
+        lambda run, start, task, objective, splits, **others: SimpleNamespace(
+            task=task, **splits._asdict(), **others
+        ),
+    )
+
+    def prepare(squad, train=None, dev=None, test=None):
+        splits = Splits(train, dev, test)
+        monkeypatch.setattr(module + "read_data", lambda squad, **do: splits)
+        return fine_tune_span_labeler(squad, run)
+
+    return prepare
+
+
+def scores_of(run, predict):
+    dev = run.dev[""]
+    return run.task.score_outputs(dev, predict(dev.prepared.examples))
+
+
+def write(folder, run, predict, scores=None):
+    test = run.test["predictions"]
+    outputs = predict(test.prepared.examples)
+    run.task.write_predictions(folder / "predictions", test, outputs, scores or {})
 
 
 def labelled(questions, tokenizer):
@@ -271,24 +297,24 @@ def predict_answers_of(tokenizer):
     return make
 
 
-def test_model_that_knows_the_answers_scores_100(tokenizer, questions, predict_answers_of):
-    task = task_of(SquadSettings(), tokenizer, dev=questions)  # Skips the question without answer.
-    assert task.best == "f1"
-    assert task.score(predict_answers_of(questions[:2])) == {"exact": 100.0, "f1": 100.0}
-    task = task_of(V2, tokenizer, dev=questions)
-    assert task.best == "best_f1"
-    scores = task.score(predict_answers_of(questions))
+def test_model_that_knows_the_answers_scores_100(prepare_run, questions, predict_answers_of):
+    run = prepare_run(SquadSettings(), dev=questions)  # Skips the question without answer.
+    assert run.best == "f1"
+    assert scores_of(run, predict_answers_of(questions[:2])) == {"exact": 100.0, "f1": 100.0}
+    run = prepare_run(V2, dev=questions)
+    assert run.best == "best_f1"
+    scores = scores_of(run, predict_answers_of(questions))
     names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
     assert {name: scores[name] for name in names} == dict.fromkeys(names, 100.0)
     assert {"best_exact_thresh", "best_f1_thresh", "total"} <= scores.keys()
     with pytest.raises(InputError, match=r"no development question has an answer; .*version_2_wit"):
-        task_of(SquadSettings(), tokenizer, dev=questions[2:])
+        prepare_run(SquadSettings(), dev=questions[2:])
 
 
-def test_truncated_questions_are_counted(tokenizer, questions, caplog):
+def test_truncated_questions_are_counted(prepare_run, questions, caplog):
     squad = SquadSettings(AnswerSettings(max_query_length=3, version_2_with_negative=True))
-    task = task_of(squad, tokenizer, train=questions, dev=questions[:2], test=questions[2:])
-    assert task.truncated == {"train": 1, "dev": 0, "test": 1}
+    run = prepare_run(squad, train=questions, dev=questions[:2], test=questions[2:])
+    assert run.counts == {"train_truncated": 1, "dev_truncated": 0, "test_truncated": 1}
     found = [each.getMessage() for each in caplog.records if "truncated" in each.getMessage()]
     assert found == [
         "1 of 3 questions (train) are truncated to max_query_length=3 tokens",
@@ -297,15 +323,15 @@ def test_truncated_questions_are_counted(tokenizer, questions, caplog):
 
 
 def test_predictions_are_written_to_the_three_files_of_google(
-    tmp_path, tokenizer, questions, predict_answers_of
+    tmp_path, prepare_run, questions, predict_answers_of
 ):
     predict = predict_answers_of(questions)
     answered = questions[:2]
-    task = task_of(SquadSettings(), tokenizer, dev=answered, test=answered)
-    assert task.test is task.dev  # The run computes the same examples once.
+    run = prepare_run(SquadSettings(), dev=answered, test=answered)
+    assert run.test["predictions"] is run.dev[""]  # The run computes the same examples once.
     for squad, names in ((SquadSettings(), []), (V2, ["null_odds.json"])):
         folder = tmp_path / str(len(names))
-        task_of(squad, tokenizer, dev=questions, test=questions).write_predictions(predict, folder)
+        write(folder, prepare_run(squad, dev=questions, test=questions), predict)
         written = {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
         assert written.keys() == {"predictions.json", "nbest_predictions.json", *names}
         answers = written["predictions.json"]
@@ -316,7 +342,7 @@ def test_predictions_are_written_to_the_three_files_of_google(
     assert written["nbest_predictions.json"]["c"][0]["text"] == ""
 
 
-def test_other_questions_use_the_best_threshold_of_dev(tmp_path, tokenizer, questions):
+def test_other_questions_use_the_best_threshold_of_dev(tmp_path, prepare_run, tokenizer, questions):
     # Every null score is below that of the right span, by the least for the impossible question:
     # only a threshold below 0 separates it.
     spans = labelled(questions, tokenizer).labels
@@ -332,84 +358,57 @@ def test_other_questions_use_the_best_threshold_of_dev(tmp_path, tokenizer, ques
     others = list(questions)  # The same texts, but not the development set.
     for threshold, empty in ((None, {"c"}), (0.0, set())):
         settings = AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
-        task = task_of(SquadSettings(settings), tokenizer, dev=questions, test=others)
-        task.write_predictions(predict, tmp_path)
+        run = prepare_run(SquadSettings(settings), dev=questions, test=others)
+        scores = scores_of(run, predict)
+        write(tmp_path, run, predict, scores)
         predictions = json.loads((tmp_path / "predictions.json").read_text())
         assert {name for name, text in predictions.items() if not text} == empty
         written = json.loads((tmp_path / "null_odds.json").read_text())
-        by = task.score(predict)["null_score_diff_threshold"]  # The same, in results.json.
+        by = scores["null_score_diff_threshold"]  # The same, in results.json.
         assert {name for name, odds in written.items() if odds > by} == empty
 
 
 def test_other_questions_get_no_answer_if_that_is_best_for_dev(
-    tmp_path, tokenizer, questions, predict_answers_of
+    tmp_path, prepare_run, questions, predict_answers_of
 ):
     impossible = questions[2:]
     others = list(impossible)
-    task = task_of(V2, tokenizer, dev=impossible, test=others)
+    run = prepare_run(V2, dev=impossible, test=others)
     # The answer scores above [CLS], so the threshold 0 of the official report keeps it.
     predict = predict_answers_of([Question("c", questions[2].text, STORY, questions[0].answers)])
-    scores = task.score(predict)
+    scores = scores_of(run, predict)
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 0.0)
     # The threshold of an export, just below the null odds of the answer.
     assert scores["null_score_diff_threshold"] == np.nextafter(-20.0, -np.inf)
-    task.write_predictions(predict, tmp_path)
+    write(tmp_path, run, predict, scores)
     assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
 
 
-def test_training_questions_without_a_correct_answer_are_skipped(tokenizer, questions, caplog):
+def test_training_questions_without_a_correct_answer_are_skipped(prepare_run, questions, caplog):
     shifted = Question("a", questions[0].text, STORY, (Answer("Rollo", 2),))
     wrong = Question("d", "who ?", STORY, (Answer("Rollo", 40),))
-    train = task_of(SquadSettings(), tokenizer, [shifted, *questions[1:], wrong]).train
+    train = prepare_run(SquadSettings(), [shifted, *questions[1:], wrong]).train
     assert train.labels["start_positions"].tolist() == [
-        *task_of(SquadSettings(), tokenizer, questions).train.labels["start_positions"]
+        *prepare_run(SquadSettings(), questions).train.labels["start_positions"]
     ]
     assert len(train) == 2
     assert "1 of 3 training answers are not in their context" in caplog.text
     assert "'Rollo' at 40 for the question 'd'; these questions are skipped" in caplog.text
     with pytest.raises(InputError, match="no training question has its answer in its context"):
-        task_of(SquadSettings(), tokenizer, [wrong])
+        prepare_run(SquadSettings(), [wrong])
     # In v2.0, questions without answer are trained on.
-    examples = task_of(V2, tokenizer, questions).train
+    examples = prepare_run(V2, questions).train
     assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
 
 
-def test_wrong_predictions_are_written_to_tensorboard(tokenizer, questions, predict_answers_of):
-    shown = {}
-
-    class Board:
-        def table(self, name, header, rows):
-            shown[name] = [dict(zip(header, row, strict=True)) for row in rows]
-
-        def pr_curve(self, name, is_positive, scores):
-            shown[name] = is_positive.tolist(), scores
-
-    task = task_of(V2, tokenizer, dev=questions)
-    # The model gives the second question the answer of the first, and finds none impossible.
-    same = [questions[0], Question("b", questions[1].text, STORY, questions[0].answers)]
-    task.show(
-        predict_answers_of([*same, Question("c", questions[2].text, STORY, same[0].answers)]),
-        Board(),
-    )
-    rows = [(row["id"], row["answered"], row["expected"]) for row in shown["wrong_predictions"]]
-    assert rows == [("b", "Rollo", "911"), ("c", "Rollo", "(no answer)")]
-    assert shown["no_answer"][0] == [False, False, True]
-
-
-def test_record_contains_the_data_that_was_read(tokenizer, questions):
-    def record(*splits):
-        return task_of(V2, tokenizer, *splits).record
-
-    before = record(questions, questions, questions)
-    assert before.keys() == {"train_sha256", "dev_sha256", "test_sha256"}
-    assert before["dev_sha256"] == before["test_sha256"]
+def test_data_in_the_record_are_those_that_were_read(prepare_run, questions):
+    before = prepare_run(V2, questions, questions, questions)
+    assert before.data == {"dev": questions, "test": questions}
     # A changed position of an answer changes no tokens.
     moved = [*questions[:2], Question("c", questions[2].text, STORY, (Answer("the", 6),))]
-    changed = record(moved, moved, questions)
-    assert {name for name in before if changed[name] != before[name]} == {
-        "train_sha256",
-        "dev_sha256",
-    }
+    changed = prepare_run(V2, moved, moved, questions)
+    assert changed.train.sha256 != before.train.sha256
+    assert changed.data == {"dev": moved, "test": questions}
 
 
 def test_public_span_labeler_without_a_pooler_is_scored(
