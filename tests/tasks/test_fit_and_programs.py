@@ -102,7 +102,6 @@ def test_classifiers(compare, pretrained, tmp_path, problem_type):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "both",
     [
@@ -127,7 +126,6 @@ def test_options_of_programs_and_the_best_weights(compare, pretrained, tmp_path,
     )
 
 
-@pytest.mark.slow
 def test_taggers(compare, pretrained, tmp_path):
     words = [text.split() for text in TEXTS]
     # The last words are not labeled.
