@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -25,7 +25,13 @@ from keras_bert.models.encoder import (
     SentenceEncoder,
     vector_size,
 )
-from keras_bert.tasks.checks import check_texts, check_validation_data
+from keras_bert.tasks.checks import (
+    check_texts,
+    check_validation_data,
+    first_row,
+    is_one_text,
+    split_examples,
+)
 from keras_bert.tasks.embedding.data import (
     EmbeddingSettings,
     check_evaluation_pairs,
@@ -173,11 +179,13 @@ class TextEmbedder(Task):
     def fit(
         self,
         texts: Any,
-        scores: Sequence[float] | None = None,
+        scores: Any = None,
         *,
+        text: tuple[str, ...] = ("anchor", "positive"),
+        label: str | None = None,
         loss: EmbeddingLoss | str | None = None,
         gradient_accumulation_steps: int = 1,
-        validation_data: tuple[Any, Sequence[float] | None] | None = None,
+        validation_data: Any = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Any,
     ) -> keras.callbacks.History:
@@ -188,15 +196,19 @@ class TextEmbedder(Task):
         Args:
             texts: for pairs, a tuple of two lists of n strings: anchors and positives, or the texts
                 of scored pairs; for triplets, a tuple of three lists, the last one of negatives.
+                Or a list of such tuples of strings, a table, or a tf.data.Dataset, whose elements
+                are (anchor, positive), triplets or ((first, second), score).
             scores: n numbers from -1 to 1, the similarities of the pairs; None for pairs and
                 triplets without scores.
+            text: the names of the table's columns of texts.
+            label: the name of the table's column of scores; None without scores.
             loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
                 scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
             gradient_accumulation_steps: number of micro-batches in which a batch is computed, to
                 save memory; the gradients are those of the whole batch. It must divide
                 `batch_size`. TensorFlow only.
-            validation_data: (texts, scores) or (texts, None), evaluated after each epoch; the logs
-                contain the metrics as `val_spearman` and so on.
+            validation_data: (texts, scores) or (texts, None), or a table or dataset, evaluated
+                after each epoch; the logs contain the metrics as `val_spearman` and so on.
             callbacks: Keras callbacks.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
@@ -204,6 +216,7 @@ class TextEmbedder(Task):
             InputError: an argument is invalid.
         """
         settings, _ = self._check_fit(options)
+        texts, scores = split_examples("texts", texts, scores, text, label)
         rows = check_rows("texts", texts, scores)
         loss = loss or ("mnrl" if scores is None else "cosent")
         loss = loss if isinstance(loss, EmbeddingLoss) else EmbeddingLoss(loss)
@@ -217,7 +230,12 @@ class TextEmbedder(Task):
             check_scores(rows)
         check_training_rows(rows, loss, settings.batch_size)
         check_micro_batches(gradient_accumulation_steps, settings.batch_size)
-        evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
+        evaluate = None
+        if validation_data is not None:
+            expected = "a tuple (texts, scores), with None for pairs without scores"
+            held_out = check_validation_data(validation_data, expected, text, label)
+            check_evaluation_pairs("validation_data[0]", *held_out)
+            evaluate = functools.partial(self.evaluate, *held_out)
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
@@ -233,14 +251,22 @@ class TextEmbedder(Task):
         )
 
     def evaluate(
-        self, texts: Any, scores: Sequence[float] | None = None, batch_size: int = 32
+        self,
+        texts: Any,
+        scores: Any = None,
+        batch_size: int = 32,
+        *,
+        text: tuple[str, str] = ("anchor", "positive"),
+        label: str | None = None,
     ) -> dict[str, float]:
         """Scores the cosines of pairs of texts, with the pooling of the model.
 
         Args:
-            texts: a tuple of two lists of n strings.
+            texts: pairs, given as for `fit`.
             scores: n numbers from -1 to 1; None for pairs of an anchor and its positive.
             batch_size: number of texts per batch.
+            text: the names of the table's columns of texts, as for `fit`.
+            label: the name of the table's column of scores, as for `fit`.
 
         Returns:
             With scores, "spearman" and "pearson", the correlations of cosines and scores. Without,
@@ -251,35 +277,43 @@ class TextEmbedder(Task):
         Raises:
             InputError: an argument is invalid, there are no texts, or all scores are equal.
         """
+        texts, scores = split_examples("texts", texts, scores, text, label)
         rows = check_evaluation_pairs("texts", texts, scores)
         vectors = self._predict((rows.texts,), batch_size)[self.settings.pooling or "mean"]
         return score_embeddings(rows, vectors, self.settings.matryoshka_sizes)
 
     def predict(
         self,
-        texts: Sequence[str],
+        texts: Any,
         batch_size: int = 32,
         size: int | None = None,
         prompt_name: str | None = None,
-    ) -> dict[str, np.ndarray]:
+        *,
+        text: str = "text",
+    ) -> dict[str, Any]:
         """Converts texts to vectors.
 
         Args:
-            texts: n strings.
+            texts: one string, or n strings: a list, a column, a table or a tf.data.Dataset, as for
+                `TextClassifier.predict`.
             batch_size: number of texts per batch.
             size: the size to which vectors are truncated; None for whole vectors. Truncated vectors
                 are useful if the model was trained with this Matryoshka size.
             prompt_name: the name of the prompt that is put before each text, such as "query";
                 None for the default prompt of the model, if it has one.
+            text: the name of the table's column of texts.
 
         Returns:
+            The values of one string, or arrays for n strings:
             "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
                 "pooled", if the model has a pooler; float32 [n, H] each, or [n, size]. The one of
                 the model's pooling is the vector of sentence-transformers, after its Dense modules.
             "truncated", bool [n]: whether tokens of the text were removed.
             "num_tokens", int32 [n]: number of tokens with [CLS] and [SEP]; for windows, the sum.
         """
-        columns = check_texts("texts", texts)
+        if is_one_text(texts):
+            return first_row(self.predict([texts], batch_size, size, prompt_name))
+        columns = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         settings = self.settings
         prompt, preprocess = settings.prompt(prompt_name), None
         if prompt_name not in (None, settings.default_prompt_name):
@@ -347,13 +381,6 @@ class TextEmbedder(Task):
         for name in ("long_text", "dense", "prompts", "default_prompt_name", "truncate_dim"):
             del saved[name]  # Others than `long_text` are in the files of sentence-transformers.
         return saved | self.settings.long_text.to_dict()
-
-    def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:
-        check_validation_data(
-            held_out, "a tuple (texts, scores), with None for pairs without scores"
-        )
-        check_evaluation_pairs("validation_data[0]", *held_out)
-        return lambda: self.evaluate(*held_out)
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Returns {"vectors": float32 [n, 2 or 3, H]} for n rows, which are windows or texts."""
