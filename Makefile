@@ -14,9 +14,9 @@ DOCS := .docs/ready
 setup: $(READY)
 
 # --without-pip: Debian's python3 has no ensurepip; its own pip fills the environment instead.
-$(READY): requirements.lock pyproject.toml setup.py setup.cfg
+$(READY): requirements/dev.lock pyproject.toml setup.py setup.cfg
 	$(PYTHON) -m venv --without-pip .venv
-	$(PYTHON) -m pip --python $(BIN)/python install --quiet --require-hashes -r requirements.lock
+	$(PYTHON) -m pip --python $(BIN)/python install --quiet --require-hashes -r requirements/dev.lock
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet --no-deps --no-build-isolation --use-pep517 -e .
 	touch $(READY)
 
@@ -26,9 +26,9 @@ $(PEERS): benchmarks/make_peers.sh benchmarks/peers.txt benchmarks/peers_no_deps
 	PYTHON=$(PYTHON) benchmarks/make_peers.sh
 	touch $(PEERS)
 
-$(DOCS): requirements-docs.lock
+$(DOCS): requirements/docs.lock
 	$(PYTHON) -m venv --without-pip .docs
-	$(PYTHON) -m pip --python .docs/bin/python install --quiet --require-hashes -r requirements-docs.lock
+	$(PYTHON) -m pip --python .docs/bin/python install --quiet --require-hashes -r requirements/docs.lock
 	touch $(DOCS)
 
 # The programs' flags are read from the programs themselves, which .docs cannot import.

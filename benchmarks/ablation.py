@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from ablation.plan import PLAN, TASKS
-from ablation.plots import draw_all
+from ablation.plots import draw
 from ablation.report import report
 from ablation.run import Folders, Results, list_units, run_study, selected
 from absl import app, flags
@@ -32,14 +32,14 @@ flags.DEFINE_list("arms", [], "arms to run; default: all")
 flags.DEFINE_list("tasks", [], "tasks to fine-tune on; default: all")
 flags.DEFINE_multi_integer("seeds", [], "seed of fine-tuning, once or more; default: the plan's")
 flags.DEFINE_bool("list", False, "only list the units, and what is done")
-flags.DEFINE_bool("report", False, "only write tables and plots of the finished units")
+flags.DEFINE_bool("report", False, "only write the tables and the plot of the finished units")
 flags.DEFINE_float("scale", 1.0, "factor for steps and epochs, for a trial", lower_bound=1e-6)
 flags.DEFINE_string("data_dir", str(DATA), "folder of the public data")
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_ablation", "folder of records and models")
 flags.DEFINE_string(
     "results_dir", str(ROOT / "benchmarks/ablation_results"), "folder of the results"
 )
-flags.DEFINE_string("plots_dir", None, "folder of the plots; default: --results_dir")
+flags.DEFINE_string("plots_dir", None, "folder of the plot; default: --results_dir")
 FLAGS = flags.FLAGS
 
 
@@ -61,7 +61,7 @@ def main(_) -> None:
         text = report(results)
         results.folder.mkdir(parents=True, exist_ok=True)
         (results.folder / "report.md").write_text(text, encoding="utf-8")
-        draw_all(results, Path(FLAGS.plots_dir or results.folder))
+        draw(results, Path(FLAGS.plots_dir or results.folder))
         print(text)
     except InputError as error:
         sys.exit(f"ablation.py: error: {error}")

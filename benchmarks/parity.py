@@ -37,7 +37,11 @@ FLAGS = flags.FLAGS
 def run(program: str, folder: Path, **settings: object) -> Path:
     """Runs a program of the project in float32, and returns its output folder."""
     flag_values = {"output_dir": folder, "mixed_precision": "float32"} | settings
-    command = [sys.executable, str(ROOT / program), *(f"--{k}={v}" for k, v in flag_values.items())]
+    command = [
+        sys.executable,
+        str(ROOT / program),
+        *(f"--{k}={v}" for k, v in flag_values.items()),
+    ]
     with open(folder.with_suffix(".log"), "a") as log:
         subprocess.run(command, cwd=ROOT, stderr=log, stdout=log, check=True)
     return folder

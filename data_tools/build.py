@@ -223,8 +223,12 @@ def _reject_other_settings(
     if len(old) != len(new):
         differences.append(f"the number of input files was {len(old)}, now {len(new)}")
     elif changed := [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]:
-        before, now = ("{} ({} bytes, sha256 {:.8})".format(*file) for file in changed[0])
-        differences.append(f"input file was {before}, now {now}")
+        (name, size, _), (new_name, new_size, _) = changed[0]
+        if (name, size) == (new_name, new_size):
+            differences.append(f"the content of the input file {name} has changed")
+        else:
+            before, now = f"{name} ({size} bytes)", f"{new_name} ({new_size} bytes)"
+            differences.append(f"input file was {before}, now {now}")
     if differences:
         raise InputError(
             f"--output_dir={output_dir}: holds {description} with other settings or input: "

@@ -1,7 +1,9 @@
 r"""Learns or extends a WordPiece vocabulary.
 
-    keras-bert build-vocab --input_file='corpus/*.txt' --vocab_file=vocab.txt \
-        --vocab_size=8000
+    keras-bert build-vocab --input_file='corpus/*.txt' --vocab_file=vocab.txt
+
+    keras-bert build-vocab --input_file='corpus/*.txt' --vocab_file=extended.txt \
+        --extend_vocab=bert/vocab.txt
 
 The corpus is split into words by this library's own tokenizer, so the tokenizer can produce every
 learned token. With --extend_vocab, no vocabulary is learned: words that the given vocabulary splits
@@ -12,6 +14,7 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from absl import logging
 from absl.flags import FlagValues
@@ -41,6 +44,7 @@ class VocabSettings:
     `user_tokens` stay whole and are added to the vocabulary, such as [URL].
     """
 
+    GROUP: ClassVar[str] = "data"
     vocab_size: int = option(30000, "Number of tokens, including special tokens.")
     do_lower_case: bool = same_as(TokenizerSettings, "do_lower_case")
     min_frequency: int = option(

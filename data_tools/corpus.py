@@ -22,6 +22,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from absl import logging
 
@@ -32,7 +33,7 @@ from data_tools.sentences import check_language
 from keras_bert import files
 from keras_bert.columnar_files import ARROW, PARQUET
 from keras_bert.errors import InputError
-from keras_bert.options import check, option
+from keras_bert.options import advanced, check, option
 
 _TABLES = {"parquet": PARQUET, "arrow": ARROW}
 MIXED = "mixed"
@@ -71,6 +72,7 @@ FORMAT_PACKAGES = {
 class Reading:
     """Settings for reading a corpus."""
 
+    GROUP: ClassVar[str] = "data"
     input_format: str = option(
         "sentences",
         "sentences: one per line, a blank line between documents. prose: running text, a blank "
@@ -87,7 +89,7 @@ class Reading:
     language: str = option(
         "en", "Language code (such as en or zh) of the rules that split text into sentences."
     )
-    max_bad_line_share: float = option(
+    max_bad_line_share: float = advanced(
         0.1,
         "Fraction of the lines or rows of a file that may be undecodable or malformed; 0 rejects "
         "the first one.",

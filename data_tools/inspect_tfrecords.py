@@ -1,6 +1,8 @@
 """Verifies record files, and prints their statistics and examples.
 
-    keras-bert inspect-tfrecords --input_file=dataset --num_examples=3
+    keras-bert inspect-tfrecords --input_file=dataset
+
+    keras-bert inspect-tfrecords --input_file=dataset --json
 
 Statistics and examples are printed to stdout as text; with --json, only the statistics, as JSON.
 Each file that differs from its manifest is reported on stderr, and the exit code is then 1.
@@ -14,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from absl.flags import FlagValues
@@ -282,6 +284,7 @@ def _text(row: Mapping[str, np.ndarray], columns: np.ndarray, vocab: Sequence[st
 class InspectOptions:
     """The options of the program."""
 
+    GROUP: ClassVar[str] = "data"
     input_file: str = option(
         "", "Comma-separated list of folders, record files and globs.", required=True
     )

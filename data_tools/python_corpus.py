@@ -2,6 +2,8 @@
 
     keras-bert python-corpus --output_dir=corpus
 
+    keras-bert python-corpus --output_dir=corpus --verbosity=-1
+
 The sources are the language reference in `pydoc_data.topics` (one document per topic) and the
 docstrings of the standard library (one document per module, parsed and not imported). The output is
 train.txt and eval.txt in the format of Google's BERT. About one document in twenty, selected by a
@@ -21,6 +23,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from absl import logging
 from absl.flags import FlagValues
@@ -79,6 +82,7 @@ def is_held_out(name: str, every: int) -> bool:
 class PythonCorpusOptions:
     """The options of the program."""
 
+    GROUP: ClassVar[str] = "output"
     output_dir: str = option(
         "",
         "Output folder of train.txt, eval.txt, labelled_train.csv and labelled_eval.csv.",

@@ -1,13 +1,13 @@
 """The settings of a dataset, and their flags."""
 
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from absl.flags import FlagValues
 
 from data_tools.corpus import Reading
 from keras_bert.errors import InputError
-from keras_bert.options import MAX_SEQ_LENGTH, from_values, option, same_as
+from keras_bert.options import MAX_SEQ_LENGTH, advanced, from_values, option, same_as
 from keras_bert.pretraining.settings import NEXT_SENTENCE
 from keras_bert.programs.options import values_of
 from keras_bert.text.settings import USER_TOKENS, TokenizerSettings, UserToken
@@ -30,7 +30,7 @@ class Settings(Reading):
 
     do_lower_case: bool = same_as(TokenizerSettings, "do_lower_case")
     do_whole_word_mask: bool = option(False, "Mask all tokens of a word together.")
-    ngram: int = option(
+    ngram: int = advanced(
         1,
         "Mask runs of up to this many tokens, or words with --do_whole_word_mask; a run of n has a "
         "probability proportional to 1/n.",
@@ -52,7 +52,7 @@ class Settings(Reading):
         max=MAX_SEQ_LENGTH,
     )
     max_predictions_per_seq: int = option(20, "Maximum number of tokens to predict per row.", min=1)
-    random_seed: int = option(12345, "Random seed.", min=-(2**63), max=2**63 - 1)
+    random_seed: int = advanced(12345, "Random seed.", min=-(2**63), max=2**63 - 1)
     dupe_factor: int | None = option(
         None,
         "How many times each document is used, with different pairs and masks. Default: 10, or 1 "
@@ -61,10 +61,10 @@ class Settings(Reading):
         max=1000,
     )
     masked_lm_prob: float = option(0.15, "Fraction of the tokens to predict.", min=0, max=1)
-    short_seq_prob: float = option(
+    short_seq_prob: float = advanced(
         0.1, "Fraction of the documents with shorter examples.", min=0, max=1
     )
-    num_shards: int = option(
+    num_shards: int = advanced(
         0, "Number of output files; 0 derives it from the corpus size.", min=0, max=99_999
     )
     strip_accents: bool | None = same_as(TokenizerSettings, "strip_accents")
@@ -104,6 +104,7 @@ class Settings(Reading):
 class CorpusOptions:
     """The files that the programs read."""
 
+    GROUP: ClassVar[str] = "data"
     input_file: str = option(
         "", "Comma-separated list of text files, globs and folders.", required=True
     )

@@ -7,78 +7,34 @@
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_tools.corpus import Reading
-from keras_bert.options import Option, options_of
+from keras_bert.options import Option
 from keras_bert.programs.command import PROGRAMS
-from keras_bert.programs.options import declared
+from keras_bert.programs.options import grouped
 from keras_bert.programs.program import Program
-from keras_bert.tasks.settings import Distillation, FineTuningSettings
-from keras_bert.training.settings import Devices, Precision, TrainingSettings
 
 FOLDER = Path(__file__).parent / "reference" / "programs"
-
-# The files at the top level of a checkout that start a program.
-FILES = {
-    "pretrain": "run_pretraining.py",
-    "classify": "run_classifier.py",
-    "squad": "run_squad.py",
-    "ner": "run_ner.py",
-    "embed": "run_embedding.py",
-    "fill-mask": "run_fill_mask.py",
-    "extract-features": "extract_features.py",
-    "export": "export_model.py",
-}
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 _FLAG = re.compile(r"(--[a-z][a-z0-9_]*(?:=[A-Za-z0-9_]+)?)")
 
-OWN = "Flags of this program"
-# Flags that several programs share, by the title of their group; a flag belongs to the first one.
-GROUPS: Mapping[str, set[str]] = {
-    "Reading the corpus": {*options_of(Reading)},
-    "Devices, precision and memory": {
-        *options_of(Devices),
-        *options_of(Precision),
-        "jit_compile",
-        "gradient_checkpointing",
-        "gradient_accumulation_steps",
-    },
-    "Training and evaluation": {
-        *options_of(FineTuningSettings),
-        *options_of(TrainingSettings),
-        *options_of(Distillation),
-        "output_dir",
-        "export",
-    },
-}
-
 
 def page(program: Program, purpose: str) -> str:
     """Returns the Markdown page of a program."""
-    options = declared(program.flags())
-    # A program without devices has few flags, which need no groups except those of the corpus.
-    titles = [title for title in GROUPS if "num_devices" in options or title.startswith("Reading")]
-    groups: dict[str, list[Option]] = {title: [] for title in (OWN, *titles)}
-    for name, option in options.items():
-        (title, *_) = [*(title for title in titles if name in GROUPS[title]), OWN]
-        groups[title].append(option)
-    file = FILES.get(program.name)
     parts = [
         f"# keras-bert {program.name}",
-        f"{purpose[0].upper()}{purpose[1:]}."
-        + (f" In a checkout also: `python {file}`." if file else ""),
+        f"{purpose[0].upper()}{purpose[1:]}.",
         _as_markdown(program.description),
     ]
-    for title, members in groups.items():
-        if members:
-            parts += [f"## {title}", _table(members)]
+    for group, options in grouped(program.flags()).items():
+        parts += [f"## {group.capitalize()} flags", _table(options)]
     parts.append(
-        "absl's flags of logging and `--flagfile` are accepted too; "
-        "`--helpfull` lists them. A boolean flag is unset by `--noNAME` or `--NAME=false`."
+        "absl's flags of logging and `--flagfile` are accepted too; `--helpfull` lists them and "
+        "the advanced flags, `--help` the others. A boolean flag is unset by `--noNAME` or "
+        "`--NAME=false`."
     )
     return "\n\n".join(parts) + "\n"
 
@@ -86,8 +42,7 @@ def page(program: Program, purpose: str) -> str:
 def index(programs: Sequence[tuple[Program, str]]) -> str:
     """Returns the page that lists all programs."""
     rows = [
-        f"| [`keras-bert {program.name}`]({program.name}.md) | {purpose} | "
-        f"{_as_code(FILES.get(program.name))} |"
+        f"| [`keras-bert {program.name}`]({program.name}.md) | {purpose} |"
         for program, purpose in programs
     ]
     return "\n".join(
@@ -95,30 +50,15 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "# Programs",
             "",
             "Installation adds one command, `keras-bert`, with the programs below as subcommands.",
-            "In a checkout, the files in the third column start the same programs. `--help` prints",
-            "the flags that these pages list; both come from the same definitions.",
+            "`--help` prints the flags that these pages list; both come from the same definitions.",
+            "A checkout has files with the names of Google's programs: `run_squad.py` and so on.",
             "",
-            "| program | purpose | file |",
-            "| --- | --- | --- |",
-            *rows,
-            "",
-            "## Exit codes",
-            "",
-            "| code | meaning |",
+            "| program | purpose |",
             "| --- | --- |",
-            "| 0 | success; also `--help` |",
-            "| 1 | invalid input or too little memory, reported in one line |",
-            "| 75 | the run was stopped by SIGTERM, lost a worker or a GPU, or another process "
-            "uses its folder or the worker's port; the same command resumes it |",
-            "| 130 | Ctrl-C; in training, after a checkpoint was saved |",
-            "| 141 | the reader of stdout has ended, as in `--help \\| head -1` |",
+            *rows,
             "",
         ]
     )
-
-
-def _as_code(text: str | None) -> str:
-    return f"`{text}`" if text else ""
 
 
 def _as_markdown(description: str) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from keras_bert.tasks.question_answering.task import QuestionAnswerer
     from keras_bert.text.tokenizer import BertTokenizer
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "BertClassifier",

@@ -51,6 +51,7 @@ class Option:
     in_recipe: bool = True
     alias: str = ""
     argument: str = ""
+    group: str = ""
 
     @property
     def bounds(self) -> str:
@@ -122,15 +123,22 @@ def option(default: Any, help: str = "", **declaration: Any) -> Any:
             above, below: exclusive bounds.
             choices: the values of a string.
             required: whether the value must not be empty.
-            unless: the option that makes a required option optional.
+            unless: the option that makes a required option optional, such as dry_run or nodo_train.
             needs: the option without which this one has no effect and is rejected.
             may_change: whether it may differ when a run is resumed; it is not in run.json.
             in_recipe: whether a recipe can set it; otherwise it depends on the user or the machine.
             alias: a second name of the flag.
             argument: the name of the argument of `fit`, for options that `fit` has too.
+            group: the group of flags in --help, data, model, training, output, server or advanced;
+                by default the `GROUP` of the class.
     """
     metadata = {"help": help, **declaration}
     return dataclasses.field(default=default, metadata={"option": metadata})
+
+
+def advanced(default: Any, help: str = "", **declaration: Any) -> Any:
+    """Declares a dataclass field as an option that only --helpfull shows."""
+    return option(default, help, group="advanced", **declaration)
 
 
 def same_as(settings: type, name: str, **changes: Any) -> Any:
@@ -145,8 +153,11 @@ def same_as(settings: type, name: str, **changes: Any) -> Any:
 @functools.cache
 def options_of(settings: type) -> Mapping[str, Option]:
     """Returns {name: declaration} of the options of a settings dataclass."""
+    group = {"group": getattr(settings, "GROUP", "")}
     return {
-        field.name: Option(field.name, _kind(field.type), field.default, **field.metadata["option"])
+        field.name: Option(
+            field.name, _kind(field.type), field.default, **group | field.metadata["option"]
+        )
         for field in dataclasses.fields(settings)
         if "option" in field.metadata
     }

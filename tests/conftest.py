@@ -212,7 +212,11 @@ def run_program(root, tmp_path_factory):
         environment: Mapping[str, str] | None = None,
         **flags,
     ):
-        argv = [str(root / program), *arguments, *(f"--{k}={v}" for k, v in flags.items())]
+        argv = [
+            str(root / program),
+            *arguments,
+            *(f"--{k}={v}" for k, v in flags.items()),
+        ]
         variables = {"TFDS_DATA_DIR": str(nothing), **(environment or {})}
         alone = input is not None or set(variables) > {"TFDS_DATA_DIR"}
         if alone or "distribution_strategy" in flags:

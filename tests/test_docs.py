@@ -1,14 +1,17 @@
 """The documentation uses programs, flags and files that exist."""
 
 import importlib
+import os
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
 
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.options import absl_flags, declared
+from tests import processes
 
 # A command begins at the start of a line or after a prompt, variables or another command.
 _COMMAND = re.compile(
@@ -24,16 +27,14 @@ def generator(root: Path) -> dict:
 
 
 @pytest.fixture(scope="module")
-def flags_by_command(generator: dict) -> dict[str, set[str]]:
-    """Returns {command: names of its flags} for every way to start a program."""
+def flags_by_command() -> dict[str, set[str]]:
+    """Returns {command: names of its flags} for every program."""
     commands = {}
     for name, (module, _) in PROGRAMS.items():
         values = importlib.import_module(module).PROGRAM.flags()
         with absl_flags(values, ""):
             known = set(values)
         commands[f"keras-bert {name}"] = known
-        if name in generator["FILES"]:
-            commands[f"python {generator['FILES'][name]}"] = known
     return commands
 
 
@@ -92,10 +93,55 @@ def test_flag_pages_list_every_flag_once(generator: dict):
             assert page.count(f"| `--{name}` |") == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
-)
-def test_links_outside_the_site_lead_to_files(root: Path, name: str):
-    page = root / name
-    for link in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
-        assert link.startswith("https://") or (page.parent / link).is_file(), link
+@pytest.mark.slow
+def test_quickstart_of_the_readme_runs(root: Path, pretrained: Path, tmp_path: Path):
+    """Runs it offline, with a tiny model in the place of the one of the Hugging Face Hub."""
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    code = re.search(r"start:quickstart.*?```python\n(.*?)```", readme, re.DOTALL)[1]
+    name = re.search(r'from_pretrained\("(.+?)"\)', code)[1]
+    cached = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+    shutil.copytree(pretrained, cached / "snapshots" / "0")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0")
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = processes.run(["-c", code], cwd=tmp_path, env=os.environ | offline)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rsplit(" ", 1)[0] in code
+    assert (tmp_path / "serving/minilm/1/saved_model.pb").is_file()
+
+
+def test_llms_txt_lists_every_page_once(root: Path):
+    listed = re.findall(r"\]\(([^)]+)\.html\): ", (root / "docs/llms.txt").read_text("utf-8"))
+    pages = [
+        page.relative_to(root / "docs").with_suffix("").as_posix()
+        for folder in ("tutorials", "guides", "concepts", "migration")
+        for page in (root / "docs" / folder).glob("[!i]*.md")
+    ]
+    others = ["index", "programs/index", "file_formats", "outputs"]
+    assert sorted(listed) == sorted([*pages, *(f"reference/{page}" for page in others)])
+
+
+def anchors_of(page: Path, root: Path) -> set[str]:
+    """Returns the anchors of the headings of a page and of the pages that it includes."""
+    text = page.read_text(encoding="utf-8")
+    for included in re.findall(r'^--8<-- "([^":]+)', text, re.MULTILINE):
+        text += (root / included).read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def test_links_of_pages_lead_to_files_and_headings(root: Path):
+    """The site checks its own links; generated pages are on the site only."""
+    wrong = []
+    others = [root / "CHANGELOG.md", root / "benchmarks/README.md", root / "examples/README.md"]
+    for page in [*pages_of(root), *others]:
+        for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            if name.startswith("https://"):
+                continue
+            if not target.exists() or "programs" in Path(name).parts:
+                wrong.append(f"{page.name}: {link}")
+            elif anchor and anchor not in anchors_of(target, root):
+                wrong.append(f"{page.name}: {link}: no such heading")
+    assert not wrong

@@ -133,5 +133,5 @@ def test_export_is_rejected_before_anything_runs(on_jax, tmp_path):
     assert done.returncode == 1
     assert "--export" in done.stderr
     assert (
-        "requires the TensorFlow backend; to export a JAX run, use export_model.py" in done.stderr
+        "requires the TensorFlow backend; to export a JAX run, run keras-bert export" in done.stderr
     )

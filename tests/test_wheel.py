@@ -1,11 +1,14 @@
-"""The wheel, installed outside the checkout, has every file and all programs."""
+"""The wheel, installed by the lines of the Dockerfiles, has every file and all programs."""
 
 import json
 import os
+import re
+import shlex
 import shutil
 import site
 import subprocess
 import sys
+import urllib.request
 import venv
 from email.parser import Parser
 from pathlib import Path
@@ -17,45 +20,88 @@ from keras_bert.programs.command import PROGRAMS
 
 pytestmark = pytest.mark.slow
 
-SOURCES = ("keras_bert", "data_tools", "pyproject.toml", "setup.py", "setup.cfg")
-SOURCES += ("README.md", "LICENSE")
+# pip of the base Python for the environment {python}, which may have none, without a network.
+PIP = """#!/bin/sh
+command=$1; shift
+exec {base} -m pip --python {python} $command --no-build-isolation --no-deps --no-index "$@"
+"""
 
 
-def succeed(command, cwd=None):
+def environment_of(bin_dir):
     # PYTHONPATH has the checkout.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return variables | {"PATH": f"{bin_dir}:{os.environ['PATH']}"}
+
+
+def succeed(command, bin_dir, cwd=None):
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment_of(bin_dir)
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def installed(root, tmp_path_factory) -> Path:
-    """Returns the bin/ of an environment with the wheel and this environment's other packages."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
-    for name in SOURCES:  # The build writes files into the tree.
-        path = root / name
-        copy = shutil.copytree if path.is_dir() else shutil.copy
-        copy(path, source / name)
-    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    succeed([sys.executable, "-c", build, str(folder)], cwd=source)
-    (wheel,) = folder.glob("*.whl")
-    shutil.rmtree(source)
+class Image:
+    """Runs the lines of a Dockerfile in folders that stand for / of its stages.
 
-    environment = folder / "environment"
-    venv.create(environment)
-    python = environment / "bin" / "python"
-    # Uses pip of the base Python, since this environment may have no pip.
-    pip = [sys._base_executable, "-m", "pip", "--python", str(python)]
-    succeed([*pip, "install", "--no-deps", "--no-index", str(wheel)])
-    (own,) = (environment / "lib").glob("python*/site-packages")
-    # These come after its own packages. Their .pth files, as of an editable install, are not read.
-    (own / "others.pth").write_text("\n".join(site.getsitepackages()))
-    return environment / "bin"
+    Attributes:
+        bin: the programs of the environment, which has the packages of this one, too.
+        folder: the folder for the last stage.
+        command: the command that a container starts.
+    """
+
+    def __init__(self, root: Path, name: str, place: Path):
+        environment = place / "environment"
+        venv.create(environment)
+        self.bin = environment / "bin"
+        pip = PIP.format(base=sys._base_executable, python=self.bin / "python")
+        (self.bin / "pip").write_text(pip)
+        (self.bin / "pip").chmod(0o755)
+        (own,) = (environment / "lib").glob("python*/site-packages")
+        # These come after its own packages. Their .pth files, as of an editable install, are not
+        # read.
+        (own / "others.pth").write_text("\n".join(site.getsitepackages()))
+        stages, lists = {}, {"ENTRYPOINT": [], "CMD": []}
+        text = (root / "docker" / name).read_text().replace("\\\n", " ")
+        for line in text.splitlines():
+            keyword, _, rest = line.partition(" ")
+            if keyword == "FROM":
+                self.folder = place / f"stage-{len(stages)}"
+                self.folder.mkdir()
+                stages[rest.partition(" AS ")[2]] = self.folder
+            elif keyword == "COPY":
+                *options, target = shlex.split(rest)
+                source = stages[options.pop(0).partition("=")[2]] if rest[0] == "-" else root
+                for path in (source / option.lstrip("/") for option in options):
+                    into = self.folder / target.lstrip("/")
+                    into = into / path.name if target.endswith("/") else into
+                    copy = shutil.copytree if path.is_dir() else shutil.copy
+                    copy(path, into)
+            elif keyword == "RUN":
+                succeed(["sh", "-ec", self.located(rest)], self.bin, cwd=self.folder)
+            elif keyword == "WORKDIR":
+                (self.folder / rest.lstrip("/")).mkdir()
+            elif keyword in lists:
+                lists[keyword] = json.loads(rest)
+            else:
+                assert keyword in ("", "#", "USER", "EXPOSE", "HEALTHCHECK"), line
+        self.command = [*lists["ENTRYPOINT"], *map(self.located, lists["CMD"])]
+
+    def located(self, text: str) -> str:
+        """Returns a text with the absolute paths of the image as paths of this machine."""
+        return re.sub(r"(?<![\w./])/(?=\w)", f"{self.folder}/", text)
+
+
+@pytest.fixture(scope="module")
+def image(root, tmp_path_factory) -> Image:
+    """Returns the image for training."""
+    return Image(root, "train.Dockerfile", tmp_path_factory.mktemp("train"))
+
+
+@pytest.fixture(scope="module")
+def installed(image) -> Path:
+    """Returns the bin/ of an environment with the wheel and this environment's other packages."""
+    return image.bin
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +111,7 @@ def run(installed, tmp_path_factory):
 
     def start(program, *arguments, **flags):
         given = [f"--{name}={value}" for name, value in flags.items()]
-        command = [installed / "keras-bert", program, *given, *arguments]
-        return succeed(command, cwd=place)
+        return succeed(["keras-bert", program, *given, *arguments], installed, cwd=place)
 
     start.place = place
     return start
@@ -78,7 +123,7 @@ def test_metadata_has_license_authors_and_version(installed):
         "print(json.dumps([m.distribution('keras-bert-pipeline').read_text('METADATA'), "
         "keras_bert.__file__]))"
     )
-    text, file = json.loads(succeed([installed / "python", "-c", code], cwd=installed))
+    text, file = json.loads(succeed(["python", "-c", code], installed, cwd=installed))
     metadata = Parser().parsestr(text)
     assert metadata["Version"] == keras_bert.__version__
     assert metadata["Author"] == "The keras_bert authors"
@@ -114,7 +159,7 @@ def test_bundled_recipe_is_found(run, installed):
         "from keras_bert.pretraining.recipe import bundled_recipes, find_recipe; "
         "print(*bundled_recipes(), find_recipe('bert-base'))"
     )
-    *names, path = succeed([installed / "python", "-c", code], cwd=run.place).split()
+    *names, path = succeed(["python", "-c", code], installed, cwd=run.place).split()
     assert names == ["bert-base", "bert-large", "bert-large-lamb", "budget-24h", "small-corpus"]
     assert Path(path).is_file()
 
@@ -123,3 +168,31 @@ def test_program_of_data_tools_runs(run):
     (run.place / "text.txt").write_text("The king swore an oath.\nA dog ran home.\n")
     run("build-vocab", input_file="text.txt", vocab_file="vocab.txt", vocab_size=100)
     assert "[MASK]" in (run.place / "vocab.txt").read_text().split()
+
+
+def test_container_for_training_lists_the_programs(image):
+    assert succeed(image.command, image.bin) == succeed(["keras-bert", "--help"], image.bin)
+
+
+def test_container_for_serving_answers(root, tmp_path, make_checkpoint):
+    image = Image(root, "serve.Dockerfile", tmp_path)
+    bert = make_checkpoint(tmp_path / "bert", ["a", "b"])
+    embedder = keras_bert.TextEmbedder.from_pretrained(bert, max_seq_length=8)
+    embedder.export(image.folder / "model" / "1")
+    command = [part.replace("--port=8501", "--port=0") for part in image.command]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment_of(image.bin)
+    ) as server:
+        try:
+            lines = iter(server.stderr)
+            line = next(line for line in lines if "REST API: " in line)
+            url = line.split("REST API: ")[1].strip().replace("0.0.0.0", "127.0.0.1")
+            body = json.dumps({"instances": ["a b", "b"]}).encode()
+            header = {"Content-Type": "application/json"}
+            request = urllib.request.Request(f"{url}/v1/models/model:predict", body, header)
+            with urllib.request.urlopen(request, timeout=60) as response:
+                assert len(json.load(response)["predictions"]) == 2
+            with urllib.request.urlopen(f"{url}/healthz", timeout=60) as response:
+                assert response.status == 200
+        finally:
+            server.terminate()

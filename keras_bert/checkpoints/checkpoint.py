@@ -170,7 +170,7 @@ class Checkpoint:
         """
         positions = self.config.max_position_embeddings
         if length is None:
-            # Older runs of run_pretraining.py recorded 0 if records of any length were accepted.
+            # Older runs of keras-bert pretrain recorded 0 if records of any length were accepted.
             length = self.setting("max_seq_length", int) or min(default, positions)
         check_max_seq_length(length, positions)
         return length

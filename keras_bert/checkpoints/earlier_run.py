@@ -68,7 +68,7 @@ class EarlierRun:
         return [*saved, (self.folder / "run.json", self.settings)]
 
     def threshold(self) -> float:
-        """Returns `null_score_diff_threshold` of run_squad.py: the flag, else the result, else 0.
+        """Returns `null_score_diff_threshold` of a SQuAD run: the flag, else the result, else 0.
 
         Raises:
             InputError: the value is not a number.

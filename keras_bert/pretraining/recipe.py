@@ -1,7 +1,7 @@
 """Reads a recipe, a TOML file with the flags of each phase of a pre-training run.
 
     [data]                      # flags of create-pretraining-data, for every phase
-    [flags]                     # flags of run_pretraining.py, for every phase
+    [flags]                     # flags of keras-bert pretrain, for every phase
     [[phase]]                   # flags of one phase; a later one starts from the previous one
     data = {max_seq_length = 128}
     [[phase]]
@@ -27,7 +27,7 @@ from keras_bert.training.settings import TrainingSettings
 _BUNDLED = Path(keras_bert.__file__).parent / "recipes"
 # The flags that --recipe_scale multiplies.
 _STEPS = ("num_train_steps", "num_warmup_steps")
-# Settings in `data` that are also flags of run_pretraining.py, which checks the records with them.
+# Settings in `data` that are also flags of keras-bert pretrain, which checks the records with them.
 _SHAPE = ("max_seq_length", "max_predictions_per_seq")
 # The flags that must not change between phases that share an optimizer and its schedule.
 _SCHEDULE_FLAGS = (
@@ -81,7 +81,7 @@ def phase_of(
     continue_optimizer: bool = False,
     title: str = "",
 ) -> Phase:
-    """Creates the phase with these values of the flags of run_pretraining.py, which it records."""
+    """Creates the phase with these values of the flags of keras-bert pretrain, which it records."""
     settings = from_values(PretrainingSettings, flags)
     training = from_values(TrainingSettings, flags)
     return Phase(settings, training, flags, data or {}, continue_optimizer, title)
@@ -100,7 +100,7 @@ def read_recipe(
         path: the TOML file, or the name of a bundled recipe.
         data_settings: the dataclass that declares the flags that `data` may contain, and raises
             InputError for invalid combinations.
-        defaults: the values of all flags of run_pretraining.py.
+        defaults: the values of all flags of keras-bert pretrain.
         command_line: the values of the flags on the command line.
         scale: multiplies the recipe's numbers of steps, so that the schedule keeps its shape.
 

@@ -346,7 +346,13 @@ def _train_and_evaluate(
             checked_memory(training, workers, inputs.config, length),
         ):
             evaluates = settings.do_eval and settings.eval_file
-            metrics, performance = train(run, state, batches_from, evaluate if evaluates else None)
+            metrics, performance = train(
+                run,
+                state,
+                batches_from,
+                evaluate if evaluates else None,
+                num_examples=inputs.data.num_examples,
+            )
     results = {"step": training.num_train_steps} if settings.do_train else {}
     if settings.do_eval:
         if not metrics:

@@ -1,8 +1,9 @@
 """Defines the settings of a pre-training run."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from keras_bert.options import MAX_BATCH_SIZE, MAX_SEED, MAX_SEQ_LENGTH, option, same_as
+from keras_bert.options import MAX_BATCH_SIZE, MAX_SEED, MAX_SEQ_LENGTH, advanced, option, same_as
 from keras_bert.training.settings import Precision
 
 # More records than this would not change the printed digits of the mean metrics.
@@ -31,6 +32,7 @@ class PretrainingSettings:
             does not change the outcome of the run.
     """
 
+    GROUP: ClassVar[str] = "training"
     input_file: str = option(
         "",
         "Training records: comma-separated folders, files or globs. With --recipe, "
@@ -43,16 +45,21 @@ class PretrainingSettings:
         "",
         "Held-out records for evaluation. Default: some of the training records.",
         in_recipe=False,
+        group="data",
     )
     bert_config: str = option(
         "",
         "Model config: a JSON file, or tiny, mini, small, medium, base or large.",
         alias="bert_config_file",
+        group="model",
     )
     vocab_file: str = option(
-        "", "Vocabulary file. Default: the one in the folder of the records.", in_recipe=False
+        "",
+        "Vocabulary file. Default: the one in the folder of the records.",
+        in_recipe=False,
+        group="model",
     )
-    do_lower_case: bool | None = option(
+    do_lower_case: bool | None = advanced(
         None,
         "Whether text is lower-cased. Default: as in the records; otherwise derived from the "
         "vocabulary.",
@@ -62,12 +69,12 @@ class PretrainingSettings:
         "",
         "Checkpoint to start from, in any format, or run folder. Default: random weights.",
         in_recipe=False,
+        group="model",
     )
     init_run: str = ""
     optimizer: str = option("adamw", "Optimizer.", choices=("adamw", "lamb"))
-    bias_correction: bool = option(
-        False,
-        "Whether AdamW corrects its bias; the published BERT does not, and LAMB always does.",
+    bias_correction: bool = advanced(
+        False, "Whether AdamW corrects its bias; the published BERT does not, and LAMB always does."
     )
     learning_rate: float = option(1e-4, "Peak learning rate.", min=0)
     num_warmup_steps: int | None = option(
@@ -80,14 +87,14 @@ class PretrainingSettings:
     dropout_prob: float | None = option(
         None, "Dropout rate in training. Default: that of the model config.", min=0, max=1
     )
-    attention_dropout_prob: float | None = option(
+    attention_dropout_prob: float | None = advanced(
         None,
         "Dropout rate of attention probabilities in training. Default: --dropout_prob. 0 allows "
         "fused attention on GPUs.",
         min=0,
         max=1,
     )
-    random_seed: int = option(
+    random_seed: int = advanced(
         12345, "Seed for initial weights, data order and dropout.", min=0, max=MAX_SEED
     )
     do_train: bool = option(True, "Whether to train.", in_recipe=False)
@@ -95,10 +102,10 @@ class PretrainingSettings:
         True,
         "Whether to evaluate at the end of training and, with --eval_file, at each checkpoint.",
     )
-    eval_batch_size: int = option(
+    eval_batch_size: int = advanced(
         32, "Number of examples per evaluation batch.", min=1, max=MAX_BATCH_SIZE
     )
-    max_eval_steps: int = option(
+    max_eval_steps: int = advanced(
         0,
         "Maximum number of evaluation batches; 0: all of --eval_file. Without --eval_file, 100,000 "
         "training examples, or fewer if these would take more than 5% of the training time.",
@@ -106,13 +113,13 @@ class PretrainingSettings:
     )
     mixed_precision: str = same_as(Precision, "mixed_precision")
     optimizer_state_dtype: str = same_as(Precision, "optimizer_state_dtype")
-    max_seq_length: int = option(
+    max_seq_length: int = advanced(
         0,
         "Expected sequence length of the records; 0: any. Other records are rejected.",
         min=0,
         max=MAX_SEQ_LENGTH,
     )
-    max_predictions_per_seq: int = option(
+    max_predictions_per_seq: int = advanced(
         0,
         "Expected number of predictions per sequence in the records; 0: any. Other records are "
         "rejected.",

@@ -3,6 +3,8 @@ r"""Continues the pre-training of a BERT on your own documents.
     keras-bert adapt --input_file=documents --input_format=mixed --init_checkpoint=bert \
         --output_dir=adapted
 
+    keras-bert adapt --input_file='text/*.txt' --init_checkpoint=bert --output_dir=adapted
+
 With --input_format=mixed, the documents are the text, HTML, Markdown, Word, Parquet, Arrow and
 JSON-lines files in a folder. By default, they are text files with one sentence per line.
 Some of them are held out. Frequent words of the others are added to the vocabulary of the
@@ -20,7 +22,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from absl import logging
 from absl.flags import FlagValues
@@ -44,6 +46,7 @@ from keras_bert.options import (
     MAX_REPEATS,
     MAX_SEED,
     MAX_SEQ_LENGTH,
+    advanced,
     from_values,
     option,
     same_as,
@@ -79,11 +82,9 @@ _MAX_CHECKPOINT_STEPS = 1000
 class AdaptOptions:
     """The options of the program, with defaults for some megabytes of text."""
 
+    GROUP: ClassVar[str] = "training"
     input_file: str = option(
-        "",
-        "Documents: comma-separated folders, files or globs.",
-        required=True,
-        may_change=True,
+        "", "Documents: comma-separated folders, files or globs.", required=True, may_change=True
     )
     init_checkpoint: str = option(
         "",
@@ -98,8 +99,9 @@ class AdaptOptions:
         "Maximum number of new words in the vocabulary; 0: none. Default: 1000, about the number "
         "of [unusedN] tokens of the published BERT models, which need no additional rows.",
         min=0,
+        group="data",
     )
-    min_frequency: int = option(
+    min_frequency: int = advanced(
         20,
         "Minimum number of occurrences of a new word. Default: 20, because the row of a rarer word "
         "would stay close to its initial value, the mean of the rows of its subwords.",
@@ -111,6 +113,7 @@ class AdaptOptions:
         "token; fine-tuning may still use all positions of the model.",
         min=5,
         max=MAX_SEQ_LENGTH,
+        group="data",
     )
     train_batch_size: int = option(
         _DEFAULTS.batch_size,
@@ -126,7 +129,7 @@ class AdaptOptions:
         min=0,
         max=MAX_REPEATS,
     )
-    num_train_steps: int = option(
+    num_train_steps: int = advanced(
         0,
         "Number of training steps. Default: 0, computed from --num_train_epochs, so that it "
         "follows the size of the corpus.",
@@ -138,7 +141,7 @@ class AdaptOptions:
         "already trained.",
         min=0,
     )
-    warmup_proportion: float = option(
+    warmup_proportion: float = advanced(
         _DEFAULTS.warmup_proportion,
         "Fraction of the training steps in which the learning rate increases to its peak. Default: "
         "10%, because the optimizer starts without moments and a run of a few thousand steps needs "
@@ -146,7 +149,7 @@ class AdaptOptions:
         min=0,
         max=1,
     )
-    random_seed: int = option(
+    random_seed: int = advanced(
         _DEFAULTS.seed, "Seed for new weights, masks, data order and dropout.", min=0, max=MAX_SEED
     )
     jit_compile: bool = same_as(TrainingSettings, "jit_compile")
@@ -166,8 +169,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     results = adapt(flags, input_files, reading, _open_checkpoint(flags), output_dir)
     runs.finish(results, output_dir, export=False)
     logging.info(
-        "Next, fine-tune the model, for example: keras-bert classify --init_checkpoint=%s "
-        "--task_name=custom --train_file=TRAIN.csv --eval_file=EVAL.csv --output_dir=CLASSIFIER",
+        "Next, fine-tune the model, for example: keras-bert classify --train_file=TRAIN.csv "
+        "--init_checkpoint=%s --output_dir=CLASSIFIER",
         output_dir,
     )
 
@@ -354,7 +357,6 @@ def adapt(
 
         logging.info("Evaluating the initial model on the held-out documents")
         before = run("before", replace(settings, do_train=False))
-        logging.info("Training for %d steps", steps)
         after = run("train", settings)
         with atomic_path(folder / "model") as partial:
             shutil.copytree(folder / "train" / "model", partial)

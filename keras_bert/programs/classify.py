@@ -1,23 +1,28 @@
 r"""Fine-tunes BERT to classify or rate texts or pairs, on GLUE or on your own files.
 
+    keras-bert classify --train_file=train.csv --init_checkpoint=bert --output_dir=out
+
     keras-bert classify --task_name=MRPC --data_dir=glue --init_checkpoint=bert \
         --output_dir=out
 
-    keras-bert classify --task_name=custom --train_file=train.csv --eval_file=dev.csv \
-        --text_column=title --label_column=topic --init_checkpoint=bert --output_dir=out
+With --nodo_train and without files, it reads a text per line from standard input, with a tab
+between the texts of a pair, and answers with a line of JSON:
+
+    echo "A fine film." | keras-bert classify --nodo_train --init_checkpoint=out
 
 To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
 from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
-from keras_bert.programs.options import values_of
-from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.programs.options import set_flag, values_of
+from keras_bert.programs.program import Program, answer_lines, reject_arguments
 from keras_bert.tasks.settings import ClassificationSettings, Distillation
 
 # For a user's own files, --nodo_train reads these flags from the run of --init_checkpoint.
@@ -32,13 +37,18 @@ _FLAGS_OF_THE_RUN = (
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes a classifier and prints the final metrics."""
     reject_arguments(arguments)
+    if fine_tuning.reads_lines(flags):
+        _answer_lines(flags)
+        return
     fine_tuning.use_flags_of_run(flags, "task_name", "long_text")
+    if not flags.task_name and (flags.train_file or flags.eval_file or flags.test_file):
+        set_flag(flags, "task_name", "custom")
     if flags.task_name.lower() == "custom":
         fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     if not flags.task_name:
         raise InputError(
-            "--task_name is missing; expected a GLUE task, such as MRPC, or custom for your own "
-            "files"
+            "--train_file is required, or for GLUE --task_name and --data_dir; the shortest "
+            f"command is: {PROGRAM.example}"
         )
     # Rejects invalid flags before TensorFlow is imported.
     run = fine_tuning.read(flags, "classification")
@@ -46,6 +56,29 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
     settings = from_values(ClassificationSettings, values_of(flags))
     fine_tuning.finish(flags, run, fine_tune_classifier(settings, run))
+
+
+def _answer_lines(flags: FlagValues) -> None:
+    """Answers each line, a text or a pair with a tab, with the object of a prediction file."""
+    classifier = fine_tuning.open_model(flags, "TextClassifier", labels=flags.label_names)
+    from keras_bert.tasks.classification.data import Problem
+    from keras_bert.tasks.classification.decoding import prediction_records
+
+    problem = Problem(classifier.settings.problem_type, classifier.labels, ())
+    count = 2 if classifier.settings.pair or flags.text_pair_column else 1
+
+    def answer(line: str) -> dict[str, Any]:
+        texts = line.split("\t") if line else [""] * count
+        if len(texts) != count:
+            raise InputError(
+                f"standard input: {line[:80]!r} has {len(texts)} texts, separated by tabs; the "
+                f"model expects {count}"
+            )
+        answers = classifier.predict(tuple([text] for text in texts) if count == 2 else texts)
+        (record,) = prediction_records(problem, answers)
+        return {**record, "truncated": bool(answers["truncated"][0])}
+
+    answer_lines(answer)
 
 
 PROGRAM = Program(

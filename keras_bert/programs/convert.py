@@ -14,7 +14,7 @@ positions.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from absl.flags import FlagValues
 
@@ -22,7 +22,7 @@ from data_tools.corpus import Reading, find_input_files
 from data_tools.lines import OddInput
 from data_tools.vocabulary import text_batches
 from keras_bert.errors import InputError
-from keras_bert.options import MAX_SEQ_LENGTH, from_values, option, same_as
+from keras_bert.options import MAX_SEQ_LENGTH, advanced, from_values, option, same_as
 from keras_bert.programs.options import integers, values_of
 from keras_bert.programs.program import Program
 from keras_bert.startup import start_tensorflow
@@ -40,16 +40,17 @@ _CHANGES = ("add_tokens", "user_tokens", "vocab_file", "keep_corpus")
 class ConvertOptions:
     """The options of the program."""
 
+    GROUP: ClassVar[str] = "model"
     heads: bool = option(True, "Whether to convert the heads too, or only the encoder.")
     do_lower_case: bool | None = option(
         None, "Whether the model is uncased. Default: as stored in SRC."
     )
-    strip_accents: bool | None = option(
+    strip_accents: bool | None = advanced(
         None,
         "Whether the tokenizer strips accents. Default: as stored in SRC, otherwise the value of "
         "--do_lower_case.",
     )
-    tokenize_chinese_chars: bool | None = option(
+    tokenize_chinese_chars: bool | None = advanced(
         None,
         "Whether each CJK ideograph is a word of its own. Default: as stored in SRC, otherwise "
         "true.",
@@ -85,11 +86,14 @@ class ConvertOptions:
         None,
         "Comma-separated list of text files, globs and folders: the vocabulary keeps the tokens "
         "that occur in them and the special tokens; all others are removed.",
+        group="data",
     )
-    input_format: str = same_as(Reading, "input_format", needs="keep_corpus")
-    text_field: str = same_as(Reading, "text_field", needs="keep_corpus")
-    language: str = same_as(Reading, "language", needs="keep_corpus")
-    max_bad_line_share: float = same_as(Reading, "max_bad_line_share", needs="keep_corpus")
+    input_format: str = same_as(Reading, "input_format", needs="keep_corpus", group="data")
+    text_field: str = same_as(Reading, "text_field", needs="keep_corpus", group="data")
+    language: str = same_as(Reading, "language", needs="keep_corpus", group="data")
+    max_bad_line_share: float = same_as(
+        Reading, "max_bad_line_share", needs="keep_corpus", group="advanced"
+    )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:

@@ -1,6 +1,8 @@
 """Goes from raw text to a served classifier, on a corpus that every Python installation contains.
 
-    keras-bert demo --output_dir=demo
+    keras-bert demo
+
+    keras-bert demo --output_dir=demo --num_train_steps=1000
 
 It runs each program of the pipeline as a user would, and prints each command: a small BERT is
 pre-trained and fills masks; it is fine-tuned to recognize which package of the standard library a
@@ -18,6 +20,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from absl.flags import FlagValues
 
@@ -33,8 +36,9 @@ from keras_bert.text.vocabulary import load_vocab
 class DemoOptions:
     """The options of the program."""
 
+    GROUP: ClassVar[str] = "output"
     output_dir: str = option("demo", "Folder for all files of the demo.")
-    num_train_steps: int = option(5000, "Number of training steps.", min=1)
+    num_train_steps: int = option(5000, "Number of training steps.", min=1, group="training")
 
 
 # Sentences of documents that are not in the training data, each with one word masked.
@@ -62,7 +66,7 @@ _PRETRAIN = (
     "--learning_rate=1e-3 --num_train_steps={steps} --num_warmup_steps={warmup} --log_steps=500"
 )
 _CLASSIFY = (
-    "classify --task_name=custom --train_file={out}/corpus/labelled_train.csv "
+    "classify --train_file={out}/corpus/labelled_train.csv "
     "--eval_file={out}/corpus/labelled_eval.csv --init_checkpoint={out}/run/model "
     "--output_dir={out}/classifier --max_seq_length=64 --train_batch_size=32 "
     "--learning_rate=5e-4 --num_train_epochs=4"

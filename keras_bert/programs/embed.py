@@ -1,26 +1,30 @@
 r"""Trains BERT to embed texts, on pairs, triplets or scored pairs of texts.
 
-    keras-bert embed --train_file=pairs.tsv --eval_file=dev.tsv --init_checkpoint=bert \
-        --output_dir=out
+    keras-bert embed --train_file=pairs.tsv --init_checkpoint=bert --output_dir=out
 
     keras-bert embed --train_file=sts.jsonl --eval_file=dev.jsonl --loss=cosent \
         --score_range=0,5 --init_checkpoint=bert --output_dir=out
 
 Pairs have the columns anchor and positive, and triplets another one with --columns=negative=NAME.
 Scored pairs, for --loss=cosent and --loss=cosine, have the columns text_a, text_b and score. Files
-are TSV or CSV with a header, JSONL, Parquet or Arrow. To resume an interrupted run, run the same
-command again.
+are TSV or CSV with a header, JSONL, Parquet or Arrow. With --nodo_train and without files, it
+reads a text per line from standard input, and answers with a line of JSON that has its vector:
+
+    echo "A fine film." | keras-bert embed --nodo_train --init_checkpoint=out
+
+To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from absl.flags import FlagValues
 
 from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
 from keras_bert.programs.options import set_flag, values_of
-from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.programs.program import Program, answer_lines, reject_arguments
 from keras_bert.programs.runs import use_compilation_cache
 from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.settings import EmbeddingSettings
@@ -40,6 +44,9 @@ _FLAGS_OF_THE_RUN = (
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Trains an embedding model and prints the final metrics."""
     reject_arguments(arguments)
+    if fine_tuning.reads_lines(flags):
+        _answer_lines(flags)
+        return
     fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.
@@ -50,6 +57,19 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
     settings = from_values(EmbeddingSettings, values_of(flags))
     fine_tuning.finish(flags, run, fine_tune_embedder(settings, run))
+
+
+def _answer_lines(flags: FlagValues) -> None:
+    """Answers each line with its vector."""
+    embedder = fine_tuning.open_model(flags, "TextEmbedder", pooling=flags.pooling)
+
+    def answer(line: str) -> dict[str, Any]:
+        answers = embedder.predict([line])
+        vector = answers[embedder.settings.pooling or "mean"][0].tolist()
+        values = [round(value, 6) for value in vector]
+        return {"embedding": values, "truncated": bool(answers["truncated"][0])}
+
+    answer_lines(answer)
 
 
 def _saved_length(path: Path) -> int | None:

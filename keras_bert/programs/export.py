@@ -1,6 +1,8 @@
 """Exports a trained model for serving: a SavedModel from raw text to answers, or ONNX.
 
-    keras-bert export --model_dir=out/mrpc --export_dir=serving/mrpc/1
+    keras-bert export --model_dir=out --export_dir=serving/mrpc/1
+
+    keras-bert export --model_dir=out --export_dir=onnx/mrpc/1 --format=onnx
 
 The task, its maximum lengths and the null odds threshold default to those of the run that wrote
 --model_dir. A flag that the task or the format does not use is rejected. --export_dir is written

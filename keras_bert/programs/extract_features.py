@@ -1,7 +1,7 @@
 r"""Writes the hidden states of BERT's layers for each line of a text file.
 
     keras-bert extract-features --input_file=text.txt --output_file=features.jsonl \
-        --init_checkpoint=bert --layers=-1,-2,-3,-4
+        --init_checkpoint=bert
 
     keras-bert extract-features --input_file=text.txt --output_file=vectors.npy \
         --init_checkpoint=bert --layers=-1 --pooling=mean
@@ -14,11 +14,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.options import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, option, same_as
+from keras_bert.options import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, advanced, option, same_as
 from keras_bert.programs.options import integers
 from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
 from keras_bert.startup import start_tensorflow
@@ -32,6 +33,7 @@ _DEFAULT_LAYERS = 4
 class FeatureOptions:
     """The options of the program."""
 
+    GROUP: ClassVar[str] = "model"
     input_file: str = option(
         "", "Text file with one text per line; - for standard input.", required=True
     )
@@ -41,8 +43,8 @@ class FeatureOptions:
     init_checkpoint: str = option(
         "", "Model directory, TF1 checkpoint, KerasHub preset or run folder.", required=True
     )
-    vocab_file: str = same_as(FineTuningSettings, "vocab_file")
-    do_lower_case: bool | None = same_as(FineTuningSettings, "do_lower_case")
+    vocab_file: str = same_as(FineTuningSettings, "vocab_file", group="advanced")
+    do_lower_case: bool | None = same_as(FineTuningSettings, "do_lower_case", group="advanced")
     layers: Sequence[str] | None = option(
         None,
         "Comma-separated layer indices; -1 is the last layer, 0 the first. Default: the last four "
@@ -60,8 +62,8 @@ class FeatureOptions:
         min=3,
         max=MAX_SEQ_LENGTH,
     )
-    batch_size: int = option(32, "Number of lines in a batch.", min=1, max=MAX_BATCH_SIZE)
-    mixed_precision: str = option(
+    batch_size: int = advanced(32, "Number of lines in a batch.", min=1, max=MAX_BATCH_SIZE)
+    mixed_precision: str = advanced(
         "float32",
         "Data type of the computation; bfloat16 is less exact.",
         choices=("float32", "bfloat16"),

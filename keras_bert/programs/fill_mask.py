@@ -1,16 +1,21 @@
 """Fills the masks of sentences with a pre-trained model.
 
-keras-bert fill-mask --model_dir=out/model "The [MASK] statement ends a loop."
+    keras-bert fill-mask --model_dir=bert "The [MASK] statement ends a loop."
+
+Without sentences, it reads one per line from standard input, and answers with a line of JSON:
+
+    echo "Hello [MASK]!" | keras-bert fill-mask --model_dir=bert
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
 from keras_bert.options import MAX_SEQ_LENGTH, option
-from keras_bert.programs.program import Program
+from keras_bert.programs.program import Program, answer_lines
 from keras_bert.startup import start_tensorflow
 
 
@@ -18,6 +23,7 @@ from keras_bert.startup import start_tensorflow
 class FillMaskOptions:
     """The options of the program."""
 
+    GROUP: ClassVar[str] = "model"
     model_dir: str = option(
         "", "Pre-trained model: a model directory or any other checkpoint.", required=True
     )
@@ -31,11 +37,10 @@ class FillMaskOptions:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Prints the most probable tokens for each mask in the sentences given as arguments."""
-    if not arguments:
-        raise InputError(
-            'no sentences given; expected one or more, for example "The [MASK] is red."'
-        )
+    """Prints the most probable tokens for each mask in the sentences given as arguments.
+
+    Without arguments, it answers the lines of standard input.
+    """
     for text in arguments:
         if not _is_utf8(text):
             raise InputError(f"the sentence {text[:80]!r} is not UTF-8; expected text in UTF-8")
@@ -52,6 +57,16 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(
             f"--model_dir={flags.model_dir} has no masked-LM head; expected a pre-trained model"
         )
+    if not arguments:
+
+        def answer(line: str) -> dict[str, Any]:
+            answers = filler.predict([line])
+            tokens, truncated = answers["tokens"][0].tolist(), bool(answers["truncated"][0])
+            scores = [[round(score, 6) for score in row] for row in answers["scores"][0].tolist()]
+            return {"tokens": tokens, "scores": scores, "truncated": truncated}
+
+        answer_lines(answer)
+        return
     answers = filler.predict(arguments)
     report_truncation(answers["truncated"], "sentences", f"max_seq_length={length}")
     for text, tokens in zip(arguments, answers["tokens"], strict=True):

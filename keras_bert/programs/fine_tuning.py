@@ -15,7 +15,7 @@ from absl.flags import FlagValues
 from keras_bert.checkpoints.earlier_run import EarlierRun
 from keras_bert.errors import InputError
 from keras_bert.files import check_not_input_folder
-from keras_bert.options import fit_arguments, from_values, option
+from keras_bert.options import fit_arguments, from_values, option, same_as
 from keras_bert.programs import runs
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
 from keras_bert.startup import start_tensorflow
@@ -24,6 +24,7 @@ from keras_bert.training.settings import Devices, TrainingSettings
 
 if TYPE_CHECKING:
     from keras_bert.tasks.fine_tuning import FineTuningRun
+    from keras_bert.tasks.task import Task
 
 _INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_file")
 
@@ -32,8 +33,9 @@ _INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_fil
 class FineTuningOptions(runs.RunOptions):
     """The options that differ from those of pre-training."""
 
+    output_dir: str = same_as(runs.RunOptions, "output_dir", unless="nodo_train")
     num_train_steps: int = option(
-        0, "Number of training steps; 0: computed from --num_train_epochs.", min=0
+        0, "Number of training steps; 0: computed from --num_train_epochs.", min=0, group="training"
     )
 
 
@@ -129,6 +131,8 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
     Raises:
         InputError: flags are missing or contradict each other.
     """
+    if not flags.output_dir:
+        raise InputError("--output_dir is required; expected a folder for the predictions")
     runs.check_export(flags)
     if not (flags.do_train or flags.do_eval or flags.do_predict):
         raise InputError("nothing to do: expected --do_train, --do_eval or --do_predict")
@@ -153,6 +157,26 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
         record={**recorded(flags, values), "backend": BACKEND},
         distillation=from_values(Distillation, values) if values.get("teacher") else None,
     )
+
+
+def reads_lines(flags: FlagValues) -> bool:
+    """Returns whether a program answers lines of standard input: without training and files."""
+    names = ("do_train", "output_dir", "tfds", *_INPUT_FLAGS)
+    return not any(flags[name].value for name in names if name in flags)
+
+
+def open_model(flags: FlagValues, name: str, **settings: Any) -> "Task":
+    """Opens the model of --init_checkpoint for predictions, as an object of the class `name`."""
+    runs.use_compilation_cache()
+    start_tensorflow()
+    import keras_bert
+    from keras_bert.training.backend import fastest_precision
+    from keras_bert.training.strategy import dtype_policy
+
+    settings["dtype"] = dtype_policy(flags.mixed_precision or fastest_precision())
+    if flags["max_seq_length"].present:
+        settings["max_seq_length"] = flags.max_seq_length
+    return getattr(keras_bert, name).from_pretrained(flags.init_checkpoint, **settings)
 
 
 def finish(flags: FlagValues, run: "FineTuningRun", results: Mapping[str, object]) -> None:

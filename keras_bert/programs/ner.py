@@ -1,7 +1,9 @@
 r"""Fine-tunes BERT for named-entity recognition, on column files or on texts with entities.
 
-    keras-bert ner --train_file=train.conll --eval_file=dev.conll --test_file=test.conll \
-        --init_checkpoint=bert --output_dir=out
+    keras-bert ner --train_file=train.conll --init_checkpoint=bert --output_dir=out
+
+    keras-bert ner --nodo_train --test_file=texts.jsonl --init_checkpoint=out \
+        --output_dir=predictions
 
 Files that end in .jsonl, .json, .parquet or .arrow have texts and their entities, with character
 offsets, or words and their tags.

@@ -8,6 +8,7 @@ absl's flags of logging are shared by all programs.
 
 import contextlib
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,9 @@ from absl.flags import Flag, FlagValues
 
 from keras_bert.errors import InputError
 from keras_bert.options import Option, options_of
+
+# The groups of flags in --help and on the reference pages, in order.
+GROUPS = ("data", "model", "training", "output", "server", "advanced")
 
 
 def define_flags(
@@ -84,20 +88,45 @@ def values_of(values: FlagValues) -> dict[str, Any]:
     return {name: values[name].value for name in declared(values)}
 
 
-def check_flags(values: FlagValues) -> None:
-    """Rejects missing flags, and flags that have no effect without another one."""
-    for name, option in declared(values).items():
+def grouped(values: FlagValues) -> dict[str, list[Option]]:
+    """Returns {group: options} of a program's flags; the first group has those that are required.
+
+    Groups without flags are omitted.
+    """
+    groups: dict[str, list[Option]] = {name: [] for name in ("required", *GROUPS)}
+    for option in declared(values).values():
+        groups["required" if option.required else option.group].append(option)
+    return {name: options for name, options in groups.items() if options}
+
+
+def check_flags(values: FlagValues, example: str = "") -> None:
+    """Rejects missing flags, and flags that have no effect without another one.
+
+    `example` is a command of the program, which the message about missing flags shows.
+    """
+    options = declared(values)
+    missing = [
+        f"--{name}"
+        for name, option in options.items()
+        if option.required and not values[name].value and not _is_set(values, option.unless)
+    ]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        names = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+        raise InputError(f"{names} {verb} required; the shortest command is: {example}")
+    for name, option in options.items():
         flag = values[name]
-        if (
-            option.required
-            and not flag.value
-            and not (option.unless and values[option.unless].value)
-        ):
-            raise InputError(f"--{name} is required; expected: {option.help}")
         if flag.present and flag.value and option.needs and not values[option.needs].value:
             raise InputError(
                 f"--{name}: has no effect without --{option.needs}; expected both of these flags"
             )
+
+
+def _is_set(values: FlagValues, name: str) -> bool:
+    """Returns whether a flag, such as dry_run or nodo_train, is set; False for an empty name."""
+    if name not in values and name.startswith("no"):
+        return not values[name.removeprefix("no")].value
+    return bool(name) and bool(values[name].value)
 
 
 def recorded(values: FlagValues, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,16 +211,34 @@ class _PrintingFlag(flags.BooleanFlag):
 def _define_help(values: FlagValues, description: str) -> None:
     """Defines --help and its variants; absl's own ones would print `absl.flags.FLAGS`."""
 
-    def short_help() -> None:
-        hint = "Try --helpfull to get a list of all flags."
-        print(f"{description}\nflags:\n{values.main_module_help()}\n\n{hint}")
-
-    def full_help() -> None:
-        print(f"{description}\nflags:\n{values.get_help()}")
+    def print_help(is_full: bool = False) -> None:
+        groups = grouped(values)
+        advanced = [] if is_full else groups.pop("advanced", [])
+        print(description.strip())
+        for group, options in groups.items():
+            print(f"\n{group.capitalize()} flags:", *map(_described, options), sep="\n")
+        if is_full:
+            print(values.module_help(logging.__name__))
+        else:
+            print(f"\n--helpfull lists {len(advanced)} advanced flags, and those of logging, too.")
 
     for flag in (
-        _PrintingFlag("help", "show this help", short_help, "?"),
-        _PrintingFlag("helpshort", "show this help", short_help),
-        _PrintingFlag("helpfull", "show full help", full_help),
+        _PrintingFlag("help", "show this help", print_help, "?"),
+        _PrintingFlag("helpshort", "show this help", print_help),
+        _PrintingFlag("helpfull", "show full help", lambda: print_help(is_full=True)),
     ):
         flags.DEFINE_flag(flag, values, "help")
+
+
+def _described(option: Option) -> str:
+    """Returns the paragraph of --help about an option."""
+    name = f"--[no]{option.name}" if option.kind is bool else f"--{option.name}"
+    default = option.default
+    if isinstance(default, bool | list | tuple):
+        default = ",".join(default) if option.kind is list else str(default).lower()
+    details = [option.expected] if option.choices else []
+    details += [] if default in (None, "") else [f"default: {default}"]
+    details += [f"not needed with --{option.unless}"] if option.unless else []
+    text = f"{name}: {option.help}" + (f" ({'; '.join(details)})" if details else "")
+    indent = {"initial_indent": "  ", "subsequent_indent": "      "}
+    return textwrap.fill(text, 88, **indent, break_long_words=False, break_on_hyphens=False)

@@ -1,5 +1,7 @@
 """Plots the learning curves of one or more runs, and prints their results.
 
+    keras-bert plot out
+
     keras-bert plot out/base out/large --output_file=curves.png
 
 The arguments are folders of runs, finished or not. There is a panel for each loss, each score and
@@ -17,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from absl.flags import FlagValues
@@ -50,6 +52,7 @@ class Run(NamedTuple):
 class PlotOptions:
     """The options of the program."""
 
+    GROUP: ClassVar[str] = "output"
     output_file: str = option("curves.png", "PNG file to write.")
 
 

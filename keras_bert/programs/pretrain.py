@@ -1,6 +1,9 @@
 r"""Pre-trains BERT on TFRecords, on masked-LM and next-sentence prediction, or left to right.
 
-    keras-bert pretrain --bert_config=tiny.json --input_file=records --output_dir=out
+    keras-bert pretrain --bert_config=tiny --input_file=records --output_dir=out
+
+Without a recipe, the configs tiny, mini and small are trained for the 8,000 steps of the recipe
+small-corpus, with its learning rates (2e-3, 1e-3 and 5e-4) and without dropout, by default.
 
 A recipe is a sequence of phases. With --dry_run, their cost is only estimated:
 
@@ -16,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
@@ -29,6 +33,9 @@ from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.startup import start_tensorflow
 from keras_bert.training.settings import Devices, TrainingSettings
 
+# The learning rates of small models by the recipe small-corpus (docs/guides/recipes.md).
+_SMALL = {"tiny": 2e-3, "mini": 1e-3, "small": 5e-4}
+
 
 @dataclass(frozen=True)
 class PretrainOptions(runs.RunOptions):
@@ -41,6 +48,7 @@ class PretrainOptions(runs.RunOptions):
         "budget-24h or small-corpus.",
         needs="do_train",
         may_change=True,
+        group="training",
     )
     recipe_scale: float = option(
         1.0,
@@ -48,6 +56,7 @@ class PretrainOptions(runs.RunOptions):
         min=0,
         needs="recipe",
         may_change=True,
+        group="training",
     )
     dry_run: bool = option(
         False,
@@ -90,6 +99,14 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 def read_phases(flags: FlagValues) -> list[Phase]:
     """Returns the phases of --recipe, or without it a single phase with the values of the flags."""
+    rate = _SMALL.get(flags.bert_config.removesuffix(".json"))
+    is_bundled = not (flags.recipe or flags.init_checkpoint or Path(flags.bert_config).is_file())
+    if rate and is_bundled:
+        defaults = {"num_train_steps": 8000, "learning_rate": rate, "dropout_prob": 0.0}
+        for name, value in defaults.items():
+            if not flags[name].present:
+                flags[name].value = value
+                logging.info("Default for %s: --%s=%g", flags.bert_config, name, value)
     values = values_of(flags)
     phases = [phase_of(values)]
     if flags.recipe:

@@ -11,6 +11,7 @@ traceback.
 import contextlib
 import faulthandler
 import importlib.util
+import json
 import logging as std_logging
 import os
 import re
@@ -26,6 +27,7 @@ from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
 from keras_bert.errors import EndedEarly, InputError, InUse
+from keras_bert.files import read_lines
 from keras_bert.programs.options import absl_flags, check_flags, define_flags
 from keras_bert.programs.runs import CACHE_VARIABLE
 from keras_bert.startup import INTERRUPTED, keyboard_interrupts, quiet_end_without_reader
@@ -78,6 +80,12 @@ class Program:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     omit: Sequence[str] = ()
 
+    @property
+    def example(self) -> str:
+        """The first command in the description, as one line; empty without one."""
+        command = re.search(r"^ *(keras-bert (?:.*\\\n)*.*)", self.description, re.MULTILINE)
+        return " ".join(command[1].replace("\\\n", " ").split()) if command else ""
+
     def flags(self, command: str = "") -> FlagValues:
         """Returns the program's flags; `command` is the file or command that --help shows."""
         return define_flags(self.settings, command or self.name, self.defaults, self.omit)
@@ -117,7 +125,7 @@ def call(program: Program, argv: Sequence[str]) -> int:
     with _process_state(argv), absl_flags(values, program.description):
         try:
             arguments = _parse(values, argv)
-            check_flags(values)
+            check_flags(values, program.example)
             if values["verbosity"].using_default_value:
                 logging.set_verbosity(logging.INFO)
             _check_backend()
@@ -169,6 +177,13 @@ def _check_backend() -> None:
         raise InputError(
             f"KERAS_BACKEND={backend}: the package {backend} is not installed; expected tensorflow"
         )
+
+
+def answer_lines(answer: Callable[[str], Mapping[str, Any]]) -> None:
+    """Writes the answer to each line of standard input as a line of JSON to standard output."""
+    logging.info("Reading from standard input, one text per line")
+    for _, line in read_lines("-"):
+        print(json.dumps(answer(line), ensure_ascii=False), flush=True)
 
 
 @contextlib.contextmanager

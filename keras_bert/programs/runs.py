@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from absl import logging
 from absl.flags import FlagValues
@@ -35,6 +35,7 @@ _TEMPORARY_SECONDS = 24 * 3600  # After this time, a temporary file belongs to a
 class RunOptions:
     """The files of a run."""
 
+    GROUP: ClassVar[str] = "output"
     output_dir: str = option("", "Folder for all files of the run.", required=True, may_change=True)
     export: bool = option(
         False,
@@ -57,7 +58,7 @@ def check_export(flags: FlagValues) -> None:
     """Rejects --export with another backend than TensorFlow."""
     if flags.export and os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         raise InputError(
-            "--export: requires the TensorFlow backend; to export a JAX run, use export_model.py "
+            "--export: requires the TensorFlow backend; to export a JAX run, run keras-bert export "
             "without KERAS_BACKEND"
         )
 

@@ -1,6 +1,10 @@
 """Serves exported models over HTTP, with a web page for trying them.
 
-keras-bert serve --export_dir=DIR --port=8501
+    keras-bert serve --export_dir=serving/mrpc
+
+    keras-bert serve --export_dir=serving/mrpc --host=0.0.0.0 --port=80 --model_name=mrpc
+
+A new version in the folder is served once it is complete.
 """
 
 import asyncio

@@ -1,7 +1,9 @@
 r"""Fine-tunes BERT for extractive question answering: SQuAD v1.1 and v2.0.
 
-    keras-bert squad --init_checkpoint=model --train_file=train-v1.1.json \
-        --eval_file=dev-v1.1.json --output_dir=out
+    keras-bert squad --train_file=train-v1.1.json --init_checkpoint=bert --output_dir=out
+
+    keras-bert squad --data_dir=squad --version_2_with_negative --init_checkpoint=bert \
+        --output_dir=out
 
 To resume an interrupted run, run the same command again.
 """

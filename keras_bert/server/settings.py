@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from keras_bert.options import option
+from keras_bert.options import advanced, option
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Settings:
         poll_interval_s: seconds between two checks for new versions in --export_dir.
     """
 
+    GROUP: ClassVar[str] = "server"
     export_dir: str = option(
         "",
         "Folder with the exported versions DIR/1, DIR/2, ...; the highest number is served.",
@@ -48,21 +50,21 @@ class Settings:
         "Host names by which clients reach the server, besides IP addresses, localhost and --host; "
         "* for any name.",
     )
-    max_batch_size: int = option(
+    max_batch_size: int = advanced(
         64, "Maximum number of rows in a batch. Requests are joined or split to fit.", min=1
     )
     max_request_rows: int = 4096
     max_response_values: int = 16 << 20
-    batch_timeout_ms: float = option(
+    batch_timeout_ms: float = advanced(
         0.0, "Milliseconds that a request may wait for others to join its batch.", min=0
     )
-    num_batch_threads: int = option(
+    num_batch_threads: int = advanced(
         2, "Number of batches that are computed at the same time.", min=1
     )
     max_in_flight: int = 1000
-    max_request_bytes: int = option(2 << 20, "Maximum size of a request body in bytes.", min=1)
+    max_request_bytes: int = advanced(2 << 20, "Maximum size of a request body in bytes.", min=1)
     max_waiting_bytes: int = 256 << 20
-    request_timeout_s: float = option(
+    request_timeout_s: float = advanced(
         30.0,
         "Timeout in seconds, applied separately to receiving a request, to computing the answer "
         "and to sending it.",

@@ -210,7 +210,7 @@ class MaskFiller(Task):
 
         New masks are drawn at every step (Liu et al. 2019, section 4.1). Unlike in `keras-bert
         adapt`, Adam corrects its bias, because a training with `fit` may be too short for the
-        warm-up to replace that. For large corpora, use run_pretraining.py.
+        warm-up to replace that. For large corpora, use keras-bert pretrain.
 
         Args:
             texts: n strings, truncated to `max_seq_length` tokens: a list, a column, a table or a

@@ -268,10 +268,8 @@ def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
     if not run.settings.do_train:
         return run
     training = run.training
-    count = task.train.num_groups
-    epoch = steps_per_epoch(count, training.train_batch_size)
+    epoch = steps_per_epoch(task.train.num_groups, training.train_batch_size)
     steps = training.num_train_steps or max(1, round(epoch * run.settings.num_train_epochs))
-    logging.info("%d training examples, %d steps per epoch, %d steps in total", count, epoch, steps)
     return replace(run, training=replace(training, num_train_steps=steps, evaluate_steps=epoch))
 
 
@@ -313,6 +311,7 @@ def _train(
             lambda step: batcher.training(task.train, step),
             evaluate if evaluates else None,
             best if evaluates else None,
+            task.train.num_groups,
         )
     if not evaluates:
         return {"step": steps, "best_step": steps, **performance}, {}

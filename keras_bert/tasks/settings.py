@@ -6,7 +6,7 @@ question_answering/data.py.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_bert.errors import InputError
 from keras_bert.options import (
@@ -14,6 +14,7 @@ from keras_bert.options import (
     MAX_REPEATS,
     MAX_SEED,
     MAX_SEQ_LENGTH,
+    advanced,
     check,
     option,
     same_as,
@@ -35,23 +36,26 @@ class FineTuningSettings:
     `length_pool` is the number of batches whose examples are sorted by length together.
     """
 
+    GROUP: ClassVar[str] = "training"
     init_checkpoint: str = option(
         "",
         "Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. If it is a "
         "run folder, --nodo_train uses that run's flags about text and answers.",
         required=True,
     )
-    vocab_file: str = option("", "Vocabulary file. Default: the vocabulary of the checkpoint.")
-    do_lower_case: bool | None = option(
+    vocab_file: str = option(
+        "", "Vocabulary file. Default: the vocabulary of the checkpoint.", group="model"
+    )
+    do_lower_case: bool | None = advanced(
         None, "Whether to lower-case text. Default: as stored in the checkpoint."
     )
-    label_names: Sequence[str] | None = option(
+    label_names: Sequence[str] | None = advanced(
         None,
         "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
         "in the checkpoint.",
     )
     max_seq_length: int = option(
-        128, "Maximum number of tokens in an example.", min=3, max=MAX_SEQ_LENGTH
+        128, "Maximum number of tokens in an example.", min=3, max=MAX_SEQ_LENGTH, group="model"
     )
     learning_rate: float = option(5e-5, "Peak learning rate.", min=0, argument="learning_rate")
     num_train_epochs: float = option(
@@ -61,23 +65,23 @@ class FineTuningSettings:
         max=MAX_REPEATS,
         argument="epochs",
     )
-    warmup_proportion: float = option(
+    warmup_proportion: float = advanced(
         0.1,
         "Fraction of the training steps in which the learning rate increases to its peak.",
         min=0,
         below=1,
         argument="warmup_proportion",
     )
-    layer_decay: float = option(
+    layer_decay: float = advanced(
         1.0,
         "Ratio of the learning rate of a layer to that of the layer above it; 1: equal rates.",
         above=0,
         max=1,
     )
-    bias_correction: bool = option(
+    bias_correction: bool = advanced(
         True, "Whether Adam corrects its bias; the published BERT does not."
     )
-    weight_decay: float = option(
+    weight_decay: float = advanced(
         0.01, "Weight decay of the optimizer.", min=0, argument="weight_decay"
     )
     early_stopping_patience: int = option(
@@ -87,16 +91,12 @@ class FineTuningSettings:
         needs="do_eval",
     )
     length_pool: int = 50
-    random_seed: int = option(
-        12345,
-        "Seed for new weights, data order and dropout.",
-        min=0,
-        max=MAX_SEED,
-        argument="seed",
+    random_seed: int = advanced(
+        12345, "Seed for new weights, data order and dropout.", min=0, max=MAX_SEED, argument="seed"
     )
     mixed_precision: str = same_as(Precision, "mixed_precision")
     optimizer_state_dtype: str = same_as(Precision, "optimizer_state_dtype")
-    eval_batch_size: int = option(
+    eval_batch_size: int = advanced(
         32, "Number of examples per batch in evaluation and prediction.", min=1, max=MAX_BATCH_SIZE
     )
     do_train: bool = option(True, "Whether to train.")
@@ -110,7 +110,8 @@ class FineTuningSettings:
 class Distillation:
     """How a student learns from a teacher; invalid values raise InputError."""
 
-    distillation_weight: float = option(
+    GROUP: ClassVar[str] = "training"
+    distillation_weight: float = advanced(
         0.9,
         "Share of the teacher's outputs in the loss, up to 1; the labels have the rest.",
         above=0,
@@ -118,7 +119,7 @@ class Distillation:
         needs="teacher",
         argument="distillation_weight",
     )
-    temperature: float = option(
+    temperature: float = advanced(
         1.0,
         "Divides the logits in the loss of the teacher's outputs.",
         min=0.01,
@@ -239,9 +240,11 @@ class ClassificationSettings:
     The settings from `train_file` to `problem_type` apply only to the task `custom`.
     """
 
+    GROUP: ClassVar[str] = "data"
     task_name: str = option(
         "",
-        "GLUE task (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX), or custom for your own files.",
+        "GLUE task (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX). Default: custom, for your own "
+        "files, if one is given.",
     )
     data_dir: str = option("", "Folder of GLUE or of the task; with --tfds, TFDS's data_dir.")
     tfds: bool = option(
@@ -263,12 +266,14 @@ class ClassificationSettings:
     class_weights: str = option(
         "",
         "Loss weights of the classes: balanced, or comma-separated numbers. Default: equal.",
+        group="training",
     )
     long_text: str = option(
         "truncate",
         "For single texts with more than --max_seq_length tokens: remove the end or the middle, or "
         "split the text into overlapping windows, with the mean of their logits or vectors.",
         choices=("truncate", "head_tail", "windows"),
+        group="model",
     )
 
 
@@ -276,6 +281,7 @@ class ClassificationSettings:
 class NerSettings:
     """The files of a run, and the settings for reading and labeling words."""
 
+    GROUP: ClassVar[str] = "data"
     train_file: str = option(
         "",
         "File to train on: a column file, or texts with entities or words with tags (.jsonl, "
@@ -299,7 +305,7 @@ class NerSettings:
         "Indices of the columns with the words and tags, from 0; -1 is the last. Default: "
         "token=0,tag=-1.",
     )
-    tag_scheme: str = option(
+    tag_scheme: str = advanced(
         "",
         "Scheme of the tags. Default: detected for each file.",
         choices=("", "iob1", "iob2", "bioes", "bilou", "bmes", "bmewo", "io"),
@@ -325,6 +331,7 @@ class NerSettings:
 class EmbeddingSettings:
     """The settings for the data and the loss of a run."""
 
+    GROUP: ClassVar[str] = "data"
     train_file: str = option(
         "", "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
     )
@@ -337,15 +344,19 @@ class EmbeddingSettings:
         "negatives of its batch. cosent, for scored pairs: cosines must have the order of the "
         "scores. cosine, for scored pairs: cosines must equal the scores.",
         choices=("mnrl", "cosent", "cosine"),
+        group="training",
     )
-    scale: float = option(20.0, "Factor of the cosines in mnrl and cosent; 1 / temperature.", min=0)
+    scale: float = advanced(
+        20.0, "Factor of the cosines in mnrl and cosent; 1 / temperature.", min=0
+    )
     pooling: str | None = option(
         None,
         "The vector of a text: the mean over its tokens, or [CLS]. Default: that of the "
         "checkpoint, or else mean.",
         choices=("mean", "cls"),
+        group="model",
     )
-    matryoshka_sizes: Sequence[str] = option(
+    matryoshka_sizes: Sequence[str] = advanced(
         (), "Comma-separated sizes; the loss is the mean over vectors truncated to these sizes."
     )
     columns: Sequence[str] = option(
@@ -399,6 +410,7 @@ class ExportOptions:
     else the task's default.
     """
 
+    GROUP: ClassVar[str] = "output"
     model_dir: str = option(
         "",
         "Model to export: a run folder, its model/ folder, or any other checkpoint.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_bert.errors import InputError
 from keras_bert.files import check_schema
-from keras_bert.options import check, option
+from keras_bert.options import advanced, check, option
 from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD, SPECIAL_TOKENS, unused_ids
 
 _MAX_BYTES = 200  # So that the tokenizer's markers fit in the limits of tensorflow-text.
@@ -134,10 +134,10 @@ class TokenizerSettings:
     """
 
     do_lower_case: bool = option(True, "Lower-case the text, for uncased models.")
-    strip_accents: bool | None = option(
+    strip_accents: bool | None = advanced(
         None, 'Strip accents: "\u00e9" becomes "e". Default: the value of --do_lower_case.'
     )
-    tokenize_chinese_chars: bool = option(True, "Make each CJK ideograph a word of its own.")
+    tokenize_chinese_chars: bool = advanced(True, "Make each CJK ideograph a word of its own.")
     user_tokens: tuple[UserToken, ...] = ()
     max_input_chars_per_word: int = option(MAX_CHARS_PER_WORD, min=1)
 

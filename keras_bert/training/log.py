@@ -38,6 +38,11 @@ RESUMED = "resumed_at_step"
 SECONDS_BETWEEN_LINES = 10.0  # The longest time without a sign of progress.
 _SECONDS_TO_CHECK = 1.0
 _SECONDS_TO_BAR = 2.0
+_SECONDS_TO_ESTIMATE = 2.0  # of steps, before the time of the training is estimated
+# The values in a log line of steps, and their number in one of an evaluation; all of them are in
+# metrics.jsonl. Of the accuracies, the line has the first one.
+_SHOWN = ("loss", "accuracy", "learning_rate", "examples_per_second")
+_MAX_SHOWN = 5
 
 
 # --- metrics.jsonl ---
@@ -199,6 +204,8 @@ class RunLog:
         # Rows, tokens, FLOPs and seconds: since the last line, and before.
         self._window, self._before = np.zeros(4), np.zeros(4)
         self.restart_clock()
+        self._start, self._is_estimated = self._since, False
+        self._timed_from = self._since, first_step  # Set again after the compilation.
         if silent:
             return
         self._metrics = output_dir / METRICS
@@ -250,7 +257,7 @@ class RunLog:
 
     def _report_running(self, seconds: float) -> None:
         if self._is_compiled:
-            text = f"step {self._step}/{self._total}"
+            text = f"step {self._step}/{self._total}, {self._time_left()}"
             if seconds > SECONDS_BETWEEN_LINES / 2:
                 text += (
                     f"; the next steps take {seconds:.0f} s so far (a new length is compiled first)"
@@ -272,11 +279,28 @@ class RunLog:
         elif not self._silent:
             self._bar.set_postfix_str("")
             self._bar.unpause()  # The rate of the bar does not include the compilation.
-        self._is_compiled = True
         self._step += len(metrics.examples)
         if not self._silent:
             self._bar.update(len(metrics.examples))
         self.restart_clock()
+        if not self._is_compiled:
+            self._is_compiled, self._timed_from = True, (self._since, self._step)
+        elif not (self._silent or self._on_terminal or self._is_estimated):
+            self._is_estimated = self._since - self._timed_from[0] >= _SECONDS_TO_ESTIMATE
+            if self._is_estimated:
+                total = self._since - self._start + self._seconds_left()
+                logging.info("Estimated time of the training: %s", _duration(total))
+
+    def _seconds_left(self) -> float:
+        """Estimates the remaining time, with evaluations and checkpoints; NaN if it is unknown."""
+        start, first_step = self._timed_from
+        steps = self._step - first_step
+        pace = (time.monotonic() - start) / steps if self._is_compiled and steps else math.nan
+        return pace * (self._total - self._step)
+
+    def _time_left(self) -> str:
+        seconds = self._seconds_left()
+        return "time left unknown" if math.isnan(seconds) else f"{_duration(seconds)} left"
 
     # --- lines ---
 
@@ -311,31 +335,36 @@ class RunLog:
         if self._silent:
             return
         resumed, self._resumed = self._resumed, {}
-        line = self._write(values, resumed)
+        self._write(values, resumed)
         if self._on_terminal:
             self._bar.set_postfix_str(f"loss={values.get('loss', math.nan):.4f}")
         else:
             since = f" (since step {resumed[RESUMED]})" if resumed else ""
-            logging.info("step %d/%d%s %s", self._step, self._total, since, line)
+            accuracy = next((name for name in values if name.endswith("accuracy")), "")
+            names = [accuracy if name == "accuracy" else name for name in _SHOWN]
+            line = _line({name: values[name] for name in names if name in values})
+            left = self._time_left()
+            logging.info("step %d/%d%s %s, %s", self._step, self._total, since, line, left)
 
     def write_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Writes the metrics of an evaluation of the current weights; raises like `write_steps`."""
         if self._silent:
             return
-        line = self._write({EVALUATION + name: float(v) for name, v in metrics.items()}, {})
+        values = {EVALUATION + name: float(value) for name, value in metrics.items()}
+        self._write(values, {})
+        line = _line(dict([*values.items()][:_MAX_SHOWN]))
         if self._on_terminal:
             self._bar.write(f"step {self._step}/{self._total} {line}", file=sys.stderr)
         else:
             logging.info("step %d/%d %s", self._step, self._total, line)
 
-    def _write(self, values: Mapping[str, float], resumed: Mapping[str, int]) -> str:
+    def _write(self, values: Mapping[str, float], resumed: Mapping[str, int]) -> None:
         with _writing(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": self._step, **resumed, **values}) + "\n")
             file.flush()
             os.fsync(file.fileno())  # A resumed run reads its evaluations here.
         self._board.scalars(self._step, values)
         self._last_line = time.monotonic()
-        return " ".join(f"{name}={value:.4g}" for name, value in values.items())
 
     def rates(self) -> dict[str, float]:
         """Returns {metric: value} of the rates of all steps up to the last line; {} without any."""
@@ -358,6 +387,18 @@ class RunLog:
             self._thread.join()
             self._bar.close()
             self._board.close()
+
+
+def _line(values: Mapping[str, float]) -> str:
+    return " ".join(f"{name}={value:.4g}" for name, value in values.items())
+
+
+def _duration(seconds: float) -> str:
+    """Returns a time as one number with a unit, such as "12 min"."""
+    limits = {"s": 90, "min": 90 * 60, "h": 48 * 3600, "days": math.inf}
+    unit = next(unit for unit, limit in limits.items() if seconds < limit)
+    number = seconds / {"s": 1, "min": 60, "h": 3600, "days": 86400}[unit]
+    return f"{number:.{int(unit != 's' and number < 10)}f} {unit}"
 
 
 @contextlib.contextmanager

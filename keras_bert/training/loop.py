@@ -166,6 +166,7 @@ def train(
     batches_from: Callable[[int], tf.data.Dataset],
     evaluate: Callable[[AfterBatch], Mapping[str, float]] | None = None,
     best: BestWeights | None = None,
+    num_examples: int = 0,
 ) -> tuple[Mapping[str, float] | None, Mapping[str, float]]:
     """Trains a model to the last step, from its newest checkpoint or else from its current weights.
 
@@ -179,6 +180,7 @@ def train(
             `evaluate_steps` steps (if 0, before each checkpoint) and after the last step; None to
             never evaluate.
         best: saves the best weights and stops the run early; None for neither.
+        num_examples: the number of training examples, for the log; 0 if it is unknown.
 
     Returns:
         {metric: value} of the evaluation after the last step, None if there is none; and
@@ -223,6 +225,11 @@ def train(
 
     # --- set up ---
 
+    plan = f"Training: {last:,} steps of {training.train_batch_size:,} examples"
+    if num_examples:
+        epochs = last * training.train_batch_size / num_examples
+        plan += f", {epochs:.3g} epochs of {num_examples:,} examples"
+    logging.info("%s", plan)
     train_steps = make_train_steps(strategy, state, training)
     devices = getattr(strategy, "num_devices", strategy.num_replicas_in_sync)
     peak = peak_flops(training.peak_tflops, devices)

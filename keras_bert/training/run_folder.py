@@ -214,7 +214,7 @@ def _check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> No
         raise InputError(f"{run_file}: has no settings; expected the record of a run")
     old = flat(record["settings"])
     changed = [
-        f"{name} was {_short(old.get(name))} and is now {_short(settings.get(name))}"
+        _difference(name, old.get(name), settings.get(name))
         for name in sorted(set(old) | set(settings))
         if old.get(name) != settings.get(name) and (name in old or settings[name])
     ]
@@ -231,8 +231,12 @@ def _check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> No
     )
 
 
-def _short(value: object) -> str:
-    return shorten(json.dumps(value))
+def _difference(name: str, old: object, new: object) -> str:
+    """Describes the change of a setting; a checksum stands for the content of files."""
+    subject = name.removesuffix("_sha256").removesuffix("_fingerprint")
+    if subject != name:
+        return f"the content of {subject} has changed"
+    return f"{name} was {shorten(json.dumps(old))} and is now {shorten(json.dumps(new))}"
 
 
 def flat(settings: Mapping[str, object]) -> dict[str, object]:

@@ -176,18 +176,18 @@ def test_shares_of_runs_have_a_checkpoint(ablation, plan, tmp_path, scale):
 
 def test_report_and_plots_of_partial_results(ablation, run, plan, tmp_path):
     empty = ablation.run.Results(tmp_path / "nothing", plan)
-    assert "| claim | task |" in ablation.report.report(empty)
+    assert "| claim | CoLA |" in ablation.report.report(empty)
     results = run()[1]
     text = ablation.report.report(results)
     assert "| a | 55.0 ± 7.1 | – | 55.0 ± 7.1 | 55.0 ± 7.1 | – |" in text
     assert "| 500 (50 %) | 55.0 ± 7.1 |" in text
     assert "| last | 55.0 ± 7.1 | 30.0 ± 0.0 | 94.9 |" in text
-    for path in ablation.plots.draw_all(results, tmp_path / "plots"):
-        assert path.read_bytes().startswith(b"\x89PNG")
+    plot = ablation.plots.draw(results, tmp_path / "plots")
+    assert plot.read_bytes().startswith(b"\x89PNG")
 
 
 def test_recorded_report_is_that_of_the_recorded_results(ablation, root):
-    """The page on what models learn includes the recorded report."""
+    """The page on what models learn has its figures from the recorded report."""
     results = ablation.run.Results(root / "benchmarks/ablation_results", ablation.plan.PLAN)
     recorded = (results.folder / "report.md").read_text(encoding="utf-8")
     assert ablation.report.report(results) == recorded
@@ -197,9 +197,9 @@ def test_verdict_follows_the_rule(ablation):
     verdict = ablation.report.verdict
     assert verdict([80.0, 81.0, 82.0], [70.0, 71.0, 72.0])[2] == "seen"
     assert verdict([70.0, 71.0, 72.0], [80.0, 81.0, 82.0])[2] == "contradicted"
-    assert verdict([80.0, 85.0, 90.0], [78.0, 83.0, 88.0])[2] == "not seen at this scale"
+    assert verdict([80.0, 85.0, 90.0], [78.0, 83.0, 88.0])[2] == "not seen"
     # Seeds that happen to agree do not make a small difference certain.
-    assert verdict([80.9, 80.9, 80.9], [80.0, 80.0, 80.0])[2] == "not seen at this scale"
+    assert verdict([80.9, 80.9, 80.9], [80.0, 80.0, 80.0])[2] == "not seen"
     difference, error, _ = verdict([80.0, 81.0, 82.0], [70.0, 72.0, 74.0])
     assert difference == pytest.approx(9.0)
     assert error == pytest.approx(np.sqrt(1 / 3 + 4 / 3))
@@ -307,4 +307,4 @@ def test_whole_study_in_miniature(root, ablation, run_program, tmp_path, monkeyp
     assert 0 <= features["figures"]["test"]["f1"] <= 1
     assert not list((tmp_path / "work" / "fine_tuning" / "miniature").iterdir())
     assert "| miniature | " in ablation.report.report(results)
-    assert all(path.stat().st_size for path in ablation.plots.draw_all(results, tmp_path))
+    assert ablation.plots.draw(results, tmp_path).stat().st_size

@@ -282,7 +282,7 @@ def test_changed_settings_and_documents_are_rejected(finished, place, tmp_path, 
     (tmp_path / "changed" / "0.txt").write_text("Another text.")
     for changes, message in (
         ({"learning_rate": 1e-3}, "learning_rate was 0.01 and is now 0.001; expected the same"),
-        ({"input_file": tmp_path / "changed"}, "input_sha256 was "),
+        ({"input_file": tmp_path / "changed"}, "the content of input has changed"),
     ):
         assert run(place, finished, **changes) == 1
         assert f"other settings: {message}" in one_line(capfd.readouterr().err)

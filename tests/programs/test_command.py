@@ -3,14 +3,18 @@
 import ast
 import importlib
 import importlib.util
+import re
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import keras_bert
 from keras_bert.programs.command import PROGRAMS
+from keras_bert.programs.program import call
 
 HELP_FLAGS = ("help", "helpshort", "helpfull", "help=true")
 HEAVY = ("tensorflow", "keras", "jax", "torch", "numpy")
@@ -45,10 +49,16 @@ def test_unknown_program_fails_with_one_line(root):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_each_program_has_its_command_name_and_a_description(name):
+def test_each_program_has_its_command_name_and_two_examples_with_known_flags(name):
     program = importlib.import_module(PROGRAMS[name][0]).PROGRAM
     assert program.name == name
-    assert f"keras-bert {name}" in program.description
+    text = program.description.replace("\\\n", " ")
+    commands = re.findall(rf"^    (?:echo .*)?(keras-bert {name}\b.*)", text, re.MULTILINE)
+    assert len(commands) >= 2
+    assert " ".join(commands[0].split()) == program.example
+    parse_only = replace(program, main=lambda flags, arguments: None)
+    for line in commands:
+        assert call(parse_only, shlex.split(line)[1:]) == 0
 
 
 def test_help_of_a_program_imports_no_tensorflow(root):
@@ -70,10 +80,9 @@ def test_help_of_a_program_imports_no_tensorflow(root):
 
 def test_help_of_every_command_exits_with_0(root):
     """All commands run in one process, because each process takes seconds to import its modules."""
-    scripts = ["run_*.py", "extract_features.py", "export_model.py"]
     commands = [
         *(["keras_bert", name, f"--{flag}"] for name in PROGRAMS for flag in HELP_FLAGS),
-        *([str(path), "--help"] for pattern in scripts for path in sorted(root.glob(pattern))),
+        *([str(path), "--help"] for path in sorted(root.glob("[er]*.py"))),
     ]
     code = f"""if True:
         import contextlib, io, runpy, sys
@@ -85,7 +94,7 @@ def test_help_of_every_command_exits_with_0(root):
                 with contextlib.redirect_stdout(output):
                     start(command[0], run_name="__main__")
             except SystemExit as end:
-                if end.code or "flags:" not in output.getvalue():
+                if end.code or "flags:\\n" not in output.getvalue():
                     print(*command, end.code)
         print(sorted(sys.modules.keys() & {HEAVY}))
     """
@@ -93,13 +102,13 @@ def test_help_of_every_command_exits_with_0(root):
     assert done.stdout.splitlines() == ["['numpy']"], done.stderr
 
 
-def test_missing_flag_fails_with_one_line_that_names_it_and_what_it_expects(root):
-    done = command("squad", "--output_dir=out", cwd=root)
+def test_missing_flags_fail_with_one_line_that_names_them_and_the_shortest_command(root):
+    done = command("squad", "--train_file=train.json", cwd=root)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "keras-bert squad: error: --init_checkpoint is required; "
-        "expected: Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. "
-        "If it is a run folder, --nodo_train uses that run's flags about text and answers.\n"
+        "keras-bert squad: error: --output_dir and --init_checkpoint are required; the shortest "
+        "command is: keras-bert squad --train_file=train-v1.1.json --init_checkpoint=bert "
+        "--output_dir=out\n"
     )
 
 

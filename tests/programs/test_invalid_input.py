@@ -16,7 +16,11 @@ SST_2 = {"task_name": "SST-2", "train_file": "", "eval_file": ""}
 # (program, its flags besides FLAGS, a regular expression for the message)
 CASES = [
     ("run_classifier.py", SST_2 | {"task_name": "SNLI"}, "--task_name=SNLI: expected CoLA"),
-    ("run_classifier.py", {"task_name": ""}, "--task_name is missing; expected a GLUE task"),
+    (
+        "run_classifier.py",
+        {"task_name": "", "train_file": "", "eval_file": ""},
+        "--train_file is required, .* the shortest command is: keras-bert classify --train_file=",
+    ),
     ("run_classifier.py", SST_2, "--data_dir is missing; expected the folder of SST-2"),
     ("run_classifier.py", {"init_checkpoint": "nowhere"}, "nowhere: no such checkpoint"),
     ("run_classifier.py", {"teacher": "nowhere"}, "nowhere: no such checkpoint"),

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 from absl import flags, logging
 
 from keras_bert.errors import EndedEarly, InputError
-from keras_bert.options import option
+from keras_bert.options import advanced, option
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.options import declared
 from keras_bert.programs.program import Program, call, reject_arguments, require_tensorflow
@@ -22,10 +23,12 @@ from keras_bert.training.settings import Devices, TrainingSettings
 
 @dataclass(frozen=True)
 class Settings:
+    GROUP: ClassVar[str] = "data"
     count: int = option(1, "How many.", min=1)
     name: str = option("x", "A name.", required=True)
-    rate: float = option(1.0, "A rate.", min=0, needs="scales")
-    scales: bool = option(False, "Whether to scale.")
+    rate: float = advanced(1.0, "A rate.", min=0, needs="scales")
+    scales: bool = option(False, "Whether to scale.", group="output")
+    place: str = option("x", "A place.", required=True, unless="noscales")
     kind: str = option("a", "A kind.", choices=("a", "b"))
 
 
@@ -71,7 +74,7 @@ def test_program_gets_its_flags_and_the_other_arguments(ends):
 
 @dataclass(frozen=True)
 class Other:
-    count: str = option("none", "Text.")
+    count: str = option("none", "Text.", group="data")
 
 
 def test_programs_of_one_process_have_their_own_flags(ends):
@@ -100,7 +103,7 @@ def test_invalid_input_exits_with_code_1_and_one_line(ends):
         ("--count=many", "flag --count=many: expected a whole number of at least 1"),
         ("--count=0", "flag --count=0: expected a whole number of at least 1"),
         ("--count", "Missing value for flag --count"),
-        ("--name=", "--name is required; expected: A name."),
+        ("--name=", "--name is required; the shortest command is: keras-bert count --count=3"),
         ("--nojit_compile=3", "--nojit_compile=3 does not take an argument"),
         ("--worker_timeout=nan", "flag --worker_timeout=nan: expected a finite number from 0 to"),
         ("--worker_timeout=-1", "flag --worker_timeout=-1: expected a finite number from 0 to 604"),
@@ -121,20 +124,37 @@ def test_invalid_flag_exits_with_code_1_and_one_line(ends, flag, expected):
     assert err.count("\n") == 1
 
 
+def test_all_missing_flags_are_named_except_those_that_another_flag_makes_optional(ends):
+    end = "required; the shortest command is: keras-bert count --count=3\n"
+    _, _, err = ends("--name=", "--place=")
+    assert err == f"count.py: error: --name is {end}"
+    _, _, err = ends("--name=", "--place=", "--scales")
+    assert err == f"count.py: error: --name and --place are {end}"
+
+
 def test_flags_are_read_from_a_file(ends, tmp_path):
     (tmp_path / "flags").write_text("# my flags\n--count=4\n--nojit_compile\n")
     assert ends(f"--flagfile={tmp_path / 'flags'}", "--undefok=future", "--future=1")[1] == "4\n"
 
 
 @pytest.mark.parametrize("flag", ["--help", "-?", "--helpshort", "--helpfull"])
-def test_help_shows_the_programs_own_flags(ends, flag):
+def test_help_shows_the_groups_of_the_programs_own_flags(ends, flag):
     code, out, err = ends(flag)
     assert (code, err) == (0, "")
-    assert out.startswith("Counts.\n\n    keras-bert count --count=3\n\nflags:\n")
-    assert "  --count: How many.\n" in out
-    assert "--[no]jit_compile: Compile with XLA." in out
-    assert ("absl.logging:" in out) == (flag == "--helpfull")
-    assert ("-v,--verbosity" in out) == (flag == "--helpfull")
+    text, *groups, end = re.split(r"\n\n(?=\w+ flags:|--helpfull)|absl.logging:", out)
+    assert text == "Counts.\n\n    keras-bert count --count=3"
+    titles = ["Required", "Data", "Training", "Output", "Advanced"]
+    assert [group.split()[0] for group in groups] == titles[: 5 if flag == "--helpfull" else 4]
+    place = "  --place: A place. (default: x; not needed with --noscales)"
+    assert groups[0] == f"Required flags:\n  --name: A name. (default: x)\n{place}"
+    kind = "  --kind: A kind. (one of a, b; default: a)"
+    assert groups[1] == f"Data flags:\n  --count: How many. (default: 1)\n{kind}"
+    assert groups[3] == "Output flags:\n  --[no]scales: Whether to scale. (default: false)"
+    if flag == "--helpfull":
+        assert "  --[no]jit_compile: Compile with XLA. (default: true)" in groups[4]
+        assert "-v,--verbosity" in end
+    else:
+        assert end == "--helpfull lists 10 advanced flags, and those of logging, too.\n"
 
 
 def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):

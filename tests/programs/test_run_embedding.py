@@ -37,7 +37,7 @@ def test_scored_pairs_are_trained_evaluated_saved_and_exported(scored_run, place
     done, flags = scored_run
     out = flags["output_dir"]
     assert done.returncode == 0, done.stderr
-    assert "12 training examples, 3 steps per epoch, 6 steps in total" in done.stderr
+    assert "Training: 6 steps of 4 examples, 2 epochs of 12 examples\n" in done.stderr
     assert "spearman_4 = " in done.stdout
     results = json.loads((out / "results.json").read_text())
     assert results.keys() >= {"spearman", "pearson", "spearman_4", "step", "best_step"}

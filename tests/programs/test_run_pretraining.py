@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from keras_bert.programs import pretrain
 from tests.programs.conftest import FLAGS
 
 STEPS = 40
@@ -226,3 +227,26 @@ def test_failure_of_a_gpu_during_a_step_ends_the_run_in_one_line(
     done = call(tmp_path / "out", gradient_accumulation_steps=2)
     assert done.returncode == code
     assert done.stderr.splitlines()[-1] == f"run_pretraining.py: {line}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({"bert_config": "tiny"}, (8000, 2e-3, 0.0)),
+        ({"bert_config": "mini.json"}, (8000, 1e-3, 0.0)),
+        ({"bert_config": "small", "num_train_steps": 100}, (100, 5e-4, 0.0)),
+        ({"bert_config": "mini", "learning_rate": 2e-4, "dropout_prob": 0.1}, (8000, 2e-4, 0.1)),
+        ({"bert_config": "medium"}, (100_000, 1e-4, None)),
+        ({"init_checkpoint": "bert"}, (100_000, 1e-4, None)),
+        ({"bert_config": "tiny", "recipe": "small-corpus"}, (4000, 1e-3, 0.0)),
+    ],
+)
+def test_small_models_have_the_defaults_of_the_recipe_for_small_corpora(flags, expected):
+    values = pretrain.PROGRAM.flags()
+    flags = {"input_file": "records-{max_seq_length}", "output_dir": "out"} | flags
+    values(["pretrain", *(f"--{name}={value}" for name, value in flags.items())])
+    phase, *_ = pretrain.read_phases(values)
+    settings = phase.settings
+    assert phase.record["num_train_steps"] == phase.training.num_train_steps
+    values = phase.training.num_train_steps, settings.learning_rate, settings.dropout_prob
+    assert values == expected

@@ -191,8 +191,26 @@ def test_calls_report_the_compilation_or_the_step_and_lines_postpone_them(
         with run_log.during_steps():
             wait_until(lambda: len(caplog.messages) >= 2)
         run_log.close()
-    assert caplog.messages[0].startswith("step 3/40")
-    assert caplog.messages[-1].startswith("step 3/40; the next steps take ")
+    assert caplog.messages[0].startswith("step 3/40, time left unknown")
+    assert "; the next steps take " in caplog.messages[-1]
+
+
+def test_log_lines_have_at_most_six_figures_and_the_time_left(start, monkeypatch, caplog):
+    clock = [0.0]
+    monkeypatch.setattr(log.time, "monotonic", lambda: clock[0])
+    run_log = start(peak=5e3)
+    with caplog.at_level("INFO", "absl"):
+        for seconds, count in ((30, 1), (1, 1), (299, 3)):  # The first call compiles.
+            clock[0] += seconds
+            write(run_log, *[1.0] * count)
+        run_log.write_evaluation({f"metric_{i}": i for i in range(9)})
+    assert caplog.messages == [
+        "step 1/40 loss=1 learning_rate=0.0001, time left unknown",
+        "step 2/40 loss=1 learning_rate=0.0001 examples_per_second=4, 38 s left",
+        "Estimated time of the training: 49 min",
+        "step 5/40 loss=1 learning_rate=0.0001 examples_per_second=0.04013, 44 min left",
+        "step 5/40 eval_metric_0=0 eval_metric_1=1 eval_metric_2=2 eval_metric_3=3 eval_metric_4=4",
+    ]
 
 
 def test_the_rate_of_the_bar_excludes_the_compilation(monkeypatch, start):

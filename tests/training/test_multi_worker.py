@@ -278,7 +278,10 @@ def test_workers_end_after_a_partition_and_the_run_resumes_bit_identical(
 ):
     """Disconnects the workers in the middle of a step."""
     step = random_moment.randrange(1, STEPS)
-    program = (root / "run_pretraining.py", *flags(data, tmp_path / "run", worker_timeout=60))
+    program = (
+        root / "run_pretraining.py",
+        *flags(data, tmp_path / "run", worker_timeout=60),
+    )
     task = ("paused", tmp_path, step, *program)
     both = workers.start(tmp_path, 2, *task, network=network)
     deadline = time.monotonic() + 300

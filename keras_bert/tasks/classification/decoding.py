@@ -7,6 +7,7 @@ NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1":
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -69,26 +70,12 @@ def write_predictions(
     `indices` are the n values of the column `index`, and `answers` is as for `decisions`. In the
     TSV file, regression values are clipped to the problem's `score_range`.
     """
-    decided = decisions(problem, answers)
+    records = prediction_records(problem, answers)
     if problem.problem_type == "regression":
-        # GLUE submissions have three decimals. Other values may be tiny, so they are written with
-        # 7 significant digits.
-        values, number_format = decided.astype(float), ".7g"
-        if problem.score_range is not None:
-            values, number_format = np.clip(values, *problem.score_range), ".3f"
-        cells = [f"{value:{number_format}}" for value in values]
-        records = [{"prediction": float(f"{value:.7g}")} for value in values]
+        # GLUE submissions have three decimals.
+        number_format = ".7g" if problem.score_range is None else ".3f"
+        cells = [f"{value:{number_format}}" for value in _scores(problem, answers)]
     else:
-        records = [
-            {
-                "prediction": class_names(row, problem.labels),
-                "probabilities": {
-                    label: round(float(p), 6)
-                    for label, p in zip(problem.labels, probabilities, strict=True)
-                },
-            }
-            for row, probabilities in zip(decided, answers["probabilities"], strict=True)
-        ]
         names = [record["prediction"] for record in records]
         cells = [name if isinstance(name, str) else ",".join(name) for name in names]
     rows = ["index\tprediction", *map("\t".join, zip(indices, cells, strict=True))]
@@ -101,6 +88,30 @@ def write_predictions(
             path.with_name(f"{path.name}.{suffix}"),
             "".join(f"{line}\n" for line in content).encode(),
         )
+
+
+def prediction_records(problem: Problem, answers: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Returns the object of each of n examples in NAME.jsonl, without its index."""
+    if problem.problem_type == "regression":
+        # Values may be tiny, so they have 7 significant digits.
+        return [{"prediction": float(f"{value:.7g}")} for value in _scores(problem, answers)]
+    return [
+        {
+            "prediction": class_names(row, problem.labels),
+            "probabilities": {
+                label: round(float(p), 6)
+                for label, p in zip(problem.labels, probabilities, strict=True)
+            },
+        }
+        for row, probabilities in zip(
+            decisions(problem, answers), answers["probabilities"], strict=True
+        )
+    ]
+
+
+def _scores(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
+    scores = answers["score"].astype(float)
+    return scores if problem.score_range is None else np.clip(scores, *problem.score_range)
 
 
 def class_names(decided: np.ndarray, labels: Sequence[str]) -> str | list[str]:

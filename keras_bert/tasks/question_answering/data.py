@@ -22,13 +22,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.files import check_schema
-from keras_bert.options import MAX_SEQ_LENGTH, check, option
+from keras_bert.options import MAX_SEQ_LENGTH, advanced, check, option
 from keras_bert.tasks.checks import check_list, check_same_length
 from keras_bert.tasks.tables import Row, Splits, open_prepared, read_rows, read_split, read_splits
 
@@ -47,13 +47,14 @@ class AnswerSettings:
             answer.
     """
 
+    GROUP: ClassVar[str] = "model"
     max_seq_length: int = option(
         384,
         "Maximum number of tokens in a window, including [CLS] and both [SEP].",
         min=3,
         max=MAX_SEQ_LENGTH,
     )
-    max_query_length: int = option(
+    max_query_length: int = advanced(
         64, "Question answering: maximum number of tokens in a question.", min=1
     )
     doc_stride: int = option(
@@ -61,17 +62,17 @@ class AnswerSettings:
         "Question answering: number of tokens between the starts of two windows of a context.",
         min=1,
     )
-    n_best_size: int = option(
+    n_best_size: int = advanced(
         20, "Question answering: number of candidate answers per question.", min=1
     )
-    max_answer_length: int = option(
+    max_answer_length: int = advanced(
         30, "Question answering: maximum number of tokens in an answer.", min=1
     )
     version_2_with_negative: bool = option(
         False,
         "Question answering: whether questions may have no answer, as in SQuAD v2.0.",
     )
-    null_score_diff_threshold: float | None = option(
+    null_score_diff_threshold: float | None = advanced(
         None,
         "A question gets the empty answer if its null odds (score of no answer - score of the best "
         "text) exceed this threshold. Default: 0. For a --predict_file other than --eval_file: the "
@@ -122,6 +123,7 @@ class SquadSettings:
             development set uses the threshold with the best F1 on the development set.
     """
 
+    GROUP: ClassVar[str] = "data"
     answers: AnswerSettings = field(default_factory=AnswerSettings)
     train_file: str = option("", "File of training questions, in SQuAD's JSON format.")
     eval_file: str = option("", "File of questions with answers, to evaluate on after each epoch.")

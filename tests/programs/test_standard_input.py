@@ -1,0 +1,113 @@
+"""fill-mask, embed and classify answer each line of standard input with a line of JSON."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from keras_bert.checkpoints.open import open_checkpoint
+from keras_bert.tasks.classification.task import TextClassifier
+from keras_bert.tasks.embedding.task import TextEmbedder
+from keras_bert.tasks.fill_mask import MaskFiller
+from tests import processes
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def models(place, tmp_path_factory):
+    """Returns {name: the flags of a program with its model, which truncates to 8 tokens}."""
+    folder, flags = tmp_path_factory.mktemp("models"), ["--mixed_precision=float32"]
+    for name in ("classify", "pairs"):
+        classifier = TextClassifier.from_checkpoint(
+            open_checkpoint(place / "bert"),
+            labels=["bad", "good"],
+            max_seq_length=8,
+            pair=name == "pairs",
+        )
+        classifier.save_pretrained(folder / name)
+    start = ["--nodo_train", *flags]
+    return {
+        "fill-mask": ["fill-mask", f"--model_dir={place / 'pretrained'}", "--max_seq_length=8"],
+        "embed": ["embed", *start, f"--init_checkpoint={place / 'bert'}", "--max_seq_length=8"],
+        "classify": ["classify", *start, f"--init_checkpoint={folder / 'classify'}"],
+        "pairs": ["classify", *start, f"--init_checkpoint={folder / 'pairs'}"],
+    }
+
+
+def answers(flags, lines, folder):
+    """Returns the exit code, the answers and the standard error of a program for some lines."""
+    text = "".join(f"{line}\n" for line in lines)
+    done = processes.run(["-m", "keras_bert", *flags], cwd=folder, input=text)
+    return done.returncode, [*map(json.loads, done.stdout.splitlines())], done.stderr
+
+
+LONG = "very " * 9
+LINES = {
+    "fill-mask": ["it is [MASK] .", "", f"[MASK] {LONG}", f"{LONG}[MASK]"],
+    "embed": ["good film", "", LONG],
+    "classify": ["good film", "", LONG],
+    "pairs": ["good film\tbad", "", f"good\t{LONG}"],
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_each_line_has_an_answer_equal_to_that_of_the_api(models, tmp_path, name):
+    flags, lines = models[name], LINES[name]
+    path = next(flag.split("=")[1] for flag in flags if flag.startswith(("--model", "--init")))
+    code, rows, error = answers(flags, lines, tmp_path)
+    assert code == 0, error
+    if name == "fill-mask":
+        expected = MaskFiller.from_pretrained(path, max_seq_length=8).predict(lines)
+        assert [row["tokens"] for row in rows] == [each.tolist() for each in expected["tokens"]]
+        assert [len(row["scores"]) for row in rows] == [1, 0, 1, 0]
+    elif name == "embed":
+        expected = TextEmbedder.from_pretrained(path, max_seq_length=8).predict(lines)
+        vectors = [row["embedding"] for row in rows]
+        np.testing.assert_allclose(vectors, expected["mean"], atol=2e-6)
+    else:
+        pairs = [line.split("\t") if line else ["", ""] for line in lines]
+        texts = tuple(map(list, zip(*pairs, strict=True))) if name == "pairs" else lines
+        expected = TextClassifier.from_pretrained(path).predict(texts)
+        assert [row["prediction"] for row in rows] == [*expected["label"]]
+        shares = [[row["probabilities"][label] for label in ("bad", "good")] for row in rows]
+        np.testing.assert_allclose(shares, expected["probabilities"], atol=2e-6)
+    assert [row["truncated"] for row in rows] == [*expected["truncated"]]
+    assert any(row["truncated"] for row in rows)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("pairs", "good film", "'good film' has 1 texts, separated by tabs; the model expects 2"),
+        ("classify", "good\t1", r"'good\t1' has 2 texts, separated by tabs; the model expects 1"),
+    ],
+)
+def test_line_with_another_number_of_texts_is_rejected(models, tmp_path, name, line, message):
+    code, rows, error = answers(models[name], ["", line], tmp_path)
+    assert (code, len(rows)) == (1, 1)
+    assert error.splitlines()[-1].endswith(f"error: standard input: {message}")
+
+
+def test_answers_come_at_once_and_a_reader_that_ends_is_no_error(models, place):
+    texts, answered = os.pipe(), os.pipe()
+    reader = os.fdopen(answered[0])
+    with os.fdopen(texts[0]) as stdin, os.fdopen(answered[1], "w") as stdout:
+        process = processes.start(
+            ["-m", "keras_bert", *models["embed"]],
+            cwd=place,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=processes.PIPE,
+        )
+    with os.fdopen(texts[1], "w", buffering=1) as writer:
+        for text in ("good", "bad"):
+            writer.write(f"{text}\n")
+            assert json.loads(reader.readline()).keys() == {"embedding", "truncated"}
+        reader.close()  # As head does.
+        writer.write("good\n")
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 141
+    assert all(" INFO " in line for line in error.splitlines())
