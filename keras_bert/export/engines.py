@@ -113,16 +113,16 @@ class Engine:
             if precision != compute_type:
                 raise InputError(
                     f"{folder}: found a SavedModel in {compute_type}; expected {precision} for the "
-                    f"engine {name}; export with --compute_type={precision}, or use another engine"
+                    f"engine {name}; export with compute_type={precision}, or use another engine"
                 )
             self.functions = dict(loaded.signatures)
             return
         check_engine(name, precision)
         path = folder / FOLDER / (INT8_FILE if precision == "int8" else FLOAT_FILE)
         if not engines or not path.is_file():
-            flags = f"--engines={name}" + (" --int8" if precision == "int8" else "")
-            raise InputError(f"{path}: no such file; expected an export that was made with {flags}")
-        require_packages([name], f"engine={name}", f", or use --engine={TENSORFLOW}")
+            made = f"engines={name}" + (" and int8" if precision == "int8" else "")
+            raise InputError(f"{path}: no such file; expected an export that was made with {made}")
+        require_packages([name], f"engine={name}", f", or use the engine {TENSORFLOW}")
         # Imported here, because programs check their flags before they import TensorFlow.
         from keras_bert.export.engine_network import EngineFunction, difference, open_network
 
@@ -138,12 +138,12 @@ class Engine:
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             raise InputError(
                 f"{path}: {name} in {precision} failed with {reason:.300}; expected a network that "
-                f"it can run; use --engine={TENSORFLOW}, or export the model again"
+                f"it can run; use the engine {TENSORFLOW}, or export the model again"
             ) from error
         if problem is not None:
             raise InputError(
                 f"{path}: the answers of {name} in {precision} are not those of the SavedModel: "
-                f"{problem}; use --engine={TENSORFLOW}, or another precision"
+                f"{problem}; use the engine {TENSORFLOW}, or another precision"
             )
 
 

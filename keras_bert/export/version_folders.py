@@ -45,8 +45,10 @@ def next_version(folder: Path) -> int:
     return 1 + max(find_versions(folder), default=0)
 
 
-def check_version(export_dir: Path) -> None:
+def check_version(export_dir: Path, name: str = "export_dir") -> None:
     """Checks that a folder can be written as a new version.
+
+    `name` is the name of the argument or flag in error messages.
 
     Raises:
         InputError: the folder's name is not a version number, the version already exists, or the
@@ -55,16 +57,16 @@ def check_version(export_dir: Path) -> None:
     number = version_number(export_dir.name)
     if number is None:
         raise InputError(
-            f"--export_dir={export_dir}: {export_dir.name!r} is not a version number; expected a "
+            f"{name}={export_dir}: {export_dir.name!r} is not a version number; expected a "
             f"number of at most {_LARGEST}, such as {export_dir / '1'}"
         )
     try:
         existing = find_versions(export_dir.parent).get(number)
     except OSError as error:
-        raise InputError(f"--export_dir={export_dir}: {error.strerror}") from error
+        raise InputError(f"{name}={export_dir}: {error.strerror}") from error
     if existing is not None:
         raise InputError(
-            f"--export_dir={export_dir}: {existing} already exists; expected a new version, such "
+            f"{name}={export_dir}: {existing} already exists; expected a new version, such "
             f"as {export_dir.with_name(str(next_version(export_dir.parent)))}"
         )
 

@@ -1,6 +1,6 @@
-"""Checks the arguments of the Python API, and the labels of a head."""
+"""Checks the inputs of the Python API in all their forms, and the labels of a head."""
 
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +9,10 @@ from keras_bert.errors import InputError
 
 if TYPE_CHECKING:
     from keras_bert.checkpoints.checkpoint import Checkpoint
+
+
+# A text input is a list, a tuple or a column of strings, such as those of NumPy, pandas, Arrow and
+# the package datasets. Pairs are a tuple of two such columns, or a list of tuples of two strings.
 
 
 def check_strings(name: str, value: Any) -> list[str]:
@@ -23,7 +27,7 @@ def check_strings(name: str, value: Any) -> list[str]:
 
 
 def check_list(name: str, value: Any, what: str) -> list[Any]:
-    """Checks that an argument is a list, a tuple, an array, or a column of pandas or Arrow.
+    """Checks that an argument is a list, a tuple, an array, or a column of a table.
 
     The error message contains `name`, the name of the argument, and `what`, the kind of items that
     are expected, such as "strings". Returns a list.
@@ -34,10 +38,16 @@ def check_list(name: str, value: Any, what: str) -> list[Any]:
     to_list = getattr(value, "tolist", None) or getattr(value, "to_pylist", None)
     items = to_list() if to_list is not None else None
     if not isinstance(items, list):  # An array of no dimensions has one item, not a list.
-        raise InputError(
-            f"{name} is {value!r:.60}, a {type(value).__name__}; expected a list of {what}"
-        )
+        raise InputError(f"{name} is {described(value)}; expected a list of {what}")
     return items
+
+
+def described(value: Any) -> str:
+    """Describes an argument of a wrong type in an error message, without all of its items."""
+    if value is None or isinstance(value, str | bytes | int | float):
+        return f"{value!r:.60}, a {type(value).__name__}"
+    size = f" of {len(value)} items" if isinstance(value, list | tuple | dict) else ""
+    return f"a {type(value).__name__}{size}"
 
 
 def check_same_length(**lists: Sequence[Any]) -> None:
@@ -55,13 +65,14 @@ def check_not_empty(name: str, items: Sized) -> None:
 
 
 def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[list[str], ...]:
-    """Checks a list of n strings or, with `allow_pairs`, a tuple of two such lists.
+    """Checks n strings or, with `allow_pairs`, n pairs of strings.
 
     Returns:
         A tuple with one list of strings, or with two lists for pairs of texts.
     """
-    is_pair = isinstance(value, tuple) and any(not isinstance(side, str | bytes) for side in value)
-    if not is_pair:
+    value = columns_of_tuples(name, value) if allow_pairs else value
+    is_list = isinstance(value, tuple) and all(map(_is_string, value))
+    if not isinstance(value, tuple) or (is_list and not is_one_text(value, allow_pairs)):
         return (check_strings(name, value),)
     if not allow_pairs or len(value) != 2:
         raise InputError(
@@ -78,13 +89,97 @@ def check_columns(name: str, columns: Sequence[Any]) -> tuple[list[str], ...]:
     return tuple(checked.values())
 
 
-def check_validation_data(value: Any, expected: str) -> tuple[Any, Any]:
-    """Checks that `validation_data` is a tuple of the two arguments of `fit`, and returns it.
+def columns_of_tuples(name: str, value: Any) -> Any:
+    """Converts a list or column of tuples, such as pairs, to a tuple of columns.
 
-    `expected` describes the tuple in the error message, such as "a tuple (texts, labels)".
+    Other values are returned unchanged.
     """
+    if isinstance(value, tuple) or _is_string(value):
+        return value
+    items = check_list(name, value, "strings, or of tuples of strings")
+    if not items or not isinstance(items[0], tuple):
+        return items
+    for index, item in enumerate(items):
+        if not isinstance(item, tuple) or len(item) != len(items[0]):
+            expected = f"expected a tuple of {len(items[0])} strings, as {name}[0]"
+            raise InputError(f"{name}[{index}] is {described(item)}; {expected}")
+    return tuple(map(list, zip(*items, strict=True)))
+
+
+def is_one_text(value: Any, allow_pairs: bool = False) -> bool:
+    """Returns whether the argument of `predict` is one string or, with `allow_pairs`, one pair."""
+    is_pair = allow_pairs and isinstance(value, tuple) and len(value) == 2
+    return _is_string(value) or (is_pair and all(map(_is_string, value)))
+
+
+def first_row(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the answers for the first text, {name: value}, with numbers as Python numbers."""
+    row = {name: values[0] for name, values in answers.items()}
+    return {name: v.item() if getattr(v, "shape", None) == () else v for name, v in row.items()}
+
+
+def _is_string(value: Any) -> bool:
+    return isinstance(value, str | bytes)
+
+
+# --- tables and datasets ---
+# They are recognized by their attributes, because pandas and datasets are not dependencies.
+
+
+def is_table(value: Any) -> bool:
+    """Returns whether a value is a table with named columns, or a tf.data.Dataset."""
+    return any(hasattr(value, name) for name in ("column_names", "columns", "element_spec"))
+
+
+def split_examples(
+    name: str, data: Any, targets: Any, text: str | tuple[str, ...], label: str | None
+) -> tuple[Any, Any]:
+    """Splits a table or a tf.data.Dataset into its texts and its targets.
+
+    Args:
+        name: the name of the argument `data` in error messages.
+        data: a DataFrame of pandas, a Dataset of the package datasets, or a table of Arrow; or a
+            finite tf.data.Dataset, batched or not, whose elements are dicts of such columns,
+            (text, target), or texts. Others are returned unchanged.
+        targets: the targets of texts; None for a table.
+        text: the name of the column of texts, or for pairs a tuple of names.
+        label: the name of the column of targets; None without targets.
+
+    Returns:
+        The texts, a column or a tuple of columns, and the targets.
+    """
+    if hasattr(data, "element_spec"):
+        data = _elements(name, data)
+        first = data[0] if data else None
+        if isinstance(first, dict):
+            data = {key: [element[key] for element in data] for key in first}
+        is_split = isinstance(first, tuple) and len(first) == 2 and targets is None
+        if is_split and (label or isinstance(first[0], tuple)):
+            return tuple(map(list, zip(*data, strict=True)))
+    if not is_table(data) and not isinstance(data, dict):
+        return data, targets
+    if targets is not None:
+        raise InputError(
+            f"{name} is a table, and {described(targets)} is given besides; expected only the "
+            "table and the names of its columns"
+        )
+    texts = tuple(_column(name, data, t, "text") for t in ([text] if _is_string(text) else text))
+    labels = _column(name, data, label, "label") if label else None
+    return texts[0] if _is_string(text) else texts, labels
+
+
+def check_validation_data(
+    value: Any, expected: str, text: str | tuple[str, ...], label: str | None
+) -> tuple[Any, Any]:
+    """Returns the two arguments of `fit` in `validation_data`: a tuple of both, or a table.
+
+    `expected` describes the tuple in the error message, such as "a tuple (texts, labels)". `text`
+    and `label` are as for `split_examples`.
+    """
+    if is_table(value):
+        return split_examples("validation_data", value, None, text, label)
     if not isinstance(value, tuple) or len(value) != 2:
-        raise InputError(f"validation_data is {value!r:.60}; expected {expected}")
+        raise InputError(f"validation_data is {described(value)}; expected {expected}")
     return value
 
 
@@ -102,6 +197,42 @@ def split_rows(
     return tuple(
         [column and [column[index] for index in part] for column in columns] for part in parts
     )
+
+
+def _column(name: str, table: Any, column: str, argument: str) -> Any:
+    """Returns a column of a table, and the names of the classes for a column of `ClassLabel`."""
+    names = table if isinstance(table, dict) else getattr(table, "column_names", None)
+    names = [*(table.columns if names is None else names)]
+    if column not in names:
+        raise InputError(
+            f"{name} has no column {column!r}; expected {argument}= with one of its columns "
+            f"{', '.join(map(str, names))}"
+        )
+    features = getattr(table, "features", None)
+    feature = features.get(column) if isinstance(features, Mapping) else None
+    feature = getattr(feature, "feature", feature)  # That of the items of a list.
+    classes = getattr(feature, "names", None)
+    values = table[column][:]  # All at once, which is much faster with `datasets`.
+    return _class_names([*values], classes) if classes else values
+
+
+def _class_names(values: list[Any], classes: Sequence[str]) -> list[Any]:
+    """Converts numbers, or lists of numbers, to names; a number that has no name is unchanged."""
+    named = dict(enumerate(classes))
+    return [
+        _class_names(value, classes) if isinstance(value, list) else named.get(value, value)
+        for value in values
+    ]
+
+
+def _elements(name: str, dataset: Any) -> list[Any]:
+    """Returns the elements of a tf.data.Dataset; those of its batches, if it has batches."""
+    if int(dataset.cardinality()) == -1:
+        raise InputError(f"{name} is an infinite tf.data.Dataset; expected one without repeat()")
+    spec = dataset.element_spec
+    while isinstance(spec, tuple | dict):
+        spec = next(iter(spec.values() if isinstance(spec, dict) else spec))
+    return [*(dataset.unbatch() if spec.shape.rank else dataset).as_numpy_iterator()]
 
 
 def check_batch_size(batch_size: Any) -> int:

@@ -27,7 +27,7 @@ def export(options: ExportOptions) -> Path:
     Raises InputError if the model or an option cannot be served, or the folder cannot be written.
     """
     export_dir = Path(options.export_dir)
-    check_version(export_dir)
+    check_version(export_dir, "--export_dir")
     checkpoint = open_checkpoint(options.model_dir)
     checkpoint.require_vocab("a vocabulary is required because an export tokenizes text")
     if checkpoint.config.is_decoder:

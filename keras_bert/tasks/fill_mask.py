@@ -27,7 +27,14 @@ from keras_bert.models import BertPretrainer
 from keras_bert.options import check, option
 from keras_bert.pretraining.masking import Masking, mask_examples
 from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.tasks.checks import check_not_empty, check_texts, split_rows
+from keras_bert.tasks.checks import (
+    check_not_empty,
+    check_texts,
+    first_row,
+    is_one_text,
+    split_examples,
+    split_rows,
+)
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.prepared import Prepared, Processor, decoded
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
@@ -194,9 +201,10 @@ class MaskFiller(Task):
 
     def fit(
         self,
-        texts: Sequence[str],
+        texts: Any,
         *,
-        validation_data: Sequence[str] | None = None,
+        text: str = "text",
+        validation_data: Any = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Any,
     ) -> keras.callbacks.History:
@@ -210,35 +218,40 @@ class MaskFiller(Task):
         warm-up to replace that. For large corpora, use keras-bert pretrain.
 
         Args:
-            texts: n strings, truncated to `max_seq_length` tokens.
-            validation_data: strings, with which `evaluate` runs after each epoch. The highest
+            texts: n strings, truncated to `max_seq_length` tokens: a list, a column, a table or a
+                tf.data.Dataset, as for `TextClassifier.fit`.
+            text: the name of the table's column of texts.
+            validation_data: texts, with which `evaluate` runs after each epoch. The highest
                 accuracy determines the best weights.
             callbacks: Keras callbacks.
             **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
         settings, _ = self._check_fit(options, validation_data)
-        (column,) = check_texts("texts", texts)
+        (column,) = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         if settings.validation_split:
             split = split_rows(settings.validation_split, settings.seed, column)
             (column,), (validation_data,) = split
         if validation_data is not None:
-            check_not_empty("validation_data", *check_texts("validation_data", validation_data))
+            held_out = split_examples("validation_data", validation_data, None, text, None)[0]
+            (held_out,) = check_texts("validation_data", held_out)
+            check_not_empty("validation_data", held_out)
         examples = self._examples(column, "training texts")
         evaluate = None
         if validation_data is not None:
-            evaluate = lambda: self.evaluate(validation_data)  # noqa: E731
+            evaluate = lambda: self.evaluate(held_out)  # noqa: E731
         objective, best = PretrainingObjective("mlm"), "masked_lm_accuracy"
         return self._fit(examples, objective, settings, evaluate, callbacks, best)
 
     def evaluate(
-        self, texts: Sequence[str], batch_size: int = 32, seed: int = 0
+        self, texts: Any, batch_size: int = 32, seed: int = 0, *, text: str = "text"
     ) -> dict[str, float]:
         """Computes the masked-LM loss and accuracy with randomly chosen masks.
 
         Args:
-            texts: n strings.
+            texts: n strings, given as for `fit`.
             batch_size: number of texts per batch.
             seed: seed of the masks, which depend only on it and on the index of each text.
+            text: the name of the table's column of texts.
 
         Returns:
             "loss" and "masked_lm_loss", both in nats per masked token, and "masked_lm_accuracy".
@@ -248,7 +261,7 @@ class MaskFiller(Task):
                 model is an export, which returns only the likeliest tokens.
         """
         _ = self.model  # Raises an error for an exported model, which has no logits.
-        (column,) = check_texts("texts", texts)
+        (column,) = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         if not column:
             raise InputError("evaluate() got no texts; expected at least one")
         examples = self._examples(column, "texts")
@@ -280,20 +293,24 @@ class MaskFiller(Task):
         mean = loss / count
         return {"loss": mean, "masked_lm_loss": mean, "masked_lm_accuracy": hits / count}
 
-    def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, Any]:
+    def predict(self, texts: Any, batch_size: int = 32, *, text: str = "text") -> dict[str, Any]:
         """Predicts the tokens for each [MASK].
 
         Args:
-            texts: n strings with [MASK]. A text is truncated to `max_seq_length` tokens; masks in
-                the removed part have no predictions.
+            texts: one string, or n strings given as for `fit`, with [MASK]. A text is truncated to
+                `max_seq_length` tokens; masks in the removed part have no predictions.
             batch_size: number of texts per batch.
+            text: the name of the table's column of texts.
 
         Returns:
+            The values of one string, or for n strings:
             "tokens" (strings), "token_ids" (int32) and "scores" (probabilities, float32): each is a
             list of n arrays [M, top_k] for the M masks of the text in order, the most probable
             token first. "truncated", bool [n]: whether the end of the text was removed.
         """
-        columns = check_texts("texts", texts)
+        if is_one_text(texts):
+            return first_row(self.predict([texts], batch_size))
+        columns = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         chunks = list(self._answers(columns, batch_size))
         answers = [row for chunk in chunks for row in _rows(chunk)]
         names = ("tokens", "token_ids", "scores")

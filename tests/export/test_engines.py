@@ -217,14 +217,16 @@ def test_export_without_engines_runs_on_tensorflow(export):
     info = {key: value for key, value in info.items() if key != "engines"}
     assert Engine(folder, loaded, info).name == "tensorflow"
     for name in INSTALLED:
-        message = rf"network\.onnx: no such file; expected an .* made with --engines={name}$"
+        message = rf"network\.onnx: no such file; expected an .* made with engines={name}$"
         with pytest.raises(InputError, match=message):
             Engine(folder, loaded, info, name)
 
 
 def test_missing_file(copy):
     (copy / "engines" / "network_int8.onnx").unlink()
-    with pytest.raises(InputError, match=r"int8\.onnx: no such file; .*onnxruntime --int8$"):
+    with pytest.raises(
+        InputError, match=r"int8\.onnx: no such file; .*engines=onnxruntime and int8$"
+    ):
         keras_bert.load(copy, engine="onnxruntime", precision="int8")
 
 
@@ -233,7 +235,7 @@ def test_missing_file(copy):
 def test_damaged_file(copy, engine, content):
     path = copy / "engines" / "network.onnx"
     path.write_bytes(path.read_bytes()[:-1000] if content is None else content)
-    message = r"network\.onnx: \w+ in float32 failed with .*; use --engine=tensorflow"
+    message = r"network\.onnx: \w+ in float32 failed with .*; use the engine tensorflow"
     with pytest.raises(InputError, match=message):
         keras_bert.load(copy, engine=engine)
 
@@ -244,7 +246,7 @@ def test_missing_package_names_the_extra(export, monkeypatch, engine, extra):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == engine else find(name, *a)
     )
-    message = rf"engine={engine}: .* not installed; .*-pipeline\[{extra}\]', or use --engine=tensor"
+    message = rf"engine={engine}: .* not installed; .*-pipeline\[{extra}\]', or use the engine ten"
     with pytest.raises(InputError, match=message):
         export("pair").open(engine)
 

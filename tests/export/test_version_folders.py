@@ -50,7 +50,7 @@ def test_shorter_of_two_names_of_a_version_is_used(tmp_path: Path, names: list[s
     (tmp_path / "01" / "saved_model.pb").touch()
     assert find_versions(tmp_path) == {1: tmp_path / "1"}
     assert find_versions(tmp_path, "saved_model.pb") == {1: tmp_path / "01"}
-    with pytest.raises(InputError, match=r"--export_dir=.*001: .*/1 already exists; .*/2$"):
+    with pytest.raises(InputError, match=r"^export_dir=.*001: .*/1 already exists; .*/2$"):
         check_version(tmp_path / "001")
 
 
@@ -59,5 +59,5 @@ def test_unreadable_folder_is_reported_by_path(tmp_path: Path, monkeypatch: pyte
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "iterdir", deny)
-    with pytest.raises(InputError, match=r"--export_dir=.*/1: Permission denied"):
+    with pytest.raises(InputError, match=r"^export_dir=.*/1: Permission denied"):
         check_version(tmp_path / "1")

@@ -46,8 +46,8 @@ def test_empty_input_gives_an_empty_list(empty):
         (b"a text", "texts is b'a text', a bytes; expected a list of strings"),
         (None, "texts is None, a NoneType; expected a list of strings"),
         (5, "texts is 5, a int; expected a list of strings"),
-        ({"a": 1}, "texts is {'a': 1}, a dict; expected a list of strings"),
-        (np.array("a"), r"texts is array\('a', .*; expected a list of strings"),
+        ({"a": 1}, "texts is a dict of 1 items; expected a list of strings"),
+        (np.array("a"), "texts is a ndarray; expected a list of strings"),
         (["a", 5], r"texts\[1\] is 5, a int; expected a string"),
         (["a", None], r"texts\[1\] is None, a NoneType; expected a string"),
         ([["a"]], r"texts\[0\] is \['a'\], a list; expected a string"),
@@ -65,8 +65,10 @@ def test_tuple_of_two_lists_is_pairs_if_pairs_are_allowed():
         ["a", "b"],
         ["c", "d"],
     )
-    assert check_texts("texts", ("a", "b"), allow_pairs=True) == (["a", "b"],)
-    assert check_texts("texts", ["a"]) == (["a"],)
+    pairs = [("a", "c"), ("b", "d")]
+    assert check_texts("texts", pairs, allow_pairs=True) == (["a", "b"], ["c", "d"])
+    assert check_texts("texts", ("a", "b", "c"), allow_pairs=True) == (["a", "b", "c"],)
+    assert check_texts("texts", ("a", "b")) == (["a", "b"],)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,10 @@ def test_tuple_of_two_lists_is_pairs_if_pairs_are_allowed():
         ((["a"], ["b", "c"]), True, r"texts\[0\] has 1 items, texts\[1\] has 2 items; expected li"),
         ((["a"], "b"), True, r"texts\[1\] is 'b', a str; expected a list of strings"),
         ((["a"], [5]), True, r"texts\[1\]\[0\] is 5, a int; expected a string"),
+        (("a", "b"), True, r"texts\[0\] is 'a', a str; expected a list of strings"),
+        ([("a", "b"), "c"], True, r"texts\[1\] is 'c', a str; expected a tuple of 2 strings"),
+        ([("a", "b"), ("c",)], True, r"texts\[1\] is a tuple of 1 items; expected a tuple of 2"),
+        ([("a", 5)], True, r"texts\[1\]\[0\] is 5, a int; expected a string"),
     ],
 )
 def test_invalid_pairs_are_rejected(value, allow_pairs, message):

@@ -194,7 +194,6 @@ def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda it: it.predict("[MASK]"), r"texts is '\[MASK\]', a str; expected a list of str"),
         (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
         (lambda it: it.evaluate([]), r"evaluate\(\) got no texts; expected at least one"),
         (lambda it: it.evaluate(["", " "]), "the texts have no tokens that can be masked"),

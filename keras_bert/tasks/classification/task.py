@@ -22,6 +22,9 @@ from keras_bert.tasks.checks import (
     check_same_length,
     check_texts,
     check_validation_data,
+    first_row,
+    is_one_text,
+    split_examples,
     split_rows,
 )
 from keras_bert.tasks.classification.data import (
@@ -188,9 +191,11 @@ class TextClassifier(Task):
     def fit(
         self,
         texts: Any,
-        labels: Sequence[Any],
+        labels: Any = None,
         *,
-        validation_data: tuple[Any, Sequence[Any]] | None = None,
+        text: str | tuple[str, str] = "text",
+        label: str = "label",
+        validation_data: Any = None,
         class_weights: str | Mapping[Any, float] = "",
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "TextClassifier | None" = None,
@@ -204,14 +209,21 @@ class TextClassifier(Task):
             classifier.fit(texts, labels, validation_data=(texts, labels), callbacks=[stop])
 
         Args:
-            texts: n strings, or a tuple of two lists of n strings for pairs.
+            texts: n strings: a list, or a column of NumPy, pandas, Arrow or `datasets`. For pairs,
+                a tuple of two such columns, or a list of tuples of two strings. Or texts with their
+                labels: a DataFrame, a Dataset of `datasets`, a table of Arrow, or a finite
+                tf.data.Dataset of (text, label), batched or not; all of it is read into memory.
             labels: n label names, or indices of the model's labels if no label is named by an
                 integer; for multi_label, n lists of label names, or a multi-hot array [n, C] of 0
-                and 1 in the order of the model's C labels; for regression, n numbers. A new head
-                without labels gets the sorted names in these data, which are printed.
-            validation_data: (texts, labels), evaluated after each epoch; the logs contain the
-                metrics as `val_accuracy` and so on, and their mean as `val_score`, the highest
-                value of which determines the best weights for `restore_best`.
+                and 1 in the order of the model's C labels; for regression, n numbers. None if
+                `texts` has them. A new head without labels gets the sorted names in these data,
+                which are printed.
+            text: the name of the table's column of texts, or for pairs of two columns.
+            label: the name of the table's column of labels.
+            validation_data: (texts, labels), or a table or dataset as for `texts`, evaluated after
+                each epoch; the logs contain the metrics as `val_accuracy` and so on, and their mean
+                as `val_score`, the highest value of which determines the best weights for
+                `restore_best`.
             class_weights: the loss weights of the classes: `balanced`, or {label or its index:
                 weight}, like Keras' class_weight, with 1 for other classes.
             callbacks: Keras callbacks.
@@ -224,6 +236,7 @@ class TextClassifier(Task):
             InputError: an argument is invalid.
         """
         settings, distillation = self._check_fit(options, validation_data, teacher)
+        texts, labels = split_examples("texts", texts, labels, text, label)
         columns, labels = self._columns(texts), check_list("labels", labels, "labels")
         check_same_length(texts=columns[0], labels=labels)
         if self.needs_labels:
@@ -235,7 +248,8 @@ class TextClassifier(Task):
         array = self._label_array(labels, columns)
         held_out = None
         if validation_data is not None:
-            held_out = check_validation_data(validation_data, "a tuple (texts, labels)")
+            expected = "a tuple (texts, labels)"
+            held_out = check_validation_data(validation_data, expected, text, label)
             names = ("validation_data[0]", "validation_data[1]")
             expected = self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
             check_not_empty("validation_data", expected)
@@ -250,7 +264,15 @@ class TextClassifier(Task):
         evaluate = (lambda: self._with_mean(self.evaluate(*held_out))) if held_out else None
         return self._fit(examples, objective, settings, evaluate, callbacks, "score", teacher)
 
-    def evaluate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, float]:
+    def evaluate(
+        self,
+        texts: Any,
+        labels: Any = None,
+        batch_size: int = 32,
+        *,
+        text: str | tuple[str, str] = "text",
+        label: str = "label",
+    ) -> dict[str, float]:
         """Computes the metrics of the model on texts and labels, given as for `fit`.
 
         Returns:
@@ -261,6 +283,7 @@ class TextClassifier(Task):
         Raises:
             InputError: an argument is invalid, or there are no texts.
         """
+        texts, labels = split_examples("texts", texts, labels, text, label)
         columns = self._columns(texts)
         array = self._label_array(labels, columns)
         if not len(array):
@@ -269,7 +292,15 @@ class TextClassifier(Task):
         self._report_truncation(answers.get("truncated"), "texts")
         return score(self._problem, answers, array)
 
-    def calibrate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, Any]:
+    def calibrate(
+        self,
+        texts: Any,
+        labels: Any = None,
+        batch_size: int = 32,
+        *,
+        text: str | tuple[str, str] = "text",
+        label: str = "label",
+    ) -> dict[str, Any]:
         """Makes probabilities match the frequencies of data that the model was not trained on.
 
         The logits are divided by the temperature with the lowest loss (Guo et al. 2017), as part of
@@ -278,8 +309,10 @@ class TextClassifier(Task):
 
         Args:
             texts: n texts or pairs, given as for `fit`.
-            labels: their labels.
+            labels: their labels; None if `texts` has them.
             batch_size: number of texts per batch.
+            text: the name of the table's column of texts, or for pairs of two columns.
+            label: the name of the table's column of labels.
 
         Returns:
             "temperature", from 0.1 to 10; and for multi_label "thresholds", {label: probability}.
@@ -287,6 +320,7 @@ class TextClassifier(Task):
         Raises:
             InputError: an argument is invalid, there are no texts, or the model is a regression.
         """
+        texts, labels = split_examples("texts", texts, labels, text, label)
         kind, columns = self.settings.problem_type, self._columns(texts)
         if kind == "regression":
             raise InputError("calibrate: a regression has no probabilities; expected classes")
@@ -307,10 +341,19 @@ class TextClassifier(Task):
             "thresholds": dict(zip(self.labels, thresholds, strict=True)),
         }
 
-    def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
-        """Predicts the labels or scores of n texts or pairs, given as for `fit`.
+    def predict(
+        self, texts: Any, batch_size: int = 32, *, text: str | tuple[str, str] = "text"
+    ) -> dict[str, Any]:
+        """Predicts the labels or scores of n texts or pairs.
+
+        Args:
+            texts: texts or pairs, given as for `fit`; a tf.data.Dataset has no labels. Or one text,
+                or one pair as a tuple of two strings. So two single texts are a list, not a tuple.
+            batch_size: number of texts or pairs per batch.
+            text: the name of the table's column of texts, or for pairs of two columns.
 
         Returns:
+            The values of one text, or arrays for n texts:
             For single_label, "label" [n], and "probabilities" and "logits" [n, C] for the C
                 classes.
             For multi_label, "labels", "probabilities" and "logits", [n, C] each. A row of "labels"
@@ -323,6 +366,9 @@ class TextClassifier(Task):
         Raises:
             InputError: an argument is invalid.
         """
+        if is_one_text(texts, allow_pairs=True):
+            return first_row(self.predict([texts], batch_size))
+        texts, _ = split_examples("texts", texts, None, text, None)
         return self._predict(self._columns(texts), batch_size)
 
     def served(self, network: Network) -> tf.Module:

@@ -15,7 +15,13 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import check_schema
-from keras_bert.tasks.checks import check_columns, check_list, check_same_length
+from keras_bert.tasks.checks import (
+    check_columns,
+    check_list,
+    check_same_length,
+    columns_of_tuples,
+    described,
+)
 from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.examples import Examples
@@ -192,17 +198,17 @@ def check_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
 
     Args:
         name: the name of the argument `texts` in error messages.
-        texts: a tuple of two or three lists of n strings.
+        texts: a tuple of two or three lists of n strings, or a list of n such tuples of strings.
         scores: n numbers, or None.
 
     Raises:
         InputError: an argument has another type, lists differ in length, or a text is empty.
     """
     widths = (2, 3) if scores is None else (2,)
+    texts = columns_of_tuples(name, texts)
     if not isinstance(texts, tuple) or len(texts) not in widths:
-        value = f"a tuple of {len(texts)} items" if isinstance(texts, tuple) else f"{texts!r:.60}"
         expected = "two lists of strings" + (", or for triplets three" if scores is None else "")
-        raise InputError(f"{name} is {value}; expected a tuple of {expected}")
+        raise InputError(f"{name} is {described(texts)}; expected a tuple of {expected}")
     columns = check_columns(name, texts)
     for i, column in enumerate(columns):
         for index, text in enumerate(column):

@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -29,6 +29,9 @@ from keras_bert.tasks.checks import (
     check_not_empty,
     check_texts,
     check_validation_data,
+    first_row,
+    is_one_text,
+    split_examples,
     split_rows,
 )
 from keras_bert.tasks.embedding.data import (
@@ -188,10 +191,12 @@ class TextEmbedder(Task):
     def fit(
         self,
         texts: Any,
-        scores: Sequence[float] | None = None,
+        scores: Any = None,
         *,
+        text: tuple[str, ...] = ("anchor", "positive"),
+        label: str | None = None,
         loss: EmbeddingLoss | str | None = None,
-        validation_data: tuple[Any, Sequence[float] | None] | None = None,
+        validation_data: Any = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Any,
     ) -> keras.callbacks.History:
@@ -206,13 +211,17 @@ class TextEmbedder(Task):
         Args:
             texts: for pairs, a tuple of two lists of n strings: anchors and positives, or the texts
                 of scored pairs; for triplets, a tuple of three lists, the last one of negatives.
+                Or a list of such tuples of strings, a table, or a tf.data.Dataset, whose elements
+                are (anchor, positive), triplets or ((first, second), score).
             scores: n numbers from -1 to 1, the similarities of the pairs; None for pairs and
                 triplets without scores.
+            text: the names of the table's columns of texts.
+            label: the name of the table's column of scores; None without scores.
             loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
                 scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
-            validation_data: (texts, scores) or (texts, None), evaluated after each epoch; the logs
-                contain the metrics as `val_spearman` and so on. The highest `val_spearman` or
-                `val_recall_at_1` determines the best weights.
+            validation_data: (texts, scores) or (texts, None), or a table or dataset, evaluated
+                after each epoch; the logs contain the metrics as `val_spearman` and so on. The
+                highest `val_spearman` or `val_recall_at_1` determines the best weights.
             callbacks: Keras callbacks.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings. More than
                 one micro-batch needs TensorFlow.
@@ -221,6 +230,7 @@ class TextEmbedder(Task):
             InputError: an argument is invalid.
         """
         settings, _ = self._check_fit(options, validation_data)
+        texts, scores = split_examples("texts", texts, scores, text, label)
         rows = check_rows("texts", texts, scores)
         if settings.validation_split:
             columns = *rows.columns, scores if scores is None else rows.scores.tolist()
@@ -240,7 +250,15 @@ class TextEmbedder(Task):
             check_scores(rows)
         check_training_rows(rows, loss, settings.batch_size)
         _check_backend("", settings.gradient_accumulation_steps)
-        evaluate = self._evaluation_of(validation_data) if validation_data is not None else None
+        evaluate, has_scores = None, True
+        if validation_data is not None:
+            expected = "a tuple (texts, scores), with None for pairs without scores"
+            held_out = check_validation_data(validation_data, expected, text, label)
+            check_evaluation_pairs("validation_data[0]", *held_out)
+            evaluate, has_scores = (
+                functools.partial(self.evaluate, *held_out),
+                held_out[1] is not None,
+            )
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
         prepared = self._prepared_for_training(rows)
@@ -251,18 +269,26 @@ class TextEmbedder(Task):
             settings,
             evaluate,
             callbacks,
-            best_metric(validation_data is None or validation_data[1] is not None),
+            best_metric(has_scores),
         )
 
     def evaluate(
-        self, texts: Any, scores: Sequence[float] | None = None, batch_size: int = 32
+        self,
+        texts: Any,
+        scores: Any = None,
+        batch_size: int = 32,
+        *,
+        text: tuple[str, str] = ("anchor", "positive"),
+        label: str | None = None,
     ) -> dict[str, float]:
         """Scores the cosines of pairs of texts, with the pooling of the model.
 
         Args:
-            texts: a tuple of two lists of n strings.
+            texts: pairs, given as for `fit`.
             scores: n numbers from -1 to 1; None for pairs of an anchor and its positive.
             batch_size: number of texts per batch.
+            text: the names of the table's columns of texts, as for `fit`.
+            label: the name of the table's column of scores, as for `fit`.
 
         Returns:
             With scores, "spearman" and "pearson", the correlations of cosines and scores. Without,
@@ -273,35 +299,43 @@ class TextEmbedder(Task):
         Raises:
             InputError: an argument is invalid, there are no texts, or all scores are equal.
         """
+        texts, scores = split_examples("texts", texts, scores, text, label)
         rows = check_evaluation_pairs("texts", texts, scores)
         vectors = self._predict((rows.texts,), batch_size)[self.settings.pooling or "mean"]
         return score_embeddings(rows, vectors, self.settings.matryoshka_sizes)
 
     def predict(
         self,
-        texts: Sequence[str],
+        texts: Any,
         batch_size: int = 32,
         size: int | None = None,
         prompt_name: str | None = None,
-    ) -> dict[str, np.ndarray]:
+        *,
+        text: str = "text",
+    ) -> dict[str, Any]:
         """Converts texts to vectors.
 
         Args:
-            texts: n strings.
+            texts: one string, or n strings: a list, a column, a table or a tf.data.Dataset, as for
+                `TextClassifier.predict`.
             batch_size: number of texts per batch.
             size: the size to which vectors are truncated; None for whole vectors. Truncated vectors
                 are useful if the model was trained with this Matryoshka size.
             prompt_name: the name of the prompt that is put before each text, such as "query";
                 None for the default prompt of the model, if it has one.
+            text: the name of the table's column of texts.
 
         Returns:
+            The values of one string, or arrays for n strings:
             "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
                 "pooled", if the model has a pooler; float32 [n, H] each, or [n, size]. The one of
                 the model's pooling is the vector of sentence-transformers, after its Dense modules.
             "truncated", bool [n]: whether tokens of the text were removed.
             "num_tokens", int32 [n]: number of tokens with [CLS] and [SEP]; for windows, the sum.
         """
-        columns = check_texts("texts", texts)
+        if is_one_text(texts):
+            return first_row(self.predict([texts], batch_size, size, prompt_name))
+        columns = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         settings = self.settings
         prompt, preprocess = settings.prompt(prompt_name), None
         if prompt_name not in (None, settings.default_prompt_name):
@@ -447,13 +481,6 @@ class TextEmbedder(Task):
     def _prepared_for_training(self, rows: TextRows) -> Prepared:
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
         return prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
-
-    def _evaluation_of(self, held_out: Any) -> Callable[[], dict[str, float]]:
-        check_validation_data(
-            held_out, "a tuple (texts, scores), with None for pairs without scores"
-        )
-        check_evaluation_pairs("validation_data[0]", *held_out)
-        return lambda: self.evaluate(*held_out)
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Returns {"vectors": float32 [n, 2 or 3, H]} for n rows, which are windows or texts."""

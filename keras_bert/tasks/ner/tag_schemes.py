@@ -177,7 +177,7 @@ def check_tags(
                 raise InputError(
                     f"{where(sentence, word)}: tag {tag!r}; expected O, or B, I, E or S (or the "
                     "prefixes of BILOU, BMES or BMEWO), a dash and a type, such as B-PER; or only "
-                    "types without a prefix (--tag_scheme=io)"
+                    "types without a prefix (the tag scheme io)"
                 )
     rows = [[standard[tag] for tag in row] for row in tags]
     counts = {name: sum(_count_violations(row, name) for row in rows) for name in schemes}

@@ -27,6 +27,9 @@ from keras_bert.tasks.checks import (
     check_same_length,
     check_strings,
     check_validation_data,
+    first_row,
+    is_one_text,
+    split_examples,
     split_rows,
 )
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
@@ -65,6 +68,9 @@ from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Serve, Task
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
+
+# The keys of an entity; `predict` returns their values under the plurals.
+_ENTITY = ("start", "end", "type", "text", "score")
 
 
 class EntityTagger(Task):
@@ -156,9 +162,11 @@ class EntityTagger(Task):
     def fit(
         self,
         inputs: Any,
-        targets: Any,
+        targets: Any = None,
         *,
-        validation_data: tuple[Any, Any] | None = None,
+        text: str = "text",
+        label: str = "entities",
+        validation_data: Any = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "EntityTagger | None" = None,
         **options: Any,
@@ -170,13 +178,17 @@ class EntityTagger(Task):
             tagger.fit(["Ada lives here.", "It rains."], [[entity], []], epochs=3)
 
         Args:
-            inputs: n lists of words, or n texts.
+            inputs: n lists of words, or n texts; or a table with their targets, as for
+                `TextClassifier.fit`.
             targets: for words, n lists of tags of any scheme, such as IOB2, one tag per word; "-"
                 is an unknown label, which is not trained on. For texts, n lists of entities
                 {"start": int, "end": int, "type": str} with character offsets. An entity must
                 consist of whole words; processor.py describes how texts are split into words.
-            validation_data: (inputs, targets), evaluated after each epoch; the logs contain the
-                scores as `val_f1` and so on. The highest F1 determines the best weights.
+            text: the name of the table's column of texts or words.
+            label: the name of the table's column of entities or tags.
+            validation_data: (inputs, targets) or a table, evaluated after each epoch; the logs
+                contain the scores as `val_f1` and so on. The highest F1 determines the best
+                weights.
             callbacks: Keras callbacks.
             teacher: a trained EntityTagger with the same labels and vocabulary, whose outputs the
                 model learns in addition (distillation). The options distillation_weight
@@ -184,6 +196,7 @@ class EntityTagger(Task):
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
         settings, distillation = self._check_fit(options, validation_data, teacher)
+        inputs, targets = split_examples("inputs", inputs, targets, text, label)
         if self.needs_labels:
             self._set_labels(iob2_labels(given_types(inputs, targets)), settings)
         if settings.validation_split:
@@ -195,14 +208,23 @@ class EntityTagger(Task):
         evaluate = None
         if validation_data is not None:
             expected = "a tuple (inputs, targets), as for fit()"
-            held_out = self._annotated(*check_validation_data(validation_data, expected))
+            held_out = check_validation_data(validation_data, expected, text, label)
+            held_out = self._annotated(*held_out)
             check_not_empty("validation_data", held_out[1])
             evaluate = functools.partial(self._evaluate, *held_out)
         examples = tagged_examples(prepared, tag_ids(tags, self.labels))
         objective = TaggingObjective(distillation)
         return self._fit(examples, objective, settings, evaluate, callbacks, "f1", teacher)
 
-    def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
+    def evaluate(
+        self,
+        inputs: Any,
+        targets: Any = None,
+        batch_size: int = 32,
+        *,
+        text: str = "text",
+        label: str = "entities",
+    ) -> dict[str, float]:
         """Computes the entity scores of the model on inputs and targets, given as for `fit`.
 
         Returns:
@@ -212,6 +234,7 @@ class EntityTagger(Task):
         Raises:
             InputError: an argument is invalid, or there are no sentences.
         """
+        inputs, targets = split_examples("inputs", inputs, targets, text, label)
         if not check_list("inputs", inputs, "strings, or of lists of words"):
             raise InputError("evaluate() got no sentences; expected at least one")
         if self.serve is not None and are_sentences(inputs):
@@ -221,22 +244,38 @@ class EntityTagger(Task):
             return self._scores(gold, predicted)
         return self._evaluate(*self._annotated(inputs, targets), batch_size)
 
-    def predict(self, inputs: Any, batch_size: int = 32) -> dict[str, list[list[Any]]]:
+    def predict(
+        self,
+        inputs: Any,
+        batch_size: int = 32,
+        *,
+        as_dicts: bool = False,
+        text: str = "text",
+    ) -> dict[str, list[Any]] | list[Any]:
         """Finds the entities of texts, or tags words.
 
         Args:
-            inputs: n texts, or n lists of words.
+            inputs: n texts, n lists of words, or a table, as for `fit`; or one string.
             batch_size: number of windows per batch.
+            as_dicts: whether to return the entities of texts in the form that `fit` takes.
+            text: the name of the table's column of texts or words.
 
         Returns:
             For texts, n lists each: "types" and "texts" of the entities; "starts" and "ends", their
                 character offsets; and "scores", the mean probability of the labels of the entity's
-                words.
+                words. With `as_dicts`, n lists of {"start", "end", "type", "text", "score"}.
             For words, n lists each, with one value per word: "tags" in IOB2, and "scores", the
                 probability of the most probable label.
+            For one string, the values or the list of this text.
         """
+        if is_one_text(inputs):
+            answers = self.predict([inputs], batch_size, as_dicts=as_dicts)
+            return answers[0] if as_dicts else first_row(answers)
+        inputs, _ = split_examples("inputs", inputs, None, text, None)
         if are_sentences(inputs):
             sentences = check_sentences("words", inputs)
+            if as_dicts:
+                raise InputError("as_dicts=True: got lists of words; expected texts")
             if self.serve is None:
                 chunks = self._answers([sentences], batch_size, self.processor.preprocess_words)
             else:
@@ -245,7 +284,14 @@ class EntityTagger(Task):
                 )
             return listed_tags(sentences, chunks)
         texts = check_strings("texts", inputs)
-        return listed_entities(texts, self._answers([texts], batch_size))
+        answers = listed_entities(texts, self._answers([texts], batch_size))
+        if not as_dicts:
+            return answers
+        columns = [answers[f"{name}s"] for name in _ENTITY]
+        return [
+            [dict(zip(_ENTITY, entity, strict=True)) for entity in zip(*row, strict=True)]
+            for row in zip(*columns, strict=True)
+        ]
 
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""

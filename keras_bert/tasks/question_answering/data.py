@@ -338,8 +338,8 @@ def questions_of(
 ) -> list[Question]:
     """Creates questions from the arguments of `QuestionAnswerer.fit`; their ids are "0", "1", ...
 
-    Each item of `answers` is {"text": str, "start": int}, a list of such items, or None. An answer
-    with empty text is no answer.
+    Each item of `answers` is an answer, a list of answers, or None. An answer is {"text": str,
+    "start": int}; with "answer_start", both may also be lists. One with empty text is no answer.
     """
     answers = check_list("answers", answers, "answers")
     check_same_length(questions=texts, answers=answers)
@@ -351,12 +351,21 @@ def questions_of(
 
 def _answers_of(value: Any, where: str) -> Iterator[Answer]:
     """Yields the answers to one question; none if `value` is None."""
-    if value is None:
-        return
-    for answer in [value] if isinstance(value, Mapping) else check_list(where, value, "answers"):
-        check_schema(where, answer, {"text": str, "start": int})
+    text = value.get("text") if isinstance(value, Mapping) else None
+    if isinstance(text, Iterable) and not isinstance(text, str):  # Two columns, as in `datasets`.
+        columns = {key: check_list(f"{where}.{key}", column, key) for key, column in value.items()}
+        check_same_length(**{f"{where}.{key}": column for key, column in columns.items()})
+        value = [
+            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+        ]
+    if value is not None and not isinstance(value, Mapping):
+        value = check_list(where, value, "answers")
+    for answer in [value] if isinstance(value, Mapping) else value or ():
+        is_squad = isinstance(answer, Mapping) and "answer_start" in answer
+        start = "answer_start" if is_squad else "start"
+        check_schema(where, answer, {"text": str, start: int})
         if answer["text"].strip():
-            yield Answer(answer["text"], int(answer["start"]))
+            yield Answer(answer["text"], int(answer[start]))
 
 
 # --- positions of answers ---

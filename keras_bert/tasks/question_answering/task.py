@@ -22,11 +22,15 @@ from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.checks import (
-    check_list,
     check_not_empty,
     check_same_length,
     check_strings,
     check_validation_data,
+    columns_of_tuples,
+    first_row,
+    is_one_text,
+    is_table,
+    split_examples,
     split_rows,
 )
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
@@ -62,7 +66,7 @@ class QuestionAnswerer(Task):
 
     Example:
         answerer = QuestionAnswerer.from_pretrained("out/squad")
-        answerer.predict(["Who swore fealty?"], ["Rollo swore fealty to King Charles."])["answer"]
+        answerer.predict("Who swore fealty?", "Rollo swore fealty to King Charles.")["answer"]
 
     Args:
         model: a BertSpanLabeler.
@@ -155,11 +159,13 @@ class QuestionAnswerer(Task):
 
     def fit(
         self,
-        questions: Sequence[str],
-        contexts: Sequence[str],
-        answers: Sequence[Mapping[str, Any] | None],
+        questions: Any,
+        contexts: Any = None,
+        answers: Any = None,
         *,
-        validation_data: tuple[Any, Sequence[Any]] | None = None,
+        text: tuple[str, str] = ("question", "context"),
+        label: str = "answers",
+        validation_data: Any = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "QuestionAnswerer | None" = None,
         **options: Any,
@@ -171,14 +177,19 @@ class QuestionAnswerer(Task):
             answerer.fit(["Who swore fealty?"], [context], [{"text": "Rollo", "start": 0}])
 
         Args:
-            questions: n strings.
-            contexts: n strings, the context of each question.
+            questions: n strings: a list, or a column of NumPy, pandas, Arrow or `datasets`. Or a
+                table with all three, as for `TextClassifier.fit`.
+            contexts: n strings, the context of each question, or one string for all.
             answers: n answers {"text": str, "start": int}: a slice of the context and its character
-                offset. None means no answer and needs `version_2_with_negative`. If an item is a
-                list of answers, the first one is used.
-            validation_data: ((questions, contexts), answers), evaluated after each epoch; the logs
-                contain the scores as `val_exact`, `val_f1` and so on. The highest F1 (`best_f1`, if
-                questions may have no answer) determines the best weights.
+                offset, which may also have SQuAD's name "answer_start". If an item is a list of
+                answers, or {"text": [...], "answer_start": [...]}, the first one is used. None, or
+                no answer in a list, means that the context has no answer: the model then also
+                predicts that (`version_2_with_negative`).
+            text: the names of the table's columns of questions and contexts.
+            label: the name of the table's column of answers.
+            validation_data: ((questions, contexts), answers) or a table, evaluated after each
+                epoch; the logs contain the scores as `val_exact`, `val_f1` and so on. The highest
+                F1 (`best_f1`, if questions may have no answer) determines the best weights.
             callbacks: Keras callbacks.
             teacher: a trained QuestionAnswerer with the same vocabulary, whose outputs the model
                 learns in addition (distillation). The options distillation_weight and temperature
@@ -189,19 +200,19 @@ class QuestionAnswerer(Task):
             InputError: an argument is invalid, such as an answer that is not in its context.
         """
         settings, distillation = self._check_fit(options, validation_data, teacher)
+        checked = _questions(questions, contexts, answers, text, label)
+        evaluate, scored = None, []
         if settings.validation_split:
-            columns = *_columns(questions, contexts), check_list("answers", answers, "answers")
-            check_same_length(questions=columns[0], answers=columns[2])
-            split = split_rows(settings.validation_split, settings.seed, *columns)
-            (questions, contexts, answers), (*asked, expected) = split
-            validation_data = tuple(asked), expected
-        checked = self._questions(questions, contexts, answers)
-        evaluate = None
+            (checked,), (scored,) = split_rows(settings.validation_split, settings.seed, checked)
+            gold = [[answer._asdict() for answer in each.answers] or None for each in scored]
+            asked = [each.text for each in scored], [each.context for each in scored]
+            validation_data = asked, gold
         if validation_data is not None:
             expected = "((questions, contexts), answers)"
-            asked, expected_answers = check_validation_data(validation_data, expected)
-            held_out = (*check_validation_data(asked, expected), expected_answers)
-            check_not_empty("validation_data", self._questions(*held_out))
+            asked, gold = check_validation_data(validation_data, expected, text, label)
+            held_out = (*check_validation_data(asked, expected, text, label), gold)
+            scored = _questions(*held_out, text, label)
+            check_not_empty("validation_data", scored)
             evaluate = functools.partial(self.evaluate, *held_out)
         matches = [aligned(question) for question in checked]
         for index, match in enumerate(matches):
@@ -211,6 +222,8 @@ class QuestionAnswerer(Task):
                     f"answers[{index}] is {answer.text[:60]!r} at {answer.start}; expected a text "
                     f"at this offset of contexts[{index}]"
                 )
+        if not all(question.answers for question in [*checked, *scored]):
+            self._replace_settings(version_2_with_negative=True)
         prepared = prepare_questions(self.processor, matches)
         self._report_truncation(prepared.truncated, "training questions")
         examples = training_examples(prepared, matches)
@@ -221,15 +234,19 @@ class QuestionAnswerer(Task):
 
     def evaluate(
         self,
-        questions: Sequence[str],
-        contexts: Sequence[str],
-        answers: Sequence[Mapping[str, Any] | Sequence[Mapping[str, Any]] | None],
+        questions: Any,
+        contexts: Any = None,
+        answers: Any = None,
         batch_size: int = 32,
+        *,
+        text: tuple[str, str] = ("question", "context"),
+        label: str = "answers",
     ) -> dict[str, float]:
         """Computes the official SQuAD scores of the model.
 
-        The first three arguments are as for `fit`. If an item of `answers` is a list, the answer
-        that matches best counts. `batch_size` is the number of windows per batch.
+        The data and the names of columns are given as for `fit`. If an item of `answers` has
+        several answers, the one that matches best counts. `batch_size` is the number of windows per
+        batch.
 
         Returns:
             "exact" and "f1" in percent. If questions may have no answer, also the scores of
@@ -239,25 +256,38 @@ class QuestionAnswerer(Task):
         Raises:
             InputError: an argument is invalid, or there are no questions.
         """
-        checked = self._questions(questions, contexts, answers)
+        checked = _questions(questions, contexts, answers, text, label)
         if not checked:
             raise InputError("evaluate() got no questions; expected at least one")
+        for index, question in enumerate(checked):
+            if not question.answers and not self.settings.version_2_with_negative:
+                raise InputError(
+                    f"answers[{index}] has no answer; expected one, or a model for questions "
+                    "without answer: fit() with such questions, or version_2_with_negative=True"
+                )
         columns = [[q.text for q in checked], [q.context for q in checked]]
         outputs = gathered(list(self._answers(columns, batch_size)))
         self._report_truncation(outputs.get("truncated"), "questions")
         return score(Predictions(checked, outputs), self.settings)
 
     def predict(
-        self, questions: Sequence[str], contexts: Sequence[str], batch_size: int = 32
-    ) -> dict[str, np.ndarray]:
+        self,
+        questions: Any,
+        contexts: Any = None,
+        batch_size: int = 32,
+        *,
+        text: tuple[str, str] = ("question", "context"),
+    ) -> dict[str, Any]:
         """Answers questions.
 
         Args:
-            questions: n strings.
-            contexts: n strings of any length, the context of each question.
+            questions: n strings, or a table with their contexts; or one string for all contexts.
+            contexts: n strings of any length, the context of each question; or one string for all.
             batch_size: number of windows per batch.
+            text: the names of the table's columns of questions and contexts.
 
         Returns:
+            The values of one answer for two strings, or arrays for n questions:
             "answer" [n]: slices of the contexts that consist of complete words, or "" for no
                 answer.
             "start" and "end" [n]: the character offsets of the answer in its context, or -1.
@@ -271,7 +301,10 @@ class QuestionAnswerer(Task):
                 different texts, best first, padded with "", -1 and 0. If questions may have no
                 answer, "" is one more candidate, with the offsets -1.
         """
-        questions, contexts = _columns(questions, contexts)
+        if is_one_text(questions) and is_one_text(contexts):
+            return first_row(self.predict([questions], [contexts], batch_size))
+        columns, _ = _split(questions, contexts, None, text, None)
+        questions, contexts = _columns(*columns)
         outputs = gathered(list(self._answers([questions, contexts], batch_size)))
         outputs = {
             name: values.astype(np.float32) if values.dtype == np.float64 else values
@@ -329,21 +362,38 @@ class QuestionAnswerer(Task):
         answers = gathered(list(self._decoded(questions.prepared, outputs)))
         return Predictions(questions.items, answers)
 
-    def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
-        questions, contexts = _columns(questions, contexts)
-        checked = questions_of(questions, contexts, answers)
-        for index, question in enumerate(checked):
-            if not question.answers and not self.settings.version_2_with_negative:
-                raise InputError(
-                    f"answers[{index}] is {answers[index]!r}; expected an answer, or "
-                    "version_2_with_negative=True for questions without answer"
-                )
-        return checked
+
+def _questions(
+    questions: Any, contexts: Any, answers: Any, text: tuple[str, str], label: str
+) -> list[Question]:
+    """Checks the arguments of `fit`, and returns the questions with their answers."""
+    columns, answers = _split(questions, contexts, answers, text, label)
+    return questions_of(*_columns(*columns), answers)
+
+
+def _split(
+    questions: Any, contexts: Any, answers: Any, text: tuple[str, str], label: str | None
+) -> tuple[tuple[Any, Any], Any]:
+    """Returns ((questions, contexts), answers), which may all be columns of `questions`."""
+    if not is_table(questions):
+        return (questions, contexts), answers
+    targets = answers if contexts is None else contexts
+    columns, answers = split_examples("questions", questions, targets, text, label)
+    columns = columns_of_tuples("questions", columns)
+    if not isinstance(columns, tuple) or len(columns) != 2:
+        raise InputError("questions has one column of texts; expected questions and contexts")
+    return columns, answers
 
 
 def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
-    questions = check_strings("questions", questions)
+    """Checks questions and contexts; one string on either side is repeated for all of the other."""
+    if is_one_text(contexts) and not is_one_text(questions):
+        questions = check_strings("questions", questions)
+        contexts = [contexts] * len(questions)
     contexts = check_strings("contexts", contexts)
+    if is_one_text(questions):
+        questions = [questions] * len(contexts)
+    questions = check_strings("questions", questions)
     check_same_length(questions=questions, contexts=contexts)
     return questions, contexts
 

@@ -272,7 +272,12 @@ ONE = (["a"], ["neg"])
         ("fit", ONE, {"learning_rate": 0}, "learning_rate=0: expected a finite number above 0"),
         ("fit", ONE, {"seed": -1}, "seed=-1: expected a whole number from 0"),
         ("fit", ONE, {"lr": 1.0}, r"fit\(\) got unknown arguments lr; expected any of epochs"),
-        ("fit", ONE, {"validation_data": ["a"]}, r"validation_data is \['a'\]; expected a tuple"),
+        (
+            "fit",
+            ONE,
+            {"validation_data": ["a"]},
+            "validation_data is a list of 1 items; expected a tuple",
+        ),
         ("fit", ONE, {"validation_data": ([], [])}, "validation_data is empty; expected at least"),
         (
             "fit",
@@ -290,7 +295,7 @@ ONE = (["a"], ["neg"])
         ("evaluate", (["a"], ["neg", "pos"]), {}, "texts has 1 items, labels has 2 items"),
         ("evaluate", ONE, {"batch_size": 0}, "batch_size=0: expected a whole number"),
         ("predict", (["a"],), {"batch_size": 0}, "batch_size=0: expected a whole number"),
-        ("predict", ("a",), {}, "texts is 'a', a str; expected a list of strings"),
+        ("predict", (5,), {}, "texts is 5, a int; expected a list of strings"),
     ],
 )
 def test_invalid_arguments_are_named(trained, method, data, options, message):
@@ -325,7 +330,7 @@ def test_untrained_model_is_not_exported(pretrained, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a/first",), "is not a version number"),
+        (("a/first",), "^export_dir=.* is not a version number"),
         (("1", "tflite"), "format='tflite': expected one of saved_model, onnx"),
         (("1", "onnx", "bfloat16"), "compute_type has no effect with format='onnx'"),
         (("1", "saved_model", "float16"), "compute_type='float16': expected one of float32, bfl"),

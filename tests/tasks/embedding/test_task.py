@@ -269,7 +269,6 @@ SIZES = EmbeddingLoss("mnrl", sizes=(16, 4))
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda it: it.predict("a text"), "texts is 'a text', a str; expected a list of strings"),
         (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
         (lambda it: it.predict(["a"], batch_size=-1), "batch_size=-1: expected a whole number"),
         (lambda it: it.predict(["a"], size=17), "size=17: expected a whole number from 1 to 16"),
@@ -288,7 +287,7 @@ SIZES = EmbeddingLoss("mnrl", sizes=(16, 4))
             "gradient_accumulation_steps=2: expected a divisor of batch_size=3",
         ),
         (lambda it: it.fit(PAIRS, temperature=2.0), "temperature: has no effect without teacher"),
-        (lambda it: it.fit(["a", "b"]), r"texts is \['a', 'b'\]; expected a tuple of two lists"),
+        (lambda it: it.fit(["a", "b"]), "texts is a list of 2 items; expected a tuple of two"),
         (
             lambda it: it.fit(PAIRS, loss=EmbeddingLoss("mnrl", sizes=(32,))),
             r"sizes=\(32,\): expected different whole numbers from 1 to 16, the model's",

@@ -86,6 +86,12 @@ def test_texts_and_words_get_equal_entities_with_character_positions(learned):
     assert [len(row) for row in words["scores"]] == [4, 0, 2]
     assert found["scores"][0] == [pytest.approx(np.mean(words["scores"][0][1:3]), abs=1e-6)]
     assert tagger.predict([]) == {name: [] for name in found}
+    assert tagger.predict(texts[2])["starts"] == found["starts"][2]
+    # The entities have the form that `fit` takes.
+    entities = tagger.predict(texts, as_dicts=True)
+    assert [(e["text"], e["type"]) for e in entities[2]] == [("c", "LOC"), ("a b", "PER")]
+    assert entities[2] == tagger.predict(texts[2], as_dicts=True)
+    assert tagger.evaluate(texts, entities)["f1"] == 1.0
 
 
 @pytest.mark.slow
@@ -250,11 +256,15 @@ def test_invalid_arguments_are_named(tagger, inputs, targets, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda it: it.predict("text"), "inputs is 'text', a str; expected"),
+        (lambda it: it.predict(5), "inputs is 5, a int; expected"),
+        (lambda it: it.predict([["a"]], as_dicts=True), "got lists of words; expected texts"),
         (lambda it: it.predict([["a", 1]]), r"words\[0\]\[1\] is 1, a int; expected"),
         (lambda it: it.predict(["a", ["b"]]), r"texts\[1\] is .*; expected"),
         (lambda it: it.predict(["a"], batch_size=0), "batch_size=0: expected a whole number of at"),
-        (lambda it: it.fit([["a"]], [["O"]], validation_data=[]), r"is \[\]; expected a tuple"),
+        (
+            lambda it: it.fit([["a"]], [["O"]], validation_data=[]),
+            "is a list of 0 items; expected a tuple",
+        ),
         (lambda it: it.fit([["a"]], [["O"]], validation_data=([], [])), "validation_data is empty"),
     ],
 )

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import keras
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
@@ -107,13 +108,13 @@ def test_fit_learns_answers_and_reports_their_scores(make_model):
     start = make_model(
         BertEncoder, hidden_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
-    answerer = QuestionAnswerer.from_pretrained(start, **SMALL, version_2_with_negative=True)
+    answerer = QuestionAnswerer.from_pretrained(start, **SMALL)
     assert answerer.untrained
     asked, contexts, answers = [], [], []
     for name in ("rollo", "charles", "leader", "king"):
         asked += ["who swore ?", "who was king ?"]
         contexts += [f"the year {name} swore fealty in the year 911"] * 2
-        answers += [{"text": name, "start": 9}, None]
+        answers += [{"text": name, "start": 9}, None]  # None sets version_2_with_negative.
     history = answerer.fit(
         asked,
         contexts,
@@ -135,6 +136,15 @@ def test_fit_learns_answers_and_reports_their_scores(make_model):
     assert found["answer"].tolist() == [a["text"] if a else "" for a in answers]
 
 
+def test_one_context_is_repeated_for_all_questions_and_two_strings_give_one_answer(answerer):
+    expected = answerer.predict(QUESTIONS[:2], CONTEXTS[:1] * 2)
+    for name, values in answerer.predict(QUESTIONS[:2], CONTEXTS[0]).items():
+        np.testing.assert_array_equal(values, expected[name])
+    answer = answerer.predict(QUESTIONS[0], CONTEXTS[0])
+    assert (answer["answer"], answer["start"]) == (expected["answer"][0], expected["start"][0])
+    assert (type(answer["start"]), type(answer["truncated"])) == (int, bool)
+
+
 TEXT = "rollo swore"
 GOOD = {"text": "rollo", "start": 0}
 
@@ -142,8 +152,8 @@ GOOD = {"text": "rollo", "start": 0}
 @pytest.mark.parametrize(
     ("questions", "contexts", "message"),
     [
-        ("who ?", [TEXT], r"questions is 'who \?', a str; expected a list of strings"),
-        (["who ?"], TEXT, "contexts is 'rollo swore', a str; expected a list of strings"),
+        (5, [TEXT], "questions is 5, a int; expected a list of strings"),
+        ("who ?", None, "contexts is None, a NoneType; expected a list of strings"),
         (["who ?", 3], [TEXT] * 2, r"questions\[1\] is 3, a int; expected a string"),
         (["who ?"] * 2, [TEXT], "questions has 2 items, contexts has 1 items; expected lists of"),
     ],
@@ -158,6 +168,22 @@ def test_invalid_texts_are_rejected(answerer, questions, contexts, message):
 
 
 @pytest.mark.parametrize(
+    "answer",
+    [
+        {"text": "rollo", "answer_start": 0},
+        {"text": ["rollo"], "answer_start": [0]},
+        {"text": np.array(["rollo"], object), "answer_start": np.array([0], np.int32)},
+        [{"text": "rollo", "answer_start": 0}],
+    ],
+)
+def test_answers_have_the_forms_of_squad(answerer, answer):
+    data = (["who ?"], [TEXT])
+    assert answerer.evaluate(*data, [answer]) == answerer.evaluate(*data, [GOOD])
+    table = pa.table({"question": data[0], "context": data[1], "answers": [GOOD]})
+    assert answerer.evaluate(table) == answerer.evaluate(*data, [GOOD])
+
+
+@pytest.mark.parametrize(
     ("answers", "message"),
     [
         ([], "questions has 1 items, answers has 0 items"),
@@ -165,8 +191,8 @@ def test_invalid_texts_are_rejected(answerer, questions, contexts, message):
         (["rollo"], r"answers\[0\] is 'rollo', a str; expected a list of answers"),
         ([{"text": "rollo"}], r"answers\[0\] has no 'start'; expected a whole number"),
         ([{"text": "rollo", "start": "0"}], r"answers\[0\]\.start is '0'; expected a whole"),
-        ([None], r"answers\[0\] is None; expected an answer, or version_2_with_negative=True"),
-        ([{"text": "", "start": 0}], r"answers\[0\] is .*; expected an answer, or version_2"),
+        ([{"text": 5, "answer_start": 0}], r"answers\[0\]\.text is 5; expected a string"),
+        ([{"text": ["rollo"], "answer_start": []}], r"\.text has 1 items, answers\[0\]\.answer_st"),
     ],
 )
 def test_answers_of_another_form_are_rejected(answerer, answers, message):
@@ -195,6 +221,13 @@ def test_answers_of_another_form_are_rejected(answerer, answers, message):
         ),
         (lambda it: it.fit([], [], []), "got no examples; expected at least one"),
         (lambda it: it.evaluate([], [], []), "got no questions; expected at least one"),
+        *(
+            (
+                lambda it, answer=answer: it.evaluate(["who ?"], [TEXT], [answer]),
+                r"answers\[0\] has no answer; expected one, or a model for questions without",
+            )
+            for answer in (None, {"text": "", "start": 0}, {"text": [], "answer_start": []})
+        ),
     ],
 )
 def test_data_that_cannot_be_used_are_rejected(answerer, call, message):
