@@ -53,11 +53,14 @@ def test_callbacks_run_before_and_after_steps_and_epochs(classifier, tmp_path):
 
     callback = keras.callbacks.LambdaCallback(**{f"on_{name}": record(name) for name in names})
     csv = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    history = classifier.fit(*DATA, validation_data=DATA, callbacks=[callback, csv], **FAST)
+    board = keras.callbacks.TensorBoard(tmp_path / "board")
+    callbacks = [callback, csv, board]
+    history = classifier.fit(*DATA, validation_data=DATA, callbacks=callbacks, **FAST)
     steps = [(f"train_batch_{when}", i) for i in range(2) for when in ("begin", "end")]
     epochs = ([("epoch_begin", epoch), *steps, ("epoch_end", epoch)] for epoch in range(3))
     assert calls == [("train_begin",), *itertools.chain(*epochs), ("train_end",)]
     assert history.epoch == [0, 1, 2]
+    assert {path.name for path in (tmp_path / "board").iterdir()} == {"train", "validation"}
     header, *rows = (tmp_path / "log.csv").read_text().splitlines()
     assert header == "epoch,accuracy,loss,val_accuracy,val_f1_macro,val_loss,val_score"
     assert [float(row.split(",")[2]) for row in rows] == pytest.approx(history.history["loss"])
