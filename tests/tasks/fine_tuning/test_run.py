@@ -142,14 +142,21 @@ def test_repeatedly_interrupted_run_ends_with_identical_weights(
     """
     task = make_task()
 
-    def interrupted_score(outputs):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return task.score(outputs)
+    def interrupted(*args, **kwargs):
+        predict = make_predict_examples(*args, **kwargs)
 
-    with pytest.raises(
-        EndedEarly, match="stopped by SIGTERM after step 5; the checkpoint is saved"
-    ):
-        go(settings, tmp_path, make_task(score=interrupted_score))
+        def call(examples, **after):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return predict(examples, **after)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "make_predict_examples", interrupted)
+        with pytest.raises(
+            EndedEarly, match="stopped by SIGTERM after step 5; the checkpoint is saved"
+        ):
+            go(settings, tmp_path, task)
     assert [path.name[-2:] for path in (tmp_path / "checkpoints").iterdir()] == ["05"]
     assert evaluations(tmp_path) == []
     kills = [
