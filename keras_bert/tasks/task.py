@@ -133,7 +133,7 @@ class Task:
         self.initial_values: dict[str, np.ndarray] = {}
 
     def __repr__(self) -> str:
-        model = "export"
+        model = "none yet" if self.needs_labels else "export"
         if self._model is not None:
             config, count = self._model.config, self._model.count_params()
             model = (

@@ -86,7 +86,10 @@ class TextClassifier(Task):
     }
     input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length", "pair")
-    _public: ClassVar[tuple[str, ...]] = (*Task._public, "labels", "set_long_text")
+    _public: ClassVar[tuple[str, ...]] = (
+        *Task._public,
+        *("calibrate", "labels", "set_long_text"),
+    )
 
     settings: ClassifierSettings
     processor: ClassificationProcessor
