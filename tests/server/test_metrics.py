@@ -20,5 +20,5 @@ def test_lag_is_measured_every_20_milliseconds_and_shows_a_stopped_event_loop():
     asyncio.run(run())
     pairs = re.findall(r'event_loop_lag_seconds_bucket{le="(.+)"} (.+)', metrics.text().decode())
     counts = {limit: float(count) for limit, count in pairs}  # upper limit -> measurements up to it
-    assert counts["1.0"] - counts["0.5"] == 1
+    assert counts["1.0"] - counts["0.5"] >= 1  # Other processes may stop the loop, too.
     assert 3 <= counts["+Inf"] == counts["1.0"] <= 25

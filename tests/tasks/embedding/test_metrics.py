@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bert.tasks.embedding.data import check_rows
-from keras_bert.tasks.embedding.metrics import best_metric, score_embeddings
+from keras_bert.tasks.embedding.metrics import score_embeddings
 
 
 def unit(degrees):
@@ -20,7 +20,6 @@ def test_correlations_are_those_of_cosines_and_scores():
     assert scores["spearman"] == pytest.approx(0.5)
     cosines = np.cos(np.radians([10, 80, 60]))
     assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, rows.scores)[0, 1], abs=1e-6)
-    assert best_metric(rows) == "spearman"
 
 
 def test_recall_counts_the_positives_that_are_nearer():
@@ -29,7 +28,6 @@ def test_recall_counts_the_positives_that_are_nearer():
     vectors = unit([0, 1, 30, 70, 40, 170])
     scores = {"recall_at_1": pytest.approx(1 / 3), "recall_at_5": 1.0, "recall_at_10": 1.0}
     assert score_embeddings(rows, vectors) == scores
-    assert best_metric(rows) == "recall_at_1"
 
 
 def test_equal_vectors_count_as_nearer():

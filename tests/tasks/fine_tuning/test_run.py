@@ -100,8 +100,8 @@ def test_run_evaluates_once_per_epoch_and_writes_the_expected_files(settings, ma
     assert [step for step, _ in evaluations(trained)] == [5, 10, 15]  # 72 / 16, rounded up
     assert results["accuracy"] == max(value for _, value in evaluations(trained))
     assert {path.name for path in trained.iterdir()} == {
-        *("best", "checkpoints", "metrics.jsonl", "model", "results.json", "run.json"),
-        "tensorboard",
+        *("best", "checkpoints", "examples.json", "metrics.jsonl", "model", "results.json"),
+        *("run.json", "tensorboard"),
     }
     config = json.loads((trained / "model" / "config.json").read_text())
     assert config["id2label"] == {"0": "even", "1": "odd"}

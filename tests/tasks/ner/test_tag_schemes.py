@@ -121,7 +121,7 @@ def test_scheme_of_ambiguous_tags(tags, scheme, iob2):
 
 def test_types_are_tags_without_o_only_if_they_are_known():
     # The word outside of entities must be O; parts of speech are no types.
-    with pytest.raises(InputError, match=r"f, \(0, 0\): tag 'NN'; .*only types .*=io\)$"):
+    with pytest.raises(InputError, match=r"f, \(0, 0\): tag 'NN'; .*only types .*scheme io\)$"):
         check("NN VBZ NN")
     assert check("NN T-cell NN", scheme="io") == (["B-NN B-T-cell B-NN"], "io", 0)
     assert check("NN VBZ NN", types=["NN", "VBZ"]) == (["B-NN B-VBZ B-NN"], "io", 0)
