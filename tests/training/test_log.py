@@ -161,10 +161,10 @@ def test_full_disk_for_tensorboard_raises_an_error_that_names_it(start, tmp_path
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (events.stat().st_size, before[1]))
     try:
-        with pytest.raises(InputError, match=r"tensorboard: cannot be written \(File too large\)$"):
-            # After the error, TensorFlow keeps the writer as the default of the thread.
-            with ThreadPoolExecutor() as thread:
-                thread.submit(run_log.write_evaluation, {"loss": 1.0}).result()
+        message = r"tensorboard: cannot be written \(File too large\)$"
+        # After the error, TensorFlow keeps the writer as the default of the thread.
+        with ThreadPoolExecutor() as thread, pytest.raises(InputError, match=message):
+            thread.submit(run_log.write_evaluation, {"loss": 1.0}).result()
         run_log.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
