@@ -20,7 +20,6 @@ from types import FrameType, ModuleType
 _MODULES = (
     "keras_bert.models",
     "keras_bert.training.optimizers",
-    "keras_bert.training.schedules",
 )
 
 

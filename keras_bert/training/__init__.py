@@ -2,7 +2,7 @@
 
 cluster.py, strategy.py     workers and devices; distributed batches
 objective.py                settings, losses, the state that a step updates, the metrics it returns
-optimizers.py, schedules.py the optimizers, clipping, loss scale; warm-up and decay
+optimizers.py               the optimizers, clipping, loss scale; warm-up and decay
 backend.py                  the step: TensorFlow (step, strategy), JAX (jax_*), torch (torch_step)
 evaluate.py                 evaluation with TensorFlow and JAX, prediction on all backends
 loop.py                     steps -> log line, evaluation, checkpoint; or Keras callbacks of `fit`

@@ -1,4 +1,4 @@
-"""Implements the optimizers that train BERT: AdamW and LAMB, with clipping and loss scaling.
+"""Implements the optimizers that train BERT: AdamW and LAMB, and the learning rate.
 
     gradients -> dense gradients -> global norm -> factor that clips -> AdamWeightDecay or Lamb
 
@@ -17,7 +17,6 @@ import keras
 from keras import ops
 
 from keras_bert.random_bits import random_bits, site_key
-from keras_bert.training.schedules import LinearWarmupDecay
 
 _LOW_HALF = 0xFFFF
 # Variables without weight decay: gamma and beta of every LayerNorm (any layer whose name contains
@@ -380,6 +379,51 @@ class LossScale:
         grown = ops.where(grows, ops.minimum(scale * 2.0, _LARGEST_SCALE), scale)
         self.scale.assign(ops.where(is_finite, grown, scale * 0.5))
         self._good_steps.assign(ops.where(grows, 0, good_steps))
+
+
+# --- the learning rate ---
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """Linear warm-up `lr * step / warmup`, followed by linear decay `lr * (1 - step / total)`.
+
+    `step` is the number of updates already made, so the first update of a warm-up has rate 0. As in
+    Google's code, the decay also counts from step 0, so at the end of the warm-up the rate drops
+    from `lr` to `lr * (1 - warmup / total)`. The rate is 0 from step `total` on.
+
+    Args:
+        learning_rate: `lr`, the peak; not negative.
+        num_train_steps: `total`, the number of updates in the whole run, at least 1.
+        num_warmup_steps: `warmup`, the number of updates in the warm-up; 0 for no warm-up.
+
+    Source: google-research/bert, optimization.py.
+    """
+
+    def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
+        self.learning_rate = float(learning_rate)
+        self.num_train_steps = int(num_train_steps)
+        self.num_warmup_steps = int(num_warmup_steps)
+
+    def __call__(self, step: Any) -> Any:
+        """Returns the learning rate, a float32 scalar, of the update after `step` updates."""
+        # The float64 quotient is rounded once. The remaining steps are an integer, which avoids
+        # cancellation near the end of a long run.
+        step = ops.cast(step, "int32")
+        remaining = ops.maximum(self.num_train_steps - step, 0)
+        rate = ops.cast(remaining, "float32") * (self.learning_rate / self.num_train_steps)
+        if self.num_warmup_steps:
+            rising = ops.cast(step, "float32") * (self.learning_rate / self.num_warmup_steps)
+            rate = ops.where(step < self.num_warmup_steps, rising, rate)
+        return rate
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {
+            "learning_rate": self.learning_rate,
+            "num_train_steps": self.num_train_steps,
+            "num_warmup_steps": self.num_warmup_steps,
+        }
 
 
 # --- the optimizer of a run ---

@@ -87,8 +87,7 @@ def build(rule: str, **settings):
     """Returns the same model in Keras with the same weights, and its built optimizer."""
     import keras
 
-    from keras_bert.training.optimizers import AdamWeightDecay, Lamb
-    from keras_bert.training.schedules import LinearWarmupDecay
+    from keras_bert.training.optimizers import AdamWeightDecay, Lamb, LinearWarmupDecay
 
     model = keras.Sequential(
         [

@@ -53,8 +53,7 @@ from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_kernels import kernel_of
 from keras_bert.training.jax_step import JaxDevices, make_train_steps
 from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
-from keras_bert.training.optimizers import AdamWeightDecay
-from keras_bert.training.schedules import LinearWarmupDecay
+from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay
 
 DEVICES = keras.distribution.list_devices()
 CASES = {

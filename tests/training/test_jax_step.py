@@ -22,8 +22,7 @@ from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
-from keras_bert.training.optimizers import AdamWeightDecay
-from keras_bert.training.schedules import LinearWarmupDecay
+from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
 

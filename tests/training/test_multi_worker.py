@@ -19,8 +19,7 @@ from keras_bert.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import train
 from keras_bert.training.objective import TrainingRun, TrainState
-from keras_bert.training.optimizers import AdamWeightDecay
-from keras_bert.training.schedules import LinearWarmupDecay
+from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay
 from tests.disk import skip_unless_needed
 from tests.training import worker_tasks, workers
 from tests.training.worker_tasks import (

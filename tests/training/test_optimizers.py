@@ -20,6 +20,7 @@ from keras_bert.random_bits import site_key
 from keras_bert.training.optimizers import (
     AdamWeightDecay,
     Lamb,
+    LinearWarmupDecay,
     LossScale,
     clip_scale,
     create_optimizer,
@@ -28,7 +29,6 @@ from keras_bert.training.optimizers import (
     layer_decay_multipliers,
     round_stochastically,
 )
-from keras_bert.training.schedules import LinearWarmupDecay
 from keras_bert.training.step import _traced_once
 from tests.training import reference
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_bert.training.schedules import LinearWarmupDecay
+from keras_bert.training.optimizers import LinearWarmupDecay
 
 
 def test_schedule_values():

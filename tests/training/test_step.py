@@ -14,8 +14,7 @@ from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.objective import TrainingSettings, TrainState
-from keras_bert.training.optimizers import AdamWeightDecay, LossScale
-from keras_bert.training.schedules import LinearWarmupDecay
+from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay, LossScale
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 
