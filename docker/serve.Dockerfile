@@ -11,7 +11,7 @@ RUN pip wheel --no-deps --wheel-dir=/wheels /source
 
 FROM python:3.11-slim
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[serving,onnx]"
+RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[serving,onnx,openvino]"
 USER 1000
 EXPOSE 8501
 HEALTHCHECK CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8501/healthz')"]

@@ -11,7 +11,7 @@ RUN pip wheel --no-deps --wheel-dir=/wheels /source
 
 FROM python:3.11-slim
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[cuda,arrow,plot]"
+RUN pip install --no-cache-dir "$(echo /wheels/*.whl)[cuda,arrow,documents,plot,serving]"
 WORKDIR /work
 ENTRYPOINT ["keras-bert"]
 CMD ["--help"]

@@ -91,8 +91,10 @@ def pretrain(
         {metric: value} as in results.json, such as "masked_lm_loss"; {} with `dry_run`.
     """
     names = {"input_file": "records", "bert_config": "config"}
-    arguments = {"records": records, "config": config, "output_dir": output_dir, **settings}
-    return call_with(PROGRAM, names, **arguments)
+    arguments = {"records": records, "config": config, "output_dir": output_dir}
+    # An empty value would replace that of a recipe.
+    passed = {name: value for name, value in arguments.items() if value}
+    return call_with(PROGRAM, names, **passed, **settings)
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> dict[str, float]:

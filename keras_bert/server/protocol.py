@@ -357,7 +357,7 @@ def decode_embedding_call(body: bytes, models: Mapping[str, EmbeddingModel]) -> 
         found = describe(name) if "model" in body_members else "missing"
         raise RestError(f"model: {found}; expected the name of a served model: {names}")
     if name not in models:
-        raise RestError(f"model: {shorten(name)} does not exist; expected {names}", 404)
+        raise RestError(f"model: {shorten(name)} is not an embedding model; expected {names}", 404)
     model = models[name]
     document = {"encoding_format": "float", "dimensions": model.width}
     document |= {key: value for key, value in body_members.items() if value is not None}

@@ -193,6 +193,14 @@ def test_function_runs_the_program_and_returns_its_results(finished, place, monk
     assert results == json.loads((finished / "results.json").read_text())
 
 
+def test_function_takes_the_config_of_a_recipe(capsys):
+    outputs = []
+    for config in ("", "mini", "tiny"):
+        assert keras_bert.pretrain([], config, recipe="small-corpus", dry_run=True) == {}
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
