@@ -206,7 +206,7 @@ def test_finished_adaptation_prints_its_results_again(finished, place, tmp_path,
         function("nothing", place / "bert")
     assert names[-2:] == ["masked_lm_perplexity_before", "masked_lm_perplexity_after"]
     last = err.splitlines()[-1]
-    assert f"keras-bert classify --init_checkpoint={finished} " in last
+    assert f"keras-bert classify --train_file=TRAIN.csv --init_checkpoint={finished} " in last
     assert "model/, records/, results.json" in err.splitlines()[-2]
 
 

@@ -63,11 +63,10 @@ def test_run_memorizes_and_writes_the_documented_output_files(finished):
     results = json.loads((output_dir / "results.json").read_text())
     assert results["exact"] == results["f1"] == 100.0
     assert "exact = 100" in done.stdout
-    expected = {"model", "best", "checkpoints", "tensorboard", "export", "metrics.jsonl"}
+    expected = {"model", "best", "checkpoints", "tensorboard", "export", "examples.json"}
     predictions = {"predictions.json", "nbest_predictions.json"}
     assert {path.name for path in output_dir.iterdir()} == expected | predictions | {
-        "run.json",
-        "results.json",
+        *("metrics.jsonl", "run.json", "results.json"),
     }
     answers = json.loads((output_dir / "predictions.json").read_text())
     assert answers["00"] == "Rollo"
