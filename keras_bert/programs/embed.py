@@ -62,7 +62,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 def _answer_lines(flags: FlagValues) -> None:
     """Answers each line with its vector."""
-    embedder = fine_tuning.open_model(flags, "TextEmbedder", pooling=flags.pooling)
+    embedder = fine_tuning.open_model(flags, "embedding", pooling=flags.pooling)
 
     def answer(line: str) -> dict[str, Any]:
         answers = embedder.predict([line])

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
 
 _INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_file")
+# The flags about data and models that apply to lines of standard input too.
+_LINE_FLAGS = ("vocab_file", "max_seq_length", "long_text", "pooling", "text_pair_column")
 
 
 @dataclass(frozen=True)
@@ -166,18 +168,51 @@ def reads_lines(flags: FlagValues) -> bool:
     return not any(flags[name].value for name in names if name in flags)
 
 
-def open_model(flags: FlagValues, name: str, **settings: Any) -> "Task":
-    """Opens the model of --init_checkpoint for predictions, as an object of the class `name`."""
+def open_model(flags: FlagValues, task: str, **settings: Any) -> "Task":
+    """Opens the model of --init_checkpoint to answer lines of standard input.
+
+    `settings` are keyword arguments of `from_checkpoint` of the class of the task.
+
+    Raises:
+        InputError: the checkpoint cannot be opened, or has no trained head of the task; or a flag
+            applies only to files.
+    """
+    for name, declaration in declared(flags).items():
+        is_about_text = declaration.group in ("data", "model") and name not in _LINE_FLAGS
+        if flags[name].present and is_about_text:
+            raise InputError(
+                f"--{name}: has no effect on lines of standard input, for which the settings of "
+                "the model are used; expected a file, or no such flag"
+            )
     runs.use_compilation_cache()
     start_tensorflow()
-    import keras_bert
+    from keras_bert.checkpoints.open import open_checkpoint
+    from keras_bert.tasks.load import task_class
     from keras_bert.training.backend import fastest_precision
     from keras_bert.training.strategy import dtype_policy
 
+    checkpoint = open_checkpoint(
+        flags.init_checkpoint,
+        vocab_file=flags.vocab_file,
+        do_lower_case=flags.do_lower_case,
+        label_names=flags.label_names if "label_names" in flags else None,
+    )
+    checkpoint.require_vocab("pass a vocabulary for BERT's tokenizer as --vocab_file")
+    cls = task_class(task)
+    checkpoint.check_task(task, cls.__name__)
     settings["dtype"] = dtype_policy(flags.mixed_precision or fastest_precision())
     if flags["max_seq_length"].present:
         settings["max_seq_length"] = flags.max_seq_length
-    return getattr(keras_bert, name).from_pretrained(flags.init_checkpoint, **settings)
+    model = cls.from_checkpoint(checkpoint, **settings)
+    if model.needs_labels or model.untrained:
+        missing = f"weights {', '.join(model.untrained)}" if model.untrained else "head"
+        raise InputError(
+            f"--init_checkpoint={flags.init_checkpoint}: has no {missing}; expected a model that "
+            "was fine-tuned on this task, or --train_file with --output_dir to train it"
+        )
+    if flags["long_text"].present and flags.long_text != model.settings.long_text.strategy:
+        model.set_long_text(flags.long_text)
+    return model
 
 
 def finish(flags: FlagValues, run: "FineTuningRun", results: Mapping[str, object]) -> None:
