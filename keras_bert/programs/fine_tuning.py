@@ -20,7 +20,7 @@ from keras_bert.options import fit_arguments, from_values, option, same_as
 from keras_bert.programs import runs
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
 from keras_bert.startup import start_tensorflow
-from keras_bert.tasks.settings import Distillation, FineTuningSettings, FitSettings
+from keras_bert.tasks.settings import Distillation, ExportOptions, FineTuningSettings, FitSettings
 from keras_bert.training.settings import Devices, TrainingSettings
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class FineTuningOptions(runs.RunOptions):
     """The options that differ from those of pre-training."""
 
     output_dir: str = same_as(runs.RunOptions, "output_dir", unless="nodo_train")
+    examples: bool | None = same_as(ExportOptions, "examples", needs="export", may_change=True)
     num_train_steps: int = option(
         0, "Number of training steps; 0: computed from --num_train_epochs.", min=0, group="training"
     )
@@ -220,4 +221,4 @@ def finish(flags: FlagValues, run: "FineTuningRun", results: Mapping[str, object
     from keras_bert.training.cluster import worker_index
 
     if worker_index(run.strategy) == 0:
-        runs.finish(results, run.output_dir, flags.export)
+        runs.finish(results, run.output_dir, flags.export, flags.examples)
