@@ -48,6 +48,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if fine_tuning.reads_lines(flags):
         _answer_lines(flags)
         return
+    fine_tuning.check_train_file(flags, PROGRAM.example)
     fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.

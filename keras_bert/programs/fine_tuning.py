@@ -129,6 +129,15 @@ def use_data_dir(flags: FlagValues, names: Mapping[str, Sequence[str]]) -> None:
     flags.data_dir = ""
 
 
+def check_train_file(flags: FlagValues, example: str) -> None:
+    """Rejects training without a file; `example` is the shortest command."""
+    is_from_tfds = "tfds" in flags and flags.tfds
+    if flags.do_train and not flags.train_file and not is_from_tfds:
+        raise InputError(
+            f"--train_file is required, or --nodo_train; the shortest command is: {example}"
+        )
+
+
 def read(flags: FlagValues, task: str) -> "FineTuningRun":
     """Imports TensorFlow, and creates a run of a task from the flags.
 

@@ -202,7 +202,7 @@ def test_function_runs_the_program_and_returns_its_results(finished, place, monk
         ),
         ({"learning_rate": -1.0}, r"^learning_rate=-1\.0: expected a finite number of at least 0$"),
         ({"config": 7}, "^config=7: expected a string$"),
-        ({"config": ""}, "^config is missing; expected a JSON file, or tiny"),
+        ({"config": ""}, "^config is required, or init_checkpoint or recipe; the shortest"),
         ({"records": "nothing"}, "^records: no record files match 'nothing'"),
         (
             {"output_dir": ""},
