@@ -158,6 +158,12 @@ def test_help_shows_the_groups_of_the_programs_own_flags(ends, flag):
         assert end == "--helpfull lists 10 advanced flags, and those of logging, too.\n"
 
 
+def test_help_of_a_program_without_advanced_flags_has_no_count(capfd):
+    program = Program("count", "Counts.", (Settings,), main, omit=("rate",))
+    assert call(program, ["count.py", "--help"]) == 0
+    assert capfd.readouterr().out.endswith("\n\n--helpfull lists the flags of logging, too.\n")
+
+
 def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):
     assert ends("interrupted") == (130, "", "count.py: interrupted\n")
     _, _, err = ends("interrupted", program=RESUMABLE)
