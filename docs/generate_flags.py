@@ -74,7 +74,10 @@ def _as_markdown(description: str) -> str:
 def _table(options: Sequence[Option]) -> str:
     rows = ["| flag | type | default | meaning |", "| --- | --- | --- | --- |"]
     for option in options:
-        default = "required" if option.required else _default(option.default)
+        default = _default(option.default)
+        if option.required:
+            unless = f", not needed with `--{option.unless}`" if option.unless else ""
+            default = f"required{unless}"
         meaning = _escape(" ".join(option.help.split()))
         rows.append(f"| `--{option.name}` | {_type(option)} | {default} | {meaning} |")
     return "\n".join(rows)

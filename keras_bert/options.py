@@ -102,7 +102,10 @@ class Option:
         if not isinstance(text, str) or self.kind is str:
             return self.check(text)
         if self.kind is list:
-            return [entry.strip() for entry in next(csv.reader([text], strict=True), [])]
+            try:
+                return [entry.strip() for entry in next(csv.reader([text], strict=True), [])]
+            except csv.Error:  # A quote that is not closed.
+                raise ValueError(f"expected {self.expected}") from None
         try:
             value = _BOOLEANS[text.lower()] if self.kind is bool else self.kind(text)
         except (KeyError, ValueError):

@@ -108,9 +108,7 @@ def estimate(phase: Phase, inputs: PretrainingInputs | None, devices: int) -> di
 def _config_of(phase: Phase) -> BertConfig:
     if phase.settings.bert_config:
         return BertConfig.from_json(phase.settings.bert_config)
-    if phase.settings.init_checkpoint:
-        return open_checkpoint(phase.settings.init_checkpoint).config
-    raise InputError("--bert_config is missing; expected a JSON file or a bundled config's name")
+    return open_checkpoint(phase.settings.init_checkpoint).config
 
 
 def data_command(phase: Phase) -> str:

@@ -162,11 +162,6 @@ def _config(
     configs = {"init_checkpoint": checkpoint.config} if checkpoint else {}
     if settings.bert_config:
         configs = {"bert_config": BertConfig.from_json(settings.bert_config)} | configs
-    if not configs:
-        raise InputError(
-            "--bert_config is missing; expected a JSON file, or tiny, mini, small, medium, base or "
-            "large"
-        )
     for flag, config in configs.items():
         if config.is_decoder and objective != "ltr":
             raise InputError(

@@ -60,12 +60,13 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 def _answer_lines(flags: FlagValues) -> None:
     """Answers each line, a text or a pair with a tab, with the object of a prediction file."""
-    classifier = fine_tuning.open_model(flags, "TextClassifier", labels=flags.label_names)
+    pair = bool(flags.text_pair_column) or None  # None: as the model was trained.
+    classifier = fine_tuning.open_model(flags, "classification", pair=pair)
     from keras_bert.tasks.classification.data import Problem
     from keras_bert.tasks.classification.decoding import prediction_records
 
     problem = Problem(classifier.settings.problem_type, classifier.labels, ())
-    count = 2 if classifier.settings.pair or flags.text_pair_column else 1
+    count = 2 if classifier.settings.pair else 1
 
     def answer(line: str) -> dict[str, Any]:
         texts = line.split("\t") if line else [""] * count

@@ -101,7 +101,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Converts the checkpoint and prints which weights were loaded."""
     if len(arguments) != 2:
         raise InputError(
-            f"expected two arguments, SRC and DST, got {' '.join(arguments)!r}; see --help"
+            f"expected two arguments, SRC and DST, got {' '.join(arguments)!r}; the shortest "
+            f"command is: {PROGRAM.example}"
         )
     layers = integers(flags, "keep_layers") or []
     change = vocab_change(flags)

@@ -48,6 +48,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if fine_tuning.reads_lines(flags):
         _answer_lines(flags)
         return
+    fine_tuning.check_train_file(flags, PROGRAM.example)
     fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.
@@ -62,7 +63,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 def _answer_lines(flags: FlagValues) -> None:
     """Answers each line with its vector."""
-    embedder = fine_tuning.open_model(flags, "TextEmbedder", pooling=flags.pooling)
+    embedder = fine_tuning.open_model(flags, "embedding", pooling=flags.pooling)
 
     def answer(line: str) -> dict[str, Any]:
         answers = embedder.predict([line])

@@ -20,7 +20,7 @@ from keras_bert.options import fit_arguments, from_values, option, same_as
 from keras_bert.programs import runs
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
 from keras_bert.startup import start_tensorflow
-from keras_bert.tasks.settings import Distillation, FineTuningSettings, FitSettings
+from keras_bert.tasks.settings import Distillation, ExportOptions, FineTuningSettings, FitSettings
 from keras_bert.training.settings import Devices, TrainingSettings
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
 
 _INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_file")
+# The flags about data and models that apply to lines of standard input too.
+_LINE_FLAGS = ("vocab_file", "max_seq_length", "long_text", "pooling", "text_pair_column")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class FineTuningOptions(runs.RunOptions):
     """The options that differ from those of pre-training."""
 
     output_dir: str = same_as(runs.RunOptions, "output_dir", unless="nodo_train")
+    examples: bool | None = same_as(ExportOptions, "examples", needs="export", may_change=True)
     num_train_steps: int = option(
         0, "Number of training steps; 0: computed from --num_train_epochs.", min=0, group="training"
     )
@@ -126,6 +129,15 @@ def use_data_dir(flags: FlagValues, names: Mapping[str, Sequence[str]]) -> None:
     flags.data_dir = ""
 
 
+def check_train_file(flags: FlagValues, example: str) -> None:
+    """Rejects training without a file; `example` is the shortest command."""
+    is_from_tfds = "tfds" in flags and flags.tfds
+    if flags.do_train and not flags.train_file and not is_from_tfds:
+        raise InputError(
+            f"--train_file is required, or --nodo_train; the shortest command is: {example}"
+        )
+
+
 def read(flags: FlagValues, task: str) -> "FineTuningRun":
     """Imports TensorFlow, and creates a run of a task from the flags.
 
@@ -166,18 +178,51 @@ def reads_lines(flags: FlagValues) -> bool:
     return not any(flags[name].value for name in names if name in flags)
 
 
-def open_model(flags: FlagValues, name: str, **settings: Any) -> "Task":
-    """Opens the model of --init_checkpoint for predictions, as an object of the class `name`."""
+def open_model(flags: FlagValues, task: str, **settings: Any) -> "Task":
+    """Opens the model of --init_checkpoint to answer lines of standard input.
+
+    `settings` are keyword arguments of `from_checkpoint` of the class of the task.
+
+    Raises:
+        InputError: the checkpoint cannot be opened, or has no trained head of the task; or a flag
+            applies only to files.
+    """
+    for name, declaration in declared(flags).items():
+        is_about_text = declaration.group in ("data", "model") and name not in _LINE_FLAGS
+        if flags[name].present and is_about_text:
+            raise InputError(
+                f"--{name}: has no effect on lines of standard input, for which the settings of "
+                "the model are used; expected a file, or no such flag"
+            )
     runs.use_compilation_cache()
     start_tensorflow()
-    import keras_bert
+    from keras_bert.checkpoints.open import open_checkpoint
+    from keras_bert.tasks.load import task_class
     from keras_bert.training.backend import fastest_precision
     from keras_bert.training.strategy import dtype_policy
 
+    checkpoint = open_checkpoint(
+        flags.init_checkpoint,
+        vocab_file=flags.vocab_file,
+        do_lower_case=flags.do_lower_case,
+        label_names=flags.label_names if "label_names" in flags else None,
+    )
+    checkpoint.require_vocab("pass a vocabulary for BERT's tokenizer as --vocab_file")
+    cls = task_class(task)
+    checkpoint.check_task(task, cls.__name__)
     settings["dtype"] = dtype_policy(flags.mixed_precision or fastest_precision())
     if flags["max_seq_length"].present:
         settings["max_seq_length"] = flags.max_seq_length
-    return getattr(keras_bert, name).from_pretrained(flags.init_checkpoint, **settings)
+    model = cls.from_checkpoint(checkpoint, **settings)
+    if model.needs_labels or model.untrained:
+        missing = f"weights {', '.join(model.untrained)}" if model.untrained else "head"
+        raise InputError(
+            f"--init_checkpoint={flags.init_checkpoint}: has no {missing}; expected a model that "
+            "was fine-tuned on this task, or --train_file with --output_dir to train it"
+        )
+    if flags["long_text"].present and flags.long_text != model.settings.long_text.strategy:
+        model.set_long_text(flags.long_text)
+    return model
 
 
 def finish(flags: FlagValues, run: "FineTuningRun", results: Mapping[str, object]) -> None:
@@ -185,4 +230,4 @@ def finish(flags: FlagValues, run: "FineTuningRun", results: Mapping[str, object
     from keras_bert.training.cluster import worker_index
 
     if worker_index(run.strategy) == 0:
-        runs.finish(results, run.output_dir, flags.export)
+        runs.finish(results, run.output_dir, flags.export, flags.examples)

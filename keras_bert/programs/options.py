@@ -229,7 +229,9 @@ def _define_help(values: FlagValues, description: str) -> None:
         if is_full:
             print(values.module_help(logging.__name__))
         else:
-            print(f"\n--helpfull lists {len(advanced)} advanced flags, and those of logging, too.")
+            count = f"{len(advanced)} advanced flag{'s' * (len(advanced) > 1)}"
+            more = f"{count}, and those" if advanced else "the flags"
+            print(f"\n--helpfull lists {more} of logging, too.")
 
     for flag in (
         _PrintingFlag("help", "show this help", print_help, "?"),

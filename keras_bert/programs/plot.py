@@ -60,7 +60,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Plots the metrics of the given run folders, and prints the results of each."""
     output = Path(flags.output_file)
     if not arguments:
-        raise InputError("expected the folders of one or more runs; see --help")
+        raise InputError(
+            "expected the folders of one or more runs; the shortest command is: " + PROGRAM.example
+        )
     if output.suffix != ".png":
         raise InputError(f"--output_file={output}: expected a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:

@@ -102,6 +102,12 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> dict[str, float]:
     reject_arguments(arguments)
     runs.check_export(flags)
     phases = read_phases(flags)
+    first = phases[0].settings
+    if not (first.bert_config or first.init_checkpoint):
+        raise InputError(
+            "--bert_config is required, or --init_checkpoint or --recipe; the shortest command is: "
+            f"{PROGRAM.example}"
+        )
     if flags.dry_run and flags.distribution_strategy == "multi_worker_mirrored":
         raise InputError(
             "--dry_run uses only this machine; expected another --distribution_strategy than "

@@ -154,8 +154,9 @@ def call(program: Program, argv: Sequence[str]) -> int:
 def call_with(program: Program, names: Mapping[str, str], **arguments: Any) -> dict[str, Any]:
     """Runs a program as a function of the Python API, and returns what its main function returns.
 
-    The arguments are the flags; `names` is {flag: argument} of those with other names. Messages of
-    InputErrors name arguments instead of flags.
+    The arguments are the flags; `names` is {flag: argument} of those with other names. A list of
+    strings may be one string, as on the command line. Messages of InputErrors name arguments
+    instead of flags, and show a call instead of a command.
     """
     values = program.flags()
     options = {names.get(flag, flag): option for flag, option in declared(values).items()}
@@ -165,6 +166,10 @@ def call_with(program: Program, names: Mapping[str, str], **arguments: Any) -> d
         negated = name.removeprefix("no")
         return name if name in options else f"{negated}=False" if negated in options else match[0]
 
+    example = ", ".join(
+        f"{names.get(flag, flag)}={value!r}"
+        for flag, value in re.findall(r"--(\w+)=(\S+)", program.example)
+    )
     if unknown := ", ".join(sorted(arguments.keys() - options.keys())):
         raise InputError(
             f"{program.name}() got unknown arguments {unknown}; expected any of "
@@ -180,17 +185,21 @@ def call_with(program: Program, names: Mapping[str, str], **arguments: Any) -> d
                     value = ",".join(map(os.fspath, value))
                 value = os.fspath(value) if isinstance(value, os.PathLike) else value
                 try:
-                    values[option.name].value = option.check(value)
+                    check = option.parse if option.kind is list else option.check
+                    values[option.name].value = check(value)
                 except ValueError as error:
                     raise InputError(f"{name}={value!r:.200}: {error}") from None
                 values[option.name].present = 1
-            required = [f"{name}=..." for name, option in options.items() if option.required]
-            check_flags(values, f"keras_bert.{program.name}({', '.join(required)})")
+            check_flags(values, program.example)
             _check_backend()
             with _system_errors():
                 return program.main(values, ())
         except InputError as error:
-            error.args = (re.sub(r"--([a-z]\w*)", argument, str(error)),)
+            message = str(error).replace(
+                f"shortest command is: {program.example}",
+                f"shortest call is: keras_bert.{program.name}({example})",
+            )
+            error.args = (re.sub(r"--([a-z]\w*)", argument, message),)
             raise
 
 

@@ -76,14 +76,19 @@ def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
         )
 
 
-def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:
-    """Prints a run's results, one per line, exports its model if requested and lists its files."""
+def finish(
+    results: Mapping[str, object], output_dir: Path, export: bool, examples: bool | None = None
+) -> None:
+    """Prints a run's results, one per line, exports its model if requested and lists its files.
+
+    `examples` is whether the export contains training texts, as in `ExportOptions`.
+    """
     for name, value in results.items():
         print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
     if export:
         from keras_bert.tasks.export import export_run  # Imported here: it imports TensorFlow.
 
-        print(f"export = {export_run(output_dir)}")
+        print(f"export = {export_run(output_dir, examples)}")
     files = sorted(path.name + "/" * path.is_dir() for path in output_dir.iterdir())
     logging.info("Files in %s: %s", output_dir, ", ".join(name for name in files if name[0] != "."))
 

@@ -42,6 +42,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         version = "v2.0" if flags.version_2_with_negative else "v1.1"
         files = {"train_file": [f"train-{version}.json"], "eval_file": [f"dev-{version}.json"]}
         fine_tuning.use_data_dir(flags, files)
+    fine_tuning.check_train_file(flags, PROGRAM.example)
     has_dev = flags.do_eval and (flags.eval_file or flags.tfds)
     is_open = flags.version_2_with_negative and flags.null_score_diff_threshold is None
     if earlier and is_open and not has_dev:  # No development set to find the threshold with.

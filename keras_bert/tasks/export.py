@@ -96,10 +96,11 @@ def check_unused(options: ExportOptions, task: str) -> None:
             )
 
 
-def export_run(output_dir: Path) -> Path:
+def export_run(output_dir: Path, examples: bool | None = None) -> Path:
     """Exports the model/ of a run to its export/, and returns the folder of the newest version.
 
-    A new version is written only if the model's weights differ from those of the newest version.
+    A new version is written only if the model's weights differ from those of the newest version, or
+    if that one contains training texts and `examples` is False.
     """
     model, folder = output_dir / "model", output_dir / "export"
     if not model.is_dir():
@@ -110,12 +111,15 @@ def export_run(output_dir: Path) -> Path:
     if versions:
         newest = versions[max(versions)]
         try:
-            checksum = read_json(newest / INFO).get("weights_sha256")
+            info = read_json(newest / INFO)
         except InputError:  # The version is not an export of this library.
-            checksum = None
-        if checksum is not None and checksum == weights_checksum(model):
+            info = {}
+        checksum = info.get("weights_sha256")
+        has_other_texts = examples is False and "examples" in info
+        if checksum is not None and checksum == weights_checksum(model) and not has_other_texts:
             return newest
-    return export(ExportOptions(str(model), str(folder / str(next_version(folder)))))
+    export_dir = str(folder / str(next_version(folder)))
+    return export(ExportOptions(str(model), export_dir, examples=examples))
 
 
 def export_saved_task(folder: str, export_dir: str) -> None:

@@ -29,7 +29,7 @@ CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
 # A chunk with more characters has fewer texts, because tokenization and windows need much memory.
 _CHUNK_CHARACTERS = 2**22
 # The number of texts that an export shows, and their maximum number of characters.
-_SHOWN, _SHOWN_CHARACTERS = 3, 600
+_SHOWN, _SHOWN_CHARACTERS = 3, 200
 
 
 class Processor:

@@ -132,7 +132,9 @@ def test_program_prints_a_report_and_one_line_errors(encoder, tmp_path, run_prog
     assert second == f"{tmp_path}/b: written"
     done = run_program("convert.py", str(encoder))
     assert done.returncode == 1
-    assert "expected two arguments, SRC and DST" in done.stderr.splitlines()[-1]
+    error = done.stderr.splitlines()[-1]
+    assert "expected two arguments, SRC and DST, got" in error
+    assert error.endswith("the shortest command is: keras-bert convert SRC DST")
 
 
 # --- fewer layers, more positions ---

@@ -41,7 +41,12 @@ CASES = [
         {"do_train": False, "do_eval": False, "do_predict": False},
         "expected --do_train, --do_eval or",
     ),
-    ("run_squad.py", {"train_file": ""}, "there are no training examples; expected --train_"),
+    (
+        "run_ner.py",
+        {"train_file": ""},
+        "--train_file is required, .*: keras-bert ner --train_file=",
+    ),
+    ("run_squad.py", {"train_file": ""}, "--train_file is required, .*: keras-bert squad --train_"),
     ("run_squad.py", {"train_file": "misplaced.json"}, "no training question has its answer in it"),
     ("run_squad.py", {"train_file": "", "data_dir": "no"}, "=no: contains none .* train-v1.1.json"),
     ("run_squad.py", {"doc_stride": 13}, "doc_stride=13: is larger than the part of the context"),
@@ -50,7 +55,7 @@ CASES = [
     (
         "run_embedding.py",
         {"train_file": ""},
-        "--train_file is missing; expected a file of examples",
+        "--train_file is required, .* the shortest command is: keras-bert embed --train_file=",
     ),
     ("run_embedding.py", {"train_batch_size": 1}, "batch size 1: the loss mnrl"),
     (
@@ -71,7 +76,11 @@ CASES = [
     ("run_pretraining.py", {"output_dir": "config.json/out"}, "config.json/out.*cannot be written"),
     ("run_pretraining.py", {"max_seq_length": 128}, "max_seq_length is 16; expected 128, as in --"),
     ("run_pretraining.py", {"bert_config": "gigantic"}, "gigantic"),
-    ("run_pretraining.py", {"bert_config": ""}, "--bert_config is missing"),
+    (
+        "run_pretraining.py",
+        {"bert_config": ""},
+        "--bert_config is required, .* the shortest command is: keras-bert pretrain --bert_config=",
+    ),
     (
         "run_pretraining.py",
         {"train_batch_size": 9, "gradient_accumulation_steps": 2},
@@ -136,3 +145,25 @@ def test_invalid_input_is_one_line_and_writes_nothing(
     assert "Traceback" not in done.stderr
     assert sorted(place.rglob("*")) == before
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "flag"),
+    [
+        ("run_embedding.py", "train_file"),
+        ("run_ner.py", "train_file"),
+        ("run_squad.py", "train_file"),
+        ("run_pretraining.py", "bert_config"),
+    ],
+)
+def test_missing_file_is_found_before_tensorflow_starts(
+    run_program, place, tmp_path, monkeypatch, program, flag
+):
+    def start():
+        raise AssertionError("TensorFlow starts")
+
+    for module in ("fine_tuning", "embed", "pretrain"):
+        monkeypatch.setattr(f"keras_bert.programs.{module}.start_tensorflow", start)
+    flags = FLAGS[program] | {flag: "", "output_dir": tmp_path / "out"}
+    done = run_program(program, cwd=place, **flags)
+    assert f"--{flag} is required, " in done.stderr

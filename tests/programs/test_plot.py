@@ -93,7 +93,10 @@ def test_seeds_are_averaged(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "expected the folders of one or more runs"),
+        (
+            [],
+            "folders of one or more runs; the shortest command is: keras-bert plot out",
+        ),
         (
             ["no_run", "--output_file=a.pdf"],
             "--output_file=a.pdf: expected a name that ends in .png",

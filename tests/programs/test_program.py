@@ -111,6 +111,7 @@ def test_invalid_input_exits_with_code_1_and_one_line(ends):
         ("--count=1" + "0" * 5000, "expected a whole number"),
         ("--rate=inf", "flag --rate=inf: expected a finite number of at least 0"),
         ("--rate=2", "--rate: has no effect without --scales; expected both of these flags"),
+        ('--report_to="a', 'flag --report_to="a: expected a list of strings, separated by commas'),
         ("--kind=c", "flag --kind=c: expected one of a, b"),
         ("--scales=maybe", "flag --scales=maybe: expected true or false"),
         ("--flagfile=nowhere", "nowhere"),
@@ -156,6 +157,12 @@ def test_help_shows_the_groups_of_the_programs_own_flags(ends, flag):
         assert "-v,--verbosity" in end
     else:
         assert end == "--helpfull lists 10 advanced flags, and those of logging, too.\n"
+
+
+def test_help_of_a_program_without_advanced_flags_has_no_count(capfd):
+    program = Program("count", "Counts.", (Settings,), main, omit=("rate",))
+    assert call(program, ["count.py", "--help"]) == 0
+    assert capfd.readouterr().out.endswith("\n\n--helpfull lists the flags of logging, too.\n")
 
 
 def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):

@@ -22,6 +22,7 @@ def test_run_of_a_glue_task_writes_the_documented_files(run_program, place, tmp_
     assert names >= {"model", "best", "SST-2.tsv", "SST-2.jsonl", "results.json"}
     info = json.loads((tmp_path / "export" / "1" / "export.json").read_text())
     assert info["max_seq_length"] == 16
+    assert info["examples"]
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ def scored_run(run_program, place, tmp_path_factory):
         "pooling": "cls",
         "output_dir": tmp_path_factory.mktemp("scored"),
         "export": True,
+        "examples": False,
     }
     return run(run_program, place, **flags), flags
 
@@ -52,6 +53,7 @@ def test_scored_pairs_are_trained_evaluated_saved_and_exported(scored_run, place
     assert found["spearman"] == pytest.approx(results["spearman"], abs=1e-3)
     info = json.loads((out / "export" / "1" / "export.json").read_text())
     assert (info["pooling"], info["matryoshka_sizes"]) == ("cls", [16, 4])
+    assert "examples" not in info
 
 
 @pytest.mark.slow

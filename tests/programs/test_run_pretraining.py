@@ -210,13 +210,18 @@ def test_function_takes_the_config_of_a_recipe(capsys):
         ),
         ({"learning_rate": -1.0}, r"^learning_rate=-1\.0: expected a finite number of at least 0$"),
         ({"config": 7}, "^config=7: expected a string$"),
-        ({"config": ""}, "^config is missing; expected a JSON file, or tiny"),
+        (
+            {"config": ""},
+            r"^config is required, or init_checkpoint or recipe; the shortest call is: keras",
+        ),
         ({"records": "nothing"}, "^records: no record files match 'nothing'"),
         (
             {"output_dir": ""},
-            r"^output_dir is required; .*: keras_bert\.pretrain\(output_dir=\.\.\., records=",
+            r"^output_dir is required; the shortest call is: keras_bert\.pretrain\(config='tiny', "
+            r"records='records', output_dir='out'\)$",
         ),
         ({"recipe_scale": 2.0}, "^recipe_scale: has no effect without recipe; expected both"),
+        ({"report_to": "comet"}, "^report_to=comet: expected mlflow, wandb, or both"),
         ({"do_train": False}, "^do_train=false needs an init_checkpoint to evaluate"),
     ],
 )

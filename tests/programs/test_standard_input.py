@@ -92,6 +92,48 @@ def test_line_with_another_number_of_texts_is_rejected(models, tmp_path, name, l
     assert error.splitlines()[-1].endswith(f"error: standard input: {message}")
 
 
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("classify", {"init_checkpoint": "out"}, "out: no such checkpoint"),
+        ("classify", {"init_checkpoint": "bert"}, "bert: has no head; expected a model that was"),
+        ("classify", {"task_name": "SST-2"}, "--task_name: has no effect on lines of standard"),
+        ("classify", {"problem_type": "multi_label"}, "--problem_type: has no effect on lines"),
+        ("pairs", {"long_text": "windows"}, "long_text='windows': got pairs of texts"),
+        ("embed", {"score_range": "0,5"}, "--score_range: has no effect on lines of standard"),
+        ("embed", {"vocab_file": "no.txt"}, "no.txt"),
+    ],
+)
+def test_invalid_flags_are_one_line(models, run_program, place, name, flags, message):
+    program, *start = models[name]
+    names = {"classify": "run_classifier.py", "embed": "run_embedding.py"}
+    done = run_program(names[program], *start, cwd=place, **flags)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_flags_of_the_checkpoint_and_of_long_texts_apply(models, place, tmp_path):
+    words = (place / "bert" / "vocab.txt").read_text().split("\n")
+    swapped = {"good": "bad", "bad": "good"}
+    (tmp_path / "vocab.txt").write_text("\n".join(swapped.get(word, word) for word in words))
+    flags, lines = models["classify"], ["good film", f"bad {LONG}bad"]
+    _, before, _ = answers(flags, lines, tmp_path)
+    code, named, error = answers([*flags, "--label_names=no,yes"], lines, tmp_path)
+    assert code == 0, error
+    for row, other in zip(named, before, strict=True):
+        assert [*row["probabilities"].items()] == [
+            ("no", other["probabilities"]["bad"]),
+            ("yes", other["probabilities"]["good"]),
+        ]
+    more = ["--vocab_file=vocab.txt", "--nodo_lower_case", "--long_text=windows"]
+    code, rows, error = answers([*flags, *more], ["bad film", "BAD film", lines[1]], tmp_path)
+    assert code == 0, error
+    assert rows[0]["probabilities"] == before[0]["probabilities"]
+    assert rows[1]["probabilities"] != before[0]["probabilities"]
+    assert [row["truncated"] for row in rows] == [False] * 3
+    assert before[1]["truncated"]
+
+
 def test_answers_come_at_once_and_a_reader_that_ends_is_no_error(models, root):
     """A process of its own: the stdout of a forked one cannot be a pipe."""
     command = [sys.executable, "-m", "keras_bert", *models["embed"]]

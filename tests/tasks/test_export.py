@@ -243,12 +243,17 @@ def test_export_has_training_texts_unless_they_are_omitted(runs: dict, tmp_path:
     assert "1 short training texts, which the page of the server shows" in caplog.text
     options = ExportOptions(str(tmp_path / "run"), str(tmp_path / "2"), examples=False)
     assert "examples" not in read_info(export(options))
+    assert read_info(export_run(tmp_path / "run"))["examples"] == texts
+    without = export_run(tmp_path / "run", examples=False)
+    assert (without.name, "examples" in read_info(without)) == ("2", False)
+    assert export_run(tmp_path / "run", examples=False) == without
 
 
 def test_texts_of_an_export_are_short_and_from_all_parts_of_the_data():
     texts = [f"text {i}" for i in range(90)]
-    texts[0], texts[30], texts[31] = "x" * 601, " ", b"\xe9t\xe9"
-    assert short_rows([texts]) == [["text 1"], ["\ufffdt\ufffd"], ["text 60"]]
+    texts[0], texts[30], texts[31] = "x" * 201, " ", b"\xe9t\xe9"
+    texts[60] = "x" * 200
+    assert short_rows([texts]) == [["text 1"], ["\ufffdt\ufffd"], [texts[60]]]
     assert short_rows([["a", "a"], [["b", "c"], ["b", "c"]]]) == [["a", "b c"]]
     assert short_rows([[]]) == []
 
