@@ -234,7 +234,9 @@ def _column(name: str, table: Any, column: str, argument: str) -> Any:
             f"{name} is a {type(table).__name__}; expected a table in memory or on disk, such as "
             "that of load_dataset without streaming"
         )
-    if hasattr(table, "with_format"):  # `datasets` may convert to arrays or tables.
+    data_format = getattr(table, "format", None)
+    # A dataset may convert to arrays or tables; "custom" is a function of the user.
+    if isinstance(data_format, Mapping) and data_format.get("type") not in (None, "custom"):
         table = table.with_format(None)
     names = table if isinstance(table, dict) else getattr(table, "column_names", None)
     names = [*(table.columns if names is None else names)]
