@@ -577,7 +577,7 @@ def check_word_tags(
     checked, scheme, _ = check_tags(
         rows, lambda *index: "targets[{}][{}]".format(*index), "", types
     )
-    logging.info("targets: scheme %s", scheme)
+    logging.info("tags: scheme %s", scheme)
     for index, row in enumerate(checked):
         for position, tag in enumerate(row):
             if labels and is_inside(tag) and split_tag(tag)[1] not in types:
