@@ -22,24 +22,31 @@ _KERAS_HUB = ["metadata.json", "task.json", "preprocessor.json", "assets/*", "*.
 _TF1 = ["bert_config.json", "checkpoint", "*.ckpt*"]
 
 
+def is_hub_name(path: str | os.PathLike) -> bool:
+    """Returns whether a path is the NAME of a model of the Hub, and not that of a file or folder.
+
+    A name that starts with an existing folder is a path.
+    """
+    if not isinstance(path, str) or not _NAME.fullmatch(path):
+        return False
+    # A TF1 checkpoint is named by the prefix of its files.
+    return not any(map(os.path.exists, (path, f"{path}.index", os.path.dirname(path))))
+
+
 def local_model(path: str | os.PathLike, hub_names: bool = False) -> Path:
     """Returns the folder of a model of the Hub, which is downloaded if necessary.
 
     Args:
         path: hf://NAME, where NAME is that of a model on the Hub, such as bert-base-uncased or
             google/bert_uncased_L-2_H-128_A-2. Other paths are returned as they are.
-        hub_names: whether `path` may be NAME without hf://, if there is no such path. A name that
-            starts with an existing folder is a path.
+        hub_names: whether `path` may be NAME without hf://, as for `is_hub_name`.
 
     Raises:
         InputError: the name is invalid, or the model cannot be downloaded or has no known format.
     """
     name = str(path).removeprefix(_PREFIX)
     if name == str(path):
-        folder = os.path.dirname(name)
-        # A TF1 checkpoint is named by the prefix of its files.
-        is_local = any(map(os.path.exists, (name, f"{name}.index", folder)))
-        if not (hub_names and isinstance(path, str) and _NAME.fullmatch(name)) or is_local:
+        if not (hub_names and is_hub_name(path)):
             return Path(path)
     elif not _NAME.fullmatch(name):
         raise InputError(f"{path}: expected {_PREFIX}NAME or {_PREFIX}ORGANIZATION/NAME")

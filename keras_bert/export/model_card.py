@@ -205,8 +205,14 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def public_name(path: str | Path) -> str:
     """Returns the name of a file or folder without the local folders that contain it.
 
-    For the model of a run, OUTPUT_DIR/model, this is the name of OUTPUT_DIR.
+    For the model of a run, OUTPUT_DIR/model, this is the name of OUTPUT_DIR. For a model of the
+    Hugging Face Hub, hf://NAME or CACHE/models--ORGANIZATION--NAME/snapshots/COMMIT, this is its
+    name on the Hub.
     """
+    if str(path).startswith("hf://"):
+        return str(path).removeprefix("hf://")
     path = Path(path)
+    if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
+        return path.parent.parent.name.removeprefix("models--").replace("--", "/")
     named = path.parent if path.name == "model" and path.parent.name else path
     return named.name or str(path)

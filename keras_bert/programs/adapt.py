@@ -173,7 +173,7 @@ def adapt(
 
     Args:
         folder: folders, files or globs of documents, by default with one sentence per line.
-        checkpoint: the model to start from: any path that `from_pretrained` opens, or hf://NAME.
+        checkpoint: the model to start from: any path or name that `from_pretrained` opens.
         output_dir: the folder of all files of the adaptation.
         **settings: flags of the program, such as `num_train_epochs` and `input_format`.
 
@@ -181,6 +181,10 @@ def adapt(
         {name: value} as in results.json, such as "masked_lm_loss_before" and
             "masked_lm_loss_after" for the documents that were held out.
     """
+    from keras_bert.checkpoints.hub import is_hub_name
+
+    if is_hub_name(checkpoint):
+        checkpoint = f"hf://{checkpoint}"
     names = {"input_file": "folder", "init_checkpoint": "checkpoint"}
     arguments = {"folder": folder, "checkpoint": checkpoint, "output_dir": output_dir, **settings}
     return call_with(PROGRAM, names, **arguments)

@@ -1,6 +1,7 @@
 """Checks the inputs of the Python API in all their forms, and the labels of a head."""
 
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,6 +132,14 @@ def is_table(value: Any) -> bool:
     return any(hasattr(value, name) for name in ("column_names", "columns", "element_spec"))
 
 
+def reject_dataset(name: str, value: Any) -> None:
+    """Rejects a tf.data.Dataset, for a task whose targets differ in length from text to text."""
+    if hasattr(value, "element_spec"):
+        raise InputError(
+            f"{name} is a tf.data.Dataset; expected lists, or a table such as a DataFrame"
+        )
+
+
 def split_examples(
     name: str, data: Any, targets: Any, text: str | tuple[str, ...], label: str | None
 ) -> tuple[Any, Any]:
@@ -183,6 +192,15 @@ def check_validation_data(
     return value
 
 
+@contextmanager
+def errors_within(name: str) -> Iterator[None]:
+    """Adds the name of an argument, of which a part is checked, to the messages of InputErrors."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+
+
 def split_rows(
     fraction: float, seed: int, *columns: Sequence[Any] | None
 ) -> tuple[list[Any], list[Any]]:
@@ -191,8 +209,12 @@ def split_rows(
     A column may be None, which is returned for both. The rows keep their order.
     """
     count = len(columns[0])
+    if count < 2:
+        raise InputError(
+            f"validation_split={fraction}: there are {count} examples; expected at least 2"
+        )
     order = np.random.default_rng([seed, 0]).permutation(count)
-    held_out = max(1, round(fraction * count))
+    held_out = min(max(1, round(fraction * count)), count - 1)
     parts = (sorted(part.tolist()) for part in (order[held_out:], order[:held_out]))
     return tuple(
         [column and [column[index] for index in part] for column in columns] for part in parts
@@ -201,6 +223,21 @@ def split_rows(
 
 def _column(name: str, table: Any, column: str, argument: str) -> Any:
     """Returns a column of a table, and the names of the classes for a column of `ClassLabel`."""
+    splits = getattr(table, "column_names", None)
+    if isinstance(splits, Mapping):
+        raise InputError(
+            f"{name} is a {type(table).__name__} with the splits {', '.join(splits)}; expected one "
+            f"of them, such as data[{next(iter(splits), 'train')!r}]"
+        )
+    if not isinstance(table, Sized):
+        raise InputError(
+            f"{name} is a {type(table).__name__}; expected a table in memory or on disk, such as "
+            "that of load_dataset without streaming"
+        )
+    data_format = getattr(table, "format", None)
+    # A dataset may convert to arrays or tables; "custom" is a function of the user.
+    if isinstance(data_format, Mapping) and data_format.get("type") not in (None, "custom"):
+        table = table.with_format(None)
     names = table if isinstance(table, dict) else getattr(table, "column_names", None)
     names = [*(table.columns if names is None else names)]
     if column not in names:

@@ -417,8 +417,11 @@ def make_predict_examples(
     batcher: Batcher,
     *,
     jit_compile: bool = True,
+    batch_size_name: str = "--eval_batch_size",
 ) -> Callable[..., dict[str, np.ndarray]]:
     """Creates the function that runs a model, which was created under `strategy`, over examples.
+
+    `batch_size_name` is the flag or argument that sets the batch size, for error messages.
 
     Returns:
         `predict(examples, after_batch=None)`. For n examples of T tokens in total, it returns
@@ -433,7 +436,7 @@ def make_predict_examples(
 
     def predict(examples: Examples, after_batch: AfterBatch | None = None) -> dict[str, np.ndarray]:
         if len(examples):
-            flag = f"--eval_batch_size={batcher.batch_size}"
+            flag = f"{batch_size_name}={batcher.batch_size}"
             check_batch_fits(model.config, batcher.rows, int(examples.lengths.max()), flag)
         with progress("predicting", len(examples), "examples", silent=worker > 0) as advance:
 

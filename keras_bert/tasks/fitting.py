@@ -246,10 +246,16 @@ def label_examples(
     batcher: Batcher,
     strategy: tf.distribute.Strategy,
     jit_compile: bool,
+    batch_size_name: str = "--eval_batch_size",
 ) -> Examples:
-    """Returns examples with the outputs of a teacher as labels."""
+    """Returns examples with the outputs of a teacher as labels.
+
+    `batch_size_name` is the flag or argument that limits the batch size, for error messages.
+    """
     network = teacher.prediction_model
-    predict = make_predict_examples(strategy, network, batcher, jit_compile=jit_compile)
+    predict = make_predict_examples(
+        strategy, network, batcher, jit_compile=jit_compile, batch_size_name=batch_size_name
+    )
     return add_teacher_outputs(examples, predict(examples), network.per_token)
 
 

@@ -216,8 +216,12 @@ class FitSettings:
             )
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], task: str) -> "FitSettings":
+    def of(
+        cls, options: Mapping[str, Any], task: str, arguments: Sequence[str] = ()
+    ) -> "FitSettings":
         """Creates the settings of a task from keyword arguments and the defaults of the task.
+
+        `arguments` are the other keyword arguments of `fit`, for the error message.
 
         Raises:
             InputError: an argument is unknown or out of range.
@@ -227,7 +231,7 @@ class FitSettings:
         if unknown:
             raise InputError(
                 f"fit() got unknown arguments {', '.join(unknown)}; expected any of "
-                f"{', '.join(names)}"
+                f"{', '.join([*names, *arguments])}"
             )
         return replace(DEFAULTS.get(task, cls()), **options)
 

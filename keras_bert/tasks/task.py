@@ -9,6 +9,7 @@ every Keras backend.
 
 import dataclasses
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -495,7 +496,8 @@ class Task:
         Returns:
             The settings, and how the model learns from the teacher; None without a teacher.
         """
-        settings = FitSettings.of(options, self.task)
+        keywords = inspect.getfullargspec(self.fit).kwonlyargs
+        settings = FitSettings.of(options, self.task, keywords)
         if not self.needs_labels:
             _ = self.model  # Raises an error for an exported model, which cannot be trained.
         has_data = validation_data is not None
@@ -542,11 +544,13 @@ class Task:
             raise InputError("fit() got no examples; expected at least one")
         if teacher is not None:
             batcher = Batcher(
-                FineTuningSettings.eval_batch_size,
+                min(FineTuningSettings.eval_batch_size, settings.batch_size),
                 self.tokenizer.pad_token_id,
                 self.settings.max_seq_length,
             )
-            examples = label_examples(teacher, examples, batcher, one_device(), compiles(settings))
+            examples = label_examples(
+                teacher, examples, batcher, one_device(), compiles(settings), "teacher: batch_size"
+            )
         reinitialize(self, settings.seed)
         history = fit(self, examples, objective, settings, evaluate, callbacks, best)
         self.untrained, self.checkpoint, self.initial_values = (), None, {}

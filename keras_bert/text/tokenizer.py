@@ -158,8 +158,7 @@ class BertTokenizer:
         """
         columns = {"texts": texts} | ({} if pairs is None else {"pairs": pairs})
         for name, column in columns.items():
-            columns[name] = [column] if isinstance(column, str) else [*column]
-            check_schema(name, columns[name], [str])
+            columns[name] = _strings(name, column)
         count, *others = map(len, columns.values())
         if others not in ([], [count]):
             raise InputError(
@@ -344,6 +343,22 @@ class BertTokenizer:
             return ids
         whole = tf.gather(self._user_token_ids, tf.maximum(ids - self.vocab_size, 0))
         return tf.where(ids < self.vocab_size, ids, whole)
+
+
+def _strings(name: str, value: Any) -> list[str]:
+    """Returns a string, or a list or column of strings, as a list of strings."""
+    # An array of NumPy or a column of pandas, or else of Arrow.
+    to_list = getattr(value, "tolist", None) or getattr(value, "to_pylist", None)
+    if isinstance(value, Sequence):
+        strings = [value] if isinstance(value, str) else [*value]
+    else:
+        strings = to_list() if to_list is not None else None
+    if not isinstance(strings, list):
+        raise InputError(
+            f"{name} is a {type(value).__name__}; expected a string or a list of strings"
+        )
+    check_schema(name, strings, [str])
+    return strings
 
 
 def _without_user_tokens(vocab: Sequence[str], settings: TokenizerSettings) -> list[str]:

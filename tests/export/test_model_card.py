@@ -14,6 +14,8 @@ from tests.export.conftest import CONFIG
         ("/data/bert-base", "bert-base"),
         ("model", "model"),
         ("runs/mrpc/", "mrpc"),
+        ("/home/me/hub/models--org--bert/snapshots/0123abcd", "org/bert"),
+        ("hf://org/bert", "org/bert"),
     ],
 )
 def test_public_name_has_no_folders(path, name):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
+from keras_bert.models import memory
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.prepared import prepare
@@ -71,6 +72,13 @@ def test_invalid_teachers_and_options_are_rejected(pretrained, make, options, me
     student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
     with pytest.raises(InputError, match=message):
         student.fit(TEXTS, ["a", "b"] * 8, teacher=make(pretrained), **options)
+
+
+def test_teacher_that_exceeds_the_memory_is_rejected(pretrained, monkeypatch):
+    student, teacher = classifier(pretrained), classifier(pretrained)
+    monkeypatch.setattr(memory, "available_memory", lambda: 8000)
+    with pytest.raises(InputError, match=r"^teacher: batch_size=8: 8 rows of \d+ tokens need at"):
+        student.fit(TEXTS, ["a", "b"] * 8, teacher=teacher, **OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.errors import InputError
+from keras_bert.tasks.checks import split_rows
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fitting import reinitialize
 from tests import processes
@@ -135,6 +136,9 @@ def test_validation_split_holds_out_examples_at_random(classifier):
     assert {value * 2 % 1 for value in history["val_accuracy"]} == {0.0}  # Two of eight.
     with pytest.raises(InputError, match="validation_split: has no effect with validation_data"):
         classifier.fit(*DATA, validation_split=0.5, validation_data=DATA)
+    with pytest.raises(InputError, match=r"validation_split=0.5: there are 1 examples; expected a"):
+        classifier.fit(["a"], ["no"], validation_split=0.5)
+    assert all(map(all, split_rows(0.9, 0, [1, 2])))  # Neither part is empty.
 
 
 def test_frozen_layers_are_not_trained(classifier):

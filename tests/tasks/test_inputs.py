@@ -160,10 +160,11 @@ def test_tables_of_pandas_and_datasets_give_the_results_of_lists(pretrained, pee
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    lists, pandas, datasets, *errors = done.stdout.splitlines()
+    lists, pandas, datasets, arrays, *errors = done.stdout.splitlines()
     assert json.loads(lists).keys() == {"classifier", "tagger", "answerer", "embedder"}
     assert pandas == lists
     assert datasets == lists
+    assert arrays == lists
     starts = [
         "texts[4] is nan, a float; expected a string",
         "texts has no column 'star'; expected label= with one of its columns review, stars",
@@ -171,6 +172,8 @@ def test_tables_of_pandas_and_datasets_give_the_results_of_lists(pretrained, pee
         "texts[4] is nan, a float; expected a string",
         "validation_data has no column 'text'; expected text= with one of its columns review",
         "labels is a DataFrame; expected a list of labels",
+        "texts is a DatasetDict with the splits train; expected one of them, such as data['train']",
+        "texts is a IterableDataset; expected a table in memory or on disk, such as that of load_",
     ]
     for error, start in zip(errors, starts, strict=True):
         assert error.startswith(start)

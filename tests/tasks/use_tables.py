@@ -48,7 +48,7 @@ def results(model_dir: str, form: str) -> dict[str, Any]:
     if form == "pandas":
         # The index does not start at 0.
         tables = {k: pd.DataFrame(v, index=range(7, 11)) for k, v in tables.items()}
-    elif form == "datasets":
+    elif form != "lists":
         tags = ["O", "B-A", "I-A"]
         tag_ids = [[tags.index(tag) for tag in row] for row in TAGS]
         tables = {
@@ -59,6 +59,8 @@ def results(model_dir: str, form: str) -> dict[str, Any]:
             ),
             "questions": dataset(questions),
         }
+        if form == "arrays":
+            tables = {name: table.with_format("numpy") for name, table in tables.items()}
     is_list = form == "lists"
     found: dict[str, Any] = {}
 
@@ -102,10 +104,11 @@ def results(model_dir: str, form: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    for form in ("lists", "pandas", "datasets"):
+    for form in ("lists", "pandas", "datasets", "arrays"):
         print(json.dumps(results(sys.argv[1], form), default=plain))
     frame = pd.DataFrame({"review": [*TEXTS, None], "stars": [*LABELS, "neg"]})
     classifier = keras_bert.TextClassifier.from_pretrained(sys.argv[1], labels=["neg", "pos"])
+    reviews = dataset({"text": TEXTS, "label": LABELS})
     for arguments, names in (
         ((frame,), {"text": "review", "label": "stars"}),
         ((frame,), {"text": "review", "label": "star"}),
@@ -113,6 +116,8 @@ if __name__ == "__main__":
         ((frame["review"], frame["stars"]), {}),
         ((TEXTS, LABELS), {"validation_data": frame}),
         ((TEXTS, frame), {}),
+        ((datasets.DatasetDict(train=reviews),), {}),
+        ((reviews.to_iterable_dataset(),), {}),
     ):
         try:
             classifier.fit(*arguments, **names)

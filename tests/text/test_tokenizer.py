@@ -11,6 +11,7 @@ import unicodedata
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
@@ -402,10 +403,13 @@ def test_call_returns_the_inputs_of_a_network(caplog):
     }
     assert "1 of 2 texts are truncated to max_seq_length=7 tokens" in caplog.text
     assert tokenizer("a")["input_ids"].tolist() == [[cls, a, sep]]
+    for column in (np.array(["a"]), pa.array(["a"]), pa.table({"t": ["a"]})["t"]):
+        assert tokenizer(column)["input_ids"].tolist() == [[cls, a, sep]]
     assert tokenizer([])["input_ids"].shape == (0, 0)
     for arguments, message in (
         ((["a"], ["a", "a"]), "texts has 1 items, and pairs has 2; expected the same"),
         ((["a", None],), r"texts\[1\] is None; expected a string"),
+        (({"a": ["b"]},), "texts is a dict; expected a string or a list of strings"),
         (("a", "a", 4), "max_seq_length: expected at least 5 for a pair, got 4"),
     ):
         with pytest.raises(InputError, match=message):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from keras_bert.errors import InputError
+from keras_bert.errors import InputError, shorten
 from keras_bert.tasks.checks import in_order_of
 from keras_bert.tasks.classification.glue import (
     find_glue_folder,
@@ -226,9 +226,10 @@ def label_array(texts: Texts, problem_type: str, labels: Sequence[str]) -> np.nd
         for name in _label_names(texts, index, problem_type):
             name = name if name in number else name.removesuffix(".0")
             if name not in number:
+                some = "one" if problem_type == "single_label" else "some"
                 raise InputError(
-                    f"{texts.where(index)}: unknown label {name!r}; expected "
-                    f"{'one' if problem_type == 'single_label' else 'some'} of {', '.join(labels)}"
+                    f"{texts.where(index)}: unknown label {name!r}; expected {some} of "
+                    f"{shorten(', '.join(labels))}"
                 )
             array[index, number[name]] = 1
     return array if problem_type == "multi_label" else array.argmax(axis=1).astype(np.int32)
@@ -251,6 +252,15 @@ def given_label_array(
     texts = _as_texts(name, items, problem_type)
     if is_multi_label and _is_multi_hot(name, texts.labels, labels):
         return np.array(texts.labels, np.float32)
+    if is_multi_label:
+        numbers = {value for row in texts.labels for value in row if type(value) in (int, float)}
+        unknown = [x for x in numbers if _label_name(x, name).removesuffix(".0") not in labels]
+        if unknown:
+            raise InputError(
+                f"{name}: found the number {unknown[0]}, which is not the name of a label; "
+                f"expected some of {shorten(', '.join(labels))}, or rows of {len(labels)} values, "
+                "a 0 or 1 for each label"
+            )
     if problem_type == "single_label":
         texts.labels = [_of_index(label, labels) for label in texts.labels]
     return label_array(texts, problem_type, labels)

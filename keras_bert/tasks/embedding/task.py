@@ -230,6 +230,12 @@ class TextEmbedder(Task):
             InputError: an argument is invalid.
         """
         settings, _ = self._check_fit(options, validation_data)
+        layers = self.config.num_hidden_layers
+        if settings.num_frozen_layers == layers and not self.settings.dense:
+            raise InputError(
+                f"num_frozen_layers={layers}: leaves no weights to train; expected less than "
+                f"{layers}, the number of layers"
+            )
         texts, scores = split_examples("texts", texts, scores, text, label)
         rows = check_rows("texts", texts, scores)
         if settings.validation_split:
@@ -253,7 +259,7 @@ class TextEmbedder(Task):
         evaluate, has_scores = None, True
         if validation_data is not None:
             expected = "a tuple (texts, scores), with None for pairs without scores"
-            held_out = check_validation_data(validation_data, expected, text, label)
+            held_out = check_validation_data(validation_data, expected, text[:2], label)
             check_evaluation_pairs("validation_data[0]", *held_out)
             evaluate, has_scores = (
                 functools.partial(self.evaluate, *held_out),

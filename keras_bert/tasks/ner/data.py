@@ -543,12 +543,13 @@ def check_sentences(name: str, value: Any) -> list[list[str]]:
 def given_types(inputs: Any, targets: Any) -> list[str]:
     """Returns the sorted entity types of the arguments of `EntityTagger.fit`."""
     if are_sentences(inputs):
-        rows = check_word_tags(check_sentences("words", inputs), targets)
+        rows = check_word_tags(check_sentences("inputs", inputs), targets)
         types = {split_tag(tag)[1] for row in rows for tag in row if is_inside(tag)}
     else:
-        items = check_list("entities", targets, "lists of entities")
-        check_schema("entities", items, [[_ENTITY]])
-        types = {item["type"].strip() for row in items for item in row}
+        rows = check_list("targets", targets, "lists of entities")
+        rows = [check_list(f"targets[{i}]", row, "entities") for i, row in enumerate(rows)]
+        check_schema("targets", rows, [[_ENTITY]])
+        types = {item["type"].strip() for row in rows for item in row}
     if not types:
         raise InputError("fit() got no entities; expected at least one")
     return sorted(types)
@@ -563,23 +564,25 @@ def check_word_tags(
     label, and the model's `labels`; or tags of one scheme, as in files, with its entity types, or
     with any types if there are no `labels`.
     """
-    rows = check_list("tags", tags, "lists of tags")
-    check_same_length(words=sentences, tags=rows)
-    rows = [check_strings(f"tags[{index}]", row) for index, row in enumerate(rows)]
+    rows = check_list("targets", tags, "lists of tags")
+    check_same_length(inputs=sentences, targets=rows)
+    rows = [check_strings(f"targets[{index}]", row) for index, row in enumerate(rows)]
     for index, (words, row) in enumerate(zip(sentences, rows, strict=True)):
-        check_same_length(**{f"words[{index}]": words, f"tags[{index}]": row})
+        check_same_length(**{f"inputs[{index}]": words, f"targets[{index}]": row})
     standard = {OUTSIDE: OUTSIDE, UNKNOWN: UNKNOWN}
     standard |= zip(labels or (), label_tags(labels or ()), strict=True)
     if all(tag in standard for row in rows for tag in row):
         return [to_iob2([standard[tag] for tag in row]) for row in rows]
     types = entity_types(labels or ())
-    checked, scheme, _ = check_tags(rows, lambda *index: "tags[{}][{}]".format(*index), "", types)
+    checked, scheme, _ = check_tags(
+        rows, lambda *index: "targets[{}][{}]".format(*index), "", types
+    )
     logging.info("tags: scheme %s", scheme)
     for index, row in enumerate(checked):
         for position, tag in enumerate(row):
             if labels and is_inside(tag) and split_tag(tag)[1] not in types:
                 raise InputError(
-                    f"tags[{index}][{position}] is {rows[index][position]!r}; expected one of "
+                    f"targets[{index}][{position}] is {rows[index][position]!r}; expected one of "
                     f"{', '.join(labels)}"
                 )
     return checked
@@ -599,12 +602,12 @@ def check_entities(
     Raises:
         InputError: an entity is invalid, does not consist of whole words, or overlaps another one.
     """
-    rows = check_list("entities", value, "lists of entities")
-    check_same_length(texts=texts, entities=rows)
+    rows = check_list("targets", value, "lists of entities")
+    check_same_length(inputs=texts, targets=rows)
     types = entity_types(labels)
     tags = []
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        name = f"entities[{index}]"
+        name = f"targets[{index}]"
         items = check_list(name, row, "entities")
         check_schema(name, items, [_ENTITY])
         tags_of_text, problems = fit_entities(items, text, words[index], name)

@@ -27,8 +27,10 @@ from keras_bert.tasks.checks import (
     check_same_length,
     check_strings,
     check_validation_data,
+    errors_within,
     first_row,
     is_one_text,
+    reject_dataset,
     split_examples,
     split_rows,
 )
@@ -179,7 +181,7 @@ class EntityTagger(Task):
 
         Args:
             inputs: n lists of words, or n texts; or a table with their targets, as for
-                `TextClassifier.fit`.
+                `TextClassifier.fit`, but not a tf.data.Dataset.
             targets: for words, n lists of tags of any scheme, such as IOB2, one tag per word; "-"
                 is an unknown label, which is not trained on. For texts, n lists of entities
                 {"start": int, "end": int, "type": str} with character offsets. An entity must
@@ -196,6 +198,8 @@ class EntityTagger(Task):
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
         settings, distillation = self._check_fit(options, validation_data, teacher)
+        reject_dataset("inputs", inputs)
+        reject_dataset("validation_data", validation_data)
         inputs, targets = split_examples("inputs", inputs, targets, text, label)
         if self.needs_labels:
             self._set_labels(iob2_labels(given_types(inputs, targets)), settings)
@@ -209,7 +213,8 @@ class EntityTagger(Task):
         if validation_data is not None:
             expected = "a tuple (inputs, targets), as for fit()"
             held_out = check_validation_data(validation_data, expected, text, label)
-            held_out = self._annotated(*held_out)
+            with errors_within("validation_data"):
+                held_out = self._annotated(*held_out)
             check_not_empty("validation_data", held_out[1])
             evaluate = functools.partial(self._evaluate, *held_out)
         examples = tagged_examples(prepared, tag_ids(tags, self.labels))
@@ -234,11 +239,12 @@ class EntityTagger(Task):
         Raises:
             InputError: an argument is invalid, or there are no sentences.
         """
+        reject_dataset("inputs", inputs)
         inputs, targets = split_examples("inputs", inputs, targets, text, label)
         if not check_list("inputs", inputs, "strings, or of lists of words"):
             raise InputError("evaluate() got no sentences; expected at least one")
         if self.serve is not None and are_sentences(inputs):
-            sentences = check_sentences("words", inputs)
+            sentences = check_sentences("inputs", inputs)
             gold = check_word_tags(sentences, targets, self.labels)
             predicted = self.predict(sentences, batch_size)["tags"]
             return self._scores(gold, predicted)
@@ -271,9 +277,10 @@ class EntityTagger(Task):
         if is_one_text(inputs):
             answers = self.predict([inputs], batch_size, as_dicts=as_dicts)
             return answers[0] if as_dicts else first_row(answers)
+        reject_dataset("inputs", inputs)
         inputs, _ = split_examples("inputs", inputs, None, text, None)
         if are_sentences(inputs):
-            sentences = check_sentences("words", inputs)
+            sentences = check_sentences("inputs", inputs)
             if as_dicts:
                 raise InputError("as_dicts=True: got lists of words; expected texts")
             if self.serve is None:
@@ -283,7 +290,7 @@ class EntityTagger(Task):
                     self.signatures["words"], sentences, check_batch_size(batch_size)
                 )
             return listed_tags(sentences, chunks)
-        texts = check_strings("texts", inputs)
+        texts = check_strings("inputs", inputs)
         answers = listed_entities(texts, self._answers([texts], batch_size))
         if not as_dicts:
             return answers
@@ -331,10 +338,10 @@ class EntityTagger(Task):
         """
         _ = self.model  # Raises an error for an exported model, which has no Keras model.
         if are_sentences(inputs):
-            sentences = check_sentences("words", inputs)
+            sentences = check_sentences("inputs", inputs)
             tags = check_word_tags(sentences, targets, self.labels)
             return prepare_sentences(self.processor, sentences), tags
-        texts = check_strings("texts", inputs)
+        texts = check_strings("inputs", inputs)
         prepared, words = prepare_texts(self.processor, texts)
         return prepared, check_entities(texts, targets, self.labels, words)
 

@@ -27,9 +27,11 @@ from keras_bert.tasks.checks import (
     check_strings,
     check_validation_data,
     columns_of_tuples,
+    errors_within,
     first_row,
     is_one_text,
     is_table,
+    reject_dataset,
     split_examples,
     split_rows,
 )
@@ -178,7 +180,7 @@ class QuestionAnswerer(Task):
 
         Args:
             questions: n strings: a list, or a column of NumPy, pandas, Arrow or `datasets`. Or a
-                table with all three, as for `TextClassifier.fit`.
+                table with all three, as for `TextClassifier.fit`, but not a tf.data.Dataset.
             contexts: n strings, the context of each question, or one string for all.
             answers: n answers {"text": str, "start": int}: a slice of the context and its character
                 offset, which may also have SQuAD's name "answer_start". If an item is a list of
@@ -208,10 +210,12 @@ class QuestionAnswerer(Task):
             asked = [each.text for each in scored], [each.context for each in scored]
             validation_data = asked, gold
         if validation_data is not None:
+            reject_dataset("validation_data", validation_data)
             expected = "((questions, contexts), answers)"
             asked, gold = check_validation_data(validation_data, expected, text, label)
             held_out = (*check_validation_data(asked, expected, text, label), gold)
-            scored = _questions(*held_out, text, label)
+            with errors_within("validation_data"):
+                scored = _questions(*held_out, text, label)
             check_not_empty("validation_data", scored)
             evaluate = functools.partial(self.evaluate, *held_out)
         matches = [aligned(question) for question in checked]
@@ -375,6 +379,7 @@ def _split(
     questions: Any, contexts: Any, answers: Any, text: tuple[str, str], label: str | None
 ) -> tuple[tuple[Any, Any], Any]:
     """Returns ((questions, contexts), answers), which may all be columns of `questions`."""
+    reject_dataset("questions", questions)
     if not is_table(questions):
         return (questions, contexts), answers
     targets = answers if contexts is None else contexts

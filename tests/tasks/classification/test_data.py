@@ -275,8 +275,20 @@ def test_labels_may_have_any_type_convertible_to_a_name(problem_type, classes, i
         ("single_label", "ab", np.array(["a", np.nan]), "item 1: expected a label, got nan; rem"),
         ("multi_label", "ab", ["a"], r"labels\[0\] is 'a'; expected a list of class names"),
         ("multi_label", "ab", [["c"]], "unknown label 'c'; expected some of a, b"),
+        ("multi_label", [f"label{i}" for i in range(999)], [["c"]], r"unknown .{,240}\.\.\.$"),
+        (
+            "multi_label",
+            "abc",
+            [[0], [2]],
+            "found the number .*, or rows of 3 values, a 0 or 1 for",
+        ),
         *(
-            ("multi_label", "cab", wrong, "unknown label '.*'; expected some of c, a, b")
+            (
+                "multi_label",
+                "cab",
+                wrong,
+                "found the number .*; expected some of c, a, b, or rows of",
+            )
             for wrong in (np.array(ROWS)[:, :2], np.array(ROWS) * 2, np.array(ROWS) / 2)
         ),
         (

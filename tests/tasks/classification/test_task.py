@@ -275,6 +275,12 @@ ONE = (["a"], ["neg"])
         (
             "fit",
             ONE,
+            {"class_weight": {}},
+            "any of epochs, .*, label, validation_data, class_weights",
+        ),
+        (
+            "fit",
+            ONE,
             {"validation_data": ["a"]},
             "validation_data is a list of 1 items; expected a tuple",
         ),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import keras
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
@@ -230,9 +231,12 @@ def test_normalized_model_has_the_module_of_sentence_transformers(pretrained, tm
 def test_triplets_train_the_pooled_hidden_states_but_not_the_pooler(pretrained):
     embedder = open_new(pretrained, pooling="cls")
     before = weights_of(embedder)
-    triplets = (FIRST, FIRST[::-1], SECOND)
-    held_out = (PAIRS, None)
-    history = embedder.fit(triplets, epochs=2, seed=1, validation_data=held_out, **FAST).history
+    triplets = pa.table({"anchor": FIRST, "positive": FIRST[::-1], "negative": SECOND})
+    held_out = pa.table({"anchor": PAIRS[0], "positive": PAIRS[1]})
+    names = ("anchor", "positive", "negative")
+    history = embedder.fit(
+        triplets, text=names, epochs=2, seed=1, validation_data=held_out, **FAST
+    ).history
     assert history.keys() >= {"val_recall_at_1", "val_recall_at_5", "val_recall_at_10"}
     changed = {
         path for path, value in weights_of(embedder).items() if (value != before[path]).any()
@@ -287,6 +291,7 @@ SIZES = EmbeddingLoss("mnrl", sizes=(16, 4))
             "gradient_accumulation_steps=2: expected a divisor of batch_size=3",
         ),
         (lambda it: it.fit(PAIRS, temperature=2.0), "temperature: has no effect without teacher"),
+        (lambda it: it.fit(PAIRS, num_frozen_layers=1), "num_frozen_layers=1: leaves no weights "),
         (lambda it: it.fit(["a", "b"]), "texts is a list of 2 items; expected a tuple of two"),
         (
             lambda it: it.fit(PAIRS, loss=EmbeddingLoss("mnrl", sizes=(32,))),

@@ -199,6 +199,7 @@ def test_names_of_the_logits_are_accepted_for_a_head(learned, tmp_path, caplog):
     [
         ([["a", "b"]], [["S-PER", "O"]]),  # Of any scheme.
         (["a b"], [[{"start": 0, "end": 1, "type": "PER"}]]),
+        (["a b"], [np.array([{"start": 0, "end": 1, "type": "PER"}])]),  # From Parquet.
     ],
 )
 def test_labels_that_are_not_given_are_the_types_of_the_data(ner_files, inputs, targets):
@@ -212,6 +213,9 @@ def test_labels_that_are_not_given_are_the_types_of_the_data(ner_files, inputs, 
         EntityTagger.from_pretrained(ner_files / "bert").fit(inputs, nothing)
 
 
+DATASET = tf.data.Dataset.from_tensor_slices(([["a", "b"]], [["B-PER", "O"]]))
+
+
 @pytest.fixture(scope="module")
 def tagger(ner_files):
     return EntityTagger.from_pretrained(ner_files / "bert", ["PER", "LOC"], max_seq_length=8)
@@ -220,22 +224,22 @@ def tagger(ner_files):
 @pytest.mark.parametrize(
     ("inputs", "targets", "message"),
     [
-        ([["a"]], [["O"], ["O"]], "words has 1 items, tags has 2 items; expected lists of the"),
-        ([["a", "b"]], [["O"]], r"words\[0\] has 2 items, tags\[0\] has 1 items"),
-        ([["a"]], [["B-ORG"]], r"tags\[0\]\[0\] is 'B-ORG'; expected one of O, B-PER, I-PER"),
-        ([["a"]], ["O"], r"tags\[0\] is 'O', a str; expected a list of strings"),
-        ([["a"], "b"], [["O"], ["O"]], r"words\[1\] is 'b', a str; expected a list of strings"),
-        ([["a", ""]], [["O", "O"]], r"words\[0\]\[1\] is ''; expected a word"),
+        ([["a"]], [["O"], ["O"]], "inputs has 1 items, targets has 2 items; expected lists of the"),
+        ([["a", "b"]], [["O"]], r"inputs\[0\] has 2 items, targets\[0\] has 1 items"),
+        ([["a"]], [["B-ORG"]], r"targets\[0\]\[0\] is 'B-ORG'; expected one of O, B-PER, I-PER"),
+        ([["a"]], ["O"], r"targets\[0\] is 'O', a str; expected a list of strings"),
+        ([["a"], "b"], [["O"], ["O"]], r"inputs\[1\] is 'b', a str; expected a list of strings"),
+        ([["a", ""]], [["O", "O"]], r"inputs\[0\]\[1\] is ''; expected a word"),
         ("a b", [], "inputs is 'a b', a str; expected a list of strings, or of lists of words"),
-        (["a"], [[], []], "texts has 1 items, entities has 2 items"),
-        (["a", 1], [[], []], r"texts\[1\] is 1, a int; expected a string"),
-        (["a"], [["PER"]], r"entities\[0\]\[0\] is 'PER'; expected an object with start"),
+        (["a"], [[], []], "inputs has 1 items, targets has 2 items"),
+        (["a", 1], [[], []], r"inputs\[1\] is 1, a int; expected a string"),
+        (["a"], [["PER"]], r"targets\[0\]\[0\] is 'PER'; expected an object with start"),
         (["a"], [[(0, 2, "PER")]], "0 <= start < end <= 1, the length of the"),
         (["a"], [[(0, 1, "ORG")]], "expected a type of LOC, PER"),
         (
             ["d", "axx c"],
             [[], [(0, 1, "PER")]],
-            r"entities\[1\]\[0\]: .*'a' \(PER\), in the words 0",
+            r"targets\[1\]\[0\]: .*'a' \(PER\), in the words 0",
         ),
         (["a b c"], [[(0, 3, "PER"), (2, 5, "LOC")]], r"\[0\]\[1\]: .*'b c' .*; expected complete"),
         ([], [], "got no"),
@@ -257,9 +261,20 @@ def test_invalid_arguments_are_named(tagger, inputs, targets, message):
     ("call", "message"),
     [
         (lambda it: it.predict(5), "inputs is 5, a int; expected"),
+        (lambda it: it.predict(DATASET), "inputs is a tf.data.Dataset; expected lists, or a table"),
+        (lambda it: it.fit(DATASET), "inputs is a tf.data.Dataset; expected lists, or a table"),
+        (lambda it: it.evaluate(DATASET), "inputs is a tf.data.Dataset; expected lists, or a "),
+        (
+            lambda it: it.fit([["a"]], [["O"]], validation_data=([["a"]], [["B-ORG"]])),
+            r"^validation_data: targets\[0\]\[0\] is 'B-ORG'; expected one of",
+        ),
+        (
+            lambda it: it.fit([["a"]], [["O"]], validation_data=DATASET),
+            "validation_data is a tf.data.Dataset; expected",
+        ),
         (lambda it: it.predict([["a"]], as_dicts=True), "got lists of words; expected texts"),
-        (lambda it: it.predict([["a", 1]]), r"words\[0\]\[1\] is 1, a int; expected"),
-        (lambda it: it.predict(["a", ["b"]]), r"texts\[1\] is .*; expected"),
+        (lambda it: it.predict([["a", 1]]), r"inputs\[0\]\[1\] is 1, a int; expected"),
+        (lambda it: it.predict(["a", ["b"]]), r"inputs\[1\] is .*; expected"),
         (lambda it: it.predict(["a"], batch_size=0), "batch_size=0: expected a whole number of at"),
         (
             lambda it: it.fit([["a"]], [["O"]], validation_data=[]),

@@ -201,6 +201,9 @@ def test_answers_of_another_form_are_rejected(answerer, answers, message):
             method(["who ?"], [TEXT], answers)
 
 
+DATASET = tf.data.Dataset.from_tensors((("who ?", TEXT), {"text": "a", "start": 0}))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -215,9 +218,18 @@ def test_answers_of_another_form_are_rejected(answerer, answers, message):
             )
             for data in (([], [], []), ("ab", []), ([TEXT], [GOOD]))
         ),
+        (lambda it: it.fit(DATASET), "questions is a tf.data.Dataset; expected lists, or a table"),
+        (
+            lambda it: it.fit(["who ?"], [TEXT], [GOOD], validation_data=DATASET),
+            "validation_data is a tf.data.Dataset; expected lists, or a table",
+        ),
         (
             lambda it: it.fit(["who ?"], [TEXT], [GOOD], validation_data=(([], []), [])),
             "validation_data is empty; expected at least one item",
+        ),
+        (
+            lambda it: it.fit(["who ?"], [TEXT], [GOOD], validation_data=((["a"], [TEXT]), [5])),
+            r"^validation_data: answers\[0\] is 5, a int; expected",
         ),
         (lambda it: it.fit([], [], []), "got no examples; expected at least one"),
         (lambda it: it.evaluate([], [], []), "got no questions; expected at least one"),
