@@ -388,7 +388,8 @@ class Task:
             InputError: an argument is invalid, the task does not have the setting, or the object
                 was loaded from an export.
         """
-        _ = self.model  # Raises an error for an export, whose settings are in its graph.
+        if self.serve is not None:
+            _ = self.model  # Raises an error for an export, whose settings are in its graph.
         if not hasattr(self.settings, "long_text"):
             raise InputError(
                 f"set_long_text: a {type(self).__name__} has no such setting; expected a "

@@ -335,6 +335,10 @@ class TextClassifier(Task):
         for variable in variables:
             if not variable.path.endswith("lora_kernel_a"):  # It is a factor of another one.
                 variable.assign(variable / temperature)
+        # The weights are no longer those of the checkpoint, but were trained on the same texts.
+        if self.checkpoint is not None:
+            self.shown = self.shown or self.checkpoint.run.shown
+            self.checkpoint = None
         if kind != "multi_label":
             return {"temperature": temperature}
         thresholds = best_thresholds(1 / (1 + np.exp(-logits / temperature)), array)

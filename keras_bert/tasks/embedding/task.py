@@ -401,6 +401,7 @@ class TextEmbedder(Task):
         if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
             raise InputError(f"top_k={top_k!r}: expected a whole number of at least 1")
         asked, searched = self._vectors(queries=queries, corpus=corpus)
+        searched = np.atleast_2d(searched)
         check_not_empty("corpus", searched)
         indices, scores = nearest(np.atleast_2d(asked), searched, top_k)
         return (indices[0], scores[0]) if asked.ndim == 1 else (indices, scores)
