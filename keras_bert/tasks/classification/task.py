@@ -199,7 +199,7 @@ class TextClassifier(Task):
         text: str | tuple[str, str] = "text",
         label: str = "label",
         validation_data: Any = None,
-        class_weights: str | Mapping[Any, float] = "",
+        class_weights: str | Sequence[float] | np.ndarray | Mapping[Any, float] = "",
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "TextClassifier | None" = None,
         **options: Any,
@@ -227,8 +227,9 @@ class TextClassifier(Task):
                 each epoch; the logs contain the metrics as `val_accuracy` and so on, and their mean
                 as `val_score`, the highest value of which determines the best weights for
                 `restore_best`.
-            class_weights: the loss weights of the classes: `balanced`, or {label or its index:
-                weight}, like Keras' class_weight, with 1 for other classes.
+            class_weights: the loss weights of the classes: `balanced`; a list or array of weights in
+                the order of the labels; or {label or its index: weight}, like Keras' class_weight,
+                with 1 for other classes.
             callbacks: Keras callbacks.
             teacher: a trained TextClassifier with the same labels and vocabulary, whose outputs the
                 model learns in addition (distillation). The options distillation_weight
