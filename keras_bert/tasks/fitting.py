@@ -145,8 +145,15 @@ def _make_trainer(
     key = (
         objective,
         training,
-        # The other settings do not change the step.
-        replace(settings, seed=0, verbose=0, validation_split=0.0, restore_best=False),
+        # The other settings do not change the step; the model has its precision.
+        replace(
+            settings,
+            seed=0,
+            verbose=0,
+            validation_split=0.0,
+            restore_best=False,
+            mixed_precision=None,
+        ),
         model.dtype_policy.name,
         [*map(id, model.trainable_variables)],
         [*map(id, model.non_trainable_variables)],

@@ -235,9 +235,9 @@ class TextEmbedder(Task):
         if settings.validation_split:
             columns = *rows.columns, scores if scores is None else rows.scores.tolist()
             split = split_rows(settings.validation_split, settings.seed, *columns)
-            (*columns, scores), (*others, expected) = split
+            (*columns, scores), (*dev_columns, dev_scores) = split
             rows = check_rows("texts", tuple(columns), scores)
-            validation_data = tuple(others[:2]), expected
+            validation_data = tuple(dev_columns[:2]), dev_scores
         loss = loss or ("mnrl" if scores is None else "cosent")
         loss = loss if isinstance(loss, EmbeddingLoss) else EmbeddingLoss(loss)
         if loss.takes_scores != (scores is not None):
