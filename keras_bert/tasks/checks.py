@@ -72,8 +72,7 @@ def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[li
         A tuple with one list of strings, or with two lists for pairs of texts.
     """
     value = columns_of_tuples(name, value) if allow_pairs else value
-    is_list = isinstance(value, tuple) and all(map(_is_string, value))
-    if not isinstance(value, tuple) or (is_list and not is_one_text(value, allow_pairs)):
+    if not isinstance(value, tuple) or all(map(_is_string, value)):
         return (check_strings(name, value),)
     if not allow_pairs or len(value) != 2:
         raise InputError(
@@ -163,6 +162,7 @@ def split_examples(
         if isinstance(first, dict):
             data = {key: [element[key] for element in data] for key in first}
         is_split = isinstance(first, tuple) and len(first) == 2 and targets is None
+        # Without a label, two strings are a pair of texts, but ((first, second), score) is not.
         if is_split and (label or isinstance(first[0], tuple)):
             return tuple(map(list, zip(*data, strict=True)))
     if not is_table(data) and not isinstance(data, dict):
@@ -298,6 +298,11 @@ def in_order_of(model_labels: Sequence[str] | None, labels: Sequence[str]) -> li
     return [by_folded_name[name] for name in folded]
 
 
+def _as_label(value: Any) -> str:
+    """Converts the name of a label to a string; booleans are written as in JSON."""
+    return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
+
+
 def head_labels(
     checkpoint: "Checkpoint",
     names: Sequence[str] | None,
@@ -325,7 +330,7 @@ def head_labels(
         return default or [f"LABEL_{index}" for index in range(num_logits)], bool(saved)
     labels = check_list("labels", names, "names")
     is_text = all(isinstance(name, str | bytes) for name in labels)
-    labels = check_strings("labels", labels) if is_text else [*map(str, labels)]
+    labels = check_strings("labels", labels) if is_text else [*map(_as_label, labels)]
     if not labels or len({*labels}) < len(labels):
         raise InputError(f"labels={labels!r:.200}: expected at least one name, and no duplicates")
     ordered = in_order_of(saved, labels)

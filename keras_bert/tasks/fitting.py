@@ -145,8 +145,15 @@ def _make_trainer(
     key = (
         objective,
         training,
-        # The other settings do not change the step.
-        replace(settings, seed=0, verbose=0, validation_split=0.0, restore_best=False),
+        # The other settings do not change the step; the model has its precision.
+        replace(
+            settings,
+            seed=0,
+            verbose=0,
+            validation_split=0.0,
+            restore_best=False,
+            mixed_precision=None,
+        ),
         model.dtype_policy.name,
         [*map(id, model.trainable_variables)],
         [*map(id, model.non_trainable_variables)],
@@ -293,6 +300,7 @@ def check_teacher(student: "Task", teacher: "Task", where: str = "teacher") -> N
         raise InputError(
             f"{where} has untrained weights: {weights}; expected a fine-tuned {expected}"
         )
+    config = teacher.model.config  # Raises an error for an export, which has no tokenizer either.
     student_tokens, tokens = student.tokenizer, teacher.tokenizer
     check_same_vocab(
         (student_tokens.vocab, "student"), (tokens.vocab, where), users="student and teacher"
@@ -311,7 +319,7 @@ def check_teacher(student: "Task", teacher: "Task", where: str = "teacher") -> N
             f"and the student {', '.join(labels[1])[:200]} ({labels[0]}); expected the same labels "
             "in the same order"
         )
-    length, config = student.settings.max_seq_length, teacher.config
+    length = student.settings.max_seq_length
     if length > config.max_position_embeddings:
         raise InputError(
             f"{where} has {config.max_position_embeddings} positions; expected at least the "

@@ -69,6 +69,24 @@ _SHOWN_LABELS = 10  # in the representation of an object
 EXAMPLE_TEXT = "The Norman dynasty had a major impact on medieval Europe."
 
 
+def forgets_labels(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a `fit` that fails before the training remove the labels that it took from its data."""
+
+    @functools.wraps(fit)
+    def fit_or_forget(self: "Task", *arguments: Any, **options: Any) -> Any:
+        settings, needs_labels = self.settings, self.needs_labels
+        try:
+            return fit(self, *arguments, **options)
+        except InputError:
+            if needs_labels and self.trainer is None:
+                self.settings, self._model = settings, None
+                self.processor = self.make_processor()
+                self.absent, self.untrained, self.initial_values = (), (), {}
+            raise
+
+    return fit_or_forget
+
+
 class Task:
     """A Keras model with its tokenizer and task settings.
 
@@ -389,7 +407,8 @@ class Task:
             InputError: an argument is invalid, the task does not have the setting, or the object
                 was loaded from an export.
         """
-        _ = self.model  # Raises an error for an export, whose settings are in its graph.
+        if self.serve is not None:
+            _ = self.model  # Raises an error for an export, whose settings are in its graph.
         if not hasattr(self.settings, "long_text"):
             raise InputError(
                 f"set_long_text: a {type(self).__name__} has no such setting; expected a "

@@ -68,7 +68,8 @@ def test_tuple_of_two_lists_is_pairs_if_pairs_are_allowed():
     pairs = [("a", "c"), ("b", "d")]
     assert check_texts("texts", pairs, allow_pairs=True) == (["a", "b"], ["c", "d"])
     assert check_texts("texts", ("a", "b", "c"), allow_pairs=True) == (["a", "b", "c"],)
-    assert check_texts("texts", ("a", "b")) == (["a", "b"],)
+    for allow_pairs in (False, True):  # Only `predict` takes it as one pair.
+        assert check_texts("texts", ("a", "b"), allow_pairs=allow_pairs) == (["a", "b"],)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,6 @@ def test_tuple_of_two_lists_is_pairs_if_pairs_are_allowed():
         ((["a"], ["b", "c"]), True, r"texts\[0\] has 1 items, texts\[1\] has 2 items; expected li"),
         ((["a"], "b"), True, r"texts\[1\] is 'b', a str; expected a list of strings"),
         ((["a"], [5]), True, r"texts\[1\]\[0\] is 5, a int; expected a string"),
-        (("a", "b"), True, r"texts\[0\] is 'a', a str; expected a list of strings"),
         ([("a", "b"), "c"], True, r"texts\[1\] is 'c', a str; expected a tuple of 2 strings"),
         ([("a", "b"), ("c",)], True, r"texts\[1\] is a tuple of 1 items; expected a tuple of 2"),
         ([("a", 5)], True, r"texts\[1\]\[0\] is 5, a int; expected a string"),

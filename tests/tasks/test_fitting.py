@@ -163,6 +163,10 @@ def test_mixed_precision_is_that_of_a_model_that_was_loaded_in_it(new, pretraine
     assert new.model.dtype_policy.name == "mixed_bfloat16"
     for path, value in weights_of(new.model).items():
         np.testing.assert_array_equal(value, weights_of(other.model)[path])
+    trainer = new.trainer
+    new.fit(*DATA, **FAST)
+    assert new.trainer is trainer  # The model is the same.
+    other.fit(*DATA, **FAST)
     logits = [task_object.predict(DATA[0])["logits"] for task_object in (new, other)]
     np.testing.assert_array_equal(*logits)
 

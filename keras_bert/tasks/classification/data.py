@@ -20,7 +20,7 @@ import numpy as np
 from absl import logging
 
 from keras_bert.errors import InputError, shorten
-from keras_bert.tasks.checks import in_order_of
+from keras_bert.tasks.checks import check_list, in_order_of
 from keras_bert.tasks.classification.glue import (
     find_glue_folder,
     find_task,
@@ -262,7 +262,7 @@ def given_label_array(
                 "a 0 or 1 for each label"
             )
     if problem_type == "single_label":
-        texts.labels = [_of_index(label, labels) for label in texts.labels]
+        texts.labels = _of_indices(texts.labels, labels)
     return label_array(texts, problem_type, labels)
 
 
@@ -286,10 +286,15 @@ def _as_texts(name: str, items: Sequence[Any], problem_type: str) -> Texts:
     return Texts(name, ([],), items, locations)
 
 
-def _of_index(label: Any, labels: Sequence[str]) -> Any:
-    """Returns the class with an index, unless classes are named by integers, or other labels."""
-    is_index = type(label) is int and 0 <= label < len(labels)
-    return labels[label] if is_index and not any(map(_INTEGER.fullmatch, labels)) else label
+def _of_indices(items: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+    """Converts indices of classes to their names, unless classes are named by integers.
+
+    Other items are unchanged.
+    """
+    if any(map(_INTEGER.fullmatch, labels)):
+        return [*items]
+    names: dict[int, str] = dict(enumerate(labels))
+    return [names.get(item, item) if type(item) is int else item for item in items]
 
 
 def _is_multi_hot(name: str, rows: Sequence[list[Any]], labels: Sequence[str]) -> bool:
@@ -321,40 +326,48 @@ def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]
 
 def class_weights(
     name: str,
-    weights: str | Mapping[Any, float],
+    weights: Any,
     problem_type: str,
     labels: Sequence[str],
     array: np.ndarray,
 ) -> tuple[float, ...]:
     """Returns the weight of each class in the loss; () for equal weights.
 
-    `weights` is `balanced`; C numbers such as "1,2.5"; {class or its index: number}, 1 for other
-    classes; or empty for equal weights. `name` is the name of the flag or argument. `array` is the
-    `label_array` of the n training examples. For single_label, the balanced weight of a class is
-    n / (C x number of examples of the class). For multi_label, it is the number of examples without
-    the label, divided by the number of examples with the label; 1 for a label of all examples.
+    `weights` is `balanced`; C numbers, as "1,2.5", a list or an array; {class or its index:
+    number}, 1 for other classes; or empty for equal weights. `name` is the name of the flag or
+    argument. `array` is the `label_array` of the n training examples. For single_label, the
+    balanced weight of a class is n / (C x number of examples of the class). For multi_label, it is
+    the number of examples without the label, divided by the number of examples with the label; 1
+    for a label of all examples.
 
     Raises:
         InputError: the numbers do not match the classes, or a class to balance has no examples.
     """
+    if weights is not None and not isinstance(weights, str | Mapping):
+        weights = check_list(name, weights, "numbers")
     if not weights:
         return ()
-    where = f"{name}={weights}"
+    where = f"{name}={weights!s:.60}"
     if problem_type == "regression":
         raise InputError(f"{where}: a regression has no classes; expected an empty value")
+    if isinstance(weights, Mapping):
+        keys = _of_indices([_to_python(key) for key in weights], labels)
+        keys = [_label_name(key, name) for key in keys]
+        by_name = dict(zip(keys, weights.values(), strict=True))
+        unknown = [key for key in by_name if key not in labels]
+        if unknown:
+            expected = f"expected labels: {shorten(', '.join(labels))}"
+            raise InputError(f"{name} has the key {unknown[0]!r:.60}; {expected}")
+        weights = [by_name.get(label, 1.0) for label in labels]
     if weights != "balanced":
         numbers: Any = []
         with contextlib.suppress(ValueError, TypeError):
-            if isinstance(weights, str):
-                numbers = [float(number) for number in weights.split(",")]
-            else:
-                by_name = {_label_name(_of_index(k, labels), where): v for k, v in weights.items()}
-                if {*by_name} <= {*labels}:
-                    numbers = [float(by_name.get(label, 1.0)) for label in labels]
+            values = weights.split(",") if isinstance(weights, str) else weights
+            numbers = [float(number) for number in values]
         if len(numbers) != len(labels) or not all(0 < number < math.inf for number in numbers):
             raise InputError(
                 f"{where}: expected balanced, or {len(labels)} numbers above 0 "
-                f"separated by commas, one for each of {', '.join(labels)}"
+                f"separated by commas, one for each of {shorten(', '.join(labels))}"
             )
         return tuple(np.array(numbers, np.float32).tolist())
     if problem_type == "multi_label":

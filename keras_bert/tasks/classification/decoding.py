@@ -29,8 +29,10 @@ def decode_logits(
     if problem_type == "regression":
         return {"score": logits[:, 0]}
     if problem_type == "multi_label":
-        order = tf.argsort(logits, direction="DESCENDING", stable=True)
         on = tf.sigmoid(logits) > tf.constant(thresholds) if thresholds else logits > 0
+        # With thresholds, a label may be more probable than others and yet not predicted.
+        ranks = tf.where(on, logits, logits.dtype.min)
+        order = tf.argsort(ranks, direction="DESCENDING", stable=True)
         on = tf.gather(on, order, batch_dims=1)
         return {
             "labels": tf.where(on, tf.gather(list(labels), order), ""),

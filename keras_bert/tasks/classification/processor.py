@@ -138,10 +138,13 @@ def metric_names(checkpoint: Checkpoint, problem_type: str) -> Sequence[str]:
 
 
 def saved_thresholds(checkpoint: Checkpoint) -> tuple[float, ...]:
-    """Returns the thresholds that are saved with a classifier; () without."""
+    """Returns the thresholds that are saved with a classifier; () without, or without its head."""
     thresholds = checkpoint.saved_settings.get("thresholds", [])
     check_schema(f"{checkpoint.path / CONFIG}: thresholds", thresholds, [float])
-    return tuple(thresholds)
+    if not thresholds:
+        return ()
+    with checkpoint.open_weights() as stored:
+        return tuple(thresholds) if stored.num_labels == len(thresholds) else ()
 
 
 def _glue_task(checkpoint: Checkpoint) -> GlueTask | None:

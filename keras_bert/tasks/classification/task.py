@@ -59,7 +59,7 @@ from keras_bert.tasks.classification.processor import (
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.prepared import Arrays, EvaluationSet, Processor, gathered
 from keras_bert.tasks.tables import Splits, Texts
-from keras_bert.tasks.task import EXAMPLE_TEXT, Task
+from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
 from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -191,6 +191,7 @@ class TextClassifier(Task):
         """The class names in the order of the logits; empty for regression."""
         return self.settings.labels
 
+    @forgets_labels
     def fit(
         self,
         texts: Any,
@@ -199,7 +200,7 @@ class TextClassifier(Task):
         text: str | tuple[str, str] = "text",
         label: str = "label",
         validation_data: Any = None,
-        class_weights: str | Mapping[Any, float] = "",
+        class_weights: str | Sequence[float] | np.ndarray | Mapping[Any, float] = "",
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "TextClassifier | None" = None,
         **options: Any,
@@ -227,8 +228,9 @@ class TextClassifier(Task):
                 each epoch; the logs contain the metrics as `val_accuracy` and so on, and their mean
                 as `val_score`, the highest value of which determines the best weights for
                 `restore_best`.
-            class_weights: the loss weights of the classes: `balanced`, or {label or its index:
-                weight}, like Keras' class_weight, with 1 for other classes.
+            class_weights: the loss weights of the classes: `balanced`; a list or array of weights
+                in the order of the labels; or {label or its index: weight}, like Keras'
+                class_weight, with 1 for other classes.
             callbacks: Keras callbacks.
             teacher: a trained TextClassifier with the same labels and vocabulary, whose outputs the
                 model learns in addition (distillation). The options distillation_weight
@@ -246,16 +248,17 @@ class TextClassifier(Task):
             self._set_labels(given_labels("labels", labels, self.settings.problem_type), settings)
         if settings.validation_split:
             split = split_rows(settings.validation_split, settings.seed, *columns, labels)
-            (*columns, labels), (*others, expected) = split
-            validation_data = tuple(others) if len(others) > 1 else others[0], expected
+            (*columns, labels), (*dev_columns, dev_labels) = split
+            dev_texts = tuple(dev_columns) if len(dev_columns) > 1 else dev_columns[0]
+            validation_data = dev_texts, dev_labels
         array = self._label_array(labels, columns)
         held_out = None
         if validation_data is not None:
             expected = "a tuple (texts, labels)"
             held_out = check_validation_data(validation_data, expected, text, label)
             names = ("validation_data[0]", "validation_data[1]")
-            expected = self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
-            check_not_empty("validation_data", expected)
+            dev_columns = self._columns(held_out[0], names[0])
+            check_not_empty("validation_data", self._label_array(held_out[1], dev_columns, names))
         kind = self.settings.problem_type
         weights = weights_of_classes("class_weights", class_weights, kind, self.labels, array)
         if columns[0]:
@@ -329,12 +332,22 @@ class TextClassifier(Task):
             raise InputError("calibrate: a regression has no probabilities; expected classes")
         array = self._label_array(labels, columns)
         check_not_empty("texts", array)
+        mode = getattr(self.model.classifier, "quantization_mode", None)
+        if mode is not None:
+            raise InputError(
+                f"calibrate: the head is quantized to {mode}; expected float weights, so calibrate "
+                "before quantize()"
+            )
         variables = self.model.classifier.variables
         logits = self._predict(columns, batch_size)["logits"].astype(np.float64)
         temperature = best_temperature(kind, logits, array)
         for variable in variables:
             if not variable.path.endswith("lora_kernel_a"):  # It is a factor of another one.
                 variable.assign(variable / temperature)
+        # The weights are no longer those of the checkpoint, but were trained on the same texts.
+        if self.checkpoint is not None:
+            self.shown = self.shown or self.checkpoint.run.shown
+            self.checkpoint = None
         if kind != "multi_label":
             return {"temperature": temperature}
         thresholds = best_thresholds(1 / (1 + np.exp(-logits / temperature)), array)
@@ -503,7 +516,7 @@ def fine_tune_classifier(
     if splits.train:
         sets["train"] = prepared(splits.train)
         train = labeled_examples(sets["train"].prepared, sets["train"].labels)
-        setting, array = classification.class_weights, train.labels["labels"]
+        setting, array = classification.class_weights, sets["train"].labels
         weights = weights_of_classes("--class_weights", setting, problem_type, labels, array)
     dev = {suffix: prepared(texts) for suffix, texts in splits.dev.items()}
     if labels:

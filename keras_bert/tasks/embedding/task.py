@@ -241,9 +241,9 @@ class TextEmbedder(Task):
         if settings.validation_split:
             columns = *rows.columns, scores if scores is None else rows.scores.tolist()
             split = split_rows(settings.validation_split, settings.seed, *columns)
-            (*columns, scores), (*others, expected) = split
+            (*columns, scores), (*dev_columns, dev_scores) = split
             rows = check_rows("texts", tuple(columns), scores)
-            validation_data = tuple(others[:2]), expected
+            validation_data = tuple(dev_columns[:2]), dev_scores
         loss = loss or ("mnrl" if scores is None else "cosent")
         loss = loss if isinstance(loss, EmbeddingLoss) else EmbeddingLoss(loss)
         if loss.takes_scores != (scores is not None):
@@ -407,6 +407,7 @@ class TextEmbedder(Task):
         if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
             raise InputError(f"top_k={top_k!r}: expected a whole number of at least 1")
         asked, searched = self._vectors(queries=queries, corpus=corpus)
+        searched = np.atleast_2d(searched)
         check_not_empty("corpus", searched)
         indices, scores = nearest(np.atleast_2d(asked), searched, top_k)
         return (indices[0], scores[0]) if asked.ndim == 1 else (indices, scores)

@@ -67,7 +67,7 @@ from keras_bert.tasks.ner.tag_schemes import (
 )
 from keras_bert.tasks.prepared import Arrays, EvaluationSet, Prepared, Processor
 from keras_bert.tasks.tables import Splits
-from keras_bert.tasks.task import Serve, Task
+from keras_bert.tasks.task import Serve, Task, forgets_labels
 from keras_bert.text.offsets import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -161,6 +161,7 @@ class EntityTagger(Task):
         """The labels in the order of the logits."""
         return self.settings.labels
 
+    @forgets_labels
     def fit(
         self,
         inputs: Any,

@@ -90,6 +90,10 @@ MANY = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], np.float32)
         ("", "single_label", np.array([0]), []),
         ("1,2.5", "single_label", np.array([0]), [1.0, 2.5]),
         ({"b": 3}, "single_label", np.array([0]), [1.0, 3.0]),
+        ([1, 2.5], "single_label", np.array([0]), [1.0, 2.5]),
+        (np.array([1, 2.5]), "single_label", np.array([0]), [1.0, 2.5]),
+        (dict(zip(np.arange(2), [1, 2.5], strict=True)), "single_label", np.array([0]), [1.0, 2.5]),
+        ({np.str_("b"): 3}, "single_label", np.array([0]), [1.0, 3.0]),
         ({0: 0.5, 1: 2.0}, "multi_label", MANY, [0.5, 2.0]),
         ("balanced", "single_label", np.array([0, 0, 0, 1]), [4 / (2 * 3), 4 / (2 * 1)]),
         ("balanced", "multi_label", MANY, [1 / 3, 3]),
@@ -106,8 +110,23 @@ def test_class_weights(setting, problem_type, array, weights):
     [
         *(
             (setting, "single_label", r"expected balanced, or 2 numbers .* each of a, b")
-            for setting in ("1", "1,2,3", "a,b", "-1,2", "nan,1", "0,1", {"c": 1.0}, {2: 1.0})
+            for setting in (
+                "1",
+                "1,2,3",
+                "a,b",
+                "-1,2",
+                "nan,1",
+                "0,1",
+                [1, 2, 3],
+                ["x", 1],
+                {"a": None},
+            )
         ),
+        *(
+            (weights, "single_label", f"has the key {key}; expected labels: a, b")
+            for weights, key in (({"a": 2, "c": 1}, "'c'"), ({2: 1}, "'2'"), ({-1: 1}, "'-1'"))
+        ),
+        (2.0, "single_label", "class_weights is 2.0, a float; expected a list of numbers"),
         ("balanced", "single_label", "balanced: no training example is labelled 'b'"),
         ("balanced", "regression", "a regression has no classes"),
     ],

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_bert.export.network import Network
 from keras_bert.tasks.classification.data import Problem
-from keras_bert.tasks.classification.decoding import decisions, write_predictions
+from keras_bert.tasks.classification.decoding import decisions, decode_logits, write_predictions
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.task import ServedClassifier, TextClassifier
 from keras_bert.text.padding import Segments
@@ -85,6 +85,12 @@ def test_decisions_of_each_problem_type():
         # Task.predict returns strings, programs return byte strings.
         texts = {k: v.astype(str) if v.dtype == object else v for k, v in answers.items()}
         assert decisions(problem, texts).tolist() == expected
+
+
+def test_predicted_labels_come_first_also_with_thresholds():
+    logits = np.log(np.float32([[9.0, 1.5, 0.1], [99.0, 0.5, 2.0]]))  # Of odds.
+    decoded = decode_logits(tf.constant(logits), "abc", "multi_label", (0.95, 0.5, 0.5))
+    assert decoded["labels"].numpy().tolist() == [[b"b", b"", b""], [b"a", b"c", b""]]
 
 
 # --- exported signatures ---

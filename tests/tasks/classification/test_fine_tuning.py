@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
+from keras_bert.tasks.classification import task as classification_task
 from keras_bert.tasks.classification.data import ClassificationSettings, label_array, read_data
 from keras_bert.tasks.classification.decoding import decode_logits
 from keras_bert.tasks.classification.metrics import score
@@ -191,6 +192,17 @@ def test_mnli_is_scored_on_both_dev_sets_and_predicts_the_diagnostic_set(tiny_mo
     lines = (tmp_path / "ax" / "AX.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
     assert lines[1].split("\t")[1] in labels
+
+
+def test_balanced_weights_are_those_of_texts_and_not_of_windows(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(classification_task, "fine_tune", lambda *values, **_: values[3])
+    rows = [("good " * 40, "pos"), ("bad", "neg"), ("bad film", "neg"), ("bad book", "neg")]
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+    settings = {"task_name": "custom", "train_file": str(path), "eval_file": str(path)}
+    settings |= {"class_weights": "balanced", "long_text": "windows"}
+    objective = classify(tmp_path / "out", tiny_model, settings)
+    assert objective.class_weights == pytest.approx((4 / (2 * 3), 4 / (2 * 1)))
 
 
 @pytest.mark.slow

@@ -37,6 +37,12 @@ def probabilities(task_object, texts, **options):
     return task_object.predict(texts, **options)["probabilities"]
 
 
+def test_setting_needs_no_labels(pretrained):
+    classifier = TextClassifier.from_pretrained(pretrained)
+    classifier.set_long_text("windows")
+    assert classifier.processor.settings.long_text.strategy == "windows"
+
+
 def test_texts_that_fit_have_unchanged_answers(classifier):
     before = probabilities(classifier, SHORT)
     for way in WAYS:

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert.checkpoints.convert import convert
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.tasks import task
@@ -151,6 +152,24 @@ def test_labels_that_are_not_given_are_those_of_the_data(pretrained, capsys):
         classifier.fit(TEXTS, ["a"] * 32, **FAST)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"class_weights": {"pos": 2}}, "class_weights has the key 'pos'; expected labels: 1, 2"),
+        ({"validation_data": (["a"], ["pos"])}, "unknown label 'pos'; expected one of 1, 2"),
+        ({"teacher": "trained"}, "unknown label '2'; expected one of neg, pos"),
+    ],
+)
+def test_labels_of_a_fit_that_fails_are_not_kept(pretrained, trained, options, message):
+    classifier = open_new(pretrained, labels=None)
+    options = {k: trained[0] if v == "trained" else v for k, v in options.items()}
+    with pytest.raises(InputError, match=message):
+        classifier.fit(TEXTS, [1, 2] * 16, **FAST, **options)
+    assert (classifier.needs_labels, classifier.untrained) == (True, ())
+    with pytest.raises(InputError, match="has the key '1'; expected labels: neg, pos"):
+        classifier.fit(TEXTS, LABELS, **FAST, class_weights={"1": 2})
+
+
 def test_calibration_lowers_the_loss_and_is_saved_with_the_weights(trained, tmp_path):
     trained[0].save_pretrained(tmp_path / "out")
     classifier = load(tmp_path / "out")
@@ -164,6 +183,7 @@ def test_calibration_lowers_the_loss_and_is_saved_with_the_weights(trained, tmp_
     classifier.save_pretrained(tmp_path / "calibrated")
     found = load(tmp_path / "calibrated").predict(TEXTS)["probabilities"]
     np.testing.assert_array_equal(found, after["probabilities"])
+    assert classifier.checkpoint is None  # Whose checksum an export would contain.
     with pytest.raises(InputError, match="texts is empty"):
         classifier.calibrate([], [])
 
@@ -196,6 +216,32 @@ def test_multiple_labels_of_pairs(pretrained, tmp_path):
     found = exported.predict(PAIRS)
     assert found["labels"].tolist() == answers["labels"].tolist()
     np.testing.assert_allclose(found["logits"], answers["logits"], atol=1e-5)
+
+
+def test_thresholds_are_those_of_the_head(pretrained, tmp_path):
+    kind = {"problem_type": "multi_label"}
+    classifier = open_new(pretrained, **kind)
+    classifier._replace_settings(thresholds=(0.9, 0.1))
+    classifier.save_pretrained(tmp_path / "out")
+    assert load(tmp_path / "out").settings.thresholds == (0.9, 0.1)
+    convert(tmp_path / "out", tmp_path / "encoder", heads=False)
+    for labels in (["a", "b"], ["a", "b", "c"]):
+        assert open_new(tmp_path / "encoder", labels=labels, **kind).settings.thresholds == ()
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_quantized_heads_are_not_calibrated(pretrained):
+    classifier = open_new(pretrained)
+    classifier.model.quantize("int8")
+    with pytest.raises(InputError, match="calibrate: the head is quantized to int8; expected fl"):
+        classifier.calibrate(TEXTS, LABELS)
+
+
+def test_boolean_labels_are_those_of_boolean_data(pretrained):
+    classifier = open_new(pretrained, labels=[False, True])
+    assert classifier.labels == ("false", "true")
+    scores = classifier.evaluate(TEXTS, np.array([label == "pos" for label in LABELS]))
+    assert 0 <= scores["accuracy"] <= 1
 
 
 def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):

@@ -124,6 +124,9 @@ def test_search_is_exact(embedder, monkeypatch, top_k):
     np.testing.assert_array_equal(scores, np.take_along_axis(cosines, expected, 1))
     found, _ = embedder.search(queries[1], corpus, top_k)
     assert found.tolist() == indices[1].tolist()
+    for one, vector in (("book", embedder.encode("film")), (queries[1], queries[0])):
+        assert embedder.search(one, vector, top_k)[0].tolist() == [0]
+    assert embedder.search(["book", "is"], "a film", top_k)[0].tolist() == [[0], [0]]
 
 
 def test_search_in_texts_uses_the_prompts_of_the_model(embedder):

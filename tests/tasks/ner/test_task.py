@@ -206,6 +206,9 @@ def test_labels_that_are_not_given_are_the_types_of_the_data(ner_files, inputs, 
     tagger = EntityTagger.from_pretrained(ner_files / "bert", max_seq_length=8)
     with pytest.raises(InputError, match="has no head for the task ner; expected the names"):
         tagger.predict(inputs)
+    with pytest.raises(InputError, match="validation_data is a list of 0 items; expected a tuple"):
+        tagger.fit(inputs, targets, validation_data=[])
+    assert (tagger.needs_labels, tagger.untrained) == (True, ())
     tagger.fit(inputs, targets, epochs=1, verbose=0, jit_compile=False)
     assert tagger.labels == ("O", "B-PER", "I-PER")
     nothing = [["O", "O"]] if isinstance(inputs[0], list) else [[]]
