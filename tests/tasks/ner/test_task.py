@@ -174,7 +174,7 @@ def test_tags_of_every_scheme_are_accepted(ner_files, caplog):
             scores = tagger.evaluate(words, [tags.split()])
         assert f"tags: scheme {scheme}" in caplog.text
         assert scores.keys() == expected.keys()
-        with pytest.raises(InputError, match=r"tags\[0\]\[\d\]: tag '.*'; expected O, or B"):
+        with pytest.raises(InputError, match=r"targets\[0\]\[\d\]: tag '.*'; expected O, or B"):
             tagger.evaluate(words, [[*tags.split()[:3], "E_PER"]])
 
 
