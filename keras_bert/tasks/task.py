@@ -515,7 +515,8 @@ class Task:
         Returns:
             The settings, and how the model learns from the teacher; None without a teacher.
         """
-        keywords = inspect.getfullargspec(self.fit).kwonlyargs
+        parameters = inspect.signature(self.fit).parameters.values()
+        keywords = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
         settings = FitSettings.of(options, self.task, keywords)
         if not self.needs_labels:
             _ = self.model  # Raises an error for an exported model, which cannot be trained.
