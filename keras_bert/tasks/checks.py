@@ -1,4 +1,4 @@
-"""Checks the inputs of the Python API in all their forms, and the labels of a head."""
+"""Checks the inputs of the Python API, lists, columns and tables, and the labels of a head."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
@@ -217,7 +217,8 @@ def split_rows(
     held_out = min(max(1, round(fraction * count)), count - 1)
     parts = (sorted(part.tolist()) for part in (order[held_out:], order[:held_out]))
     return tuple(
-        [column and [column[index] for index in part] for column in columns] for part in parts
+        [None if column is None else [column[index] for index in part] for column in columns]
+        for part in parts
     )
 
 

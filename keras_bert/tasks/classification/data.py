@@ -324,7 +324,7 @@ def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]
         logging.warning("%s: no example is labelled %s", texts.source, ", ".join(absent))
 
 
-def class_weights(
+def weights_of_classes(
     name: str,
     weights: Any,
     problem_type: str,

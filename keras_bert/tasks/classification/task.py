@@ -36,8 +36,8 @@ from keras_bert.tasks.classification.data import (
     label_array,
     read_data,
     warn_of_absent_labels,
+    weights_of_classes,
 )
-from keras_bert.tasks.classification.data import class_weights as weights_of_classes
 from keras_bert.tasks.classification.decoding import write_predictions
 from keras_bert.tasks.classification.metrics import (
     ClassificationObjective,

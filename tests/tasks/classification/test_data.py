@@ -11,12 +11,12 @@ from pyarrow import parquet
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.data import (
     ClassificationSettings,
-    class_weights,
     find_labels,
     given_label_array,
     label_array,
     read_data,
     warn_of_absent_labels,
+    weights_of_classes,
 )
 from keras_bert.tasks.tables import Texts
 
@@ -101,7 +101,7 @@ MANY = np.array([[1, 0], [1, 1], [1, 0], [0, 0]], np.float32)
     ],
 )
 def test_class_weights(setting, problem_type, array, weights):
-    computed = class_weights("class_weights", setting, problem_type, ("a", "b"), array)
+    computed = weights_of_classes("class_weights", setting, problem_type, ("a", "b"), array)
     assert computed == pytest.approx(weights, rel=1e-6)
 
 
@@ -133,7 +133,7 @@ def test_class_weights(setting, problem_type, array, weights):
 )
 def test_class_weights_that_do_not_match_the_classes_are_rejected(setting, problem_type, message):
     with pytest.raises(InputError, match=message):
-        class_weights("--class_weights", setting, problem_type, ("a", "b"), np.array([0]))
+        weights_of_classes("--class_weights", setting, problem_type, ("a", "b"), np.array([0]))
 
 
 # --- labels in files ---
