@@ -181,10 +181,6 @@ def adapt(
         {name: value} as in results.json, such as "masked_lm_loss_before" and
             "masked_lm_loss_after" for the documents that were held out.
     """
-    from keras_bert.checkpoints.hub import is_hub_name
-
-    if is_hub_name(checkpoint):
-        checkpoint = f"hf://{checkpoint}"
     names = {"input_file": "folder", "init_checkpoint": "checkpoint"}
     arguments = {"folder": folder, "checkpoint": checkpoint, "output_dir": output_dir, **settings}
     return call_with(PROGRAM, names, **arguments)

@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
+from keras_bert.checkpoints.hub import is_hub_name
 from keras_bert.errors import EndedEarly, InputError, InUse
 from keras_bert.files import read_lines
 from keras_bert.programs.options import absl_flags, check_flags, declared, define_flags
@@ -184,6 +185,8 @@ def call_with(program: Program, names: Mapping[str, str], **arguments: Any) -> d
                 if option.kind is str and isinstance(value, list | tuple):
                     value = ",".join(map(os.fspath, value))
                 value = os.fspath(value) if isinstance(value, os.PathLike) else value
+                if option.name == "init_checkpoint" and is_hub_name(value):
+                    value = f"hf://{value}"
                 try:
                     check = option.parse if option.kind is list else option.check
                     values[option.name].value = check(value)

@@ -14,6 +14,7 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertEncoder
 from keras_bert.programs.adapt import adapt
+from keras_bert.programs.pretrain import pretrain
 from keras_bert.tasks.fill_mask import MaskFiller
 from keras_bert.tasks.load import load
 from keras_bert.text.tokenizer import BertTokenizer
@@ -50,12 +51,15 @@ def test_name_opens_the_model_in_the_cache(cache, pretrained, name):
         np.testing.assert_array_equal(found, weight)
 
 
-def test_adaptation_starts_from_a_name(cache):
+def test_functions_of_programs_start_from_a_name(cache, capsys):
     (cache / "in").mkdir()
     (cache / "in" / "a.txt").write_text("A good film. A bad book.")
     # The model of this name is opened.
     with pytest.raises(InputError, match="the model has only 32 positions"):
         adapt("in", "org/bert", output_dir="out")
+    sizes = {"max_seq_length": 16, "max_predictions_per_seq": 2}
+    assert pretrain([], init_checkpoint="org/bert", dry_run=True, **sizes) == {}
+    assert "parameters" in capsys.readouterr().out
 
 
 def test_path_is_opened_rather_than_a_name(cache, tiny):
