@@ -138,11 +138,12 @@ def read_data(
             indices = ner.column_indices
             sentences = read_conll(source, indices["token"], indices["tag"])
             return _tagged(source, sentences, ner, tags_needed)
-        rows = list(read_rows(source, (), ("text", "entities", "tokens", *_TAG_COLUMNS)))
+        columns = ("text", *_ENTITY_COLUMNS, "tokens", *_TAG_COLUMNS)
+        rows = list(read_rows(source, (), columns))
         if not rows:
             raise InputError(f"{source}: contains no texts; expected texts and their entities")
         cells = {name for name, value in rows[0].cells.items() if value is not None}
-        if "tokens" not in cells or "entities" in cells:
+        if "tokens" not in cells or cells & {*_ENTITY_COLUMNS}:
             sentences, counts = _sentences_of_texts(source, rows, new_tokenizer(), tags_needed)
             return _tagged(source, sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
         tags = next((name for name in _TAG_COLUMNS if name in cells), "")
@@ -411,6 +412,9 @@ def _open_dataset(ner: NerSettings) -> tuple[Any, str]:
 # --- texts with entities ---
 
 _ENTITY = {"start": int, "end": int, "type": str}
+# The names of the entities of a text: ours and the newer ones of doccano, those of doccano and
+# Label Studio, and that of Prodigy.
+_ENTITY_COLUMNS = ("entities", "label", "labels", "spans")
 # How entities of a text may not fit its words, by the name of their number in results.json.
 PROBLEMS = {
     "misaligned_spans": "spans extended to whole words",
@@ -428,9 +432,12 @@ def _sentences_of_texts(
     tags. Also returns the numbers of entities that do not fit the words, under the names of
     PROBLEMS.
     """
-    has_tags = tags_needed or all(row.cells.get("entities") is not None for row in rows)
-    schema = {"text": str} | ({"entities": [_ENTITY]} if has_tags else {})
+    column = next((name for name in _ENTITY_COLUMNS if name in rows[0].cells), "entities")
+    has_tags = tags_needed or all(row.cells.get(column) is not None for row in rows)
+    schema = {"text": str} | ({column: [_ENTITY]} if has_tags else {})
     for row in rows:
+        if column in row.cells:
+            row.cells[column] = plain_entities(row.cells[column])
         check_schema(f"{row.where}:", row.cells, schema)
     texts = [row.cells["text"] for row in rows]
     problems: dict[str, list[str]] = {name: [] for name in PROBLEMS} if has_tags else {}
@@ -438,9 +445,7 @@ def _sentences_of_texts(
     for row, text, words in zip(rows, texts, split_words(texts, tokenizer), strict=True):
         tags: list[str] = []
         if has_tags:
-            tags, misfits = fit_entities(
-                row.cells["entities"], text, words, f"{row.where}: entities"
-            )
+            tags, misfits = fit_entities(row.cells[column], text, words, f"{row.where}: {column}")
             for name, description in misfits:
                 problems[name].append(description)
         if words:
@@ -455,6 +460,27 @@ def _sentences_of_texts(
             first = "; ".join(descriptions[:3])
             logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(descriptions), first)
     return sentences, {name: len(descriptions) for name, descriptions in problems.items()}
+
+
+def plain_entities(items: Any) -> Any:
+    """Converts the entities of annotation tools to {"start", "end", "type"}.
+
+    These are [start, end, type] (doccano, spaCy), and objects with a `label` (Prodigy) or `labels`,
+    a list of one (Label Studio's JSON-MIN), in place of the type. Other values stay as they are.
+    """
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, list | tuple) and len(item) == 3:
+            return dict(zip(("start", "end", "type"), item, strict=True))
+        if isinstance(item, Mapping) and "type" not in item:
+            label = item.get("label", item.get("labels"))
+            if isinstance(label, list | tuple) and len(label) == 1:
+                label = label[0]
+            if isinstance(label, str):
+                return {**item, "type": label}
+        return item
+
+    return [*map(plain, items)] if isinstance(items, list | tuple) else items
 
 
 def fit_entities(
@@ -547,7 +573,10 @@ def given_types(inputs: Any, targets: Any) -> list[str]:
         types = {split_tag(tag)[1] for row in rows for tag in row if is_inside(tag)}
     else:
         rows = check_list("targets", targets, "lists of entities")
-        rows = [check_list(f"targets[{i}]", row, "entities") for i, row in enumerate(rows)]
+        rows = [
+            plain_entities(check_list(f"targets[{i}]", row, "entities"))
+            for i, row in enumerate(rows)
+        ]
         check_schema("targets", rows, [[_ENTITY]])
         types = {item["type"].strip() for row in rows for item in row}
     if not types:
@@ -596,8 +625,9 @@ def check_entities(
 ) -> list[list[str]]:
     """Checks the entities of texts, and converts them to IOB2 tags of the words of each text.
 
-    `value` has a list of entities {"start": int, "end": int, "type": str} for each text, with
-    character offsets. `labels` are the model's labels, and `words` the (start, end) of each word.
+    `value` has a list of entities {"start": int, "end": int, "type": str} for each text, or of
+    entities as annotation tools export them, with character offsets. `labels` are the model's
+    labels, and `words` the (start, end) of each word.
 
     Raises:
         InputError: an entity is invalid, does not consist of whole words, or overlaps another one.
@@ -608,7 +638,7 @@ def check_entities(
     tags = []
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
         name = f"targets[{index}]"
-        items = check_list(name, row, "entities")
+        items = plain_entities(check_list(name, row, "entities"))
         check_schema(name, items, [_ENTITY])
         tags_of_text, problems = fit_entities(items, text, words[index], name)
         for _, description in problems:

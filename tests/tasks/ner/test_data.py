@@ -271,6 +271,23 @@ def test_texts_with_entities_become_tags_of_words(read, name):
     assert not any(file.counts.values())
 
 
+@pytest.mark.parametrize(
+    ("column", "items"),
+    [
+        ("label", [[0, 3, "PER"]]),
+        ("labels", [[0, 3, "PER"]]),
+        ("spans", [{"start": 0, "end": 3, "token_start": 0, "token_end": 0, "label": "PER"}]),
+        ("label", [{"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}]),
+    ],
+    ids=["doccano", "older doccano", "Prodigy", "Label Studio"],
+)
+def test_exports_of_annotation_tools(read, column, items):
+    rows = [{"text": "Ann met Bo.", column: items, "tokens": [{"text": "Ann", "id": 0}]}]
+    assert read(rows).tags == [("B-PER", "O", "O", "O")]
+    with pytest.raises(InputError, match=rf"line 1: {column}\[0\]"):
+        read([{"text": "Ann", column: [[0, 9, "PER"]]}])
+
+
 def test_texts_without_entities_can_be_predicted_but_not_scored(read):
     rows = [{"text": "Ann met Bo."}, annotated("Bo", [])]
     file = read(rows, do=PREDICT)
