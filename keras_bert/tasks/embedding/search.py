@@ -1,0 +1,87 @@
+"""Compares vectors by their cosines, and searches them in blocks."""
+
+import numpy as np
+
+from keras_bert.errors import InputError
+from keras_bert.training.log import progress
+
+_QUERIES = 512  # queries that are compared at once
+_CORPUS = 2**14  # with this many vectors of a corpus
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Scales vectors [..., H] to length 1; zero vectors remain zero."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)
+
+
+def cosine_similarity(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Returns the cosines of vectors [A, H] and [B, H], [A, B]."""
+    return np.atleast_2d(unit_vectors(first)) @ np.atleast_2d(unit_vectors(second)).T
+
+
+def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.ndarray:
+    """Truncates vectors [n, H] to [n, size], and scales them to length 1 if `normalize`.
+
+    Raises:
+        InputError: `size` is not a whole number from 1 to H.
+    """
+    width = vectors.shape[-1]
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= width:
+        raise InputError(f"size={size!r}: expected a whole number from 1 to {width}")
+    truncated = vectors[:, :size]
+    return unit_vectors(truncated) if normalize else truncated
+
+
+def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the vectors of a corpus [N, H] with the highest cosines to each of Q queries [Q, H].
+
+    The search is exact. Besides its arguments and results, it needs memory only for a block of
+    cosines.
+
+    Returns:
+        Their indices, int64 [Q, k], and cosines, float32 [Q, k], highest first, where k is the
+        smaller of `top_k` and N. Of equal cosines, the lower index is first.
+    """
+    count = min(top_k, len(corpus))
+    indices = np.zeros([len(queries), count], np.int64)
+    scores = np.full([len(queries), count], -np.inf, np.float32)
+    queries = unit_vectors(queries)
+    with progress("searching", len(corpus), "vectors") as advance:
+        for start in range(0, len(corpus), _CORPUS):
+            block = unit_vectors(corpus[start : start + _CORPUS]).T
+            for first in range(0, len(queries), _QUERIES):
+                rows = slice(first, first + _QUERIES)
+                _merge(scores[rows], indices[rows], queries[rows] @ block, start)
+            advance(block.shape[1])
+    return indices, scores
+
+
+def _merge(scores: np.ndarray, indices: np.ndarray, cosines: np.ndarray, start: int) -> None:
+    """Replaces the k highest scores, and their indices, by those among them and further cosines.
+
+    Args:
+        scores: float32 [q, k], highest first; changed.
+        indices: int64 [q, k]; changed.
+        cosines: float32 [q, n].
+        start: the index of the first of the n vectors, higher than the earlier indices.
+    """
+    count = scores.shape[1]
+    is_candidate = cosines > scores[:, -1:]
+    counts = np.count_nonzero(is_candidate, axis=1)
+    if counts.max() > 4 * count:  # As in the first block.
+        is_candidate &= cosines >= np.partition(cosines, -count, axis=1)[:, [-count]]
+        counts = np.count_nonzero(is_candidate, axis=1)
+    if not counts.any():
+        return
+    # The candidates of each row, at the beginning of the row: after earlier, lower indices.
+    rows, columns = np.nonzero(is_candidate)
+    positions = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    new_scores = np.full([len(scores), counts.max()], -np.inf, np.float32)
+    new_indices = np.zeros(new_scores.shape, np.int64)
+    new_scores[rows, positions] = cosines[rows, columns]
+    new_indices[rows, positions] = start + columns
+    all_scores = np.concatenate([scores, new_scores], axis=1)
+    order = np.argsort(-all_scores, axis=1, kind="stable")[:, :count]
+    scores[:] = np.take_along_axis(all_scores, order, axis=1)
+    indices[:] = np.take_along_axis(np.concatenate([indices, new_indices], axis=1), order, axis=1)
