@@ -47,37 +47,48 @@ def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.nda
     indices = np.zeros([len(queries), count], np.int64)
     scores = np.full([len(queries), count], -np.inf, np.float32)
     queries = unit_vectors(queries)
+    # Arrays of this size that are allocated again for each block take twice the time.
+    size = min(_QUERIES, len(queries)) * min(_CORPUS, len(corpus))
+    all_cosines, all_flags = np.empty(size, np.float32), np.empty(size, bool)
     with progress("searching", len(corpus), "vectors") as advance:
         for start in range(0, len(corpus), _CORPUS):
-            block = unit_vectors(corpus[start : start + _CORPUS]).T
+            block = unit_vectors(corpus[start : start + _CORPUS])
             for first in range(0, len(queries), _QUERIES):
                 rows = slice(first, first + _QUERIES)
-                _merge(scores[rows], indices[rows], queries[rows] @ block, start)
-            advance(block.shape[1])
+                shape = [len(queries[rows]), len(block)]
+                cosines, flags = (
+                    array[: shape[0] * shape[1]].reshape(shape)
+                    for array in (all_cosines, all_flags)
+                )
+                np.matmul(queries[rows], block.T, out=cosines)
+                np.greater(cosines, scores[rows, -1:], out=flags)
+                _merge(scores[rows], indices[rows], cosines, flags, start)
+            advance(len(block))
     return indices, scores
 
 
-def _merge(scores: np.ndarray, indices: np.ndarray, cosines: np.ndarray, start: int) -> None:
+def _merge(
+    scores: np.ndarray, indices: np.ndarray, cosines: np.ndarray, flags: np.ndarray, start: int
+) -> None:
     """Replaces the k highest scores, and their indices, by those among them and further cosines.
 
     Args:
         scores: float32 [q, k], highest first; changed.
         indices: int64 [q, k]; changed.
         cosines: float32 [q, n].
+        flags: which cosines are higher than the lowest score of their row, bool [q, n]; changed.
         start: the index of the first of the n vectors, higher than the earlier indices.
     """
-    count = scores.shape[1]
-    is_candidate = cosines > scores[:, -1:]
-    counts = np.count_nonzero(is_candidate, axis=1)
+    num_rows, count = scores.shape
+    rows, columns = np.divmod(np.flatnonzero(flags), flags.shape[1])
+    counts = np.bincount(rows, minlength=num_rows)
     if counts.max() > 4 * count:  # As in the first block.
-        is_candidate &= cosines >= np.partition(cosines, -count, axis=1)[:, [-count]]
-        counts = np.count_nonzero(is_candidate, axis=1)
-    if not counts.any():
-        return
-    # The candidates of each row, at the beginning of the row: after earlier, lower indices.
-    rows, columns = np.nonzero(is_candidate)
+        flags &= cosines >= np.partition(cosines, -count, axis=1)[:, [-count]]
+        rows, columns = np.nonzero(flags)
+        counts = np.bincount(rows, minlength=num_rows)
+    # The new scores of each row, at the beginning of the row: after earlier, lower indices.
     positions = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    new_scores = np.full([len(scores), counts.max()], -np.inf, np.float32)
+    new_scores = np.full([num_rows, counts.max()], -np.inf, np.float32)
     new_indices = np.zeros(new_scores.shape, np.int64)
     new_scores[rows, positions] = cosines[rows, columns]
     new_indices[rows, positions] = start + columns

@@ -100,7 +100,9 @@ def test_mined_triplets_have_no_positives_and_no_query(embedder):
 def test_evaluation_ranks_all_documents(embedder, tmp_path):
     metrics = embedder.evaluate(DATA)
     cosines = embedder.similarity([QUERIES["q1"], QUERIES["q2"]], [*CORPUS.values()])
-    scores = {q: dict(zip(CORPUS, row, strict=True)) for q, row in zip(RELEVANCE, cosines)}
+    scores = {
+        q: dict(zip(CORPUS, row, strict=True)) for q, row in zip(RELEVANCE, cosines, strict=True)
+    }
     assert metrics == pytest.approx(evaluate_rankings(RELEVANCE, scores))
     assert 0 < metrics["ndcg_at_10"] <= 1
     corpus = [{"_id": name, "text": text} for name, text in CORPUS.items()]
