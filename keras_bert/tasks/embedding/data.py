@@ -198,6 +198,8 @@ def read_pairs_to_mine(settings: EmbeddingSettings) -> tuple[TextRows, list[str]
     """
     if not settings.train_file:
         raise InputError("--mine_negatives: expected --train_file, too, with pairs of texts")
+    if settings.loss != "mnrl":
+        raise InputError(f"--loss={settings.loss}: mining needs pairs; expected --loss=mnrl")
     if is_beir(settings.train_file):
         return _pairs_and_corpus(read_beir(settings.train_file, "train"))
     return _read(settings, settings.train_file, PAIR), []
