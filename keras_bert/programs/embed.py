@@ -27,6 +27,7 @@ from typing import Any
 from absl.flags import FlagValues
 
 from keras_bert.checkpoints.hub import local_model
+from keras_bert.errors import InputError
 from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
 from keras_bert.programs.options import set_flag, values_of
@@ -54,6 +55,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         _answer_lines(flags)
         return
     fine_tuning.check_train_file(flags, PROGRAM.example)
+    for name in ("eval_file", "export") if flags.mine_negatives else ():
+        if flags[name].value:
+            raise InputError(f"--{name}: has no effect with --mine_negatives; expected one of both")
     fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.

@@ -66,6 +66,10 @@ class RetrievalData:
 
     def __post_init__(self):
         _check_relevance(self.source, self.relevance)
+        for argument in ("queries", "corpus"):
+            for name, text in getattr(self, argument).items():
+                if not isinstance(text, str):
+                    raise InputError(f"{argument}[{name!r}] is {text!r:.60}; expected a string")
         for query, judged in self.relevance.items():
             if not self.queries.get(query, "").strip():
                 problem = "is empty" if query in self.queries else "is not among the queries"

@@ -200,6 +200,7 @@ def test_pairs_of_a_directory_are_trained_on(run_program, place, beir, tmp_path)
             "expected a whole number from 0 to 1000",
         ),
         ({"mine_negatives": 1, "loss": "cosent"}, "--loss=cosent: mining needs pairs; expected"),
+        ({"mine_negatives": 1, "eval_file": "sts.jsonl"}, "--eval_file: has no effect with --mine"),
         ({"loss": "cosent"}, "words: is a BEIR directory, which has pairs; expected --loss=mnrl"),
         ({"mine_negatives": 1, "skip_top": 99}, "words/qrels/train.tsv: no text is a negative of"),
         ({"eval_file": "glue"}, "glue/qrels/test.tsv: does not exist; expected a BEIR directory"),

@@ -132,3 +132,5 @@ def test_invalid_directories(tmp_path, changes, message):
 def test_invalid_data():
     with pytest.raises(InputError, match="relevance: the query 'q' is not among the queries"):
         RetrievalData({}, {"d": "a"}, {"q": {"d": 1}})
+    with pytest.raises(InputError, match=r"corpus\['d'\] is {'text': 'a'}; expected a string"):
+        RetrievalData({"q": "b"}, {"d": {"text": "a"}}, {"q": {"d": 1}})

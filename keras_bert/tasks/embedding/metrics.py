@@ -89,7 +89,7 @@ def score_embeddings(
 
 
 def _score_retrieval(data: RetrievalData, vectors: np.ndarray) -> dict[str, float]:
-    queries, corpus = np.split(vectors.astype(np.float32), [len(data.relevance)])
+    queries, corpus = np.split(vectors.astype(np.float32, copy=False), [len(data.relevance)])
     ids = [*data.corpus]
     rankings = zip(data.relevance.values(), *nearest(queries, corpus, _DEPTH), strict=True)
     return mean_scores(

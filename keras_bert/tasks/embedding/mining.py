@@ -14,7 +14,7 @@ from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
-from keras_bert.files import atomic_path, read_json, write_json
+from keras_bert.files import read_json, write_bytes, write_json
 from keras_bert.tasks.embedding.data import PAIR, TextRows, read_pairs_to_mine
 from keras_bert.tasks.embedding.search import cosine_similarity, nearest
 from keras_bert.tasks.fine_tuning import FineTuningRun, create_model, data_record
@@ -144,10 +144,12 @@ def mine_triplets(
 
     with running(run.output_dir, record, run.strategy) as folder:
         triplets = mined_triplets(rows, texts, vectors_of, settings)
-        with atomic_path(folder / TRIPLETS) as partial, open(partial, "w") as file:
-            for row in zip(*triplets, strict=True):
-                content = dict(zip((*PAIR, "negative"), row, strict=True))
-                file.write(json.dumps(content) + "\n")
+        names = (*PAIR, "negative")
+        lines = [
+            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n"
+            for row in zip(*triplets, strict=True)
+        ]
+        write_bytes(folder / TRIPLETS, "".join(lines).encode("utf-8", "replace"))
         results = {"pairs": len(pairs), "triplets": len(triplets[0])}
         write_json(folder / RESULTS, results)
     return results

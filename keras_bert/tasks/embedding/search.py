@@ -80,12 +80,10 @@ def _merge(
         start: the index of the first of the n vectors, higher than the earlier indices.
     """
     num_rows, count = scores.shape
+    if np.count_nonzero(flags) > 4 * scores.size:  # As in the first block.
+        flags &= cosines >= np.partition(cosines, -count, axis=1)[:, [-count]]
     rows, columns = np.divmod(np.flatnonzero(flags), flags.shape[1])
     counts = np.bincount(rows, minlength=num_rows)
-    if counts.max() > 4 * count:  # As in the first block.
-        flags &= cosines >= np.partition(cosines, -count, axis=1)[:, [-count]]
-        rows, columns = np.nonzero(flags)
-        counts = np.bincount(rows, minlength=num_rows)
     # The new scores of each row, at the beginning of the row: after earlier, lower indices.
     positions = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
     new_scores = np.full([num_rows, counts.max()], -np.inf, np.float32)

@@ -52,11 +52,7 @@ from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import EmbeddingObjective, best_metric, score_embeddings
 from keras_bert.tasks.embedding.mining import mine_triplets, mined_triplets
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.embedding.search import (
-    cosine_similarity,
-    nearest,
-    truncated_vectors,
-)
+from keras_bert.tasks.embedding.search import cosine_similarity, nearest, truncated_vectors
 from keras_bert.tasks.examples import ModelRunner
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.prepared import (
@@ -79,6 +75,7 @@ from keras_bert.training.backend import BACKEND
 _POOLER = "encoder/pooler"
 # The prompts for the arguments of `search`, as in sentence-transformers; the first one counts.
 _PROMPTS = {"queries": ("query",), "corpus": ("document", "passage", "corpus")}
+_TEXTS = 2**16  # texts whose vectors of all poolings are in memory at once
 
 
 class TextEmbedder(Task):
@@ -490,10 +487,15 @@ class TextEmbedder(Task):
             if isinstance(value, list | tuple) and value and _is_float(value[0]):
                 value = np.stack(value)
             if not _is_float(value):
-                texts = value if isinstance(value, str) else check_texts(name, value)[0]
+                texts = check_texts(name, [value] if isinstance(value, str) else value)[0]
                 if name == "queries":
-                    check_not_blank(name, [texts] if isinstance(texts, str) else texts)
-                value = self.encode(texts, batch_size, prompt_name=self._prompt_name(name))
+                    check_not_blank(name, texts)
+                prompt = self._prompt_name(name)
+                parts = [
+                    self.encode(texts[start : start + _TEXTS], batch_size, prompt_name=prompt)
+                    for start in range(0, max(1, len(texts)), _TEXTS)
+                ]
+                value = parts[0][0] if isinstance(value, str) else np.concatenate(parts)
             array = np.asarray(value, np.float32)
             # The sum of a vector is finite if all its values are.
             invalid = np.flatnonzero(~np.isfinite(np.sum(array, axis=-1)))
