@@ -134,7 +134,9 @@ def read_beir(path: str | os.PathLike, split: str = "test") -> RetrievalData:
     folder = path.parent.parent if is_file else path
     judgments = path if is_file else path / "qrels" / f"{split}.tsv"
     if not judgments.is_file():
-        splits = ", ".join(map(str, sorted(folder.glob("qrels/*.tsv"))))
+        splits = ", ".join(
+            str(file) for file in sorted(folder.glob("qrels/*.tsv")) if file.is_file()
+        )
         raise InputError(
             f"{judgments}: does not exist; expected "
             + (f"one of {splits}" if splits else "a BEIR directory, with corpus.jsonl and qrels/")
