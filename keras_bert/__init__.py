@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from keras_bert.tasks.load import load
     from keras_bert.tasks.ner.task import EntityTagger
     from keras_bert.tasks.question_answering.task import QuestionAnswerer
+    from keras_bert.tasks.retrieval import RetrievalData, evaluate_rankings
     from keras_bert.text.tokenizer import BertTokenizer
 
 __version__ = "0.3.0"
@@ -49,10 +50,12 @@ __all__ = [
     "EntityTagger",
     "MaskFiller",
     "QuestionAnswerer",
+    "RetrievalData",
     "TextClassifier",
     "TextEmbedder",
     "__version__",
     "adapt",
+    "evaluate_rankings",
     "load",
     "pretrain",
 ]
@@ -65,7 +68,9 @@ _MODULES = {
     "BertSpanLabeler": "keras_bert.models",
     "BertTokenClassifier": "keras_bert.models",
     "BertTokenizer": "keras_bert.text.tokenizer",
+    "RetrievalData": "keras_bert.tasks.retrieval",
     "adapt": "keras_bert.programs.adapt",
+    "evaluate_rankings": "keras_bert.tasks.retrieval",
     "load": "keras_bert.tasks.load",
     "pretrain": "keras_bert.programs.pretrain",
     **{name: module for module, name in CLASSES.values()},

@@ -5,10 +5,15 @@ r"""Trains BERT to embed texts, on pairs, triplets or scored pairs of texts.
     keras-bert embed --train_file=sts.jsonl --eval_file=dev.jsonl --loss=cosent \
         --score_range=0,5 --init_checkpoint=bert --output_dir=out
 
+    keras-bert embed --train_file=pairs.tsv --mine_negatives=2 --init_checkpoint=bert \
+        --output_dir=mined
+
 Pairs have the columns anchor and positive, and triplets another one with --columns=negative=NAME.
 Scored pairs, for --loss=cosent and --loss=cosine, have the columns text_a, text_b and score. Files
-are TSV or CSV with a header, JSONL, Parquet or Arrow. With --nodo_train and without files, it
-reads a text per line from standard input, and answers with a line of JSON that has its vector:
+are TSV or CSV with a header, JSONL, Parquet or Arrow. A BEIR directory has pairs to train on, and
+queries and documents to evaluate on. --mine_negatives writes triplets instead of training. With
+--nodo_train and without files, it reads a text per line from standard input, and answers with a
+line of JSON that has its vector:
 
     echo "A fine film." | keras-bert embed --nodo_train --init_checkpoint=out
 
@@ -22,6 +27,7 @@ from typing import Any
 from absl.flags import FlagValues
 
 from keras_bert.checkpoints.hub import local_model
+from keras_bert.errors import InputError
 from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
 from keras_bert.programs.options import set_flag, values_of
@@ -49,6 +55,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         _answer_lines(flags)
         return
     fine_tuning.check_train_file(flags, PROGRAM.example)
+    for name in ("eval_file", "export") if flags.mine_negatives else ():
+        if flags[name].value:
+            raise InputError(f"--{name}: has no effect with --mine_negatives; expected one of both")
     fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.

@@ -133,7 +133,11 @@ def fine_tune(
         run = replace(run, training=training)
     for name in ("model", "best"):
         check_replaceable(output_dir / name)
-    record = {**run.record, **start.record(), **_data_record(task, splits.train, data)}
+    record = {**run.record, **start.record(), **data_record(data)}
+    if task.label_names:
+        record["labels"] = [*task.label_names]
+    if splits.train is not None:
+        record["train_sha256"] = splits.train.sha256
     if teacher:
         record["teacher_weights_sha256"] = teacher.weights_sha256
     check_agreement(strategy, {**record, **asdict(run.training)})
@@ -182,13 +186,9 @@ def fine_tune(
     return results
 
 
-def _data_record(
-    task: Task, train: Examples | None, data: Mapping[str, Iterable[object]]
-) -> dict[str, object]:
-    """Returns the entries of run.json that detect changed labels and data."""
-    record: dict[str, object] = {"labels": [*task.label_names]} if task.label_names else {}
-    if train is not None:
-        record["train_sha256"] = train.sha256
+def data_record(data: Mapping[str, Iterable[object]]) -> dict[str, str]:
+    """Returns the entries of run.json that detect changed data, from {split: items}."""
+    record = {}
     for split, items in data.items():
         digest = hashlib.sha256()
         for item in items:

@@ -361,16 +361,55 @@ class NerSettings:
 
 
 @dataclass(frozen=True)
+class MiningSettings:
+    """How hard negatives are mined; invalid values raise InputError."""
+
+    GROUP: ClassVar[str] = "data"
+    num_negatives: int = option(3, "Number of negatives of a pair.", min=1, max=1000)
+    skip_top: int = option(
+        0,
+        "Number of the nearest texts that are skipped, because they may be positives that are not "
+        "labeled.",
+        min=0,
+        max=100_000,
+    )
+    margin: float | None = option(
+        None,
+        "By how much the cosine of a negative must be lower than that of the positives. Default: "
+        "it may be higher.",
+        min=-2,
+        max=2,
+    )
+
+    def __post_init__(self):
+        check(self)
+
+
+@dataclass(frozen=True)
 class EmbeddingSettings:
     """The settings for the data and the loss of a run."""
 
     GROUP: ClassVar[str] = "data"
     train_file: str = option(
-        "", "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
+        "",
+        "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow), or a BEIR directory, "
+        "whose qrels/train.tsv is used.",
     )
     eval_file: str = option(
-        "", "File of development examples of any kind, to evaluate on, as its columns show."
+        "",
+        "File of development examples of any kind, to evaluate on, as its columns show; or a BEIR "
+        "directory, whose qrels/test.tsv is used, or another file in qrels.",
     )
+    mine_negatives: int = same_as(
+        MiningSettings,
+        "num_negatives",
+        default=0,
+        min=0,
+        help="Mine hard negatives instead of training: write OUTPUT_DIR/triplets.jsonl, with up to "
+        "this number of texts near to the anchor for each pair of --train_file.",
+    )
+    skip_top: int = same_as(MiningSettings, "skip_top", needs="mine_negatives")
+    margin: float | None = same_as(MiningSettings, "margin", needs="mine_negatives")
     loss: str = option(
         "mnrl",
         "mnrl, for pairs and triplets: each positive must rank above all other positives and "

@@ -35,6 +35,7 @@ from tests.bad_input.mutations import damage_arguments, damage_file
 _MAX_BYTES = 16 * 2**30
 # Outputs that exist only if a program succeeded.
 _WHOLE = ("out.txt", "out.jsonl", "out.png", "out/1", "out/manifest.json", "out/model")
+_WHOLE += ("out/triplets.jsonl",)
 
 
 def run_command(name: str, arguments: list[str]) -> tuple[int, str]:

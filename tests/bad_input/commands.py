@@ -49,6 +49,8 @@ _COMMANDS = {
     "classify parquet": f"{_CLASSIFY} --train_file=train.parquet --eval_file=train.parquet",
     "embed": "keras_bert.programs.embed --train_file=train.csv --eval_file=train.csv "
     f"--columns=anchor=text,positive=label {_TUNE}",
+    "embed mine": "keras_bert.programs.embed --train_file=beir --mine_negatives=1 --skip_top=1 "
+    f"--margin=-1 {_TUNE}",
     "squad": "keras_bert.programs.squad --train_file=squad.json --eval_file=squad.json "
     f"--max_query_length=8 {_TUNE}",
     "ner": f"{_NER} --train_file=train.conll --eval_file=train.conll",
@@ -102,6 +104,7 @@ def write_inputs(folder: Path) -> None:
     parquet.write_table(table, folder / "train.parquet", row_group_size=2, write_page_checksum=True)
     _write_documents(folder / "documents", sentences)
     _write_spans(folder)
+    _write_beir(folder / "beir", sentences)
 
 
 def _write_documents(folder: Path, sentences: list[str]) -> None:
@@ -125,6 +128,18 @@ def _write_spans(folder: Path) -> None:
     ]
     (folder / "spans.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     parquet.write_table(pa.Table.from_pylist(rows), folder / "spans.parquet")
+
+
+def _write_beir(folder: Path, sentences: list[str]) -> None:
+    """Writes a BEIR directory whose queries are words of the documents."""
+    (folder / "qrels").mkdir(parents=True)
+    judgments = ["query-id\tcorpus-id\tscore"]
+    with open(folder / "corpus.jsonl", "w") as corpus, open(folder / "queries.jsonl", "w") as file:
+        for number, text in enumerate(sentences):
+            corpus.write(json.dumps({"_id": f"d{number}", "title": "film", "text": text}) + "\n")
+            file.write(json.dumps({"_id": f"q{number}", "text": text.split()[-2]}) + "\n")
+            judgments.append(f"q{number}\td{number}\t1")
+    (folder / "qrels" / "train.tsv").write_text("\n".join(judgments) + "\n")
 
 
 def write_models(folder: Path, run_command) -> None:

@@ -1,4 +1,4 @@
-"""Runs run_embedding.py as a user does: scored pairs, pairs, resume, evaluation, long texts."""
+"""Runs run_embedding.py as a user does: scored pairs, resume, evaluation, hard negatives, BEIR."""
 
 import json
 
@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
+from keras_bert.tasks.retrieval import read_beir
+from tests.tasks.test_retrieval import write_beir
 
 COMMON = {"init_checkpoint": "bert", "max_seq_length": 16, "learning_rate": 0.01}
 COMMON |= {"mixed_precision": "float32", "num_train_epochs": 2, "train_batch_size": 4}
@@ -124,3 +127,90 @@ def test_length_prompts_and_dense_modules_of_the_checkpoint_are_used(run_program
     vectors = trained.predict(texts[0])["cls"]
     served = load(out / "export" / "1").predict(texts[0])["cls"]
     np.testing.assert_allclose(served, vectors, atol=1e-5)
+
+
+# --- hard negatives, BEIR directories ---
+
+WORDS = ("good", "bad", "film", "book", "who", "swore", "rollo", "very")
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory):
+    """Writes a directory in which each query has the relevant document with the same words."""
+    texts = [f"{a} {b} {c}" for a in WORDS[:4] for b in WORDS[4:] for c in ("x", "b")]
+    corpus = [{"_id": f"d{i}", "title": t[:-2], "text": t[-1]} for i, t in enumerate(texts)]
+    queries = [{"_id": f"q{i}", "text": f"{t} ?"} for i, t in enumerate(texts)]
+    judgments = [f"q{i}\td{i}\t1" for i in range(len(texts))]
+    header = "query-id\tcorpus-id\tscore"
+    splits = {"train": [header, *judgments[8:]], "dev": [header, *judgments[:8]]}
+    return write_beir(tmp_path_factory.mktemp("beir") / "words", corpus, queries, **splits)
+
+
+@pytest.mark.slow
+def test_negatives_are_mined_once_and_trained_on(run_program, place, beir, tmp_path):
+    flags = COMMON | {"train_file": beir, "output_dir": tmp_path / "mined"}
+    mining = {"mine_negatives": 2, "skip_top": 1, "margin": -0.5}
+    done = run(run_program, place, **flags, **mining)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "mined").iterdir()} == {
+        "run.json",
+        "results.json",
+        "triplets.jsonl",
+    }
+    file = tmp_path / "mined" / "triplets.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert f"triplets = {len(rows)}\n" in done.stdout
+    embedder = TextEmbedder.from_pretrained(place / "bert", 16)
+    data = read_beir(beir, "train")
+    names = {"num_negatives": 2, "skip_top": 1, "margin": -0.5}
+    triplets = embedder.mine_negatives(data, **names)
+    assert [tuple(row.values()) for row in rows] == list(zip(*triplets, strict=True))
+    assert len(rows) == 2 * len(data.relevance)
+    before = file.stat().st_mtime_ns
+    again = run(run_program, place, **flags, **mining)
+    assert again.returncode == 0, again.stderr
+    assert "is finished; nothing to do" in again.stderr
+    assert file.stat().st_mtime_ns == before
+    changed = run(run_program, place, **flags, **mining | {"skip_top": 0})
+    assert "skip_top was 1 and is now 0" in changed.stderr
+    flags |= {"train_file": file, "columns": "negative=negative", "output_dir": tmp_path / "out"}
+    trained = run(run_program, place, **flags, eval_file=beir / "qrels" / "dev.tsv")
+    assert trained.returncode == 0, trained.stderr
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    found = load(tmp_path / "out").evaluate(beir / "qrels" / "dev.tsv")
+    assert found["ndcg_at_10"] == pytest.approx(results["ndcg_at_10"], abs=1e-6)
+    assert found.keys() < results.keys()
+
+
+@pytest.mark.slow
+def test_pairs_of_a_directory_are_trained_on(run_program, place, beir, tmp_path):
+    flags = COMMON | {"train_file": beir, "eval_file": beir / "qrels" / "dev.tsv"}
+    done = run(run_program, place, **flags, num_train_steps=1, output_dir=tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "1 steps of 4 examples" in done.stderr or "1 step of 4 examples" in done.stderr
+    assert "ndcg_at_10 = " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"train_file": "pairs.tsv", "skip_top": 2}, "--skip_top: has no effect without --mine_ne"),
+        (
+            {"train_file": "pairs.tsv", "mine_negatives": -1},
+            "expected a whole number from 0 to 1000",
+        ),
+        ({"mine_negatives": 1, "loss": "cosent"}, "--loss=cosent: mining needs pairs; expected"),
+        ({"mine_negatives": 1, "eval_file": "sts.jsonl"}, "--eval_file: has no effect with --mine"),
+        ({"loss": "cosent"}, "words: is a BEIR directory, which has pairs; expected --loss=mnrl"),
+        ({"mine_negatives": 1, "skip_top": 99}, "words/qrels/train.tsv: no text is a negative of"),
+        ({"eval_file": "glue"}, "glue/qrels/test.tsv: does not exist; expected a BEIR directory"),
+    ],
+)
+def test_invalid_retrieval_flags(run_program, place, beir, tmp_path, flags, message):
+    flags = COMMON | {"train_file": beir, "output_dir": tmp_path / "out"} | flags
+    done = run(run_program, place, **flags)
+    assert done.returncode == 1
+    *_, line = done.stderr.splitlines()
+    assert line.startswith("run_embedding.py: error: ")
+    assert message in line
+    assert not (tmp_path / "out").exists()

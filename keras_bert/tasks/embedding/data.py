@@ -3,6 +3,8 @@
 pairs         anchor, positive              texts that belong together
 triplets      anchor, positive, negative    and a text that does not belong to the anchor
 scored pairs  text_a, text_b, score         how similar two texts are
+BEIR          a directory (retrieval.py)    pairs of a query and a relevant document; in evaluation,
+                                            the ranking of all documents
 """
 
 import math
@@ -18,7 +20,9 @@ from keras_bert.files import check_schema
 from keras_bert.tasks.checks import (
     check_columns,
     check_list,
+    check_not_empty,
     check_same_length,
+    check_texts,
     columns_of_tuples,
     described,
 )
@@ -26,6 +30,7 @@ from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.prepared import short_rows
+from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data, is_beir, read_beir
 from keras_bert.tasks.settings import EmbeddingSettings
 from keras_bert.tasks.tables import Texts, read_rows, read_texts
 
@@ -158,14 +163,23 @@ def read_training_rows(settings: EmbeddingSettings) -> TextRows:
     """
     if not settings.train_file:
         raise InputError("--train_file is missing; expected a file of examples, or --nodo_train")
+    if is_beir(settings.train_file):
+        if settings.loss != "mnrl" or settings.columns:
+            raise InputError(
+                f"--train_file={settings.train_file}: is a BEIR directory, which has pairs; "
+                "expected --loss=mnrl, and no --columns"
+            )
+        return _pairs_of(read_beir(settings.train_file, "train"))
     roles = (*PAIR, "negative") if settings.loss == "mnrl" else SCORED
     return _read(settings, settings.train_file, roles)
 
 
-def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | None:
+def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | RetrievalData | None:
     """Reads the development examples; None without a file. Raises as `read_training_rows`."""
     if not settings.eval_file:
         return None
+    if is_beir(settings.eval_file):
+        return read_beir(settings.eval_file)
     names = settings.column_names
     columns = [names[role] for role in (*PAIR, *SCORED)]
     row = next(read_rows(Path(settings.eval_file), (), columns), None)
@@ -175,6 +189,37 @@ def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | None:
     if len(kinds) != 1:
         kinds = [PAIR if settings.loss == "mnrl" else SCORED]
     return _read(settings, settings.eval_file, kinds[0])
+
+
+def read_pairs_to_mine(settings: EmbeddingSettings) -> tuple[TextRows, list[str]]:
+    """Reads pairs to mine negatives for, and other texts that may be negatives.
+
+    Raises as `read_training_rows`.
+    """
+    if not settings.train_file:
+        raise InputError("--mine_negatives: expected --train_file, too, with pairs of texts")
+    if settings.loss != "mnrl":
+        raise InputError(f"--loss={settings.loss}: mining needs pairs; expected --loss=mnrl")
+    if is_beir(settings.train_file):
+        return _pairs_and_corpus(read_beir(settings.train_file, "train"))
+    return _read(settings, settings.train_file, PAIR), []
+
+
+def _pairs_and_corpus(data: RetrievalData) -> tuple[TextRows, list[str]]:
+    return _pairs_of(data), list(filter(str.strip, data.corpus.values()))
+
+
+def _pairs_of(data: RetrievalData) -> TextRows:
+    """Returns the queries and their relevant documents as pairs.
+
+    Raises:
+        InputError: there are none.
+    """
+    columns = data.pairs
+    if not columns[0]:
+        raise InputError(f"{data.source}: has no relevant documents with a text; expected some")
+    locations = [f"{data.source}, pair {number}" for number in range(1, len(columns[0]) + 1)]
+    return TextRows(data.source, columns, None, locations)
 
 
 def _read(settings: EmbeddingSettings, file: str, roles: Sequence[str]) -> TextRows:
@@ -211,9 +256,7 @@ def check_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
         raise InputError(f"{name} is {described(texts)}; expected a tuple of {expected}")
     columns = check_columns(name, texts)
     for i, column in enumerate(columns):
-        for index, text in enumerate(column):
-            if not text.strip():
-                raise InputError(f"{name}[{i}][{index}] is {text!r:.60}; expected a text")
+        check_not_blank(f"{name}[{i}]", column)
     array = None
     if scores is not None:
         items = check_list("scores", scores, "numbers")
@@ -222,6 +265,33 @@ def check_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
         array = np.array(items, np.float32)
     locations = [f"{name}, item {index}" for index in range(len(columns[0]))]
     return TextRows(name, columns, array, locations)
+
+
+def check_not_blank(name: str, texts: Sequence[str]) -> None:
+    """Raises InputError if a text is empty; `name` is the name of the list."""
+    for index, text in enumerate(texts):
+        if not text.strip():
+            raise InputError(f"{name}[{index}] is {text!r:.60}; expected a text")
+
+
+def check_pairs_to_mine(queries: Any, positives: Any, corpus: Any) -> tuple[TextRows, list[str]]:
+    """Checks the arguments of `TextEmbedder.mine_negatives`; returns as `read_pairs_to_mine`."""
+    data = as_retrieval_data(queries, "train")
+    if data is not None:
+        if positives is not None or corpus is not None:
+            raise InputError(
+                "positives and corpus: have no effect with retrieval data; expected one of both"
+            )
+        return _pairs_and_corpus(data)
+    lists = {"queries": queries, "positives": positives}
+    columns = {name: check_texts(name, value)[0] for name, value in lists.items()}
+    check_same_length(**columns)
+    texts = [] if corpus is None else check_texts("corpus", corpus)[0]
+    for name, column in (columns | {"corpus": texts}).items():
+        check_not_blank(name, column)
+    check_not_empty("queries", columns["queries"])
+    locations = [f"queries, item {index}" for index in range(len(columns["queries"]))]
+    return TextRows("queries", tuple(columns.values()), None, locations), texts
 
 
 def check_evaluation_pairs(name: str, texts: Any, scores: Any) -> TextRows:

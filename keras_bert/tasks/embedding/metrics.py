@@ -1,23 +1,25 @@
-"""Defines the objective of training text embeddings, compares them, and scores them.
+"""Defines the objective of training text embeddings, and scores them.
 
 Vectors are compared by their cosines:
 
 scored pairs   Spearman's and Pearson's correlation of cosines and scores
 pairs          recall at k: how many anchors have their positive among the k nearest of all
                positives of the evaluation set
+retrieval      nDCG, MRR, MAP, recall and precision of the documents nearest to each query
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_bert.errors import InputError
 from keras_bert.models.encoder import pool, project, select_inputs
 from keras_bert.tasks.classification.metrics import pearson, spearman
 from keras_bert.tasks.embedding.data import TextRows
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
+from keras_bert.tasks.embedding.search import nearest, unit_vectors
+from keras_bert.tasks.retrieval import RetrievalData, mean_scores, score_ranking
 from keras_bert.training.objective import Batch, RowObjective
 
 # --- training objective ---
@@ -48,97 +50,56 @@ class EmbeddingObjective(RowObjective):
         return {"loss": self.embedding_loss.total(vectors, *labels)}
 
 
-# --- comparison ---
-
-_CHUNK = 512  # vectors that are compared with others at once
-_CORPUS_CHUNK = 2**14  # vectors of a corpus among them
-
-
-def _unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Scales vectors [..., H] to length 1; zero vectors remain zero."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.maximum(lengths, 1e-12)
-
-
-def cosine_similarity(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the cosines of vectors [A, H] and [B, H], [A, B]."""
-    return np.atleast_2d(_unit_vectors(first)) @ np.atleast_2d(_unit_vectors(second)).T
-
-
-def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the vectors of a corpus [N, H] with the highest cosines to each of Q queries [Q, H].
-
-    Returns:
-        Their indices, int64 [Q, k], and cosines, float32 [Q, k], highest first, where k is the
-        smaller of `top_k` and N. Of equal cosines, the lower index is first.
-    """
-    count = min(top_k, len(corpus))
-    indices = np.zeros([len(queries), count], np.int64)
-    scores = np.full([len(queries), count], -np.inf, np.float32)
-    for start in range(0, len(corpus), _CORPUS_CHUNK):
-        chunk = _unit_vectors(corpus[start : start + _CORPUS_CHUNK])
-        for first in range(0, len(queries), _CHUNK):
-            rows = slice(first, first + _CHUNK)
-            cosines = _unit_vectors(queries[rows]) @ chunk.T
-            places = np.broadcast_to(np.arange(start, start + len(chunk)), cosines.shape)
-            # The best ones of earlier chunks have lower indices.
-            cosines = np.concatenate([scores[rows], cosines], axis=1)
-            places = np.concatenate([indices[rows], places], axis=1)
-            lowest = np.partition(cosines, -count, axis=1)[:, [-count]]
-            # Mostly equal numbers are sorted quickly.
-            order = np.argsort(np.where(cosines < lowest, np.inf, -cosines), axis=1, kind="stable")
-            scores[rows] = np.take_along_axis(cosines, order[:, :count], axis=1)
-            indices[rows] = np.take_along_axis(places, order[:, :count], axis=1)
-    return indices, scores
-
-
 # --- scores ---
 
 RECALLS = (1, 5, 10)
+_DEPTH = 1000  # documents in the ranking of a query, as usual for trec_eval
 
 
-def best_metric(has_scores: bool) -> str:
+def best_metric(items: TextRows | RetrievalData | None) -> str:
     """Returns the name of the metric that determines the best weights."""
-    return "spearman" if has_scores else "recall_at_1"
+    if isinstance(items, RetrievalData):
+        return "ndcg_at_10"
+    return "recall_at_1" if items is not None and items.scores is None else "spearman"
 
 
 def score_embeddings(
-    rows: TextRows, vectors: np.ndarray, sizes: Sequence[int] = ()
+    items: TextRows | RetrievalData, vectors: np.ndarray, sizes: Sequence[int] = ()
 ) -> dict[str, float]:
-    """Scores the vectors of the texts of n pairs.
+    """Scores the vectors of the texts of n pairs, or of queries and documents.
 
     Args:
-        rows: the pairs.
-        vectors: float [2 · n, H]; the two texts of a pair are consecutive rows.
+        items: the pairs, or the retrieval data.
+        vectors: float [2 · n, H], where the two texts of a pair are consecutive rows; or the
+            vectors of `RetrievalData.columns`, first those of the queries.
         sizes: the sizes of truncated vectors to score too, as `spearman_64`.
 
     Returns:
-        "spearman" and "pearson" for scored pairs, otherwise "recall_at_1", "recall_at_5" and
-        "recall_at_10"; for each size, the same names with the suffix `_SIZE`.
+        "spearman" and "pearson" for scored pairs; "recall_at_1", "recall_at_5" and "recall_at_10"
+        for pairs; the metrics of `evaluate_rankings` for retrieval data. For each size, the same
+        names with the suffix `_SIZE`.
     """
-    scores = _score(rows, vectors)
+    score = _score_retrieval if isinstance(items, RetrievalData) else _score_pairs
+    scores = score(items, vectors)
     for size in sizes:
         if size < vectors.shape[-1]:
-            truncated = _score(rows, vectors[:, :size])
+            truncated = score(items, vectors[:, :size])
             scores |= {f"{name}_{size}": value for name, value in truncated.items()}
     return scores
 
 
-def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.ndarray:
-    """Truncates vectors [n, H] to [n, size], and scales them to length 1 if `normalize`.
-
-    Raises:
-        InputError: `size` is not a whole number from 1 to H.
-    """
-    width = vectors.shape[-1]
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= width:
-        raise InputError(f"size={size!r}: expected a whole number from 1 to {width}")
-    truncated = vectors[:, :size]
-    return _unit_vectors(truncated) if normalize else truncated
+def _score_retrieval(data: RetrievalData, vectors: np.ndarray) -> dict[str, float]:
+    queries, corpus = np.split(vectors.astype(np.float32, copy=False), [len(data.relevance)])
+    ids = [*data.corpus]
+    rankings = zip(data.relevance.values(), *nearest(queries, corpus, _DEPTH), strict=True)
+    return mean_scores(
+        score_ranking(judged, {ids[i]: score for i, score in zip(indices, scores, strict=True)})
+        for judged, indices, scores in rankings
+    )
 
 
-def _score(rows: TextRows, vectors: np.ndarray) -> dict[str, float]:
-    unit = _unit_vectors(vectors.astype(np.float32))
+def _score_pairs(rows: TextRows, vectors: np.ndarray) -> dict[str, float]:
+    unit = unit_vectors(vectors.astype(np.float32))
     first, second = unit[0::2], unit[1::2]
     if rows.scores is not None:
         cosines = np.sum(first * second, axis=1, dtype=np.float64)
@@ -146,27 +107,27 @@ def _score(rows: TextRows, vectors: np.ndarray) -> dict[str, float]:
             "spearman": spearman(cosines, rows.scores),
             "pearson": pearson(cosines, rows.scores),
         }
-    ranks = np.concatenate(list(_ranks(rows.ids, first, second)))
+    ranks = _ranks(rows.ids, first, second)
     return {f"recall_at_{k}": float(np.mean(ranks < k)) for k in RECALLS}
 
 
-def _ranks(ids: np.ndarray, anchors: np.ndarray, positives: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the ranks of the positives of each chunk of anchors, from 0.
+def _ranks(ids: np.ndarray, anchors: np.ndarray, positives: np.ndarray) -> np.ndarray:
+    """Returns the ranks of the positives of all anchors, from 0; at least 10 for those above 9.
 
     The rank is the number of other positives that are at least as near to the anchor. As in
     training (losses.py), equal texts count once, and neither the anchor's own text nor the other
     positives of an equal anchor count.
     """
     texts, first, column_of = np.unique(ids[:, 1], return_index=True, return_inverse=True)
-    candidates = positives[first]
     excluded = {text: [column] for column, text in enumerate(texts.tolist())}
     for anchor, column in zip(ids[:, 0].tolist(), column_of.tolist(), strict=True):
         excluded.setdefault(anchor, []).append(column)
-    for start in range(0, len(anchors), _CHUNK):
-        cosines = anchors[start : start + _CHUNK] @ candidates.T
-        for row, row_cosines in enumerate(cosines):
-            cosine = row_cosines[column_of[start + row]]
-            row_cosines[excluded[int(ids[start + row, 0])]] = -np.inf
-            row_cosines[column_of[start + row]] = cosine
-        cosine = cosines[np.arange(len(cosines)), column_of[start : start + len(cosines)]]
-        yield np.sum(cosines >= cosine[:, np.newaxis], axis=1) - 1
+    window = max(RECALLS) + max(map(len, excluded.values()))
+    ranks = np.full([len(anchors)], window)
+    indices, cosines = nearest(anchors, positives[first], window)
+    for row, anchor in enumerate(ids[:, 0].tolist()):
+        cosine = cosines[row, indices[row] == column_of[row]]
+        if len(cosine):  # Otherwise, enough other positives are nearer.
+            counted = ~np.isin(indices[row], excluded[anchor])
+            ranks[row] = np.count_nonzero(counted & (cosines[row] >= cosine))
+    return ranks

@@ -39,6 +39,8 @@ from keras_bert.tasks.embedding.data import (
     TextRows,
     check_evaluation_pairs,
     check_evaluation_rows,
+    check_not_blank,
+    check_pairs_to_mine,
     check_rows,
     check_scores,
     check_training_rows,
@@ -47,15 +49,10 @@ from keras_bert.tasks.embedding.data import (
     read_training_rows,
 )
 from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
-from keras_bert.tasks.embedding.metrics import (
-    EmbeddingObjective,
-    best_metric,
-    cosine_similarity,
-    nearest,
-    score_embeddings,
-    truncated_vectors,
-)
+from keras_bert.tasks.embedding.metrics import EmbeddingObjective, best_metric, score_embeddings
+from keras_bert.tasks.embedding.mining import mine_triplets, mined_triplets
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
+from keras_bert.tasks.embedding.search import cosine_similarity, nearest, truncated_vectors
 from keras_bert.tasks.examples import ModelRunner
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.prepared import (
@@ -67,6 +64,8 @@ from keras_bert.tasks.prepared import (
     prepare,
     with_strings,
 )
+from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data
+from keras_bert.tasks.settings import MiningSettings
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
@@ -76,6 +75,7 @@ from keras_bert.training.backend import BACKEND
 _POOLER = "encoder/pooler"
 # The prompts for the arguments of `search`, as in sentence-transformers; the first one counts.
 _PROMPTS = {"queries": ("query",), "corpus": ("document", "passage", "corpus")}
+_TEXTS = 2**16  # texts whose vectors of all poolings are in memory at once
 
 
 class TextEmbedder(Task):
@@ -96,7 +96,7 @@ class TextEmbedder(Task):
     optional_weights: ClassVar[tuple[str, ...]] = (_POOLER,)
     _public: ClassVar[tuple[str, ...]] = (
         *Task._public,
-        *("encode", "similarity", "search", "set_long_text"),
+        *("encode", "similarity", "search", "mine_negatives", "set_long_text"),
     )
 
     settings: EmbedderSettings
@@ -219,9 +219,10 @@ class TextEmbedder(Task):
             label: the name of the table's column of scores; None without scores.
             loss: `mnrl` (the default) without scores; `cosent` (the default) or `cosine` with
                 scores; or an `EmbeddingLoss` with other settings, such as Matryoshka sizes.
-            validation_data: (texts, scores) or (texts, None), or a table or dataset, evaluated
-                after each epoch; the logs contain the metrics as `val_spearman` and so on. The
-                highest `val_spearman` or `val_recall_at_1` determines the best weights.
+            validation_data: (texts, scores) or (texts, None), a table, a dataset or retrieval data,
+                evaluated after each epoch; the logs contain the metrics as `val_spearman` and so
+                on. The highest `val_spearman`, `val_recall_at_1` or `val_ndcg_at_10` determines the
+                best weights.
             callbacks: Keras callbacks.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings. More than
                 one micro-batch needs TensorFlow.
@@ -256,15 +257,15 @@ class TextEmbedder(Task):
             check_scores(rows)
         check_training_rows(rows, loss, settings.batch_size)
         _check_backend("", settings.gradient_accumulation_steps)
-        evaluate, has_scores = None, True
+        evaluate, held_out = None, None
         if validation_data is not None:
             expected = "a tuple (texts, scores), with None for pairs without scores"
-            held_out = check_validation_data(validation_data, expected, text[:2], label)
-            check_evaluation_pairs("validation_data[0]", *held_out)
-            evaluate, has_scores = (
-                functools.partial(self.evaluate, *held_out),
-                held_out[1] is not None,
-            )
+            held_out = as_retrieval_data(validation_data)
+            arguments = (held_out,)
+            if held_out is None:
+                arguments = check_validation_data(validation_data, expected, text[:2], label)
+                held_out = check_evaluation_pairs("validation_data[0]", *arguments)
+            evaluate = functools.partial(self.evaluate, *arguments)
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
         prepared = self._prepared_for_training(rows)
@@ -275,7 +276,7 @@ class TextEmbedder(Task):
             settings,
             evaluate,
             callbacks,
-            best_metric(has_scores),
+            best_metric(held_out),
         )
 
     def evaluate(
@@ -287,10 +288,15 @@ class TextEmbedder(Task):
         text: tuple[str, str] = ("anchor", "positive"),
         label: str | None = None,
     ) -> dict[str, float]:
-        """Scores the cosines of pairs of texts, with the pooling of the model.
+        """Scores the cosines of pairs of texts, or a search, with the pooling of the model.
+
+        Example:
+            embedder.evaluate((questions, answers))["recall_at_1"]
+            embedder.evaluate("beir/scifact")["ndcg_at_10"]
 
         Args:
-            texts: pairs, given as for `fit`.
+            texts: pairs, given as for `fit`; or retrieval data, a `RetrievalData` or the path of a
+                BEIR directory, whose qrels/test.tsv is used, or of another file in qrels.
             scores: n numbers from -1 to 1; None for pairs of an anchor and its positive.
             batch_size: number of texts per batch.
             text: the names of the table's columns of texts, as for `fit`.
@@ -299,12 +305,23 @@ class TextEmbedder(Task):
         Returns:
             With scores, "spearman" and "pearson", the correlations of cosines and scores. Without,
                 "recall_at_1", "recall_at_5" and "recall_at_10": the fraction of anchors whose
-                positive is among the nearest of all positives. A model with Matryoshka sizes has
-                the same names for each smaller size, such as "spearman_64".
+                positive is among the nearest of all positives. For retrieval data, the metrics of
+                `evaluate_rankings` for the 1000 nearest documents of each query, such as
+                "ndcg_at_10", "mrr_at_10", "recall_at_100" and "map"; prompts are used as in
+                `search`. A model with Matryoshka sizes has the same names for each smaller size,
+                such as "spearman_64".
 
         Raises:
             InputError: an argument is invalid, there are no texts, or all scores are equal.
         """
+        data = as_retrieval_data(texts)
+        if data is not None:
+            if scores is not None:
+                raise InputError("scores: have no effect with retrieval data; expected none")
+            queries, corpus = data.columns
+            vectors = self.vectors_of(batch_size, queries=queries, corpus=corpus)
+            sizes = self.settings.matryoshka_sizes
+            return score_embeddings(data, np.concatenate(vectors), sizes)
         texts, scores = split_examples("texts", texts, scores, text, label)
         rows = check_evaluation_pairs("texts", texts, scores)
         vectors = self._predict((rows.texts,), batch_size)[self.settings.pooling or "mean"]
@@ -385,7 +402,7 @@ class TextEmbedder(Task):
 
         The arguments are texts, or vectors that `encode` has returned.
         """
-        return cosine_similarity(*self._vectors(first=first, second=second))
+        return cosine_similarity(*self.vectors_of(32, first=first, second=second))
 
     def search(self, queries: Any, corpus: Any, top_k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Finds the texts of a corpus with the highest cosines to each query, of all texts.
@@ -406,23 +423,88 @@ class TextEmbedder(Task):
         """
         if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
             raise InputError(f"top_k={top_k!r}: expected a whole number of at least 1")
-        asked, searched = self._vectors(queries=queries, corpus=corpus)
+        asked, searched = self.vectors_of(32, queries=queries, corpus=corpus)
         searched = np.atleast_2d(searched)
         check_not_empty("corpus", searched)
         indices, scores = nearest(np.atleast_2d(asked), searched, top_k)
         return (indices[0], scores[0]) if asked.ndim == 1 else (indices, scores)
 
-    def _vectors(self, **arguments: Any) -> list[np.ndarray]:
-        """Returns the vectors of arguments that are texts or vectors, [n, H] or [H] each."""
+    def mine_negatives(
+        self,
+        queries: Any,
+        positives: Any = None,
+        corpus: Any = None,
+        *,
+        num_negatives: int = 3,
+        skip_top: int = 0,
+        margin: float | None = None,
+        batch_size: int = 32,
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Finds texts that are near to queries but not their positives: triplets to train on.
+
+        The meaning of the arguments is that of `mine_hard_negatives` of sentence-transformers: of
+        the nearest texts, the positives are removed, then those that the margin excludes. Of the
+        rest, the nearest `skip_top` are skipped, and the next `num_negatives` are the negatives.
+        The text of the query is never a negative.
+
+        Example:
+            triplets = embedder.mine_negatives(questions, answers, num_negatives=1, margin=0.05)
+            embedder.fit(triplets, epochs=1)
+
+        Args:
+            queries: n texts; or, without the next two arguments, retrieval data: a
+                `RetrievalData` or the path of a BEIR directory, whose qrels/train.tsv is used, or
+                of another file in qrels.
+            positives: the positive of each query. Equal queries have several.
+            corpus: other texts that may be negatives, besides the positives of other queries.
+            num_negatives: the number of negatives of a pair; a query may have fewer.
+            skip_top: the number of the nearest texts that are skipped, because they may be
+                positives that are not labeled.
+            margin: by how much the cosine of a negative must be lower than that of all positives;
+                None if it may be higher.
+            batch_size: number of texts per batch.
+
+        Returns:
+            Anchors, positives and negatives, as `fit` takes them: for each pair, its negatives are
+            consecutive triplets, nearest first.
+
+        Raises:
+            InputError: an argument is invalid, or there are no negatives.
+        """
+        settings = MiningSettings(num_negatives, skip_top, margin)
+        rows, texts = check_pairs_to_mine(queries, positives, corpus)
+        return mined_triplets(rows, texts, functools.partial(self.vectors_of, batch_size), settings)
+
+    def vectors_of(self, batch_size: int, **arguments: Any) -> list[np.ndarray]:
+        """Returns the vectors of arguments that are texts or vectors, [n, H] or [H] each.
+
+        Raises:
+            InputError: an argument has another type, a query is empty, vectors differ in size, or
+                a value is not finite.
+        """
         vectors = []
         for name, value in arguments.items():
             if isinstance(value, list | tuple) and value and _is_float(value[0]):
                 value = np.stack(value)
             if not _is_float(value):
-                prompts = (each for each in _PROMPTS.get(name, ()) if each in self.settings.prompts)
-                texts = value if isinstance(value, str) else check_texts(name, value)[0]
-                value = self.encode(texts, prompt_name=next(prompts, None))
-            vectors.append(np.asarray(value, np.float32))
+                texts = check_texts(name, [value] if isinstance(value, str) else value)[0]
+                if name == "queries":
+                    check_not_blank(name, texts)
+                prompt = self._prompt_name(name)
+                parts = [
+                    self.encode(texts[start : start + _TEXTS], batch_size, prompt_name=prompt)
+                    for start in range(0, max(1, len(texts)), _TEXTS)
+                ]
+                value = parts[0][0] if isinstance(value, str) else np.concatenate(parts)
+            array = np.asarray(value, np.float32)
+            # The sum of a vector is finite if all its values are.
+            invalid = np.flatnonzero(~np.isfinite(np.sum(array, axis=-1)))
+            if len(invalid):
+                raise InputError(
+                    f"{name}: vector {invalid[0]} has values that are not finite, so its cosines "
+                    "are NaN; expected finite numbers"
+                )
+            vectors.append(array)
         if len({each.shape[-1] for each in vectors}) > 1 or any(each.ndim > 2 for each in vectors):
             shapes = [f"{name} {[*v.shape]}" for name, v in zip(arguments, vectors, strict=True)]
             raise InputError(
@@ -430,8 +512,13 @@ class TextEmbedder(Task):
             )
         return vectors
 
+    def _prompt_name(self, argument: str) -> str | None:
+        """Returns the name of the prompt for an argument of `search`; None for the default one."""
+        prompts = self.settings.prompts
+        return next((name for name in _PROMPTS.get(argument, ()) if name in prompts), None)
+
     def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
-        """Scores the vectors of pairs."""
+        """Scores the vectors of pairs, or of queries and documents."""
         vectors = pooled_rows(evaluated.prepared, outputs["vectors"], self.processor)
         return score_embeddings(evaluated.items, vectors, self.settings.matryoshka_sizes)
 
@@ -489,6 +576,17 @@ class TextEmbedder(Task):
         in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
         return prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
 
+    def _prepared_for_evaluation(self, items: TextRows | RetrievalData) -> Prepared:
+        if isinstance(items, TextRows):
+            return self._prepared([items.texts])
+        texts = []
+        for name, column in zip(_PROMPTS, items.columns, strict=True):
+            prompt = self.settings.prompt(self._prompt_name(name))
+            texts += [prompt + text for text in column]
+        without = replace(self.settings, default_prompt_name=None)
+        preprocess = EmbeddingProcessor(self.tokenizer, without).preprocess
+        return prepare(preprocess, [texts], tokenizer=self.tokenizer)
+
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Returns {"vectors": float32 [n, 2 or 3, H]} for n rows, which are windows or texts."""
         shape = [len(prepared.examples), len(self.settings.names), self.model.config.hidden_size]
@@ -532,12 +630,12 @@ class ServedEmbedding(ServedTexts):
 
 
 def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
-    """Trains an embedding model on files, or resumes an unfinished run.
+    """Trains an embedding model on files, or resumes an unfinished run; or mines hard negatives.
 
     For training, scores are divided by the largest absolute value of their range.
 
     Returns:
-        The scores of results.json, those of `score_embeddings`.
+        The content of results.json: the scores of `score_embeddings`, or the number of triplets.
     """
     start = open_pretrained(run.settings)
     start.check_task(TextEmbedder.task, TextEmbedder.__name__)
@@ -552,8 +650,11 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
         matryoshka_sizes=loss.sizes,
     )
     embedder = TextEmbedder(None, start.tokenizer(), settings)
-    if do_train:
+    if do_train or embedding.mine_negatives:
         _check_devices(loss, run)
+    if embedding.mine_negatives:
+        return mine_triplets(embedding, run, start, embedder)
+    if do_train:
         train = read_training_rows(embedding)
     dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
     if dev is None and not do_train:
@@ -568,18 +669,22 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
         largest_score = max(map(abs, embedding.numeric_range))
         examples = train.labelled(prepared["train"].examples, largest_score)
     if dev is not None:
-        check_evaluation_rows(dev)
-        prepared["dev"] = embedder._prepared([dev.texts])
+        if isinstance(dev, TextRows):
+            check_evaluation_rows(dev)
+            scores = [None] * len(dev) if dev.scores is None else dev.scores.tolist()
+            data = {"dev": list(zip(*dev.columns, scores, strict=True))}
+        else:
+            parts = (dev.queries, dev.corpus, dev.relevance)
+            data = {"dev": [item for part in parts for item in part.items()]}
+        prepared["dev"] = embedder._prepared_for_evaluation(dev)
         dev_set = {"": EvaluationSet(dev, prepared["dev"])}
-        scores = [None] * len(dev) if dev.scores is None else dev.scores.tolist()
-        data = {"dev": list(zip(*dev.columns, scores, strict=True))}
     return fine_tune(
         run,
         start,
         embedder,
         EmbeddingObjective(loss, settings.pooling),
         Splits(examples, dev_set),
-        best=best_metric(dev is None or dev.scores is not None),
+        best=best_metric(dev),
         data=data,
         counts=embedder._truncation_counts(prepared, "texts"),
     )

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import memory
-from keras_bert.tasks.embedding import metrics
+from keras_bert.tasks.embedding import search
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
@@ -112,8 +112,8 @@ def test_similarity_is_the_cosines_of_texts_or_vectors(embedder):
 
 @pytest.mark.parametrize("top_k", [1, 3, 60])
 def test_search_is_exact(embedder, monkeypatch, top_k):
-    monkeypatch.setattr(metrics, "_CHUNK", 2)
-    monkeypatch.setattr(metrics, "_CORPUS_CHUNK", 20)
+    monkeypatch.setattr(search, "_QUERIES", 2)
+    monkeypatch.setattr(search, "_CORPUS", 20)
     # Their cosines are exact, and many are equal: the first ones of these must be found.
     rng = np.random.default_rng(0)
     corpus, queries = (rng.choice([-1.0, 1.0], [n, 4]).astype(np.float32) for n in (50, 5))
