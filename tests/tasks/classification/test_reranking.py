@@ -239,7 +239,7 @@ ONE = (["a"], ["b"])
         ("fit", ((["a"], ["b"], ["c"]), [1]), "texts is a tuple of 3 items; expected a tuple of t"),
         ("fit", ((["a"], [""], ["c"]),), r"texts\[1\]\[0\] is ''; expected a text"),
         ("fit", ((["a"], [None], ["c"]),), r"texts\[1\]\[0\] is None, a NoneType; expected a str"),
-        ("fit", ((["a"], ["b"], [])), r"texts\[0\] has 1 items, texts\[1\] has 1 items, texts"),
+        ("fit", ((["a"], ["b"], []),), r"texts\[0\] has 1 items, texts\[1\] has 1 items, texts"),
         ("fit", (ONE, ["yes"]), "labels, item 0: expected a number from 0 to 1 as label, got 'yes"),
         ("fit", (ONE, [1.01]), "labels, item 0: expected a number from 0 to 1 as label, got 1.01"),
         ("fit", (ONE, [float("nan")]), "labels, item 0: expected a number from 0 to 1 as label"),
@@ -279,11 +279,11 @@ def test_problem_type_and_head_must_match(pretrained, trained, tmp_path):
     with pytest.raises(InputError, match="pair=False: a reranker scores pairs"):
         ClassifierSettings((), "reranking")
     trained.save_pretrained(tmp_path / "saved")
-    with pytest.raises(InputError, match="'single_label': .* a head of one logit; expected at lea"):
+    with pytest.raises(InputError, match=r"'single_label': .* a head of one logit; expected at"):
         TextClassifier.from_pretrained(tmp_path / "saved", problem_type="single_label")
     with pytest.raises(InputError, match="rank: the problem type of the model is single_label"):
         TextClassifier.from_pretrained(pretrained, labels=["a", "b"]).rank("a", ["b"])
     two = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
     two.save_pretrained(tmp_path / "two")
-    with pytest.raises(InputError, match="problem_type='reranking': .* has a head of 2 logits"):
+    with pytest.raises(InputError, match=r"problem_type='reranking': .* has a head of 2 logits"):
         open_new(tmp_path / "two")
