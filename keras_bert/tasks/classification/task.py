@@ -225,7 +225,7 @@ class TextClassifier(Task):
         texts: Any,
         labels: Any = None,
         *,
-        text: str | tuple[str, str] = "text",
+        text: str | tuple[str, ...] = "text",
         label: str | None = "label",
         validation_data: Any = None,
         class_weights: str | Sequence[float] | np.ndarray | Mapping[Any, float] = "",
@@ -445,7 +445,7 @@ class TextClassifier(Task):
         Raises:
             InputError: an argument is invalid, a score is not finite, or the model is no reranker.
         """
-        if self.settings.problem_type != "reranking":
+        if not self._is_reranker:
             raise InputError(
                 f"rank: the problem type of the model is {self.settings.problem_type}; expected "
                 "reranking"
