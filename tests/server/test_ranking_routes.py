@@ -2,13 +2,17 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import requests
 
+from keras_bert.models import BertClassifier
 from keras_bert.server.versions import Versions
+from keras_bert.tasks.classification.processor import ClassifierSettings
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.text.tokenizer import BertTokenizer
-from tests.export.conftest import VOCAB, export  # noqa: F401
+from tests.export.conftest import CONFIG, VOCAB, export  # noqa: F401
 from tests.server.conftest import RERANKER, FakeVersion, rerank
 
 QUERY, TEXTS = "red cat", ["a dog", "cat red 猫", "the cat", "red cat red", "cat"]
@@ -102,36 +106,35 @@ def test_texts_are_tokenized_in_the_format_of_tei(server, ask):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["regression", "fill_mask"])
-def test_tokens_of_an_export_are_those_of_its_tokenizer(serve_here, export, name):  # noqa: F811
-    versions = Versions(export(name).folder.parent)
-    versions.start()
-    url = serve_here({"model": versions}).url
+def test_scores_and_tokens_of_exports_are_those_of_the_task(serve_here, export, tmp_path):  # noqa: F811
+    keras.utils.set_random_seed(0)
+    tokenizer, network = BertTokenizer(VOCAB), BertClassifier(CONFIG, 1)
+    ranker = TextClassifier(network, tokenizer, ClassifierSettings((), "reranking", 16, True))
+    ranker.export(tmp_path / "1")
+    models = {"ranker": Versions(tmp_path), "filler": Versions(export("fill_mask").folder.parent)}
+    for versions in models.values():
+        versions.start()
+    server = serve_here(models)
+
+    def ask(path, **body):
+        return requests.post(f"{server.url}{path}", json=body, timeout=60).json()
+
     texts = ["The cát [MASK] sat.", "", "猫 \U0001f600who? " + "mat " * 50]
-    answer = requests.post(f"{url}/tokenize", json={"inputs": texts}, timeout=60).json()
-    keeps = name == "fill_mask"
-    tokenizer = BertTokenizer(VOCAB, keep_special_tokens=keeps)
-    assert [[token["id"] for token in row] for row in answer] == [*map(tokenizer.encode, texts)]
-    for row, text in zip(answer, texts, strict=True):
-        assert [token["special"] for token in row] == [True, *[False] * (len(row) - 2), True]
-        for token in row[1:-1]:
-            assert token["text"] == text[token["start"] : token["stop"]]
-    words = [token["text"] for token in answer[0][1:-1]]
-    assert words == [
-        "The",
-        "c",
-        "á",
-        "t",
-        *(["[MASK]"] if keeps else ["[", *"MASK", "]"]),
-        "sat",
-        ".",
-    ]
-    answer = requests.post(f"{url}/rerank", json={"query": "a", "texts": ["b"]}, timeout=60).json()
-    assert answer == {
-        "error": "The served version is not a reranker; expected the export of a TextClassifier "
-        "with problem_type='reranking'",
-        "error_type": "Validation",
-    }
+    order, scores = ranker.rank("who sat", texts)
+    ranks = ask("/rerank", query="who sat", texts=texts)
+    assert [rank["index"] for rank in ranks] == order.tolist()
+    assert [rank["score"] for rank in ranks] == pytest.approx(scores, abs=1e-6)
+    assert "model: filler is not" in ask("/rerank", query="a", texts=["b"], model="filler")["error"]
+    for name, words in (("ranker", ["[", "M", "A", "S", "K", "]"]), ("filler", ["[MASK]"])):
+        answer = ask("/tokenize", inputs=texts, model=name)
+        expected = BertTokenizer(VOCAB, keep_special_tokens=name == "filler").encode
+        assert [[token["id"] for token in row] for row in answer] == [*map(expected, texts)]
+        first = [token["text"] for token in answer[0]]
+        assert first == ["[CLS]", "The", "c", "á", "t", *words, "sat", ".", "[SEP]"]
+        for row, text in zip(answer, texts, strict=True):
+            assert [token["special"] for token in row] == [True, *[False] * (len(row) - 2), True]
+            for token in row[1:-1]:
+                assert token["text"] == text[token["start"] : token["stop"]]
 
 
 RERANK, DOCUMENTS, TOKENIZE = "/rerank", "/v1/rerank", "/tokenize"
