@@ -85,6 +85,11 @@ def _texts(texts: Sequence[Any], member: str, expected: str = "a string") -> np.
     return convert(texts, "string")
 
 
+def _is_positive(value: Any) -> bool:
+    """Returns whether a JSON value is a positive whole number, which JSON may write as 1.0."""
+    return type(value) in (int, float) and value >= 1 and value % 1 == 0
+
+
 def _is_filled(value: Any) -> bool:
     return isinstance(value, list) and len(value) > 0
 
@@ -295,7 +300,7 @@ _RERANK_DOCUMENTS = {
     "model": _ANY,
     "query": _QUERY,
     "documents": (None, _is_filled, "a list of at least one document"),
-    "top_n": (2**31, lambda value: type(value) is int and value > 0, "a whole number above 0"),
+    "top_n": (2**31, _is_positive, "a whole number above 0"),
     "return_documents": _FLAG,
     "max_tokens_per_doc": _ANY,
 }
@@ -331,7 +336,7 @@ def decode_rerank_documents_call(body: bytes, models: Iterable[str]) -> tuple[st
         yield from _encode_list(
             {"index": index, "relevance_score": score}
             | ({"document": {"text": texts[index]}} if values["return_documents"] else {})
-            for index, score in _ranking(outputs, "documents")[: values["top_n"]]
+            for index, score in _ranking(outputs, "documents")[: int(values["top_n"])]
         )
         yield b"}"
 

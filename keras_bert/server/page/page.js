@@ -13,7 +13,8 @@ async function fetchJson(path, body) {
     const headers = { "Content-Type": "application/json" };
     const key = sessionStorage.getItem(KEY);
     if (key) headers.Authorization = `Bearer ${key}`;
-    response = await fetch(path, body && { method: "POST", headers, body: JSON.stringify(body) });
+    const post = body && { method: "POST", body: JSON.stringify(body) };
+    response = await fetch(path, { headers, ...post });
   } catch {
     throw new Error("The server does not respond.");
   }
@@ -183,7 +184,7 @@ byId("access").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(KEY, byId("key").value);
   byId("access").hidden = true;
+  showError(null);
   if (byId("form").hidden) load();
-  else showError(null);
 });
 load();
