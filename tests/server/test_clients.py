@@ -18,9 +18,10 @@ url, key, query, texts = json.loads(sys.argv[1])
 OPENAI = """
 import openai
 client = openai.OpenAI(base_url=url + "/v1", api_key=key, max_retries=0)
+assert [model.id for model in client.models.list()] == ["mini", "ranker"]
 answer = client.embeddings.create(model="mini", input=texts)  # In base 64, by default.
 try:
-    openai.OpenAI(base_url=url + "/v1", api_key="no-key", max_retries=0).models.list()
+    client.with_options(api_key="no-key").embeddings.create(model="mini", input=texts)
 except openai.AuthenticationError as error:
     failure = error.message
 print(json.dumps([len(answer.data[2].embedding), answer.usage.total_tokens, failure]))
