@@ -449,9 +449,12 @@ class Format(NamedTuple):
         return {name: model for name, model in described.items() if model}
 
 
-_RERANKERS = (
-    lambda version: version.export.get("problem_type") == "reranking",
-    "is not a reranker; expected the export of a TextClassifier with problem_type='reranking'",
+def _is_reranker(version: Version) -> bool:
+    return version.export.get("problem_type") == "reranking"
+
+
+_NO_RERANKER = (
+    "is not a reranker; expected the export of a TextClassifier with problem_type='reranking'"
 )
 FORMATS = {
     "/v1/embeddings": Format(
@@ -460,8 +463,8 @@ FORMATS = {
         "returns no embeddings with token counts; expected the export of a TextEmbedder of this "
         "version of keras_bert",
     ),
-    "/rerank": Format(_RERANKERS[0], decode_rerank_call, _RERANKERS[1]),
-    "/v1/rerank": Format(_RERANKERS[0], decode_rerank_documents_call, _RERANKERS[1]),
+    "/rerank": Format(_is_reranker, decode_rerank_call, _NO_RERANKER),
+    "/v1/rerank": Format(_is_reranker, decode_rerank_documents_call, _NO_RERANKER),
     "/tokenize": Format(
         lambda version: (
             version.has_tokenizer
