@@ -41,8 +41,9 @@ _IGNORED_KEYS = frozenset(
     gradient_checkpointing id2label keras_bert keras_bert_untrained label2id mask_token_id
     name_or_path num_labels output_attentions output_hidden_states output_past pad_token_id
     pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
-    problem_type return_dict sep_token_id task_specific_params tokenizer_class torch_dtype
-    torchscript transformers_version use_bfloat16 use_cache
+    problem_type return_dict sbert_ce_default_activation_function sentence_transformers sep_token_id
+    task_specific_params tokenizer_class torch_dtype torchscript transformers_version use_bfloat16
+    use_cache
     """.split()  # noqa: SIM905
 )
 

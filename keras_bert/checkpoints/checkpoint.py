@@ -12,6 +12,7 @@ import keras
 from absl import logging
 
 from keras_bert.checkpoints.earlier_run import CONFIG, SETTINGS_KEY, EarlierRun
+from keras_bert.checkpoints.sentence_transformers import CROSS_ENCODER
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -95,7 +96,9 @@ class Checkpoint:
 
     @property
     def problem_type(self) -> str | None:
-        """A classifier's loss, as named in transformers; None if unknown."""
+        """A classifier's loss, as named in transformers, or `reranking`; None if unknown."""
+        if CROSS_ENCODER in self.settings and len(self.labels or ()) == 1:
+            return "reranking"
         return self.settings.get("problem_type")
 
     def is_of_other_task(self, task: str) -> bool:

@@ -22,9 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.checkpoint import Checkpoint, config_of
+from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.checkpoints.sentence_transformers import (
+    CROSS_ENCODER,
     SENTENCE_TRANSFORMER_FILES,
     lower_cases,
+    read_cross_encoder,
     read_modules,
     transformer_folder,
     write_sentence_transformer,
@@ -81,6 +84,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
         )
     settings = read_json(path / CONFIG)
     _check_settings(path / CONFIG, settings)
+    settings |= read_cross_encoder(directory, settings)
     act = settings.get("hidden_act", "gelu")  # Hugging Face's default is the exact gelu, with erf.
     act = _ACTIVATIONS_READ.get(act, act) if isinstance(act, str) else act
     config = config_of(path / CONFIG, {**settings, "hidden_act": act})
@@ -152,7 +156,7 @@ def save_model_directory(
         labels: the names of a classifier's labels in the order of its logits; None means LABEL_0,
             LABEL_1, ...
         problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
-            `multi_label_classification` or `regression`.
+            `multi_label_classification` or `regression`; or `reranking`.
         extra: additional entries of config.json, {key: value}.
         card: the model card (README.md) in Markdown; empty for none.
         sentence_transformer: the settings for sentence-transformers, as from
@@ -195,6 +199,8 @@ def label_settings(
             raise ValueError(f"{len(names)} label names for {num_labels} logits")
         settings["id2label"] = {str(index): name for index, name in enumerate(names)}
         settings["label2id"] = {name: index for index, name in enumerate(names)}
+    if problem_type == "reranking":
+        problem_type = "multi_label_classification"  # The same loss in transformers.
     return settings if problem_type is None else {**settings, "problem_type": problem_type}
 
 
@@ -248,6 +254,8 @@ def model_directory(
         write_json(folder / CONFIG, settings)
         if vocab is not None:
             length = settings["max_position_embeddings"]
+            if CROSS_ENCODER in settings:  # sentence-transformers truncates pairs to this length.
+                length = (settings.get(SETTINGS_KEY) or {}).get("max_seq_length", length)
             write_tokenizer(folder, vocab, tokenizer_settings, length)
         file = folder / WEIGHTS
         file.touch()

@@ -4,10 +4,11 @@
     sentence_bert_config.json           max_seq_length, do_lower_case; beside the encoder
     1_Pooling/config.json               the pooling
     2_Dense/config.json, .safetensors   a linear layer with an activation
-    config_sentence_transformers.json   prompts, truncate_dim
+    config_sentence_transformers.json   prompts, truncate_dim; the activation of a CrossEncoder
 
 Since version 5.4, the length is `model_max_length` of tokenizer_config.json. Before version 2.0,
-the encoder was in a folder such as 0_Transformer.
+the encoder was in a folder such as 0_Transformer. Older CrossEncoders have their activation in
+config.json and no other files of sentence-transformers.
 """
 
 from collections.abc import Mapping
@@ -37,6 +38,15 @@ _ACTIVATIONS = {"Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "g
 _TORCH = {
     keras: f"torch.nn.modules.{'linear' if keras == 'linear' else 'activation'}.{name}"
     for name, keras in _ACTIVATIONS.items()
+}
+
+# The key of a CrossEncoder in config.json -> {"activation_fn": class in torch.nn}.
+CROSS_ENCODER = "sentence_transformers"
+_OLDER_ACTIVATION = "sbert_ce_default_activation_function"  # before version 4.0
+# The activation of the score of a pair in Keras -> its class.
+_SCORES = {
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+    "linear": "torch.nn.modules.linear.Identity",
 }
 
 
@@ -78,7 +88,7 @@ def read_sentence_transformer(model_dir: Path) -> dict[str, Any]:
     if size is not None and size < 1:
         raise InputError(f"{file}: truncate_dim is {size}; expected at least 1")
     return {
-        "max_seq_length": _max_seq_length(model_dir),
+        "max_seq_length": saved_max_seq_length(model_dir),
         "pooling": _pooling(modules[1][1] / "config.json") if modules else None,
         "normalize": "Normalize" in kinds,
         "dense": tuple(_dense(folder) for kind, folder in modules if kind == "Dense"),
@@ -140,6 +150,58 @@ def write_sentence_transformer(
     write_json(folder / MODULES, listed)
 
 
+def read_cross_encoder(model_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads the activation of the scores of a CrossEncoder, whose config.json is `config`.
+
+    Returns:
+        The entry CROSS_ENCODER of config.json, for files of any version; {} for other models.
+
+    Raises:
+        InputError: the model has other modules than the Transformer, or puts a prompt before texts.
+    """
+    file = model_dir / _PROMPTS
+    saved = read_json(file) if file.is_file() else {}
+    if saved.get("model_type") == "CrossEncoder":
+        kinds = [kind for kind, _ in read_modules(model_dir)]
+        if kinds != ["Transformer"]:
+            raise InputError(
+                f"{model_dir / MODULES}: the modules of a CrossEncoder are {', '.join(kinds)}; "
+                "expected Transformer"
+            )
+        if saved.get("default_prompt_name") is not None:
+            raise InputError(
+                f"{file}: default_prompt_name is {saved['default_prompt_name']!r}; expected null "
+                "for a CrossEncoder"
+            )
+        entry = saved
+    elif _OLDER_ACTIVATION in config:
+        entry = {"activation_fn": config[_OLDER_ACTIVATION]}
+    else:
+        entry = config.get(CROSS_ENCODER)
+    if not isinstance(entry, Mapping):
+        return {}
+    return {CROSS_ENCODER: {"activation_fn": entry.get("activation_fn") or _SCORES["sigmoid"]}}
+
+
+def score_activation(where: Path, config: Mapping[str, Any]) -> str:
+    """Returns the activation of a CrossEncoder's score, `sigmoid` (the default) or `linear`.
+
+    Raises InputError for another one; the message starts with `where`.
+    """
+    name = config.get(CROSS_ENCODER, {}).get("activation_fn", _SCORES["sigmoid"])
+    names = {path.rpartition(".")[2]: activation for activation, path in _SCORES.items()}
+    if not str(name).startswith("torch.") or name.rpartition(".")[2] not in names:
+        raise InputError(
+            f"{where}: activation_fn is {name!r:.60}; expected one of {', '.join(_SCORES.values())}"
+        )
+    return names[name.rpartition(".")[2]]
+
+
+def cross_encoder_entry(activation: str) -> dict[str, Any]:
+    """Returns the entry of config.json with which sentence-transformers opens a reranker."""
+    return {CROSS_ENCODER: {"activation_fn": _SCORES[activation]}}
+
+
 def transformer_folder(model_dir: Path) -> Path:
     """Returns the folder with the encoder: a model directory, or in it that of the first module."""
     modules = read_modules(model_dir)
@@ -166,13 +228,13 @@ def read_modules(model_dir: Path) -> list[tuple[str, Path]]:
     return [(kind, model_dir / path) for kind, path in modules]
 
 
-def _max_seq_length(model_dir: Path) -> int | None:
-    """Returns the maximum number of tokens of a text; None if no file specifies it."""
+def saved_max_seq_length(model_dir: Path, is_cross_encoder: bool = False) -> int | None:
+    """Returns the maximum number of tokens of a text or pair; None if no file specifies it."""
     folder = transformer_folder(model_dir)
     files = [folder / name for name in (LENGTH, "tokenizer_config.json", "config.json")]
     config, tokenizer, sizes = (read_json(file) if file.is_file() else {} for file in files)
     length = value_of(files[0], config, "max_seq_length", int, None)
-    if length is not None or not (model_dir / MODULES).is_file():
+    if length is not None or not (is_cross_encoder or (model_dir / MODULES).is_file()):
         return length
     length, positions = tokenizer.get("model_max_length"), sizes.get("max_position_embeddings")
     lengths = [value for value in (length, positions) if isinstance(value, int)]

@@ -33,6 +33,7 @@ from keras_bert.export.inputs import UnpaddedRows
 from keras_bert.export.network import Network
 from keras_bert.export.version_folders import CARD, INFO
 from keras_bert.files import atomic_path, write_json
+from keras_bert.text.offsets import byte_to_char_offsets, valid_utf8
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 _NETWORK_SPECS = (
@@ -101,6 +102,20 @@ class ServedTask(tf.Module):
     ) -> UnpaddedRows:
         """Removes the padding of rows that the client has tokenized, int32 [B, S] each."""
         return UnpaddedRows.of_request(input_ids, input_mask, segment_ids, self.network.config)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)], autograph=False)
+    def tokenize(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Tokenizes texts [B] for the server, without truncation; it is not a signature.
+
+        Returns:
+            The `ids` of the tokens, and their `starts` and `stops` in characters of the text, int32
+            [B, S] each, padded with -1.
+        """
+        ids, *offsets = self.processor.tokenizer.tokenize_with_offsets(text)
+        counted = valid_utf8(text)
+        starts, stops = (byte_to_char_offsets(counted, each) for each in offsets)
+        rows = {"ids": ids, "starts": starts, "stops": stops}
+        return {name: values.to_tensor(-1) for name, values in rows.items()}
 
     def signatures(self) -> dict[str, Callable]:
         """Returns the signatures by name."""

@@ -24,7 +24,7 @@ from keras_bert.files import read_json
 from keras_bert.options import from_values
 from keras_bert.programs.options import values_of
 from keras_bert.programs.program import Program, reject_arguments
-from keras_bert.server.settings import Settings
+from keras_bert.server.settings import Settings, read_api_keys
 from keras_bert.startup import start_tensorflow
 
 
@@ -37,6 +37,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     engine, precision = flags.engine, flags.engine_precision or ""
     check_engine(engine, precision)
     versions = [require_version(folder) for folder in folders.values()]
+    keys = read_api_keys(flags.api_key_file) if flags.api_key_file else ()
     bound = bind(flags.host, flags.port)
     # Served weights do not change, so TensorFlow may keep copies of them in the layout of oneDNN's
     # products. This makes only bfloat16 faster, and more than doubles the memory of a model.
@@ -47,7 +48,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     from keras_bert.server.versions import Versions
 
     hosts = tuple(name.lower() for name in [flags.host, *flags.allowed_hosts])
-    settings = from_values(Settings, {**values_of(flags), "allowed_hosts": hosts})
+    changes = {"allowed_hosts": hosts, "api_keys": keys}
+    settings = from_values(Settings, values_of(flags) | changes)
     models = {name: Versions(folder, engine, precision) for name, folder in folders.items()}
     for each in models.values():
         each.start()
@@ -58,9 +60,10 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         host, port = bound.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         logging.info(
-            "Serving model%s %s; demo page and REST API: http://%s:%d",
+            "Serving model%s %s; demo page and REST API%s: http://%s:%d",
             "s" if len(models) > 1 else "",
             ", ".join(models),
+            f" with {len(keys)} API key{'s' * (len(keys) > 1)}" if keys else "",
             shown,
             port,
         )

@@ -1,18 +1,20 @@
 """Answers HTTP requests as TensorFlow Serving does, and serves the demo page.
 
 TensorFlow Serving's routes are POST /v1/models/NAME[/versions/V]:predict and GET
-/v1/models/NAME[/versions/V][/metadata]. GET /v1/models and POST /v1/embeddings are OpenAI's. The
-other routes are GET /, /export.json, /openapi.json, /healthz and /metrics.
+/v1/models/NAME[/versions/V][/metadata]. GET /v1/models and POST /v1/embeddings are OpenAI's, POST
+/rerank and /tokenize those of text-embeddings-inference, and POST /v1/rerank and /v2/rerank
+Cohere's. The other routes are GET /, /export.json, /openapi.json, /healthz and /metrics.
 """
 
 import asyncio
 import contextlib
+import hmac
 import ipaddress
 import itertools
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ from yarl import URL
 
 from keras_bert.errors import shorten
 from keras_bert.server import protocol
+from keras_bert.server.api_formats import FORMATS, encode_error
 from keras_bert.server.batching import Batcher
 from keras_bert.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.server.protocol import Call, RestError
@@ -51,7 +54,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class App:
     """Handles the requests of the server.
 
-    Error responses are {"error": message}; for embeddings, {"error": {"message": message, ...}}.
+    Error responses are {"error": message}, or have the format of the API that the route is from.
 
     `models` has the versions of each model by its name; they must have loaded one.
 
@@ -87,6 +90,10 @@ class App:
         app.router.add_get("/metrics", self.on_metrics)
         app.router.add_get("/v1/models", self.on_models)
         app.router.add_post("/v1/embeddings", self.on_embeddings)
+        app.router.add_post("/rerank", self.on_rerank)
+        app.router.add_post("/v1/rerank", self.on_rerank_documents)
+        app.router.add_post("/v2/rerank", self.on_rerank_documents)
+        app.router.add_post("/tokenize", self.on_tokenize)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[0-9]{1,19}}"):
             app.router.add_post(f"{path}:predict", self.on_predict)
@@ -128,6 +135,8 @@ class App:
         headers = {}
         try:
             check_origin(request, self._settings.allowed_hosts)
+            if self._settings.api_keys and route not in ("health", "page"):
+                check_key(request, self._settings.api_keys)
             if self.draining and route not in ("health", "metrics"):
                 raise RestError("The server is shutting down", 503)
             if len(self.busy) > self._settings.max_in_flight:
@@ -142,14 +151,12 @@ class App:
             logging.exception("%s %s: internal server error", request.method, request.path)
             status = 500
             message = "Internal server error; the log of the server has the details"
-        error = message = shorten(message, _MAX_MESSAGE)
-        if route == "embeddings":
-            kind = "invalid_request_error" if status < 500 else "server_error"
-            code = "model_not_found" if status == 404 else None
-            error = {"message": message, "type": kind, "param": None, "code": code}
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
         if status == 503:
             headers["Retry-After"] = "1"
-        response = web.json_response({"error": error}, status=status, headers=headers)
+        error = encode_error(route, status, shorten(message, _MAX_MESSAGE))
+        response = web.json_response(error, status=status, headers=headers)
         if status in (408, 413):
             response.force_close()
         return response
@@ -185,21 +192,19 @@ class App:
 
     async def on_embeddings(self, request: web.Request) -> web.Response:
         """Returns vectors in OpenAI's format."""
-        served = {name: versions.current for name, versions in self._models.items()}
-        models = {name: protocol.embedding_model(each.export) for name, each in served.items()}
-        models = {name: model for name, model in models.items() if model}
-        if not models:
-            raise RestError(
-                "The served version returns no embeddings with token counts; expected the export "
-                "of a TextEmbedder of this version of keras_bert",
-                404,
-            )
+        return await self._answer_in_format(request, "/v1/embeddings")
 
-        def decode(body: bytes) -> tuple[Version, Call]:
-            name, call = protocol.decode_embedding_call(body, models)
-            return served[name], call
+    async def on_rerank(self, request: web.Request) -> web.Response:
+        """Ranks texts in the format of text-embeddings-inference."""
+        return await self._answer_in_format(request, "/rerank")
 
-        return await self._answer(request, decode)
+    async def on_rerank_documents(self, request: web.Request) -> web.Response:
+        """Ranks texts in the format of Cohere and Jina."""
+        return await self._answer_in_format(request, "/v1/rerank")
+
+    async def on_tokenize(self, request: web.Request) -> web.Response:
+        """Splits texts into tokens in the format of text-embeddings-inference."""
+        return await self._answer_in_format(request, "/tokenize")
 
     async def on_models(self, _: web.Request) -> web.Response:
         """Lists the models in OpenAI's format, with their tasks and served versions."""
@@ -250,6 +255,22 @@ class App:
             requested = f"Latest({name})" if number is None else f"Specific({name}, {number})"
             raise RestError(f"Servable not found for request: {requested}", 404)
         return version
+
+    def _served(self) -> dict[str, Version]:
+        return {name: versions.current for name, versions in self._models.items()}
+
+    async def _answer_in_format(self, request: web.Request, path: str) -> web.Response:
+        """Answers a request in the format of another API, that of a path in FORMATS."""
+        served = self._served()
+        models = FORMATS[path].models(served)
+        if not models:
+            raise RestError(f"The served version {FORMATS[path].unsupported}", 404)
+
+        def decode(body: bytes) -> tuple[Version, Call]:
+            name, call = FORMATS[path].decode_call(body, models)
+            return served[name], call
+
+        return await self._answer(request, decode)
 
     async def _answer(
         self, request: web.Request, decode: Callable[[bytes], tuple[Version, Call]]
@@ -346,8 +367,11 @@ class App:
 
     async def on_openapi(self, _: web.Request) -> web.Response:
         """Returns the OpenAPI document."""
-        exports = {name: versions.current.export for name, versions in self._models.items()}
-        return web.json_response(protocol.describe_routes(exports))
+        served = self._served()
+        exports = {name: version.export for name, version in served.items()}
+        formats = {path: format.models(served) for path, format in FORMATS.items()}
+        has_keys = bool(self._settings.api_keys)
+        return web.json_response(protocol.describe_routes(exports, formats, has_keys))
 
     async def on_health(self, _: web.Request) -> web.Response:
         """Returns whether the server accepts requests."""
@@ -403,6 +427,23 @@ def _requested(request: web.Request) -> tuple[str, int | None]:
     """Returns the name of the model in the path, and the version number, None for the latest."""
     version = request.match_info.get("version")
     return request.match_info["name"], None if version is None else int(version)
+
+
+def check_key(request: web.Request, keys: Sequence[bytes]) -> None:
+    """Rejects a request without one of the keys as its bearer token, in constant time.
+
+    Raises:
+        RestError: status 401; the message contains nothing of the token.
+    """
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    token = token.strip().encode("utf-8", "surrogateescape")
+    # A sum, because `any` would stop at the key that is equal.
+    count = sum(hmac.compare_digest(token, key) for key in keys)
+    if scheme.lower() != "bearer" or not count:
+        found = "a key that the server does not have" if scheme else "missing"
+        raise RestError(
+            f"Authorization: {found}; expected `Bearer KEY` with a key of the server", 401
+        )
 
 
 def check_origin(request: web.Request, allowed_hosts: Collection[str]) -> None:

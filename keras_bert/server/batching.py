@@ -56,19 +56,27 @@ class Batcher:
         self._is_scheduled = False
 
     def check(self, version: Version, signature: str, inputs: Arrays) -> None:
-        """Checks the number of rows of a request, and the size of its response.
+        """Checks the number of rows of a request, its texts, and the size of its response.
 
         Rows of a response are padded to the longest one. A dimension of variable size, such as the
         number of entities, is at most the length of the longest text or list of the request. May be
         called in any thread.
 
         Raises:
-            RestError: the request has too many rows, or its response could have too many values.
+            RestError: the request has too many rows, its texts are too large (status 413), or its
+                response could have too many values.
         """
         rows = len(next(iter(inputs.values())))
         if rows > self._settings.max_request_rows:
             raise RestError(
                 f"The request has {rows} rows; expected at most {self._settings.max_request_rows}"
+            )
+        size, limit = _text_bytes(inputs), self._settings.max_request_bytes
+        if size > limit:  # The query of a ranking counts for each text, because it is read with it.
+            raise RestError(
+                f"The texts have {size} bytes, with the query for each of {rows} texts; expected "
+                f"at most {limit}; send fewer texts per request",
+                413,
             )
         sizes = [size for array in inputs.values() for size in array.shape[1:]]
         texts = [array for array in inputs.values() if array.dtype == object]

@@ -1,7 +1,7 @@
 """Converts request bodies to arrays, and arrays to responses.
 
-The JSON is that of TensorFlow Serving, or for embeddings that of OpenAI. TensorFlow Serving's row
-format is {"instances": [...]} -> {"predictions": [...]}, the columnar format {"inputs": {...}} ->
+The JSON is that of TensorFlow Serving; api_formats.py has the formats of other APIs. The row format
+is {"instances": [...]} -> {"predictions": [...]}, the columnar format {"inputs": {...}} ->
 {"outputs": {...}}. The inputs alone, such as {"text": "..."}, are one row of the row format.
 Tensors become arrays [B] or [B, S], with strings as bytes in object arrays; bytes that are not a
 UTF-8 text are sent as {"b64": "..."}.
@@ -27,15 +27,22 @@ import orjson
 from keras_bert.errors import shorten
 
 DEFAULT_SIGNATURE = "serving_default"
-_TOKEN_IDS = "token_ids"  # the signature for texts that the client has tokenized
+TOKENIZE = "tokenize"  # a function of the SavedModel that is not one of its signatures
+TOKENIZE_SIGNATURE = {
+    TOKENIZE: {
+        "inputs": {"text": ["string", [-1]]},
+        "outputs": {name: ["int32", [-1, -1]] for name in ("ids", "starts", "stops")},
+    }
+}
 _MAX_BRACKETS = 1 << 17  # maximum number of lists and objects in a body, which take 0.1 s
-_MAX_TOKEN_IDS = 1 << 22  # maximum number of token ids in a body, with padding
 _STEP = 1 << 14  # number of values that are formatted in one step
-_TOKEN_COUNT = "num_tokens"  # the output with the number of tokens of each text
 TRUNCATED = "truncated"  # the output with whether tokens of each text were removed
 # Outputs that are -1 in the padding of rows with fewer entities or masks than the longest row.
 _PADDED_WITH_MINUS_ONE = ("starts", "token_ids")
 _SCHEMA_FILE = Path(__file__).with_name("openapi.json")
+# Method -> the statuses of errors in the OpenAPI document.
+_ERRORS = {"get": ["400", "403", "404", "503"]}
+_ERRORS["post"] = [*_ERRORS["get"], "408", "413", "415", "504"]
 
 Arrays = dict[str, np.ndarray]
 Signatures = Mapping[str, Mapping[str, Mapping[str, Sequence]]]
@@ -167,7 +174,7 @@ def to_array(value: Any, name: str, dtype: str, shape: Sequence[int]) -> np.ndar
         sizes.append(len(leaves[0]) if leaves else 0)
         leaves = [element for leaf in leaves for element in leaf]
     try:
-        return _convert(leaves, dtype).reshape(sizes)
+        return convert(leaves, dtype).reshape(sizes)
     except (TypeError, OverflowError):
         wrong = next(i for i, leaf in enumerate(leaves) if not _fits(leaf, dtype))
         position = "".join(f"[{int(index)}]" for index in np.unravel_index(wrong, sizes))
@@ -177,7 +184,7 @@ def to_array(value: Any, name: str, dtype: str, shape: Sequence[int]) -> np.ndar
         raise RestError(f"{name}{position}: {describe(leaves[wrong])}; expected {kind}") from None
 
 
-def _convert(values: list, dtype: str) -> np.ndarray:
+def convert(values: list, dtype: str) -> np.ndarray:
     """Converts scalars to an array [N]; raises a TypeError or OverflowError for invalid ones."""
     if dtype == "string":
         array = np.empty(len(values), object)
@@ -190,7 +197,7 @@ def _convert(values: list, dtype: str) -> np.ndarray:
 
 def _fits(value: Any, dtype: str) -> bool:
     try:
-        _convert([value], dtype)
+        convert([value], dtype)
     except (TypeError, OverflowError):
         return False
     return True
@@ -236,7 +243,7 @@ def encode_rows(outputs: Arrays, labels: Sequence[str] = ()) -> Iterator[bytes]:
             columns["classes"] = [_classes(labels, row) for row in outputs["probabilities"][part]]
         names, values = zip(*sorted(columns.items()), strict=True)
         objects = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
-        yield (b"," if start else b"[") + _dumps(objects)[1:-1]
+        yield (b"," if start else b"[") + dumps(objects)[1:-1]
     yield b"]}"
 
 
@@ -261,7 +268,7 @@ def encode_columns(outputs: Arrays) -> Iterator[bytes]:
         yield from encode_array(*outputs.values())
     else:
         for index, name in enumerate(sorted(outputs)):
-            yield (b"," if index else b"{") + _dumps(name) + b":"
+            yield (b"," if index else b"{") + dumps(name) + b":"
             yield from encode_array(outputs[name])
         yield b"}"
     yield b"}"
@@ -271,12 +278,12 @@ def encode_array(array: np.ndarray) -> Iterator[bytes]:
     """Yields the JSON text of an array of at least one dimension in parts."""
     step = max(1, _STEP * len(array) // max(1, array.size))
     for start in range(0, max(1, len(array)), step):
-        yield (b"," if start else b"[") + _dumps(_json_values(array[start : start + step]))[1:-1]
+        yield (b"," if start else b"[") + dumps(_json_values(array[start : start + step]))[1:-1]
     yield b"]"
 
 
 def _json_values(array: np.ndarray) -> Any:
-    """Converts an array to values that `_dumps` formats: an array, or nested lists."""
+    """Converts an array to values that `dumps` formats: an array, or nested lists."""
     if array.dtype != object:
         return np.ascontiguousarray(array)
     texts = np.empty(array.size, object)
@@ -284,199 +291,27 @@ def _json_values(array: np.ndarray) -> Any:
     return texts.reshape(array.shape).tolist()
 
 
-def _dumps(value: Any) -> bytes:
+def dumps(value: Any) -> bytes:
+    """Formats a value, which may contain arrays, as JSON."""
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-# --- Embeddings in OpenAI's format ---
-#
-#     {"model": NAME, "input": "a text" or ["a text", ...]}
-#     -> {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [...],
-#         "truncated": false}, ...], "model": NAME,
-#         "usage": {"prompt_tokens": N, "total_tokens": N}}
-#
-# A text may also be a list of token ids. Optional members of a request are `encoding_format`
-# ("float" or "base64", little-endian float32), `dimensions` (a Matryoshka size of the model) and
-# `user`, which is ignored; null means absent. N is the number of tokens after truncation, including
-# [CLS] and [SEP].
-
-
-class EmbeddingModel(NamedTuple):
-    """The vectors that a served version returns.
-
-    Attributes:
-        output: the output with the vector of a text.
-        width: the size of this vector.
-        sizes: the sizes that a request may ask for.
-        normalize: whether vectors have length 1.
-        max_seq_length: the maximum number of token ids of a text, with [CLS] and [SEP].
-        special_ids: the ids of [CLS] and [SEP]; None if the export does not have them.
-    """
-
-    output: str
-    width: int
-    sizes: tuple[int, ...]
-    normalize: bool
-    max_seq_length: int = 0
-    special_ids: tuple[int, int] | None = None
-
-
-def embedding_model(export: Mapping[str, Any]) -> EmbeddingModel | None:
-    """Reads the export.json of a version; returns None if it is not of an embedding model.
-
-    The vector is the one that sentence-transformers uses, or the mean if that is unknown.
-    """
-    name = export.get("pooling") or "mean"
-    outputs = export["signatures"][DEFAULT_SIGNATURE]["outputs"]
-    if export["task"] != "embedding" or not outputs.keys() >= {name, _TOKEN_COUNT}:
-        return None
-    width = outputs[name][1][-1]
-    sizes = {size for size in export.get("matryoshka_sizes", ()) if size < width} | {width}
-    special_ids = None
-    if "cls_token_id" in export and _TOKEN_IDS in export["signatures"]:
-        special_ids = (export["cls_token_id"], export["sep_token_id"])
-    return EmbeddingModel(
-        name,
-        width,
-        tuple(sorted(sizes)),
-        export.get("normalize") is True,
-        export.get("max_seq_length", 0),
-        special_ids,
-    )
-
-
-def decode_embedding_call(body: bytes, models: Mapping[str, EmbeddingModel]) -> tuple[str, Call]:
-    """Decodes the body of a request to one of the models, and returns the name of the model.
-
-    Raises:
-        RestError: the request is invalid (status 400), or for another model (404).
-    """
-    body_members = parse_object(body)
-    name, names = body_members.get("model"), ", ".join(models)
-    if not isinstance(name, str):
-        found = describe(name) if "model" in body_members else "missing"
-        raise RestError(f"model: {found}; expected the name of a served model: {names}")
-    if name not in models:
-        raise RestError(f"model: {shorten(name)} is not an embedding model; expected {names}", 404)
-    model = models[name]
-    document = {"encoding_format": "float", "dimensions": model.width}
-    document |= {key: value for key, value in body_members.items() if value is not None}
-    texts = document.get("input")
-    if isinstance(texts, str) or (isinstance(texts, list) and texts and _is_integer(texts[0])):
-        texts = [texts]
-    sizes = ", ".join(map(str, model.sizes))
-    # Member -> whether its value is valid, and what is expected.
-    members = {
-        "model": (True, ""),
-        "input": (
-            isinstance(texts, list) and texts,
-            "a string, a list of token ids, or a list of strings or of lists of token ids",
-        ),
-        "encoding_format": (
-            document["encoding_format"] in ("float", "base64"),
-            '"float" or "base64"',
-        ),
-        "dimensions": (
-            type(document["dimensions"]) is int and document["dimensions"] in model.sizes,
-            f"a size that the model was trained for: {sizes}",
-        ),
-        "user": (True, ""),
-    }
-    for member in body_members:
-        if member not in members:
-            raise RestError(f"{shorten(member)}: unknown; expected {', '.join(members)}")
-    for member, (is_valid, expected) in members.items():
-        if not is_valid:
-            value = describe(document[member]) if member in document else "missing"
-            raise RestError(f"{member}: {value}; expected {expected}")
-    encode = partial(
-        encode_embeddings,
-        model=model,
-        name=name,
-        size=document["dimensions"],
-        as_base64=document["encoding_format"] == "base64",
-    )
-    if isinstance(texts[0], list):
-        return name, Call(_TOKEN_IDS, _token_ids(texts, model), encode)
-    for index, text in enumerate(texts):
-        if not isinstance(text, str) or not text:
-            raise RestError(
-                f"input[{index}]: {describe(text)}; expected a string that is not empty, like "
-                "the others, or only lists of token ids"
-            )
-    return name, Call(DEFAULT_SIGNATURE, {"text": _convert(texts, "string")}, encode)
-
-
-def _token_ids(rows: Sequence[Any], model: EmbeddingModel) -> Arrays:
-    """Converts lists of token ids to the inputs of the signature `token_ids`, with padding.
-
-    The ids of another tokenizer would give vectors without meaning. A list must therefore start
-    with [CLS] and end with [SEP], as lists from the model's own tokenizer do.
-
-    Raises:
-        RestError: a list is not the ids of a text that fits into the model.
-    """
-    if model.special_ids is None:
-        raise RestError(
-            "input: the export of the served model does not specify the ids of [CLS] and [SEP]; "
-            "expected strings, or a model that is exported again"
-        )
-    first, last = model.special_ids
-    for index, row in enumerate(rows):
-        is_list = isinstance(row, list) and len(row) > 1 and all(map(_is_integer, row))
-        if not is_list or (row[0], row[-1]) != (first, last) or len(row) > model.max_seq_length:
-            count = f" of length {len(row)}" if isinstance(row, list) else ""
-            raise RestError(
-                f"input[{index}]: {describe(row)}{count}; expected at most {model.max_seq_length} "
-                f"token ids of the model's own tokenizer, from {first}, [CLS], to {last}, [SEP]; "
-                "for the ids of another tokenizer, send the text (in LangChain with "
-                "check_embedding_ctx_length=False)"
-            )
-    longest = max(map(len, rows))
-    if len(rows) * longest > _MAX_TOKEN_IDS:
-        raise RestError(
-            f"input: {len(rows)} lists, padded to the longest of {longest} token ids; expected at "
-            f"most {_MAX_TOKEN_IDS} ids with padding; send fewer lists per request"
-        )
-    mask = np.arange(longest) < np.array([[len(row)] for row in rows])
-    ids = np.zeros(mask.shape, np.int32)
-    ids[mask] = [token_id for row in rows for token_id in row]
-    zeros = np.zeros_like(ids)
-    return {"input_ids": ids, "input_mask": mask.astype(np.int32), "segment_ids": zeros}
-
-
-def _is_integer(value: Any) -> bool:
-    """Returns whether a JSON value is an integer that fits into 32 bits."""
-    return type(value) is int and -(2**31) <= value < 2**31
-
-
-def encode_embeddings(
-    outputs: Arrays, *, model: EmbeddingModel, name: str, size: int, as_base64: bool
-) -> Iterator[bytes]:
-    """Yields the JSON text of a response in parts, one for each text."""
-    vectors = outputs[model.output].astype("<f4", copy=False)[:, :size]
-    if model.normalize and size < model.width:
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = (vectors / np.maximum(lengths, 1e-12)).astype("<f4")
-    yield b'{"object":"list","data":['
-    for index, vector in enumerate(vectors):
-        values = base64.b64encode(vector.tobytes()).decode() if as_base64 else vector
-        item = {"object": "embedding", "index": index, "embedding": values}
-        if TRUNCATED in outputs:
-            item[TRUNCATED] = bool(outputs[TRUNCATED][index])
-        yield b"," * bool(index) + _dumps(item)
-    count = int(outputs[_TOKEN_COUNT].sum())
-    usage = {"prompt_tokens": count, "total_tokens": count}
-    yield b"]," + orjson.dumps({"model": name, "usage": usage})[1:]
 
 
 # --- The OpenAPI document ---
 
 
-def describe_routes(exports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def describe_routes(
+    exports: Mapping[str, Mapping[str, Any]],
+    formats: Mapping[str, Mapping[str, Any]],
+    has_keys: bool = False,
+) -> dict[str, Any]:
     """Returns the OpenAPI 3.1 document of the server, from openapi.json.
 
-    `exports` has the content of export.json of each model, by the model's name.
+    The response `default` of an operation in this file stands for all errors of its method.
+
+    Args:
+        exports: the content of export.json of each model, by the model's name.
+        formats: {path: {name of a model: its description}} for the paths of `FORMATS`.
+        has_keys: whether requests need a key.
     """
     text, document = _SCHEMA_FILE.read_text("utf-8"), {}
     for index, (name, export) in enumerate(exports.items()):
@@ -493,15 +328,26 @@ def describe_routes(exports: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         document["paths"] |= part["paths"]
         for kind, components in part["components"].items():
             document["components"][kind] |= components
-    models = {name: embedding_model(export) for name, export in exports.items()}
-    models = {name: model for name, model in models.items() if model}
-    if models:
-        request = document["components"]["schemas"]["EmbeddingsRequest"]["properties"]
-        request["model"]["enum"] = [*models]
-        sizes = {size for model in models.values() for size in model.sizes}
-        request["dimensions"]["enum"] = [*sorted(sizes), None]
-    else:
-        del document["paths"]["/v1/embeddings"]
+    for path, models in formats.items():
+        if not models:
+            del document["paths"][path]
+            continue
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        request = body["schema"]["$ref"].rpartition("/")[2]
+        members = document["components"]["schemas"][request]["properties"]
+        members["model"]["enum"] = [*models] + [None] * ("null" in members["model"]["type"])
+        if "dimensions" in members:
+            sizes = {size for model in models.values() for size in model.sizes}
+            members["dimensions"]["enum"] = [*sorted(sizes), None]
+    for path in document["paths"].values():
+        for method, statuses in _ERRORS.items():
+            if method in path:
+                responses = path[method]["responses"]
+                error = responses.pop("default")
+                responses |= dict.fromkeys(["401"] * has_keys + statuses, error)
+    if has_keys:
+        document["security"] = [{"key": []}]
+        document["paths"]["/healthz"]["get"]["security"] = []
     return document
 
 

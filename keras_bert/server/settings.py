@@ -1,9 +1,12 @@
 """Declares the settings of the server."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
+from keras_bert.errors import InputError
 from keras_bert.options import advanced, option
 
 
@@ -12,6 +15,7 @@ class Settings:
     """The settings of the server; those with a description are options of `keras-bert serve`.
 
     Attributes:
+        api_keys: the keys in --api_key_file; empty if requests need none.
         max_request_rows: maximum number of rows in a request.
         max_response_values: maximum number of values in a response to several rows, with padding.
         max_in_flight: maximum number of requests in progress, and of connections; above it, idle
@@ -50,6 +54,12 @@ class Settings:
         "Host names by which clients reach the server, besides IP addresses, localhost and --host; "
         "* for any name.",
     )
+    api_key_file: str = option(
+        "",
+        "File with the keys of clients, one per line, of which all requests but those to /healthz "
+        "need one, as `Authorization: Bearer KEY`. Default: requests need no key.",
+    )
+    api_keys: Sequence[bytes] = field(default=(), repr=False)
     max_batch_size: int = advanced(
         64, "Maximum number of rows in a batch. Requests are joined or split to fit.", min=1
     )
@@ -72,3 +82,24 @@ class Settings:
     )
     drain_timeout_s: float = 30.0
     poll_interval_s: float = 1.0
+
+
+def read_api_keys(path: str) -> tuple[bytes, ...]:
+    """Reads the keys in a file, one per line; no error contains a part of a line.
+
+    Raises:
+        InputError: the file cannot be read or has no key, or a key is not valid in a header.
+    """
+    try:
+        lines = [line.strip() for line in Path(path).read_bytes().splitlines()]
+    except OSError as error:
+        raise InputError(f"--api_key_file={path}: cannot be read: {error.strerror}") from None
+    for number, line in enumerate(lines, start=1):
+        if re.search(rb"[^!-~]", line):
+            raise InputError(
+                f"--api_key_file={path}: line {number} has a character that is not visible ASCII; "
+                "expected one key per line, without spaces"
+            )
+    if not any(lines):
+        raise InputError(f"--api_key_file={path}: has no key; expected one per line")
+    return tuple(filter(None, lines))

@@ -28,7 +28,13 @@ from keras_bert.export.version_folders import (
     require_version,
 )
 from keras_bert.files import read_json
-from keras_bert.server.protocol import DEFAULT_SIGNATURE, Arrays, RestError
+from keras_bert.server.protocol import (
+    DEFAULT_SIGNATURE,
+    TOKENIZE,
+    TOKENIZE_SIGNATURE,
+    Arrays,
+    RestError,
+)
 
 # TensorFlow's messages contain local paths, which clients must not see.
 _LOAD_ERROR = "The version cannot be loaded; the log of the server has the details"
@@ -47,7 +53,9 @@ class Version:
     Attributes:
         export: the content of export.json.
         created: when export.json was written, in seconds since 1970.
-        signatures: {signature: {"inputs": {name: [dtype, shape]}, "outputs": ...}}.
+        signatures: {signature: {"inputs": {name: [dtype, shape]}, "outputs": ...}}; also of the
+            function TOKENIZE.
+        has_tokenizer: whether there is this function, which older exports do not have.
         signature_def: the signatures in the format of TensorFlow Serving's metadata.
         engine: the engine that runs the signatures.
     """
@@ -56,7 +64,6 @@ class Version:
         self.number = int(folder.name)
         self.export = read_json(folder / INFO)
         self.created = int((folder / INFO).stat().st_mtime)
-        self.signatures = self.export["signatures"]
         proto = saved_model_pb2.SavedModel.FromString((folder / MODEL_FILE).read_bytes())
         self.signature_def = {
             name: MessageToDict(
@@ -66,9 +73,12 @@ class Version:
             )
             for name, definition in proto.meta_graphs[0].signature_def.items()
         }
-        self.engine = Engine(
-            folder, tf.saved_model.load(str(folder)), self.export, engine, precision
-        )
+        loaded = tf.saved_model.load(str(folder))
+        self.engine = Engine(folder, loaded, self.export, engine, precision)
+        self.signatures = self.export["signatures"] | TOKENIZE_SIGNATURE
+        self.has_tokenizer = hasattr(loaded, TOKENIZE)
+        if self.has_tokenizer:
+            self.engine.functions[TOKENIZE] = getattr(loaded, TOKENIZE)
         if (folder / WARMUP_FILE).exists():
             self._warm_up(folder / WARMUP_FILE)
 

@@ -273,10 +273,10 @@ def _elements(name: str, dataset: Any) -> list[Any]:
     return [*(dataset.unbatch() if spec.shape.rank else dataset).as_numpy_iterator()]
 
 
-def check_batch_size(batch_size: Any) -> int:
-    """Checks that a batch size is an integer of at least 1, and returns it."""
+def check_batch_size(batch_size: Any, name: str = "batch_size") -> int:
+    """Checks that a batch size, or another number, is an integer of at least 1; returns it."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InputError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
+        raise InputError(f"{name}={batch_size!r}: expected a whole number of at least 1")
     return batch_size
 
 

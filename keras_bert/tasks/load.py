@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.hub import local_model
 from keras_bert.checkpoints.open import open_checkpoint
-from keras_bert.checkpoints.sentence_transformers import MODULES
+from keras_bert.checkpoints.sentence_transformers import read_modules
 from keras_bert.errors import InputError
 from keras_bert.export.engines import TENSORFLOW, Engine, check_engine
 from keras_bert.export.version_folders import INFO
@@ -46,7 +46,8 @@ def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "
             "expected an exported version, or engine='tensorflow' without a precision"
         )
     checkpoint = open_checkpoint(folder)
-    task = "embedding" if (checkpoint.path / MODULES).is_file() else checkpoint.task
+    # The only module of a CrossEncoder is the Transformer.
+    task = "embedding" if len(read_modules(checkpoint.path)) > 1 else checkpoint.task
     if task is None:
         raise InputError(
             f"{checkpoint.path}: has no known task head (architecture {checkpoint.architecture}); "

@@ -52,6 +52,7 @@ CLASSIFICATION_LOSSES = {
     "single_label": single_label_loss,
     "multi_label": multi_label_loss,
     "regression": regression_loss,
+    "reranking": multi_label_loss,
 }
 
 
@@ -110,6 +111,7 @@ SOFT_CLASSIFICATION_LOSSES = {
     "single_label": soft_label_losses,
     "multi_label": soft_multi_label_losses,
     "regression": soft_score_losses,
+    "reranking": soft_multi_label_losses,
 }
 
 

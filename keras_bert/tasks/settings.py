@@ -289,12 +289,17 @@ class ClassificationSettings:
     eval_file: str = option("", "custom: file of development examples, to evaluate on.")
     test_file: str = option("", "custom: file of examples to predict. Default: --eval_file.")
     text_column: str = option("text", "custom: name of the column with the text.")
-    text_pair_column: str = option("", "custom: name of the column with the second text of a pair.")
+    text_pair_column: str = option(
+        "",
+        "custom: name of the column with the second text of a pair. For reranking without labels: "
+        "comma-separated names of the columns of the positive and the negatives of the query.",
+    )
     label_column: str = option("label", "custom: name of the column with the label.")
     problem_type: str = option(
         "single_label",
-        "custom: the kind of label: one class, any number of classes, or a number.",
-        choices=("single_label", "multi_label", "regression"),
+        "custom: the kind of label: one class, any number of classes, a number, or for reranking "
+        "the relevance of a passage to a query, from 0 to 1.",
+        choices=("single_label", "multi_label", "regression", "reranking"),
     )
     class_weights: str = option(
         "",

@@ -225,12 +225,13 @@ class Task:
     def needs_labels(self) -> bool:
         """Whether there is no model yet, because the labels of its new head are not known."""
         return self.serve is None and (
-            getattr(self.settings, "labels", None) == () and self.problem_type_name != "regression"
+            getattr(self.settings, "labels", None) == ()
+            and self.problem_type_name not in ("regression", "reranking")
         )
 
     @property
     def problem_type_name(self) -> str | None:
-        """The `problem_type` of a classifier in transformers; None for other tasks."""
+        """The `problem_type` of a classifier in transformers, or `reranking`; None without one."""
         return None
 
     @property

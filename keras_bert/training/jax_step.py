@@ -282,9 +282,12 @@ def make_train_steps(
         steps = training.gradient_accumulation_steps
         if steps == 1:
             return forward_backward(weights, fixed, batch, totals, scale)
-        # Row r belongs to micro-batch r mod `steps`, so that rows need not move between devices.
+        # Example r belongs to micro-batch r mod `steps`, so that it need not move between devices.
+        by_example = [-1, steps, objective.rows_per_example]
         micro = {
-            name: jnp.moveaxis(value.reshape(-1, steps, *value.shape[1:]), 1, 0)
+            name: jnp.moveaxis(value.reshape(*by_example, *value.shape[1:]), 1, 0).reshape(
+                steps, -1, *value.shape[1:]
+            )
             for name, value in batch.items()
         }
         # Micro-batches of only padding come last and are not computed.

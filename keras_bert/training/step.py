@@ -102,7 +102,7 @@ def make_train_steps(
             return forward_backward(batch, totals, scale)
         if cached_gradients:
             return cached_gradients(batch, totals, scale)
-        micro = split_micro_batches(batch, steps)
+        micro = split_micro_batches(batch, steps, objective.rows_per_example)
         # Micro-batches of only padding are not computed; they are the last ones.
         filled = tf.reduce_any(micro["example_weights"] > 0, axis=0)
         count = tf.reduce_sum(tf.cast(filled, tf.int32))
@@ -171,15 +171,22 @@ def _traced_once(direction_of: Direction) -> Direction:
 # --- losses of a whole batch ---
 
 
-def split_micro_batches(batch: Batch, count: int) -> dict[str, tf.Tensor]:
+def split_micro_batches(
+    batch: Batch, count: int, rows_per_example: int = 1
+) -> dict[str, tf.Tensor]:
     """Splits the rows of a batch: [B, ...] -> [B / count, count, ...].
 
-    Row r of a device belongs to micro-batch r mod `count`, for any number of devices.
+    Example r of a device belongs to micro-batch r mod `count`, for any number of devices.
     """
-    return {
-        name: tf.reshape(value, [-1, count, *tf.unstack(tf.shape(value)[1:])])
-        for name, value in batch.items()
-    }
+
+    def split(value: tf.Tensor) -> tf.Tensor:
+        shape = tf.unstack(tf.shape(value)[1:])
+        if rows_per_example > 1:  # Exchange the second and the third axis.
+            value = tf.reshape(value, [-1, count, rows_per_example, *shape])
+            value = tf.transpose(value, [0, 2, 1, *range(3, 3 + len(shape))])
+        return tf.reshape(value, [-1, count, *shape])
+
+    return {name: split(value) for name, value in batch.items()}
 
 
 def make_cached_gradients(

@@ -10,10 +10,12 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 import keras_bert
+from keras_bert.checkpoints.convert import convert
 from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
 from keras_bert.errors import InputError
 from keras_bert.models import BertEncoder
 from keras_bert.server.protocol import embedding_model
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
@@ -293,3 +295,76 @@ def test_vectors_are_those_of_sentence_transformers_in_all_layouts(
     theirs = np.load(tmp_path / "theirs.npz")
     for name in saved:
         np.testing.assert_allclose(theirs[name], vectors[name], atol=1e-5)
+
+
+# --- CrossEncoders ---
+
+QUERY = f"{'good ' * 13}film"
+PAIRS = [
+    ("a good film .", "it is good"),
+    ("bad", ""),
+    # Both texts are truncated, to an odd number of tokens.
+    (QUERY, f"{'very ' * 15}bad"),
+    (f"{'very ' * 15}bad", QUERY),
+    ("Book it is unknown", f"{'bad ' * 40}good"),
+]
+
+
+def test_cross_encoders_of_all_layouts_are_rerankers(pretrained, run_in_peers, tmp_path: Path):
+    (tmp_path / "pairs.json").write_text(json.dumps(PAIRS))
+    script = "make_cross_encoders.py"
+    run_in_peers(script, pretrained, tmp_path / "pairs.json", tmp_path / "out")
+    scores = np.load(tmp_path / "out" / "scores.npz")
+    assert len(scores) == 6
+    for name, expected in scores.items():
+        reranker = keras_bert.load(tmp_path / "out" / name)
+        assert reranker.settings.problem_type == "reranking"
+        assert reranker.settings.max_seq_length == 24
+        np.testing.assert_allclose(reranker.predict(PAIRS)["score"], expected, atol=1e-5)
+        reranker.save_pretrained(tmp_path / "saved" / name)
+        convert(tmp_path / "out" / name, tmp_path / "converted" / name)
+        converted = keras_bert.load(tmp_path / "converted" / name).predict(PAIRS[:2])
+        np.testing.assert_allclose(converted["score"], expected[:2], atol=1e-5)
+    saved = [tmp_path / "saved" / name for name in ("sigmoid_new", "linear_new")]
+    run_in_peers(script, tmp_path / "pairs.json", tmp_path / "theirs.npz", *saved)
+    for name, theirs in np.load(tmp_path / "theirs.npz").items():
+        np.testing.assert_allclose(theirs, scores[name], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "message"),
+    [
+        (
+            "config.json",
+            {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
+            r"config.json: activation_fn is 'torch.nn.modules.activation.Tanh'; expected one of to",
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"default_prompt_name": "query"},
+            "default_prompt_name is 'query'; expected null for a CrossEncoder",
+        ),
+        (
+            "modules.json",
+            [{"type": "a.Transformer", "path": ""}, {"type": "a.LogitScore", "path": "1"}],
+            "the modules of a CrossEncoder are Transformer, LogitScore; expected Transformer",
+        ),
+    ],
+)
+def test_unsupported_cross_encoder_is_rejected(pretrained, file, changes, message, tmp_path):
+    reranker = TextClassifier.from_pretrained(pretrained, problem_type="reranking")
+    reranker.save_pretrained(tmp_path / "saved")
+    if file != "config.json":
+        files = {
+            "modules.json": [{"type": "a.Transformer", "path": ""}],
+            "config_sentence_transformers.json": {"model_type": "CrossEncoder"},
+        }
+        for name, content in files.items():
+            (tmp_path / "saved" / name).write_text(json.dumps(content))
+    path = tmp_path / "saved" / file
+    if isinstance(changes, dict):
+        edit(path, **changes)
+    else:
+        path.write_text(json.dumps(changes))
+    with pytest.raises(InputError, match=message):
+        TextClassifier.from_pretrained(tmp_path / "saved")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import requests
 
-from keras_bert.server.protocol import RestError
+from keras_bert.server.protocol import TOKENIZE_SIGNATURE, RestError
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_FLAGS = [
@@ -60,6 +60,43 @@ def classify(signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.n
     }
 
 
+RERANKER = {
+    "task": "classification",
+    "problem_type": "reranking",
+    "pair": True,
+    "labels": [],
+    "max_seq_length": 12,
+    "cls_token_id": 101,
+    "sep_token_id": 102,
+    "signatures": {
+        "serving_default": {
+            "inputs": {"text": ["string", [-1]], "text_pair": ["string", [-1]]},
+            "outputs": {"logits": ["float32", [-1, 1]], "truncated": ["bool", [-1]]},
+        }
+    },
+}
+
+
+def rerank(signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Counts the words of the query in the text, less one; "nan" has no score. Tokens are words."""
+    if signature == "tokenize":
+        texts = [text.decode() for text in inputs["text"]]
+        words = [[*re.finditer(r"\S+", text)] for text in texts]
+        values = np.full([3, len(texts), max(map(len, words))], -1, np.int32)
+        for row, matches in enumerate(words):
+            for column, match in enumerate(matches):
+                values[:, row, column] = [len(match[0]), *match.span()]
+        return dict(zip(("ids", "starts", "stops"), values, strict=True))
+    rows = [
+        (q.split(), t.split()) for q, t in zip(inputs["text"], inputs["text_pair"], strict=True)
+    ]
+    scores = [np.nan if b"nan" in t else sum(word in q for word in t) - 1 for q, t in rows]
+    return {
+        "logits": np.array(scores, np.float32)[:, np.newaxis],
+        "truncated": np.array([len(q) + len(t) > 9 for q, t in rows]),
+    }
+
+
 class FakeVersion:
     """A version of a model that Python functions compute; the server's Version and Versions."""
 
@@ -68,7 +105,9 @@ class FakeVersion:
     signature_def: Mapping[str, Any] = {}
 
     def __init__(self, run=classify, export: Mapping[str, Any] = CLASSIFIER):
-        self.run, self.export, self.signatures = run, export, export["signatures"]
+        self.run, self.export = run, export
+        self.signatures = export["signatures"] | TOKENIZE_SIGNATURE
+        self.has_tokenizer = run is rerank
         self.current = self
 
     def states(self) -> dict:

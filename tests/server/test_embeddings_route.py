@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import requests
 
-from keras_bert.server import protocol
+from keras_bert.server import api_formats, protocol
 from keras_bert.server.versions import Versions
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.export.conftest import VOCAB, export  # noqa: F401
@@ -196,17 +196,17 @@ def test_invalid_requests_get_errors_in_openai_form(ask, change, status, message
 
 
 def test_padding_of_token_ids_is_limited():
-    models = {"mini": protocol.embedding_model(EXPORT)._replace(max_seq_length=512)}
+    models = {"mini": api_formats.embedding_model(EXPORT)._replace(max_seq_length=512)}
     body = {"model": "mini", "input": [[2, 3]] * 10_000 + [[2, *[7] * 500, 3]]}
     with pytest.raises(protocol.RestError, match="10001 lists, padded to the longest of 502"):
-        protocol.decode_embedding_call(json.dumps(body).encode(), models)
+        api_formats.decode_embedding_call(json.dumps(body).encode(), models)
 
 
 def test_export_without_the_special_ids_takes_only_texts():
     info = {name: value for name, value in EXPORT.items() if name != "cls_token_id"}
-    models = {"mini": protocol.embedding_model(info)}
+    models = {"mini": api_formats.embedding_model(info)}
     with pytest.raises(protocol.RestError, match=r"expected strings, or a model that is exported"):
-        protocol.decode_embedding_call(b'{"model": "mini", "input": [2, 3]}', models)
+        api_formats.decode_embedding_call(b'{"model": "mini", "input": [2, 3]}', models)
 
 
 def test_schema_has_the_route_and_the_sizes(ask):

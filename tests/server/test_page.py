@@ -1,5 +1,6 @@
 """The page in a real browser: input and displayed output for every task."""
 
+import json
 import re
 
 import numpy as np
@@ -8,11 +9,19 @@ import tensorflow as tf
 
 from keras_bert.export.network import Network
 from tests.export.conftest import make_task
+from tests.server.conftest import CLASSIFIER, FakeVersion
 from tests.server.page_driver import photograph, rows_of, send
 
 pytestmark = pytest.mark.slow  # Starts a browser.
 
 QUESTION_AND_CONTEXT = ("question", "context")
+RERANKER = {
+    "task": "classification",
+    "problem_type": "reranking",
+    "pair": True,
+    "max_seq_length": 16,
+    "examples": [["what?", "that\nis it"], ["who?", "me"]],
+}
 
 
 def test_classification_page(visit):
@@ -58,6 +67,60 @@ def test_regression_page(visit):
     send(page, text="seven.s")
     assert page.inner_text(".large") == "3.5"
     photograph(page, "regression")
+
+
+def test_ranking_page(visit):
+    def score(query, text):
+        return {"logits": [len(text) - 5.0], "truncated": len(text) > 5}
+
+    page = visit(RERANKER, score, ("text", "text_pair"))
+    page.wait_for_selector("#form:visible")
+    assert page.inner_text("h1") == "Ranking"
+    assert (page.input_value("#query"), page.input_value("#texts")) == ("what?", "that is it\nme")
+    send(page, texts="a <b>\n\n  \nlonger text\n\U0001f600")
+    assert rows_of(page) == ["longer text 0.998", "a <b> 0.500", "\U0001f600 0.018"]
+    assert page.inner_text(".warning") == (
+        "1 of 3 texts has, with the query, more than 16 tokens. Their ends were not read."
+    )
+    assert page.inner_text(".note >> nth=0") == "The most relevant text is number 2 of 3."
+    assert json.loads(page.posts[-1]) == {
+        "model": "my model",
+        "query": "what?",
+        "texts": ["a <b>", "longer text", "\U0001f600"],
+        "return_text": True,
+    }
+    assert "my model:predict" not in page.locator("#curl").text_content()
+    page.fill("#texts", "\n".join(f"{'a longer passage ' * 20}{index}" for index in range(12)))
+    send(page)
+    assert len(rows_of(page)) == 10
+    photograph(page, "ranking")
+
+
+def test_page_asks_for_a_key_and_keeps_it_in_the_session(browser, serve_here):
+    version = FakeVersion(export=CLASSIFIER)
+    page = browser.new_page(base_url=serve_here(version, api_keys=(b"secret",)).url)
+    page.goto("/")
+    page.locator("#key:focus").wait_for()
+    assert page.inner_text("h1") == "This server needs a key"
+    assert page.is_hidden("#error")
+    assert page.is_hidden("footer")
+    photograph(page, "key")
+    page.fill("#key", "wrong")
+    page.keyboard.press("Enter")
+    page.locator("#error", has_text="a key that the server does not have").wait_for()
+    page.fill("#key", "secret")
+    page.click("#access button")
+    page.locator("#form").wait_for()
+    assert page.is_hidden("#access")
+    assert page.is_hidden("#error")
+    page.reload()
+    page.locator("#form").wait_for()
+    send(page, text="a")
+    assert page.inner_text(".large") == "neutral"
+    curl = page.locator("#curl").text_content()
+    assert '-H "Authorization: Bearer $API_KEY" -d' in curl
+    assert "secret" not in page.content()
+    page.close()
 
 
 def test_classes_without_names_are_numbered(visit):

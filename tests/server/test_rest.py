@@ -234,6 +234,8 @@ def test_several_models_are_served(serve_here, wait_for):
         (["--export_dir={export},{empty}"], "found two models with the name model; expected NAME"),
         (["--export_dir=a={export}", "--export_dir=a={empty}"], "two models with the name a; exp"),
         (["--export_dir=a={export}", "--export_dir=b={empty}"], "found no version; expected"),
+        (["--export_dir={export}", "--api_key_file=absent"], "--api_key_file=absent: cannot be r"),
+        (["--export_dir={export}", "--api_key_file={empty}"], "cannot be read: Is a directory"),
         (["--export_dir=x", "--engine=openvino", "--engine_precision=int8"], "precision int8"),
     ],
 )

@@ -10,9 +10,10 @@ from keras_bert.text.padding import combine_segments
 CLS, SEP = 101, 102
 
 
-def combined(a, b=None, length=8):
+def combined(a, b=None, length=8, **options):
     sides = [tf.ragged.constant(side, tf.int32, ragged_rank=1) for side in (a, b) if side]
-    return combine_segments(*sides, max_seq_length=length, cls_token_id=CLS, sep_token_id=SEP)
+    special = {"cls_token_id": CLS, "sep_token_id": SEP}
+    return combine_segments(*sides, max_seq_length=length, **special, **options)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,18 @@ def test_pairs_are_truncated_one_token_at_a_time_from_the_longer_segment():
         assert segments.input_ids.to_list() == expected
         assert segments.truncated.numpy().tolist() == truncated
     assert combined([[7] * 6, [7] * 7, []]).truncated.numpy().tolist() == [False, True, False]
+
+
+def test_longer_segment_has_one_more_token_as_in_transformers():
+    lengths = [(3, 3), (4, 4), (4, 6), (6, 4), (2, 7), (7, 2), (7, 7)]
+    # Those of the package tokenizers 0.23.3 with `longest_first`.
+    expected = [(2, 3), (2, 3), (2, 3), (3, 2), (2, 3), (3, 2), (2, 3)]
+    a, b = ([[7 + i] * pair[i] for pair in lengths] for i in (0, 1))
+    segments = combined(a, b, longer_gets_odd=True)
+    assert [(row.count(7), row.count(8)) for row in segments.input_ids.to_list()] == expected
+    assert combined([[7] * 3], [[8] * 2], longer_gets_odd=True).truncated.numpy().tolist() == [
+        False
+    ]
 
 
 @pytest.mark.parametrize(("b", "least"), [(None, 3), ([[1]], 5)])

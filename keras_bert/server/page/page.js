@@ -4,20 +4,32 @@ import { element, note } from "./parts.js";
 import { TASKS, summarize } from "./tasks.js";
 
 const byId = (id) => document.getElementById(id);
+const KEY = "keras_bert_api_key"; // in the session storage
 
+// Returns the answer and the number of truncated texts.
 async function fetchJson(path, body) {
   let response;
   try {
     const headers = { "Content-Type": "application/json" };
-    response = await fetch(path, body && { method: "POST", headers, body: JSON.stringify(body) });
+    const key = sessionStorage.getItem(KEY);
+    if (key) headers.Authorization = `Bearer ${key}`;
+    const post = body && { method: "POST", body: JSON.stringify(body) };
+    response = await fetch(path, { headers, ...post });
   } catch {
     throw new Error("The server does not respond.");
   }
   const answer = await response.json().catch(() => ({}));
+  if (response.status === 401) askForKey();
   if (!response.ok) {
     throw new Error(answer.error ?? `The server responded with status ${response.status}.`);
   }
-  return answer;
+  return [answer, Number(response.headers.get("X-Truncated-Rows"))];
+}
+
+function askForKey() {
+  byId("access").hidden = false;
+  byId("key").focus();
+  document.querySelector("footer").hidden = true; // A browser follows links without the key.
 }
 
 function showError(error) {
@@ -36,7 +48,8 @@ function showResult(shown, milliseconds) {
 function showCurl(path, body) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const url = quoted(new URL(path, document.baseURI).href);
-  byId("curl").textContent = `curl ${url} \\\n  -d ${quoted(JSON.stringify(body))}`;
+  const key = sessionStorage.getItem(KEY) ? '-H "Authorization: Bearer $API_KEY" ' : "";
+  byId("curl").textContent = `curl ${url} \\\n  ${key}-d ${quoted(JSON.stringify(body))}`;
   byId("copy").textContent = "Copy as curl";
   byId("request").hidden = false;
 }
@@ -84,17 +97,20 @@ function missing(task, fields, inputs, values) {
 }
 
 function build(model) {
-  const task = TASKS[model.task];
+  const task = TASKS[model.problem_type === "reranking" ? "ranking" : model.task];
   if (!task) throw new Error(`This page does not support the task "${model.task}".`);
   document.title = `${task.title} · ${model.model_name}`;
   byId("title").textContent = task.title;
   byId("about").textContent = `Model ${model.model_name}, version ${model.model_version}`;
   byId("metadata").href = `v1/models/${encodeURIComponent(model.model_name)}/metadata`;
-  const path = `v1/models/${encodeURIComponent(model.model_name)}:predict`;
+  const predict = `v1/models/${encodeURIComponent(model.model_name)}:predict`;
   const fields = task.fields(model);
   const inputs = fields.map(buildInput);
   // Texts that the model was trained on, if the export has any, one for each field.
-  const examples = (model.examples ?? []).filter((texts) => texts.length === fields.length);
+  const trained = model.examples ?? [];
+  const examples = (task.examples?.(trained) ?? trained).filter(
+    (texts) => texts.length === fields.length,
+  );
   if (!examples.length) examples.push(fields.map(({ sample }) => sample));
   let shown = 0;
   let busy = false;
@@ -110,12 +126,15 @@ function build(model) {
     byId("request").hidden = true;
     const problem = missing(task, fields, inputs, values);
     if (problem) throw problem;
-    const body = { instances: task.instances(values) };
+    const [path, body] = task.request?.(values, model) ?? [
+      predict,
+      { instances: task.instances(values) },
+    ];
     showCurl(path, body);
     const started = performance.now();
-    const answer = await fetchJson(path, body);
+    const [answer, truncated] = await fetchJson(path, body);
     const milliseconds = performance.now() - started;
-    showResult(task.show(answer.predictions, values, model), milliseconds);
+    showResult(task.show(answer.predictions ?? answer, values, model, truncated), milliseconds);
   }
 
   byId("form").addEventListener("submit", async (event) => {
@@ -147,10 +166,25 @@ function linkModels({ data }) {
   byId("models").hidden = data.length < 2;
 }
 
-fetchJson("v1/models").then(linkModels, showError);
-fetchJson(`export.json${location.search}`)
-  .then(build)
-  .catch((error) => {
-    byId("title").textContent = "No demo for this model";
-    showError(error);
-  });
+async function load() {
+  try {
+    const [[models], [model]] = await Promise.all(
+      ["v1/models", `export.json${location.search}`].map((path) => fetchJson(path)),
+    );
+    linkModels(models);
+    build(model);
+  } catch (error) {
+    const asks = !byId("access").hidden;
+    byId("title").textContent = asks ? "This server needs a key" : "No demo for this model";
+    showError(asks && !sessionStorage.getItem(KEY) ? null : error);
+  }
+}
+
+byId("access").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem(KEY, byId("key").value);
+  byId("access").hidden = true;
+  showError(null);
+  if (byId("form").hidden) load();
+});
+load();

@@ -16,9 +16,10 @@ export const warning = (text) => element("p", { class: "warning" }, text);
 export const large = (text) => element("p", { class: "large", dir: "auto" }, text);
 
 // A list of bars from {name, fraction, number}: a name (text or element), a bar and a number.
-// Rows after the first `shown` ones appear on demand.
+// Rows after the first `shown` ones appear on demand. Names that are long are above their bars.
 export function bars(rows, shown = 10) {
-  const list = element("ul", { class: "bars", tabindex: "-1" });
+  const long = rows.some(({ name }) => name.length > 40);
+  const list = element("ul", { class: long ? "bars long" : "bars", tabindex: "-1" });
   rows.forEach(({ name, fraction, number }, index) => {
     const filled = element("span");
     filled.style.width = percent(Math.min(1, Math.max(0, fraction)));

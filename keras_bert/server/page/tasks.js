@@ -1,4 +1,5 @@
-// For each task: the fields of its form, the request's instances, and the display of its rows.
+// For each task: the fields of its form, the request's instances (or its path and body), and the
+// display of its rows.
 
 import { bars, element, heading, highlight, large, legend, note, warning } from "./parts.js";
 
@@ -90,6 +91,45 @@ export const TASKS = {
         ...(unnamed(model) ? [note("The model does not name its classes; it numbers them.")] : []),
       ];
     },
+  },
+
+  ranking: {
+    title: "Ranking",
+    fields: () => [
+      field("query", "Query", 2, "How do I reset my password?", "Enter a query."),
+      field(
+        "texts",
+        "Texts, one per line",
+        6,
+        "The office is open from 9 to 5.\nTo choose a new password, follow the link in our email." +
+          "\nPasswords have at least 12 characters.",
+        "Enter the texts, one per line.",
+      ),
+    ],
+    // Each query of the training pairs, with the texts of all of them.
+    examples: (pairs) => {
+      const texts = pairs.map(([, text]) => text.replace(/\s+/g, " ")).join("\n");
+      return pairs.map(([query]) => [query, texts]);
+    },
+    request: ({ query, texts }, { model_name: model }) => {
+      const lines = texts.split("\n").filter((line) => line.trim());
+      return ["rerank", { model, query, texts: lines, return_text: true }];
+    },
+    show: (ranks, values, model, truncated) => [
+      ...truncation(
+        truncated,
+        `${truncated} of ${ranks.length} texts ${truncated > 1 ? "have" : "has"}, with the query,`,
+        model.max_seq_length,
+        "Their ends were not read.",
+      ),
+      heading("Texts by relevance"),
+      bars(
+        ranks.map(({ text: name, score: fraction }) => {
+          return { name, fraction, number: fraction.toFixed(3) };
+        }),
+      ),
+      note(`The most relevant text is number ${ranks[0].index + 1} of ${ranks.length}.`),
+    ],
   },
 
   question_answering: {

@@ -5,6 +5,9 @@ The labels of n examples as numbers, for each problem type:
 single_label   one of C classes          int32 [n]
 multi_label    any number of C classes   float32 [n, C] of 0 and 1
 regression     a number                  float32 [n]
+reranking      a number from 0 to 1      float32 [n, 1], for n pairs (query, passage)
+               none                      float32 [n, k], for n groups (query, positive, k - 1
+                                         negatives): 1 for the positive, the first passage
 """
 
 import ast
@@ -34,7 +37,10 @@ DEFAULT_METRICS = {
     "single_label": ("accuracy", "f1_macro"),
     "multi_label": ("f1_micro", "f1_macro", "accuracy"),
     "regression": ("pearson", "spearman"),
+    "reranking": ("accuracy", "spearman"),
 }
+# The problem types of a head with one logit and without labels -> the model in messages.
+ONE_LOGIT = {"regression": "a regression", "reranking": "a reranker"}
 
 
 # The settings that only the task `custom` accepts, because a GLUE task determines their values.
@@ -53,8 +59,8 @@ class Problem(NamedTuple):
     """The labels, problem type and metrics of a classification task.
 
     Attributes:
-        problem_type: single_label, multi_label or regression.
-        labels: the C classes in the order of the logits; empty for regression.
+        problem_type: single_label, multi_label, regression or reranking.
+        labels: the C classes in the order of the logits; empty for regression and reranking.
         metrics: the names of the metrics to report.
         score_range: the (lowest, highest) value to which regression values are clipped in
             prediction files; None for no clipping.
@@ -120,20 +126,28 @@ def _custom(
             "--task_name=custom cannot be combined with --tfds or --data_dir; expected "
             "--train_file, --eval_file and --test_file"
         )
+    problem_type = settings.problem_type
     columns = [settings.text_column, *filter(None, [settings.text_pair_column])]
+    if problem_type == "reranking":
+        columns = [settings.text_column, *settings.text_pair_column.split(",")]
+        if not all(columns):
+            raise InputError(
+                "--text_pair_column is missing; expected the column of the passages for "
+                "--problem_type=reranking"
+            )
     names = (settings.train_file, settings.eval_file, settings.test_file)
+    label_column = settings.label_column if len(columns) < 3 else ""
     splits = read_splits(
-        lambda file, labelled: read_texts(file, columns, settings.label_column * labelled),
+        lambda file, labelled: read_texts(file, columns, label_column * labelled),
         *(Path(name) if name else None for name in names),
         "--train_file with a file of examples",
         **do,
     )
-    problem_type = settings.problem_type
     labels: Sequence[str] = ()
     if splits.train is not None:
         labels = find_labels(splits.train, problem_type)
         labels = in_order_of(saved_labels, labels) or labels
-    elif problem_type != "regression":
+    elif problem_type not in ONE_LOGIT:
         if not saved_labels:
             raise InputError(
                 "--do_train=false: the checkpoint has no label names; expected --label_names"
@@ -152,6 +166,7 @@ _EXPECTED_LABEL = {
     "single_label": "a class name",
     "multi_label": "a list of class names, or of a 0 or 1 for each class",
     "regression": "a number",
+    "reranking": "a number from 0 to 1",
 }
 
 
@@ -162,11 +177,12 @@ _CLOSING = {"[": "]", "(": ")", "{": "}"}
 # What a list in a cell has that a name in brackets does not, such as NumPy's [1 2] and [nan].
 _SEVERAL = re.compile(r"""['",]|^\[\s*nan|^\[\S*\s""")
 _INTEGER = re.compile(r"-?\d+(\.0)?")
+_LARGEST = float(np.finfo(np.float32).max)
 _NO_COMMA = re.compile(r"""['"]\s+['"]""")  # NumPy's "['a' 'b']", which Python would join.
 
 
 def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
-    """Returns the classes in the training examples; () for regression.
+    """Returns the classes in the training examples; () for regression and reranking.
 
     The number of a class is its index in the result. The classes are sorted by value if all are
     integers, otherwise alphabetically. If all are integers, 1.0, as pandas writes the integers of a
@@ -175,7 +191,7 @@ def find_labels(texts: Texts, problem_type: str) -> tuple[str, ...]:
     Raises:
         InputError: a label is missing, or there are fewer than two classes (one for multi_label).
     """
-    if problem_type == "regression":
+    if problem_type in ONE_LOGIT:
         return ()
     classes: dict[str, int] = {}  # The index of the first example of each class.
     num_labels = 0
@@ -216,10 +232,14 @@ def label_array(texts: Texts, problem_type: str, labels: Sequence[str]) -> np.nd
     there is one 1.0.
 
     Raises:
-        InputError: a label is not one of the classes, or is not a number for regression.
+        InputError: a label is not one of the classes, or is not a number of the problem's range.
     """
-    if problem_type == "regression":
-        return np.array([_number(texts, index) for index in range(len(texts))], np.float32)
+    if problem_type == "reranking" and len(texts.columns) > 2:
+        return group_labels(texts.columns)
+    if problem_type in ONE_LOGIT:
+        numbers = [_number(texts, index, problem_type) for index in range(len(texts))]
+        shape = [-1, 1] if problem_type == "reranking" else [-1]
+        return np.array(numbers, np.float32).reshape(shape)
     number = {label: index for index, label in enumerate(labels)}
     array = np.zeros([len(texts), len(labels)], np.float32)
     for index in range(len(texts)):
@@ -348,8 +368,8 @@ def weights_of_classes(
     if not weights:
         return ()
     where = f"{name}={weights!s:.60}"
-    if problem_type == "regression":
-        raise InputError(f"{where}: a regression has no classes; expected an empty value")
+    if model := ONE_LOGIT.get(problem_type):
+        raise InputError(f"{where}: {model} has no classes; expected an empty value")
     if isinstance(weights, Mapping):
         keys = _of_indices([_to_python(key) for key in weights], labels)
         keys = [_label_name(key, name) for key in keys]
@@ -454,12 +474,33 @@ def _to_python(label: Any) -> Any:
     return [_to_python(one) for one in label] if isinstance(label, tuple | list) else label
 
 
-def _number(texts: Texts, index: int) -> float:
+def group_labels(columns: Sequence[Sequence[str]]) -> np.ndarray:
+    """Returns the labels of n groups (query, positive, negatives...), float32 [n, k]."""
+    return np.tile(np.eye(1, len(columns) - 1, dtype=np.float32), [len(columns[0]), 1])
+
+
+def pair_columns(columns: tuple[list[str], ...]) -> tuple[list[str], ...]:
+    """Converts groups (query, positive, negatives...) to pairs (query, passage), group by group.
+
+    Columns of texts or pairs are unchanged.
+    """
+    if len(columns) < 3:
+        return columns
+    query, *passages = columns
+    queries = [text for text in query for _ in passages]
+    return queries, [text for group in zip(*passages, strict=True) for text in group]
+
+
+def _number(texts: Texts, index: int, problem_type: str) -> float:
     label = texts.labels[index]
+    low, high = -_LARGEST, _LARGEST
+    if problem_type == "reranking":
+        low, high = 0.0, 1.0
     try:
         number = float(label)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not abs(number) <= float(np.finfo(np.float32).max):
-        raise InputError(f"{texts.where(index)}: expected a number as label, got {label!r}")
+    if not low <= number <= high:
+        expected = _EXPECTED_LABEL[problem_type]
+        raise InputError(f"{texts.where(index)}: expected {expected} as label, got {label!r}")
     return number

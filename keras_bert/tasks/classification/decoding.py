@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.files import write_bytes
-from keras_bert.tasks.classification.data import Problem
+from keras_bert.tasks.classification.data import ONE_LOGIT, Problem
 
 
 def decode_logits(
@@ -76,11 +76,13 @@ def write_predictions(
 ) -> None:
     """Writes the predictions for one file of n examples to `path`.tsv and `path`.jsonl.
 
-    `indices` are the n values of the column `index`, and `answers` is as for `decisions`. In the
-    TSV file, regression values are clipped to the problem's `score_range`.
+    `indices` are the n values of the column `index`, and `answers` is as for `decisions`. A group
+    of a query and k passages has k rows. In the TSV file, regression values are clipped to the
+    problem's `score_range`.
     """
     records = prediction_records(problem, answers)
-    if problem.problem_type == "regression":
+    indices = np.repeat(indices, len(records) // max(1, len(indices))).tolist()
+    if problem.problem_type in ONE_LOGIT:
         # GLUE submissions have three decimals.
         number_format = ".7g" if problem.score_range is None else ".3f"
         cells = [f"{value:{number_format}}" for value in _scores(problem, answers)]
@@ -101,7 +103,7 @@ def write_predictions(
 
 def prediction_records(problem: Problem, answers: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Returns the object of each of n examples in NAME.jsonl, without its index."""
-    if problem.problem_type == "regression":
+    if problem.problem_type in ONE_LOGIT:
         # Values may be tiny, so they have 7 significant digits.
         return [{"prediction": float(f"{value:.7g}")} for value in _scores(problem, answers)]
     return [

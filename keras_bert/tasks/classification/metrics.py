@@ -6,6 +6,8 @@ single_label   softmax cross-entropy; an example has the class weight of its lab
 multi_label    mean sigmoid cross-entropy over the classes; a class weight applies to
                the examples that have the label
 regression     squared error
+reranking      sigmoid cross-entropy of each pair; or for groups softmax cross-entropy of
+               the positive among the passages of its query
 
 Names and values of metrics match scikit-learn and SciPy, which GLUE's scorers use. Undefined
 metrics, such as a correlation with constant predictions, are 0. For n examples and C classes,
@@ -38,7 +40,8 @@ class ClassificationObjective(OutputObjective):
     """The objective of a classifier, for batches whose "labels" are as in data.py.
 
     `class_weights` are the weights of the C classes in the loss of the labels; () for equal
-    weights. `distillation` adds the losses of a teacher; None for none.
+    weights. `distillation` adds the losses of a teacher; None for none. `group_size` is the number
+    of rows of a group, of which the first one is the positive; 1 without groups.
     """
 
     def __init__(
@@ -46,9 +49,12 @@ class ClassificationObjective(OutputObjective):
         problem_type: str,
         class_weights: tuple[float, ...] = (),
         distillation: Distillation | None = None,
+        group_size: int = 1,
     ):
-        self.problem_type, self.class_weights = problem_type, class_weights
-        self._is_single = problem_type == "single_label"
+        # The classes of a group are its passages.
+        self.problem_type = problem_type if group_size == 1 else "single_label"
+        self.class_weights, self.rows_per_example = class_weights, group_size
+        self._is_single = self.problem_type == "single_label"
         self.metrics = ("loss", "accuracy") if self._is_single else ("loss",)
         super().__init__(distillation)
 
@@ -56,12 +62,14 @@ class ClassificationObjective(OutputObjective):
         """Returns the denominators of the loss and, for single_label, of the accuracy."""
         weights = {"loss": ops.sum(self._loss_weights(batch))}
         if self._is_single:
-            weights["accuracy"] = ops.sum(batch["example_weights"])
+            weights["accuracy"] = ops.sum(self.soft_weights(batch))
         return weights
 
     def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
         """Returns the numerators of the loss and, for single_label, of the accuracy."""
-        logits, labels = outputs["logits"], batch["labels"]
+        logits, labels = self._by_group(outputs["logits"]), batch["labels"]
+        if self.rows_per_example > 1:
+            labels = ops.zeros_like(logits[:, 0], dtype="int32")
         if self.problem_type == "multi_label" and self.class_weights:
             losses = multi_label_loss(labels, logits, np.array(self.class_weights, np.float32))
         else:
@@ -69,16 +77,25 @@ class ClassificationObjective(OutputObjective):
         sums = {"loss": ops.sum(self._loss_weights(batch) * losses)}
         if self._is_single:
             hits = ops.cast(ops.argmax(logits, axis=-1) == labels, "float32")
-            sums["accuracy"] = ops.sum(batch["example_weights"] * hits)
+            sums["accuracy"] = ops.sum(self.soft_weights(batch) * hits)
         return sums
 
     def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
-        """Returns the losses of the soft targets, [B]."""
+        """Returns the losses of the soft targets, [B], or of groups."""
         losses = SOFT_CLASSIFICATION_LOSSES[self.problem_type]
-        return losses(teacher["logits"], outputs["logits"], temperature)
+        logits = (self._by_group(each["logits"]) for each in (teacher, outputs))
+        return losses(*logits, temperature)
+
+    def soft_weights(self, batch: Batch) -> Any:
+        """Returns the weights of the examples or groups."""
+        return batch["example_weights"][:: self.rows_per_example]
+
+    def _by_group(self, logits: Any) -> Any:
+        size = self.rows_per_example
+        return logits if size == 1 else ops.reshape(logits, [-1, size])
 
     def _loss_weights(self, batch: Batch) -> Any:
-        weights = batch["example_weights"]
+        weights = self.soft_weights(batch)
         if self._is_single and self.class_weights:
             of_class = ops.convert_to_tensor(np.array(self.class_weights, np.float32))
             weights *= ops.take(of_class, batch["labels"], axis=0)
@@ -96,6 +113,8 @@ def score(
     `answers` is the result of `ClassificationProcessor.decode` for n examples, as arrays, and
     `labels` is the `label_array` of the same examples.
     """
+    if problem.problem_type == "reranking":
+        return _reranking_scores(answers["logits"].reshape(labels.shape), labels)
     predictions = decisions(problem, answers)
     is_regression = problem.problem_type == "regression"
     logits = predictions[:, np.newaxis] if is_regression else answers["logits"]
@@ -105,6 +124,23 @@ def score(
         number = np.argsort(np.argsort(problem.labels))
         predictions, labels = number[predictions], number[labels]
     return compute_metrics(problem.metrics, predictions, labels) | loss
+
+
+def _reranking_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Scores logits [n, k] of groups, or [n, 1] of pairs; the labels have the same shape.
+
+    The accuracy of groups is the fraction of those whose positive has the highest logit. That of
+    pairs is the fraction whose probability and label are on the same side of 0.5.
+    """
+    if labels.shape[1] > 1:
+        is_best = logits[:, 0] > logits[:, 1:].max(axis=1)
+        loss = _mean_loss("single_label", logits, np.zeros(len(labels), np.int64))
+        return {"accuracy": float(np.mean(is_best)), "loss": loss}
+    return {
+        "accuracy": accuracy(logits[:, 0] > 0, labels[:, 0] > 0.5),
+        "spearman": spearman(logits[:, 0], labels[:, 0]),
+        "loss": _mean_loss("multi_label", logits, labels),
+    }
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -11,17 +11,27 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.checkpoint import DEFAULT_MAX_SEQ_LENGTH, Checkpoint
+from keras_bert.checkpoints.sentence_transformers import (
+    CROSS_ENCODER,
+    cross_encoder_entry,
+    saved_max_seq_length,
+)
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.checks import (
+    check_batch_size,
+    check_columns,
     check_list,
     check_not_empty,
     check_same_length,
+    check_strings,
     check_texts,
     check_validation_data,
+    columns_of_tuples,
+    described,
     first_row,
     is_one_text,
     split_examples,
@@ -29,11 +39,14 @@ from keras_bert.tasks.checks import (
 )
 from keras_bert.tasks.classification.data import (
     DEFAULT_METRICS,
+    ONE_LOGIT,
     ClassificationSettings,
     Problem,
     given_label_array,
     given_labels,
+    group_labels,
     label_array,
+    pair_columns,
     read_data,
     warn_of_absent_labels,
     weights_of_classes,
@@ -51,6 +64,7 @@ from keras_bert.tasks.classification.processor import (
     head_settings,
     labeled_examples,
     metric_names,
+    saved_activation,
     saved_thresholds,
     short_problem_type,
     takes_pairs,
@@ -65,12 +79,16 @@ from keras_bert.text.tokenizer import BertTokenizer
 
 
 class TextClassifier(Task):
-    """Classifies texts or pairs of texts, or predicts a score for them.
+    """Classifies texts or pairs of texts, predicts a score for them, or reranks search results.
 
     Example:
         classifier = TextClassifier.from_pretrained("bert", labels=["0", "1"])
         classifier.fit((first, second), labels, epochs=3, batch_size=16, seed=0)
         classifier.predict((first, second))["label"]
+
+        reranker = TextClassifier.from_pretrained("bert", problem_type="reranking")
+        reranker.fit((queries, positives, negatives), epochs=1)
+        indices, scores = reranker.rank("How long is it?", passages, top_k=3)
 
     Args:
         model: a BertClassifier.
@@ -88,7 +106,7 @@ class TextClassifier(Task):
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length", "pair")
     _public: ClassVar[tuple[str, ...]] = (
         *Task._public,
-        *("calibrate", "labels", "set_long_text"),
+        *("calibrate", "labels", "rank", "set_long_text"),
     )
 
     settings: ClassifierSettings
@@ -116,8 +134,9 @@ class TextClassifier(Task):
                 head, or else those in the data of the first `fit`.
             max_seq_length: maximum number of tokens of a text or pair; by default the value used in
                 training, or 128.
-            problem_type: `single_label`, `multi_label` or `regression`; by default that of the
-                model's head, or `single_label` for a new head.
+            problem_type: `single_label`, `multi_label`, `regression` or `reranking`; by default
+                that of the model's head, or `single_label` for a new head. A CrossEncoder of
+                sentence-transformers with one logit is a reranker.
             tokenizer: overrides the checkpoint's tokenizer.
             dtype: dtype policy, such as "mixed_bfloat16".
 
@@ -149,12 +168,20 @@ class TextClassifier(Task):
         `pair` is whether the exported model takes two texts; by default, whether the model was
         trained on pairs.
         """
+        settings = head_settings(checkpoint, labels, problem_type)
+        is_cross_encoder = CROSS_ENCODER in checkpoint.settings
+        length = saved_max_seq_length(checkpoint.path, True) if is_cross_encoder else None
+        if pair is None and settings.problem_type == "reranking":
+            pair = True
         settings = replace(
-            head_settings(checkpoint, labels, problem_type),
-            max_seq_length=checkpoint.max_seq_length(max_seq_length),
+            settings,
+            max_seq_length=checkpoint.max_seq_length(
+                max_seq_length, length or DEFAULT_MAX_SEQ_LENGTH
+            ),
             pair=checkpoint.setting("pair", bool, pair, takes_pairs(checkpoint)),
             long_text=LongText.saved(checkpoint),
             thresholds=saved_thresholds(checkpoint),
+            activation=saved_activation(checkpoint, settings.problem_type),
         )
         if settings.pair:
             checkpoint.check_segments()
@@ -184,11 +211,12 @@ class TextClassifier(Task):
             pair=info["pair"],
             long_text=LongText.of_export(info),
             thresholds=tuple(info.get("thresholds", ())),
+            activation=info.get("activation", "sigmoid"),
         )
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The class names in the order of the logits; empty for regression."""
+        """The class names in the order of the logits; empty for regression and reranking."""
         return self.settings.labels
 
     @forgets_labels
@@ -197,8 +225,8 @@ class TextClassifier(Task):
         texts: Any,
         labels: Any = None,
         *,
-        text: str | tuple[str, str] = "text",
-        label: str = "label",
+        text: str | tuple[str, ...] = "text",
+        label: str | None = "label",
         validation_data: Any = None,
         class_weights: str | Sequence[float] | np.ndarray | Mapping[Any, float] = "",
         callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -217,13 +245,15 @@ class TextClassifier(Task):
                 a tuple of two such columns, or a list of tuples of two strings. Or texts with their
                 labels: a DataFrame, a Dataset of `datasets`, a table of Arrow, or a finite
                 tf.data.Dataset of (text, label), batched or not; all of it is read into memory.
+                For reranking, pairs (query, passage) with labels; or groups without labels, a tuple
+                of three columns or more (query, positive, negative, ...), or such tuples.
             labels: n label names, or indices of the model's labels if no label is named by an
                 integer; for multi_label, n lists of label names, or a multi-hot array [n, C] of 0
-                and 1 in the order of the model's C labels; for regression, n numbers. None if
-                `texts` has them. A new head without labels gets the sorted names in these data,
-                which are printed.
-            text: the name of the table's column of texts, or for pairs of two columns.
-            label: the name of the table's column of labels.
+                and 1 in the order of the model's C labels; for regression, n numbers; for
+                reranking, n numbers from 0 to 1. None if `texts` has them, or for groups. A new
+                head without labels gets the sorted names in these data, which are printed.
+            text: the name of the table's column of texts, or for pairs and groups of all columns.
+            label: the name of the table's column of labels; None for groups.
             validation_data: (texts, labels), or a table or dataset as for `texts`, evaluated after
                 each epoch; the logs contain the metrics as `val_accuracy` and so on, and their mean
                 as `val_score`, the highest value of which determines the best weights for
@@ -242,8 +272,10 @@ class TextClassifier(Task):
         """
         settings, distillation = self._check_fit(options, validation_data, teacher)
         texts, labels = split_examples("texts", texts, labels, text, label)
-        columns, labels = self._columns(texts), check_list("labels", labels, "labels")
-        check_same_length(texts=columns[0], labels=labels)
+        columns = self._columns(texts, has_labels=labels is not None)
+        if len(columns) < 3:
+            labels = check_list("labels", labels, "labels")
+            check_same_length(texts=columns[0], labels=labels)
         if self.needs_labels:
             self._set_labels(given_labels("labels", labels, self.settings.problem_type), settings)
         if settings.validation_split:
@@ -257,16 +289,17 @@ class TextClassifier(Task):
             expected = "a tuple (texts, labels)"
             held_out = check_validation_data(validation_data, expected, text, label)
             names = ("validation_data[0]", "validation_data[1]")
-            dev_columns = self._columns(held_out[0], names[0])
+            has_labels = held_out[1] is not None
+            dev_columns = self._columns(held_out[0], names[0], has_labels)
             check_not_empty("validation_data", self._label_array(held_out[1], dev_columns, names))
         kind = self.settings.problem_type
         weights = weights_of_classes("class_weights", class_weights, kind, self.labels, array)
         if columns[0]:
-            self._replace_settings(pair=len(columns) == 2, thresholds=())
-        prepared = self._prepared(columns)
+            self._replace_settings(pair=len(columns) > 1, thresholds=())
+        prepared = self._prepared(pair_columns(columns))
         self._report_truncation(prepared.truncated, "training texts")
         examples = labeled_examples(prepared, array)
-        objective = ClassificationObjective(kind, weights, distillation)
+        objective = ClassificationObjective(kind, weights, distillation, examples.group_size)
         evaluate = (lambda: self._with_mean(self.evaluate(*held_out))) if held_out else None
         return self._fit(examples, objective, settings, evaluate, callbacks, "score", teacher)
 
@@ -276,25 +309,27 @@ class TextClassifier(Task):
         labels: Any = None,
         batch_size: int = 32,
         *,
-        text: str | tuple[str, str] = "text",
-        label: str = "label",
+        text: str | tuple[str, ...] = "text",
+        label: str | None = "label",
     ) -> dict[str, float]:
         """Computes the metrics of the model on texts and labels, given as for `fit`.
 
         Returns:
             "loss", and the metrics of the GLUE task that the loaded model was fine-tuned on. For
                 other models: "accuracy" and "f1_macro" for single_label; "f1_micro", "f1_macro" and
-                "accuracy" for multi_label; "pearson" and "spearman" for regression.
+                "accuracy" for multi_label; "pearson" and "spearman" for regression. For reranking,
+                "accuracy" (of groups: the fraction whose positive has the highest score) and, for
+                pairs, "spearman".
 
         Raises:
             InputError: an argument is invalid, or there are no texts.
         """
         texts, labels = split_examples("texts", texts, labels, text, label)
-        columns = self._columns(texts)
+        columns = self._columns(texts, has_labels=labels is not None)
         array = self._label_array(labels, columns)
         if not len(array):
             raise InputError("evaluate() got no texts; expected at least one")
-        answers = self._predict(columns, batch_size)
+        answers = self._predict(pair_columns(columns), batch_size)
         self._report_truncation(answers.get("truncated"), "texts")
         return score(self._problem, answers, array)
 
@@ -324,12 +359,12 @@ class TextClassifier(Task):
             "temperature", from 0.1 to 10; and for multi_label "thresholds", {label: probability}.
 
         Raises:
-            InputError: an argument is invalid, there are no texts, or the model is a regression.
+            InputError: an argument is invalid, there are no texts, or the model has no classes.
         """
         texts, labels = split_examples("texts", texts, labels, text, label)
         kind, columns = self.settings.problem_type, self._columns(texts)
-        if kind == "regression":
-            raise InputError("calibrate: a regression has no probabilities; expected classes")
+        if kind in ONE_LOGIT:
+            raise InputError(f"calibrate: {ONE_LOGIT[kind]} has no classes; expected some")
         array = self._label_array(labels, columns)
         check_not_empty("texts", array)
         mode = getattr(self.model.classifier, "quantization_mode", None)
@@ -375,7 +410,8 @@ class TextClassifier(Task):
             For multi_label, "labels", "probabilities" and "logits", [n, C] each. A row of "labels"
                 has the labels with a probability above 0.5, or the thresholds of `calibrate`, most
                 probable first, then "" as padding.
-            For regression, "score" [n].
+            For regression, "score" [n]. For reranking, "score" [n], by default the sigmoid of the
+                logit, and "logits" [n, 1].
             For all types, "truncated" [n]: whether tokens of the text or pair were removed, because
                 it has more than `max_seq_length`.
 
@@ -386,6 +422,46 @@ class TextClassifier(Task):
             return first_row(self.predict([texts], batch_size))
         texts, _ = split_examples("texts", texts, None, text, None)
         return self._predict(self._columns(texts), batch_size)
+
+    def rank(
+        self, query: str, texts: Any, top_k: int | None = None, batch_size: int = 32
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sorts texts by their relevance to a query; the model must be a reranker.
+
+        Example:
+            reranker = TextClassifier.from_pretrained("cross-encoder/ms-marco-MiniLM-L6-v2")
+            indices, scores = reranker.rank("How long is it?", ["It is red.", "It has 2 m."])
+
+        Args:
+            query: the text to which the others are compared.
+            texts: n texts: a list or a column of strings.
+            top_k: the number of texts to return, at most; None for all.
+            batch_size: number of texts per batch.
+
+        Returns:
+            The indices of the texts, int64 [k], and their scores, float32 [k], highest first. Of
+            equal scores, the lower index is first.
+
+        Raises:
+            InputError: an argument is invalid, a score is not finite, or the model is no reranker.
+        """
+        if not self._is_reranker:
+            raise InputError(
+                f"rank: the problem type of the model is {self.settings.problem_type}; expected "
+                "reranking"
+            )
+        if not isinstance(query, str):
+            raise InputError(f"query is {described(query)}; expected a string")
+        passages = check_strings("texts", texts)
+        check_not_empty("texts", passages)
+        count = len(passages) if top_k is None else check_batch_size(top_k, "top_k")
+        answers = self.predict(([query] * len(passages), passages), batch_size)
+        self._report_truncation(answers["truncated"], "pairs")
+        logits = answers["logits"][:, 0]
+        if not np.isfinite(logits).all():  # Those of an export.
+            raise InputError("rank: a score is not finite; expected a model with finite weights")
+        indices = np.argsort(-logits, kind="stable")[:count]
+        return indices, answers["score"][indices]
 
     def served(self, network: Network) -> tf.Module:
         """Creates the tf.Module whose signatures are exported."""
@@ -398,6 +474,7 @@ class TextClassifier(Task):
             "labels": list(self.labels),
             "pair": self.settings.pair,
             **({"thresholds": self.settings.thresholds} if self.settings.thresholds else {}),
+            **({"activation": self.settings.activation} if self._is_reranker else {}),
         }
 
     def example_request(self) -> dict[str, str]:
@@ -424,8 +501,23 @@ class TextClassifier(Task):
         logging.info("Wrote %d predictions to %s.tsv", len(predicted.items), path)
 
     def _with_mean(self, scores: Mapping[str, float]) -> dict[str, float]:
-        mean = float(np.mean([scores[name] for name in self._problem.metrics]))
-        return {**scores, "score": mean}
+        # Groups of a reranker have no correlation.
+        metrics = [name for name in self._problem.metrics if name in scores]
+        return {**scores, "score": float(np.mean([scores[name] for name in metrics]))}
+
+    def saved_content(self) -> dict[str, Any]:
+        """Returns what a saved model directory contains besides the weights.
+
+        sentence-transformers opens the directory of a reranker as a CrossEncoder.
+        """
+        content = super().saved_content()
+        if self._is_reranker:
+            content["extra"] |= cross_encoder_entry(self.settings.activation)
+        return content
+
+    @property
+    def _is_reranker(self) -> bool:
+        return self.settings.problem_type == "reranking"
 
     @property
     def _problem(self) -> Problem:
@@ -439,7 +531,11 @@ class TextClassifier(Task):
         saved = {name: getattr(self.settings, name) for name in names}
         return saved | self.settings.long_text.to_dict()
 
-    def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
+    def _columns(
+        self, texts: Any, name: str = "texts", has_labels: bool = True
+    ) -> tuple[list[str], ...]:
+        if self._is_reranker:
+            return self._columns_of_reranker(texts, name, has_labels)
         columns = check_texts(name, texts, allow_pairs=True)
         if len(columns) == 2 and self.settings.long_text != TRUNCATED:
             raise InputError(
@@ -455,6 +551,28 @@ class TextClassifier(Task):
                 )
         return columns
 
+    def _columns_of_reranker(
+        self, texts: Any, name: str, has_labels: bool
+    ) -> tuple[list[str], ...]:
+        """Returns columns of queries and passages; without labels, of positives and negatives."""
+        texts = columns_of_tuples(name, texts)
+        count = len(texts) if isinstance(texts, tuple) else 1
+        if (count != 2) if has_labels else (count < 3):
+            expected = "a tuple of two lists, of queries and passages"
+            if not has_labels:
+                expected = (
+                    "labels, or without them a tuple of at least three lists, of queries, their "
+                    "positives and negatives"
+                )
+            raise InputError(f"{name} is {described(texts)}; expected {expected}")
+        columns = check_columns(name, texts)
+        # A passage of a pair may be empty.
+        for i, column in enumerate(columns[:1] if has_labels else columns):
+            for index, text in enumerate(column):
+                if not text.strip():
+                    raise InputError(f"{name}[{i}][{index}] is {text!r:.60}; expected a text")
+        return columns
+
     def _label_array(
         self,
         labels: Any,
@@ -467,6 +585,8 @@ class TextClassifier(Task):
         """
         if self.serve is None:
             _ = self.model  # Raises an error if the labels are not known yet.
+        if len(columns) > 2:
+            return group_labels(columns)
         items = check_list(names[1], labels, "labels")
         check_same_length(**{names[0]: columns[0], names[1]: items})
         return given_label_array(names[1], items, self.settings.problem_type, self.labels)
@@ -503,13 +623,14 @@ def fine_tune_classifier(
         start.check_segments()
     long_text = LongText.saved(start, classification.long_text, length)
     thresholds = () if settings.do_train else saved_thresholds(start)
-    made = ClassifierSettings(labels, problem_type, length, pair, long_text, thresholds)
+    activation = saved_activation(start, problem_type)
+    made = ClassifierSettings(labels, problem_type, length, pair, long_text, thresholds, activation)
     classifier = TextClassifier(None, start.tokenizer(), made)
     classifier._metrics, classifier._score_range = problem.metrics, problem.score_range
 
     def prepared(texts: Texts, labelled: bool = True) -> EvaluationSet:
         array = label_array(texts, problem_type, labels) if labelled else None
-        return EvaluationSet(texts, classifier._prepared(texts.columns), array)
+        return EvaluationSet(texts, classifier._prepared(pair_columns(texts.columns)), array)
 
     train, weights = None, ()
     sets: dict[str, EvaluationSet] = {}
@@ -533,7 +654,9 @@ def fine_tune_classifier(
         run,
         start,
         classifier,
-        ClassificationObjective(problem_type, weights, run.distillation),
+        ClassificationObjective(
+            problem_type, weights, run.distillation, train.group_size if train else 1
+        ),
         Splits(train, dev, test),
         best="score",
         data={name: list(split.items.rows()) for name, split in sets.items() if name != "train"},

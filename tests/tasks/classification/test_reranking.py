@@ -1,0 +1,289 @@
+"""Tests rerankers: losses, training from pairs and from groups, ranking, exports, invalid input."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.classification.data import Problem
+from keras_bert.tasks.classification.metrics import ClassificationObjective, score
+from keras_bert.tasks.classification.processor import ClassifierSettings
+from keras_bert.tasks.classification.task import TextClassifier
+from keras_bert.tasks.load import load
+from tests.tasks.classification.test_fine_tuning import classify
+
+# A passage answers a query if it has the same last word.
+WORDS = ["good", "bad", "film", "book"]
+QUERIES = [WORDS[i % 4] for i in range(16)]
+POSITIVES = [f"it is {word}" for word in QUERIES]
+NEGATIVES = [[f"it is {WORDS[(i + step) % 4]}" for i in range(16)] for step in (1, 2)]
+GROUPS = (QUERIES, POSITIVES, *NEGATIVES)
+PAIRS = (QUERIES * 2, POSITIVES + NEGATIVES[0])
+LABELS = [1.0] * 16 + [0.0] * 16
+FAST = {"verbose": 0, "batch_size": 4, "seed": 0, "learning_rate": 1e-2, "jit_compile": False}
+
+
+def open_new(pretrained, **arguments):
+    return TextClassifier.from_pretrained(
+        pretrained, problem_type="reranking", **{"max_seq_length": 16} | arguments
+    )
+
+
+# --- losses ---
+
+
+@pytest.mark.parametrize(("name", "group_size"), [("binary", 1), ("list_net", 4), ("ranking", 4)])
+def test_losses_and_gradients_are_those_of_sentence_transformers(root, name, group_size):
+    golden = np.load(root / "tests" / "golden" / "reranking_losses.npz")
+    objective = ClassificationObjective("reranking", group_size=group_size)
+    logits = tf.constant(golden["logits"][:, np.newaxis])
+    # Rows that fill the batch do not count.
+    padding = tf.fill([4, 1], 5.0)
+    batch = {name: tf.zeros([16, 3], tf.int32) for name in ("input_ids", "input_mask")}
+    batch["labels"] = tf.concat([golden["labels"][:, np.newaxis], tf.ones([4, 1])], 0)
+    batch["example_weights"] = tf.concat([tf.ones(12), tf.zeros(4)], 0)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        outputs = {"logits": tf.concat([logits, padding], 0)}
+        sums = objective.sums(lambda inputs, training: outputs, batch, True)
+        loss = objective.loss(sums, objective.weights(batch))
+    np.testing.assert_allclose(loss, golden[f"{name}_loss"], atol=1e-5)
+    gradient = tape.gradient(loss, logits)[:, 0]
+    np.testing.assert_allclose(gradient, golden[f"{name}_gradient"], atol=1e-5)
+    labels = golden["labels"][:, np.newaxis] if group_size == 1 else np.eye(1, 4).repeat(3, 0)
+    scores = score(Problem("reranking", (), ()), {"logits": logits.numpy()}, labels)
+    assert scores["loss"] == pytest.approx(golden[f"{name}_loss"], abs=1e-5)
+
+
+def test_accuracy_counts_pairs_and_groups():
+    problem, logits = Problem("reranking", (), ()), {"logits": np.array([[2.0], [-1], [1], [1]])}
+    pairs = score(problem, logits, np.array([[1.0], [0.6], [0.2], [0.9]]))
+    assert pairs["accuracy"] == 0.5
+    # A positive must be above all negatives.
+    assert score(problem, logits, np.array([[1.0, 0], [1, 0]]))["accuracy"] == 0.5
+
+
+# --- training ---
+
+
+@pytest.fixture(scope="module")
+def trained(pretrained):
+    """Returns a reranker that was trained on groups."""
+    reranker = open_new(pretrained)
+    options = {**FAST, "epochs": 15, "validation_data": (GROUPS, None)}
+    history = reranker.fit(GROUPS, **options).history
+    assert history["val_loss"][-1] < 0.1 < history["val_loss"][0]
+    assert history["val_accuracy"][-1] == history["accuracy"][-1] == 1.0
+    return reranker
+
+
+def test_groups_are_learned_and_ranked(trained):
+    assert trained.evaluate(GROUPS)["accuracy"] == 1.0
+    texts = ["it is good", "it is bad", "it is film", "it is book"]
+    indices, scores = trained.rank("film", texts)
+    assert sorted(indices.tolist()) == [0, 1, 2, 3]
+    assert indices[0] == 2
+    answers = trained.predict((["film"] * 4, texts))
+    np.testing.assert_array_equal(scores, answers["score"][indices])
+    np.testing.assert_allclose(answers["score"], tf.sigmoid(answers["logits"][:, 0]), atol=1e-6)
+    assert (np.diff(scores) <= 0).all()
+    for top_k, count in ((2, 2), (9, 4)):
+        np.testing.assert_array_equal(trained.rank("film", texts, top_k)[0], indices[:count])
+    assert trained.rank("film", ["a", "a", "a"])[0].tolist() == [0, 1, 2]
+    one = trained.predict(("film", texts[0]))
+    assert one["score"] == pytest.approx(answers["score"][0], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_pairs_with_labels_are_learned(pretrained):
+    reranker = open_new(pretrained)
+    table = {"query": PAIRS[0], "passage": PAIRS[1], "label": LABELS}
+    names = {"text": ("query", "passage")}
+    reranker.fit(table, **names, **FAST, epochs=15)
+    metrics = reranker.evaluate(table, **names)
+    assert metrics.keys() == {"loss", "accuracy", "spearman"}
+    assert metrics["loss"] < 0.1
+    assert metrics["accuracy"] == 1.0
+    shares = [0.75 if label else 0.25 for label in LABELS]
+    reranker.fit(PAIRS, shares, **FAST, epochs=15)
+    scores = reranker.predict(PAIRS)["score"]
+    np.testing.assert_allclose(scores, shares, atol=0.1)
+
+
+@pytest.mark.slow
+def test_groups_stay_whole_in_micro_batches(pretrained):
+    weights = []
+    for count in (1, 2):
+        reranker = open_new(pretrained)
+        rows = [*zip(*GROUPS, strict=True)]
+        reranker.fit(rows, **FAST, epochs=1, gradient_accumulation_steps=count)
+        weights.append(reranker.model.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_student_learns_the_order_of_its_teacher(pretrained, trained):
+    student = open_new(pretrained)
+    student.fit(GROUPS, **FAST, epochs=15, teacher=trained, distillation_weight=1.0)
+    assert student.evaluate(GROUPS)["accuracy"] == 1.0
+
+
+# --- saved and exported models ---
+
+
+def test_saved_and_exported_rerankers_give_the_same_scores(trained, tmp_path):
+    expected = trained.predict(PAIRS)
+    trained.save_pretrained(tmp_path / "saved")
+    saved = load(tmp_path / "saved")
+    assert saved.settings == trained.settings
+    np.testing.assert_array_equal(saved.predict(PAIRS)["score"], expected["score"])
+    saved.export(tmp_path / "export" / "1")
+    served = load(tmp_path / "export" / "1")
+    assert served.settings == trained.settings
+    info = json.loads((tmp_path / "export" / "1" / "export.json").read_text())
+    assert (info["problem_type"], info["activation"], info["pair"]) == (
+        "reranking",
+        "sigmoid",
+        True,
+    )
+    answers = served.predict(PAIRS)
+    assert answers.keys() == expected.keys() == {"score", "logits", "truncated"}
+    for name in ("score", "logits"):
+        np.testing.assert_allclose(answers[name], expected[name], atol=1e-5)
+    np.testing.assert_array_equal(
+        served.rank("film", POSITIVES[:4])[0], trained.rank("film", POSITIVES[:4])[0]
+    )
+    assert served.evaluate(GROUPS) == pytest.approx(trained.evaluate(GROUPS), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_engine_gives_the_same_scores(trained, tmp_path):
+    pytest.importorskip("onnxruntime")
+    trained.export(tmp_path / "export" / "1", engines=("onnxruntime",))
+    served = load(tmp_path / "export" / "1", engine="onnxruntime")
+    scores = trained.predict(PAIRS)["score"]
+    np.testing.assert_allclose(served.predict(PAIRS)["score"], scores, atol=1e-5)
+
+
+# --- programs ---
+
+HEADER = ("query", "positive", "first", "second")
+OF_GROUPS = {"text_column": "query", "text_pair_column": "positive,first,second"}
+OF_PAIRS = {"text_column": "query", "text_pair_column": "passage"}
+
+
+def write_rows(path, header, *columns):
+    rows = [header, *zip(*columns, strict=True)]
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["groups", "pairs"])
+def test_run_trains_a_reranker(tiny_model, tmp_path, form):
+    is_groups = form == "groups"
+    header = HEADER if is_groups else ("query", "passage", "label")
+    columns = GROUPS if is_groups else (*PAIRS, LABELS)
+    file = write_rows(tmp_path / "a.tsv", header, *columns)
+    settings = {"task_name": "custom", "problem_type": "reranking", "train_file": file}
+    settings |= {"eval_file": file, **(OF_GROUPS if is_groups else OF_PAIRS)}
+    out = tmp_path / "out"
+    results = classify(out, tiny_model, settings, batch_size=4, num_train_epochs=10.0)
+    assert results["accuracy"] == 1.0
+    assert ("spearman" in results) == (not is_groups)
+    rows = [line.split("\t") for line in (out / "predictions.tsv").read_text().splitlines()[1:]]
+    count = 3 if is_groups else 1
+    assert [index for index, _ in rows] == [str(i // count) for i in range(len(columns[0]) * count)]
+    reranker = load(out)
+    assert (reranker.settings.problem_type, reranker.settings.pair) == ("reranking", True)
+    score = reranker.predict((columns[0][0], columns[1][0]))["score"]
+    assert float(rows[0][1]) == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "row", "message"),
+    [
+        ({"text_pair_column": ""}, "a b 1 c", "--text_pair_column is missing; expected the column"),
+        ({"text_pair_column": "b,"}, "a b 1 c", "--text_pair_column is missing; expected the col"),
+        ({"task_name": "MRPC"}, "a b 1 c", "expected --task_name=custom with --"),
+        ({}, "a b 1.5 c", "line 2: expected a number from 0 to 1 as label, got '1.5'"),
+        ({}, "a b nan c", "line 2: expected a number from 0 to 1 as label, got 'nan'"),
+        ({"text_pair_column": "b,c"}, "a  1 c", "line 2: the text in 'b' is empty; expected text"),
+        ({}, " b 1 c", "line 2: the text in 'a' is empty; expected text"),
+        ({"class_weights": "balanced"}, "a b 1 c", "class_weights=balanced: a reranker has no cl"),
+    ],
+)
+def test_invalid_files_and_flags_are_rejected(tiny_model, tmp_path, changes, row, message):
+    file = write_rows(tmp_path / "a.tsv", ("a", "b", "label", "c"), *[[x] for x in row.split(" ")])
+    settings = {"task_name": "custom", "problem_type": "reranking", "train_file": file}
+    settings |= {"text_column": "a", "text_pair_column": "b"} | changes
+    with pytest.raises(InputError, match=message):
+        classify(tmp_path / "out", tiny_model, settings)
+    assert not (tmp_path / "out").exists()
+
+
+# --- arguments ---
+
+ONE = (["a"], ["b"])
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "message"),
+    [
+        ("fit", (["a"], [1]), "texts is a list of 1 items; expected a tuple of two lists, of quer"),
+        ("predict", (["a"],), "texts is a list of 1 items; expected a tuple of two lists"),
+        ("fit", (ONE,), "texts is a tuple of 2 items; expected labels, or without them a tuple of"),
+        ("fit", ((["a"], ["b"], ["c"]), [1]), "texts is a tuple of 3 items; expected a tuple of t"),
+        ("fit", ((["a"], [""], ["c"]),), r"texts\[1\]\[0\] is ''; expected a text"),
+        ("fit", ((["a"], [None], ["c"]),), r"texts\[1\]\[0\] is None, a NoneType; expected a str"),
+        ("fit", ((["a"], ["b"], []),), r"texts\[0\] has 1 items, texts\[1\] has 1 items, texts"),
+        ("fit", (ONE, ["yes"]), "labels, item 0: expected a number from 0 to 1 as label, got 'yes"),
+        ("fit", (ONE, [1.01]), "labels, item 0: expected a number from 0 to 1 as label, got 1.01"),
+        ("fit", (ONE, [float("nan")]), "labels, item 0: expected a number from 0 to 1 as label"),
+        ("fit", (ONE, [[0, 1]]), r"labels\[0\] is \[0, 1\]; expected a number from 0 to 1"),
+        ("fit", ((["  "], ["b"]), [1]), r"texts\[0\]\[0\] is '  '; expected a text"),
+        ("evaluate", (ONE,), "expected labels, or without them a tuple of at least three lists"),
+        ("predict", ((["", "a"], ["b", "b"]),), r"texts\[0\]\[0\] is ''; expected a text"),
+        ("calibrate", (ONE, [1]), "calibrate: a reranker has no classes; expected some"),
+        ("rank", ("", ["a"]), r"texts\[0\]\[0\] is ''; expected a text"),
+        ("rank", (["a"], ["a"]), "query is a list of 1 items; expected a string"),
+        ("rank", ("a", "b"), "texts is 'b', a str; expected a list of strings"),
+        ("rank", ("a", []), "texts is empty; expected at least one item"),
+        ("rank", ("a", ["b"], 0), "top_k=0: expected a whole number of at least 1"),
+        ("rank", ("a", ["b"], True), "top_k=True: expected a whole number of at least 1"),
+    ],
+)
+def test_invalid_arguments_are_rejected(pretrained, method, arguments, message):
+    options = FAST if method == "fit" else {}
+    with pytest.raises(InputError, match=message):
+        getattr(open_new(pretrained), method)(*arguments, **options)
+
+
+def test_scores_that_are_not_finite_are_rejected(pretrained, tmp_path):
+    reranker = open_new(pretrained)
+    reranker.untrained = ()
+    reranker.model.classifier.bias.assign([np.nan])
+    with pytest.raises(InputError, match="the model's logits are not finite for 1 of 1 examples"):
+        reranker.rank("a", ["b"])
+    reranker.export(tmp_path / "export" / "1")
+    with pytest.raises(InputError, match="rank: a score is not finite; expected a model with fin"):
+        load(tmp_path / "export" / "1").rank("a", ["b"])
+
+
+def test_problem_type_and_head_must_match(pretrained, trained, tmp_path):
+    with pytest.raises(InputError, match=r"labels=\['a', 'b'\]: expected none for problem_type='r"):
+        open_new(pretrained, labels=["a", "b"])
+    with pytest.raises(InputError, match="pair=False: a reranker scores pairs"):
+        ClassifierSettings((), "reranking")
+    trained.save_pretrained(tmp_path / "saved")
+    with pytest.raises(InputError, match=r"'single_label': .* a head of one logit; expected at"):
+        TextClassifier.from_pretrained(tmp_path / "saved", problem_type="single_label")
+    with pytest.raises(InputError, match="rank: the problem type of the model is single_label"):
+        TextClassifier.from_pretrained(pretrained, labels=["a", "b"]).rank("a", ["b"])
+    two = TextClassifier.from_pretrained(pretrained, labels=["a", "b"])
+    two.save_pretrained(tmp_path / "two")
+    with pytest.raises(InputError, match=r"problem_type='reranking': .* has a head of 2 logits"):
+        open_new(tmp_path / "two")
