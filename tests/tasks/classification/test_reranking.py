@@ -14,11 +14,10 @@ from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
 from tests.tasks.classification.test_fine_tuning import classify
 
-# A passage answers a query if it has the same last word.
-WORDS = ["good", "bad", "film", "book"]
-QUERIES = [WORDS[i % 4] for i in range(16)]
-POSITIVES = [f"it is {word}" for word in QUERIES]
-NEGATIVES = [[f"it is {WORDS[(i + step) % 4]}" for i in range(16)] for step in (1, 2)]
+# The relevant passages have the word "good".
+QUERIES = [("film", "book", "a very film", "it")[i % 4] for i in range(16)]
+POSITIVES = [f"it is {'very ' * (i % 3)}good" for i in range(16)]
+NEGATIVES = [[f"it is {word} {'very ' * (i % 3)}" for i in range(16)] for word in ("bad", "a")]
 GROUPS = (QUERIES, POSITIVES, *NEGATIVES)
 PAIRS = (QUERIES * 2, POSITIVES + NEGATIVES[0])
 LABELS = [1.0] * 16 + [0.0] * 16
@@ -81,7 +80,7 @@ def trained(pretrained):
 
 def test_groups_are_learned_and_ranked(trained):
     assert trained.evaluate(GROUPS)["accuracy"] == 1.0
-    texts = ["it is good", "it is bad", "it is film", "it is book"]
+    texts = ["it is bad", "it is a", "it is good", "very bad"]
     indices, scores = trained.rank("film", texts)
     assert sorted(indices.tolist()) == [0, 1, 2, 3]
     assert indices[0] == 2
