@@ -118,7 +118,8 @@ def test_groups_stay_whole_in_micro_batches(pretrained):
         reranker = open_new(pretrained)
         rows = [*zip(*GROUPS, strict=True)]
         reranker.fit(rows, **FAST, epochs=1, gradient_accumulation_steps=count)
-        weights.append(reranker.model.get_weights())
+        # Without the last one, the bias of the logit, on which the loss of a group does not depend.
+        weights.append(reranker.model.get_weights()[:-1])
     for one, other in zip(*weights, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
