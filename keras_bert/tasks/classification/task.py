@@ -457,10 +457,7 @@ class TextClassifier(Task):
         count = len(passages) if top_k is None else check_batch_size(top_k, "top_k")
         answers = self.predict(([query] * len(passages), passages), batch_size)
         self._report_truncation(answers["truncated"], "pairs")
-        logits = answers["logits"][:, 0]
-        if not np.isfinite(logits).all():  # Those of an export.
-            raise InputError("rank: a score is not finite; expected a model with finite weights")
-        indices = np.argsort(-logits, kind="stable")[:count]
+        indices = np.argsort(-answers["logits"][:, 0], kind="stable")[:count]
         return indices, answers["score"][indices]
 
     def served(self, network: Network) -> tf.Module:

@@ -14,11 +14,10 @@ from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
 from tests.tasks.classification.test_fine_tuning import classify
 
-# A passage answers a query if it has the same last word.
-WORDS = ["good", "bad", "film", "book"]
-QUERIES = [WORDS[i % 4] for i in range(16)]
-POSITIVES = [f"it is {word}" for word in QUERIES]
-NEGATIVES = [[f"it is {WORDS[(i + step) % 4]}" for i in range(16)] for step in (1, 2)]
+# The relevant passages have the word "good".
+QUERIES = [("film", "book", "a very film", "it")[i % 4] for i in range(16)]
+POSITIVES = [f"it is {'very ' * (i % 3)}good" for i in range(16)]
+NEGATIVES = [[f"it is {word} {'very ' * (i % 3)}" for i in range(16)] for word in ("bad", "a")]
 GROUPS = (QUERIES, POSITIVES, *NEGATIVES)
 PAIRS = (QUERIES * 2, POSITIVES + NEGATIVES[0])
 LABELS = [1.0] * 16 + [0.0] * 16
@@ -81,7 +80,7 @@ def trained(pretrained):
 
 def test_groups_are_learned_and_ranked(trained):
     assert trained.evaluate(GROUPS)["accuracy"] == 1.0
-    texts = ["it is good", "it is bad", "it is film", "it is book"]
+    texts = ["it is bad", "it is a", "it is good", "very bad"]
     indices, scores = trained.rank("film", texts)
     assert sorted(indices.tolist()) == [0, 1, 2, 3]
     assert indices[0] == 2
@@ -119,7 +118,8 @@ def test_groups_stay_whole_in_micro_batches(pretrained):
         reranker = open_new(pretrained)
         rows = [*zip(*GROUPS, strict=True)]
         reranker.fit(rows, **FAST, epochs=1, gradient_accumulation_steps=count)
-        weights.append(reranker.model.get_weights())
+        # Without the last one, the bias of the logit, on which the loss of a group does not depend.
+        weights.append(reranker.model.get_weights()[:-1])
     for one, other in zip(*weights, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
 
@@ -268,9 +268,8 @@ def test_scores_that_are_not_finite_are_rejected(pretrained, tmp_path):
     reranker.model.classifier.bias.assign([np.nan])
     with pytest.raises(InputError, match="the model's logits are not finite for 1 of 1 examples"):
         reranker.rank("a", ["b"])
-    reranker.export(tmp_path / "export" / "1")
-    with pytest.raises(InputError, match="rank: a score is not finite; expected a model with fin"):
-        load(tmp_path / "export" / "1").rank("a", ["b"])
+    with pytest.raises(InputError, match=r"not finite in score, logits; .* nothing was exported"):
+        reranker.export(tmp_path / "export" / "1")
 
 
 def test_problem_type_and_head_must_match(pretrained, trained, tmp_path):
