@@ -125,7 +125,8 @@ def check_flags(values: FlagValues, example: str = "") -> None:
         raise InputError(f"{names} {verb} required; the shortest command is: {example}")
     for name, option in options.items():
         flag = values[name]
-        if flag.present and flag.value and option.needs and not values[option.needs].value:
+        is_set = flag.present and (flag.value or flag.value != flag.default)
+        if is_set and option.needs and not values[option.needs].value:
             raise InputError(
                 f"--{name}: has no effect without --{option.needs}; expected both of these flags"
             )
