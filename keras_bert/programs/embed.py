@@ -15,7 +15,7 @@ reads a text per line from standard input, and answers with a line of JSON that 
 To resume an interrupted run, run the same command again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,11 @@ def _answer_lines(flags: FlagValues) -> None:
     """Answers each line with its vector."""
     embedder = fine_tuning.open_model(flags, "embedding", pooling=flags.pooling)
 
-    def answer(line: str) -> dict[str, Any]:
-        answers = embedder.predict([line])
-        vector = answers[embedder.settings.pooling or "mean"][0].tolist()
-        values = [round(value, 6) for value in vector]
-        return {"embedding": values, "truncated": bool(answers["truncated"][0])}
+    def answer(lines: list[str]) -> Iterator[dict[str, Any]]:
+        answers = embedder.predict(lines)
+        vectors = answers[embedder.settings.pooling or "mean"].tolist()
+        for vector, truncated in zip(vectors, answers["truncated"].tolist(), strict=True):
+            yield {"embedding": [round(value, 6) for value in vector], "truncated": truncated}
 
     answer_lines(answer)
 
