@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
-from keras_bert.options import MAX_SEQ_LENGTH, option
+from keras_bert.options import ANY_MODEL, MAX_SEQ_LENGTH, option
 from keras_bert.programs.program import Program, answer_lines
 from keras_bert.startup import start_tensorflow
 
@@ -24,9 +24,7 @@ class FillMaskOptions:
     """The options of the program."""
 
     GROUP: ClassVar[str] = "model"
-    model_dir: str = option(
-        "", "Pre-trained model: a model directory or any other checkpoint.", required=True
-    )
+    model_dir: str = option("", f"Pre-trained model: {ANY_MODEL}.", required=True)
     max_seq_length: int = option(
         128,
         "Maximum number of tokens in a sentence; longer sentences are truncated.",

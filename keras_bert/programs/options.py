@@ -249,7 +249,8 @@ def _described(option: Option) -> str:
     if isinstance(default, bool | list | tuple):
         default = ",".join(default) if option.kind is list else str(default).lower()
     details = [option.expected] if option.choices else []
-    details += [] if default in (None, "") else [f"default: {default}"]
+    is_described = default in (None, "") or "Default:" in option.help
+    details += [] if is_described else [f"default: {default}"]
     details += [f"not needed with --{option.unless}"] if option.unless else []
     text = f"{name}: {option.help}" + (f" ({'; '.join(details)})" if details else "")
     indent = {"initial_indent": "  ", "subsequent_indent": "      "}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_bert.errors import InputError
 from keras_bert.options import (
+    ANY_MODEL,
     MAX_BATCH_SIZE,
     MAX_REPEATS,
     MAX_SEED,
@@ -39,9 +40,8 @@ class FineTuningSettings:
     GROUP: ClassVar[str] = "training"
     init_checkpoint: str = option(
         "",
-        "Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. If it is a "
-        "run folder, --nodo_train uses that run's flags about text and answers. hf://NAME is a "
-        "model of the Hugging Face Hub.",
+        f"Model to start from: {ANY_MODEL}. If it is a run folder, --nodo_train uses that run's "
+        "flags about text and answers.",
         required=True,
     )
     vocab_file: str = option(
@@ -446,7 +446,7 @@ class ExportOptions:
     GROUP: ClassVar[str] = "output"
     model_dir: str = option(
         "",
-        "Model to export: a run folder, its model/ folder, or any other checkpoint.",
+        f"Model to export: {ANY_MODEL}.",
         required=True,
     )
     export_dir: str = option(
