@@ -277,23 +277,23 @@ class ClassificationSettings:
     task_name: str = option(
         "",
         "GLUE task (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX). Default: custom, for your own "
-        "files, if one is given.",
+        "files, which the flags from --train_file to --problem_type describe.",
     )
     data_dir: str = option("", "Folder of GLUE or of the task; with --tfds, TFDS's data_dir.")
     tfds: bool = option(
         False, "Read the task from TensorFlow Datasets, which must have prepared it."
     )
     train_file: str = option(
-        "", "custom: file of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
+        "", "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
     )
-    eval_file: str = option("", "custom: file of development examples, to evaluate on.")
-    test_file: str = option("", "custom: file of examples to predict. Default: --eval_file.")
-    text_column: str = option("text", "custom: name of the column with the text.")
-    text_pair_column: str = option("", "custom: name of the column with the second text of a pair.")
-    label_column: str = option("label", "custom: name of the column with the label.")
+    eval_file: str = option("", "File of development examples, to evaluate on.")
+    test_file: str = option("", "File of examples to predict. Default: --eval_file.")
+    text_column: str = option("text", "Name of the column with the text.")
+    text_pair_column: str = option("", "Name of the column with the second text of a pair.")
+    label_column: str = option("label", "Name of the column with the label.")
     problem_type: str = option(
         "single_label",
-        "custom: the kind of label: one class, any number of classes, or a number.",
+        "The kind of label: one class, any number of classes, or a number.",
         choices=("single_label", "multi_label", "regression"),
     )
     class_weights: str = option(
@@ -502,6 +502,6 @@ class ExportOptions:
     )
     null_score_diff_threshold: float | None = option(
         None,
-        "Question answering: a question gets the empty answer if its null odds exceed this "
-        "threshold. Default: as found by the run.",
+        "A question gets the empty answer if its null odds exceed this threshold. Default: as in "
+        "the run.",
     )
