@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
 
 
-# Without and with XLA, which compiles a program for each length of a batch; on two cores.
-SECONDS_PER_LAYER = {False: 2, True: 15}
-
-
 class Trainer(NamedTuple):
     """The training step of a `fit`, which the next `fit` uses again if it would be equal.
 
@@ -92,8 +88,7 @@ def fit(
         previous = task.trainer
         task.trainer = _make_trainer(task, objective, settings, training, strategy)
         if settings.verbose and task.trainer is not previous and BACKEND != "torch":
-            seconds = 20 + SECONDS_PER_LAYER[training.jit_compile] * len(model.encoder.blocks)
-            print(f"Compiling the training step, which takes up to {seconds} s")
+            print("Compiling the training step; the first step takes longer")
         state = task.trainer.state
         variables = model.trainable_variables
 
