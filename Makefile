@@ -63,7 +63,6 @@ slow: $(READY)
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python .ci/check_words.py
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -63,7 +63,8 @@ class VocabSettings:
     num_new_words: int = option(
         0,
         "Maximum number of new words; more than the number of [unusedN] tokens are appended, and "
-        "`convert --vocab_file` then adds their rows to a model. 0 uses every [unusedN] token.",
+        "keras-bert convert --vocab_file then adds their rows to a model. 0 uses every [unusedN] "
+        "token.",
         min=0,
         needs="extend_vocab",
     )

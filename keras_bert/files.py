@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import numbers
 import os
@@ -24,6 +25,7 @@ from keras_bert.errors import InputError, InUse
 # Identifies this machine in the names of partial files; a hash, because host names may be long.
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _BLOCK = 8 * 2**20  # bytes that are read at once for a checksum
+_READ_BYTES = 2**14  # bytes of lines that are read at once; some batches of a model
 _STALE_AFTER = 24 * 3600.0  # seconds after which an idle writer on another machine counts as dead
 
 # --- JSON ---
@@ -319,16 +321,36 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
     Raises:
         InputError: the file cannot be read, or a line is not UTF-8.
     """
+    for lines in read_ready_lines(path):
+        yield from lines
+
+
+def read_ready_lines(path: str | Path) -> Iterator[list[tuple[int, str]]]:
+    """Yields lists of the lines of `read_lines`: those that can be read at once.
+
+    These are the lines that were written to a terminal or pipe since the last list, and about
+    _READ_BYTES of a file.
+    """
+    number = 0
     try:
         with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield number, text.removesuffix("\n").rstrip("\r")
+            while data := file.read1(_READ_BYTES):
+                data += b"" if data.endswith(b"\n") else file.readline()
+                lines = []
+                for line in io.BytesIO(data):
+                    number += 1
+                    try:
+                        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    except UnicodeDecodeError as error:
+                        yield lines
+                        bad = error.object[error.start : error.start + 10]
+                        raise InputError(
+                            f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}"
+                        ) from None
+                    lines.append((number, text.removesuffix("\n").rstrip("\r")))
+                yield lines
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        bad = error.object[error.start : error.start + 10]
-        raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None
 
 
 # --- locks ---

@@ -26,6 +26,11 @@ MAX_SEQ_LENGTH = 2**16
 MAX_REPEATS = 1e6  # passes over the training examples
 WEEK = 7 * 24 * 3600.0  # seconds
 MAX_SEED = 2**32 - 1
+# The values of options that name a model, for their help.
+ANY_MODEL = (
+    "a model directory, run folder, TF1 checkpoint or KerasHub preset, or hf://NAME of the Hugging "
+    "Face Hub"
+)
 
 _KINDS = {int: "a whole number", float: "a finite number", bool: "true or false", str: "a string"}
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}

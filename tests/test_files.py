@@ -12,7 +12,14 @@ import pytest
 
 from keras_bert import files
 from keras_bert.errors import InputError, InUse
-from keras_bert.files import atomic_path, locked, read_json, read_lines, write_json
+from keras_bert.files import (
+    atomic_path,
+    locked,
+    read_json,
+    read_lines,
+    read_ready_lines,
+    write_json,
+)
 
 
 def full(*_):
@@ -253,6 +260,17 @@ def test_carriage_returns_are_removed_only_at_line_ends(tmp_path):
 def test_dash_means_standard_input(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
     assert list(read_lines("-")) == [(1, "a"), (2, "b")]
+
+
+def test_lines_that_are_ready_are_read_at_once(monkeypatch):
+    reader, writer = os.pipe()
+    monkeypatch.setattr("sys.stdin", os.fdopen(reader))
+    lists = read_ready_lines("-")
+    os.write(writer, b"a\nb\n")
+    assert next(lists) == [(1, "a"), (2, "b")]
+    os.write(writer, b"c\n\nd")
+    os.close(writer)
+    assert [*lists] == [[(3, "c"), (4, ""), (5, "d")]]
 
 
 def test_line_that_is_not_utf8_is_rejected_with_its_number(tmp_path):

@@ -98,7 +98,7 @@ def _appended(
 def follow_extension(
     vocab: Sequence[str], settings: TokenizerSettings, extended: Sequence[str], where: str
 ) -> ChangedVocab:
-    """Returns `extended`, a vocabulary that `build_vocab --extend_vocab` made from `vocab`.
+    """Returns `extended`, a vocabulary that `build-vocab --extend_vocab` made from `vocab`.
 
     `extended` has other tokens in place of [unusedN], or additional tokens at its end; each of them
     is a new token. Error messages start with `where`.
@@ -114,13 +114,13 @@ def follow_extension(
     if problem:
         raise InputError(
             f"{where}: {problem}; expected the vocabulary of the model with other tokens in place "
-            "of [unusedN] and at the end, as from build_vocab --extend_vocab"
+            "of [unusedN] and at the end, as from keras-bert build-vocab --extend_vocab"
         )
     new = [index for index, token in enumerate(extended) if index >= size or token != vocab[index]]
     if not new:
         raise InputError(
             f"{where}: is the vocabulary of the model; expected additional tokens, as from "
-            "build_vocab --extend_vocab"
+            "keras-bert build-vocab --extend_vocab"
         )
     sources = [[index] for index in range(len(extended))]
     rows = _subwords(vocab, settings, [extended[index] for index in new])

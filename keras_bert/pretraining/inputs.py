@@ -132,7 +132,7 @@ def _vocab(
     """Returns the vocabulary and its path; (None, None) if no input has a vocabulary.
 
     The vocabulary of the flag or the records comes before that of the checkpoint. All must agree,
-    but the former may have other tokens in place of the checkpoint's [unusedN]: `build_vocab
+    but the former may have other tokens in place of the checkpoint's [unusedN]: `build-vocab
     --extend_vocab` writes such a vocabulary.
     """
     files = [Path(settings.vocab_file)] if settings.vocab_file else []

@@ -96,7 +96,7 @@ def read_manifest(path: str) -> dict[str, Any] | None:
     if version != (FORMAT, VERSION):
         raise InputError(
             f"{path}: has format {version[0]!r} and version {version[1]!r}; expected a manifest of "
-            f"create_pretraining_data, version {VERSION}; create the records again"
+            f"create-pretraining-data, version {VERSION}; create the records again"
         )
     check_schema(f"{path}:", manifest, _SCHEMA)
     if (value := manifest["settings"]["next_sentence"]) not in NEXT_SENTENCE:

@@ -2,7 +2,7 @@
 
     record_files.py -> find_records -> files, format, shape -> parse_records -> batch
 
-Folders written by data_tools.create_pretraining_data have a manifest, against which the files are
+Folders written by `create-pretraining-data` have a manifest, against which the files are
 checked. The records of other BERT tools are counted by reading them. Such records are assumed to
 have the usual format: with masks, one example per record, and random next sentences.
 """

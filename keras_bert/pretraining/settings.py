@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from keras_bert.options import MAX_BATCH_SIZE, MAX_SEED, MAX_SEQ_LENGTH, advanced, option, same_as
+from keras_bert.options import (
+    ANY_MODEL,
+    MAX_BATCH_SIZE,
+    MAX_SEED,
+    MAX_SEQ_LENGTH,
+    advanced,
+    option,
+    same_as,
+)
 from keras_bert.training.settings import Precision
 
 # More records than this would not change the printed digits of the mean metrics.
@@ -67,8 +75,7 @@ class PretrainingSettings:
     )
     init_checkpoint: str = option(
         "",
-        "Checkpoint to start from, in any format, run folder, or hf://NAME. Default: random "
-        "weights.",
+        f"Model to start from: {ANY_MODEL}. Default: random weights.",
         in_recipe=False,
         group="model",
     )

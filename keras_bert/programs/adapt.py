@@ -42,6 +42,7 @@ from keras_bert.files import (
     write_json,
 )
 from keras_bert.options import (
+    ANY_MODEL,
     MAX_BATCH_SIZE,
     MAX_REPEATS,
     MAX_SEED,
@@ -88,7 +89,7 @@ class AdaptOptions:
     )
     init_checkpoint: str = option(
         "",
-        "Checkpoint to start from, in any format, or run folder; it must have a vocabulary.",
+        f"Model to start from, with a vocabulary: {ANY_MODEL}.",
         required=True,
     )
     output_dir: str = option(

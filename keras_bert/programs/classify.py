@@ -59,7 +59,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _answer_lines(flags: FlagValues) -> None:
-    """Answers each line, a text or a pair with a tab, with the object of a prediction file."""
+    """Answers lines, texts or pairs with a tab, with the objects of a prediction file."""
     pair = bool(flags.text_pair_column) or None  # None: as the model was trained.
     classifier = fine_tuning.open_model(flags, "classification", pair=pair)
     from keras_bert.tasks.classification.data import Problem
@@ -68,16 +68,21 @@ def _answer_lines(flags: FlagValues) -> None:
     problem = Problem(classifier.settings.problem_type, classifier.labels, ())
     count = 2 if classifier.settings.pair else 1
 
-    def answer(line: str) -> dict[str, Any]:
-        texts = line.split("\t") if line else [""] * count
-        if len(texts) != count:
-            raise InputError(
-                f"standard input: {line[:80]!r} has {len(texts)} texts, separated by tabs; the "
-                f"model expects {count}"
-            )
-        answers = classifier.predict(tuple([text] for text in texts) if count == 2 else texts)
-        (record,) = prediction_records(problem, answers)
-        return {**record, "truncated": bool(answers["truncated"][0])}
+    def answer(lines: list[str]) -> list[dict[str, Any]]:
+        rows = [line.split("\t") if line else [""] * count for line in lines]
+        for line, row in zip(lines, rows, strict=True):
+            if len(row) != count:
+                raise InputError(
+                    f"standard input: {line[:80]!r} has {len(row)} texts, separated by tabs; the "
+                    f"model expects {count}"
+                )
+        columns = tuple(map(list, zip(*rows, strict=True)))
+        answers = classifier.predict(columns if count == 2 else columns[0])
+        records = prediction_records(problem, answers)
+        return [
+            {**record, "truncated": bool(truncated)}
+            for record, truncated in zip(records, answers["truncated"], strict=True)
+        ]
 
     answer_lines(answer)
 

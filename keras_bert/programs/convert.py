@@ -6,9 +6,9 @@
     keras-bert convert SRC DST --keep_layers=0,2,4
     keras-bert convert SRC DST --max_position_embeddings=1024
 
-SRC is any checkpoint that `--init_checkpoint` accepts; DST is a Hugging Face directory, written
-atomically. The weights stay the same, except for the rows of added and removed tokens and of new
-positions.
+SRC is a model directory, run folder, TF1 checkpoint, KerasHub preset, or hf://NAME of the Hugging
+Face Hub; DST is a Hugging Face directory, written atomically. The weights stay the same, except for
+the rows of added and removed tokens and of new positions.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ class ConvertOptions:
     )
     vocab_file: str | None = option(
         None,
-        "Vocabulary that build_vocab --extend_vocab made from the vocabulary of SRC; its new "
+        "Vocabulary that build-vocab --extend_vocab made from the vocabulary of SRC; its new "
         "tokens start as with --add_tokens.",
     )
     keep_corpus: str | None = option(

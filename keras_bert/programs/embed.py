@@ -20,7 +20,7 @@ line of JSON that has its vector:
 To resume an interrupted run, run the same command again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,11 @@ def _answer_lines(flags: FlagValues) -> None:
     """Answers each line with its vector."""
     embedder = fine_tuning.open_model(flags, "embedding", pooling=flags.pooling)
 
-    def answer(line: str) -> dict[str, Any]:
-        answers = embedder.predict([line])
-        vector = answers[embedder.settings.pooling or "mean"][0].tolist()
-        values = [round(value, 6) for value in vector]
-        return {"embedding": values, "truncated": bool(answers["truncated"][0])}
+    def answer(lines: list[str]) -> Iterator[dict[str, Any]]:
+        answers = embedder.predict(lines)
+        vectors = answers[embedder.settings.pooling or "mean"].tolist()
+        for vector, truncated in zip(vectors, answers["truncated"].tolist(), strict=True):
+            yield {"embedding": [round(value, 6) for value in vector], "truncated": truncated}
 
     answer_lines(answer)
 

@@ -19,7 +19,14 @@ from typing import ClassVar
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.options import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, advanced, option, same_as
+from keras_bert.options import (
+    ANY_MODEL,
+    MAX_BATCH_SIZE,
+    MAX_SEQ_LENGTH,
+    advanced,
+    option,
+    same_as,
+)
 from keras_bert.programs.options import integers
 from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
 from keras_bert.startup import start_tensorflow
@@ -40,9 +47,7 @@ class FeatureOptions:
     output_file: str = option(
         "", "File to write; the suffix .jsonl, .npy or .npz selects the format.", required=True
     )
-    init_checkpoint: str = option(
-        "", "Model directory, TF1 checkpoint, KerasHub preset or run folder.", required=True
-    )
+    init_checkpoint: str = option("", f"Model: {ANY_MODEL}.", required=True)
     vocab_file: str = same_as(FineTuningSettings, "vocab_file", group="advanced")
     do_lower_case: bool | None = same_as(FineTuningSettings, "do_lower_case", group="advanced")
     layers: Sequence[str] | None = option(

@@ -7,14 +7,14 @@ Without sentences, it reads one per line from standard input, and answers with a
     echo "Hello [MASK]!" | keras-bert fill-mask --model_dir=bert
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from absl.flags import FlagValues
 
 from keras_bert.errors import InputError
-from keras_bert.options import MAX_SEQ_LENGTH, option
+from keras_bert.options import ANY_MODEL, MAX_SEQ_LENGTH, option
 from keras_bert.programs.program import Program, answer_lines
 from keras_bert.startup import start_tensorflow
 
@@ -24,9 +24,7 @@ class FillMaskOptions:
     """The options of the program."""
 
     GROUP: ClassVar[str] = "model"
-    model_dir: str = option(
-        "", "Pre-trained model: a model directory or any other checkpoint.", required=True
-    )
+    model_dir: str = option("", f"Pre-trained model: {ANY_MODEL}.", required=True)
     max_seq_length: int = option(
         128,
         "Maximum number of tokens in a sentence; longer sentences are truncated.",
@@ -59,11 +57,16 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         )
     if not arguments:
 
-        def answer(line: str) -> dict[str, Any]:
-            answers = filler.predict([line])
-            tokens, truncated = answers["tokens"][0].tolist(), bool(answers["truncated"][0])
-            scores = [[round(score, 6) for score in row] for row in answers["scores"][0].tolist()]
-            return {"tokens": tokens, "scores": scores, "truncated": truncated}
+        def answer(lines: list[str]) -> Iterator[dict[str, Any]]:
+            answers = filler.predict(lines)
+            names = ("tokens", "scores", "truncated")
+            for tokens, scores, truncated in zip(*(answers[name] for name in names), strict=True):
+                rounded = [[round(score, 6) for score in row] for row in scores.tolist()]
+                yield {
+                    "tokens": tokens.tolist(),
+                    "scores": rounded,
+                    "truncated": bool(truncated),
+                }
 
         answer_lines(answer)
         return

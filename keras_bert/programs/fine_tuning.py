@@ -37,7 +37,14 @@ class FineTuningOptions(runs.RunOptions):
     """The options that differ from those of pre-training."""
 
     output_dir: str = same_as(runs.RunOptions, "output_dir", unless="nodo_train")
-    examples: bool | None = same_as(ExportOptions, "examples", needs="export", may_change=True)
+    examples: bool | None = same_as(
+        ExportOptions,
+        "examples",
+        help="Whether the export contains up to three short training texts, which the page of the "
+        "server shows as examples. Default: true.",
+        needs="export",
+        may_change=True,
+    )
     num_train_steps: int = option(
         0, "Number of training steps; 0: computed from --num_train_epochs.", min=0, group="training"
     )

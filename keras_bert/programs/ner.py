@@ -20,6 +20,7 @@ from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
 from keras_bert.programs.options import values_of
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.programs.runs import RunOptions
 from keras_bert.tasks.settings import Distillation, NerSettings
 
 # --nodo_train reads these flags from the run of --init_checkpoint; not the tag scheme, which is
@@ -72,7 +73,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 PROGRAM = Program(
     "ner",
     __doc__,
-    (NerSettings, *fine_tuning.SETTINGS, Distillation),
+    (NerSettings, RunOptions, *fine_tuning.SETTINGS, Distillation),
     main,
     resumable=True,
     defaults=fine_tuning.defaults("ner"),

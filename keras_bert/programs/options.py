@@ -125,7 +125,8 @@ def check_flags(values: FlagValues, example: str = "") -> None:
         raise InputError(f"{names} {verb} required; the shortest command is: {example}")
     for name, option in options.items():
         flag = values[name]
-        if flag.present and flag.value and option.needs and not values[option.needs].value:
+        is_set = flag.present and (flag.value or flag.value != flag.default)
+        if is_set and option.needs and not values[option.needs].value:
             raise InputError(
                 f"--{name}: has no effect without --{option.needs}; expected both of these flags"
             )
@@ -248,7 +249,8 @@ def _described(option: Option) -> str:
     if isinstance(default, bool | list | tuple):
         default = ",".join(default) if option.kind is list else str(default).lower()
     details = [option.expected] if option.choices else []
-    details += [] if default in (None, "") else [f"default: {default}"]
+    is_described = default in (None, "") or "Default:" in option.help
+    details += [] if is_described else [f"default: {default}"]
     details += [f"not needed with --{option.unless}"] if option.unless else []
     text = f"{name}: {option.help}" + (f" ({'; '.join(details)})" if details else "")
     indent = {"initial_indent": "  ", "subsequent_indent": "      "}

@@ -3,7 +3,9 @@ r"""Pre-trains BERT on TFRecords, on masked-LM and next-sentence prediction, or 
     keras-bert pretrain --bert_config=tiny --input_file=records --output_dir=out
 
 Without a recipe, the configs tiny, mini and small are trained for the 8,000 steps of the recipe
-small-corpus, with its learning rates (2e-3, 1e-3 and 5e-4) and without dropout, by default.
+small-corpus, with its learning rates (2e-3, 1e-3 and 5e-4) and without dropout, by default. Their
+records should have 32 tokens: with 128 from the start, mini did not learn to use the context.
+--recipe=small-corpus trains with 32 tokens, and then with 128.
 
 A recipe is a sequence of phases. With --dry_run, their cost is only estimated:
 

@@ -19,7 +19,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -28,7 +28,7 @@ from absl.flags import FlagValues
 
 from keras_bert.checkpoints.hub import is_hub_name
 from keras_bert.errors import EndedEarly, InputError, InUse
-from keras_bert.files import read_lines
+from keras_bert.files import read_ready_lines
 from keras_bert.programs.options import absl_flags, check_flags, declared, define_flags
 from keras_bert.programs.runs import CACHE_VARIABLE
 from keras_bert.startup import INTERRUPTED, keyboard_interrupts, quiet_end_without_reader
@@ -234,11 +234,20 @@ def _check_backend() -> None:
         )
 
 
-def answer_lines(answer: Callable[[str], Mapping[str, Any]]) -> None:
-    """Writes the answer to each line of standard input as a line of JSON to standard output."""
+def answer_lines(answer: Callable[[list[str]], Iterable[Mapping[str, Any]]]) -> None:
+    """Writes the answer to each line of standard input as a line of JSON to standard output.
+
+    `answer` takes all lines that can be read at once, and returns an answer for each of them.
+    """
     logging.info("Reading from standard input, one text per line")
-    for _, line in read_lines("-"):
-        print(json.dumps(answer(line), ensure_ascii=False), flush=True)
+    for lines in read_ready_lines("-"):
+        texts = [text for _, text in lines]
+        try:
+            answers: Iterable[Mapping[str, Any]] = [*answer(texts)]
+        except InputError:  # The lines before the invalid one have answers, too.
+            answers = (each for text in texts for each in answer([text]))
+        for each in answers:
+            print(json.dumps(each, ensure_ascii=False), flush=True)
 
 
 @contextlib.contextmanager

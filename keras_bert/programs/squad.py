@@ -16,6 +16,7 @@ from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
 from keras_bert.programs.options import set_flag, values_of
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.programs.runs import RunOptions
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     SquadSettings,
@@ -62,7 +63,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 PROGRAM = Program(
     "squad",
     __doc__,
-    (SquadSettings, AnswerSettings, *fine_tuning.SETTINGS, Distillation),
+    (SquadSettings, AnswerSettings, RunOptions, *fine_tuning.SETTINGS, Distillation),
     main,
     resumable=True,
     defaults=fine_tuning.defaults("question_answering"),

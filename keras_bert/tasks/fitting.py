@@ -22,15 +22,11 @@ from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
 from keras_bert.training.loop import BestWeights, train_with_callbacks
 from keras_bert.training.objective import Objective, StepMetrics, TrainingSettings, TrainState
-from keras_bert.training.optimizers import create_optimizer
+from keras_bert.training.optimizers import LinearWarmupDecay, create_optimizer
 from keras_bert.training.strategy import distribute, dtype_policy
 
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
-
-
-# Without and with XLA, which compiles a program for each length of a batch; on two cores.
-SECONDS_PER_LAYER = {False: 2, True: 15}
 
 
 class Trainer(NamedTuple):
@@ -92,8 +88,7 @@ def fit(
         previous = task.trainer
         task.trainer = _make_trainer(task, objective, settings, training, strategy)
         if settings.verbose and task.trainer is not previous and BACKEND != "torch":
-            seconds = 20 + SECONDS_PER_LAYER[training.jit_compile] * len(model.encoder.blocks)
-            print(f"Compiling the training step, which takes up to {seconds} s")
+            print("Compiling the training step; the first step takes longer")
         state = task.trainer.state
         variables = model.trainable_variables
 
@@ -141,19 +136,25 @@ def _make_trainer(
     strategy: tf.distribute.Strategy,
 ) -> Trainer:
     """Creates the training step with a new optimizer; or returns that of the last `fit`, reset."""
-    model = task.model
+    model, steps = task.model, training.num_train_steps
+    warmup = int(steps * settings.warmup_proportion)
+    schedule = LinearWarmupDecay(settings.learning_rate, steps, warmup)
     key = (
         objective,
-        training,
+        replace(training, num_train_steps=1),
         # The other settings do not change the step; the model has its precision.
         replace(
             settings,
+            epochs=1,
+            learning_rate=1.0,
+            warmup_proportion=0.0,
             seed=0,
             verbose=0,
             validation_split=0.0,
             restore_best=False,
             mixed_precision=None,
         ),
+        schedule.constants if BACKEND == "jax" else (),  # JAX compiles their values.
         model.dtype_policy.name,
         [*map(id, model.trainable_variables)],
         [*map(id, model.non_trainable_variables)],
@@ -161,19 +162,31 @@ def _make_trainer(
         [getattr(layer, "rate", None) for layer in model._flatten_layers()],
     )
     if task.trainer and task.trainer.key == key:
-        for variable in task.trainer.state.optimizer.variables:
+        optimizer = task.trainer.state.optimizer
+        for variable in optimizer.variables:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
+        if BACKEND == "tensorflow":
+            variables = optimizer._learning_rate.constants
+            for variable, value in zip(variables, schedule.constants, strict=True):
+                variable.assign(value)
+            schedule.constants = variables
+        optimizer.learning_rate = schedule
         return task.trainer
-    steps = training.num_train_steps
     optimizer, loss_scale = create_optimizer(
         model,
         settings.learning_rate,
         steps,
-        int(steps * settings.warmup_proportion),
+        warmup,
         weight_decay=settings.weight_decay,
         bias_correction=True,
         layer_decay=settings.layer_decay,
     )
+    if BACKEND == "tensorflow":  # Variables, which the next `fit` can set in its compiled step.
+        schedule.constants = [
+            tf.Variable(value, dtype=tf.int64 if isinstance(value, int) else tf.float32)
+            for value in schedule.constants
+        ]
+        optimizer.learning_rate = schedule
     if loss_scale:
         key = ()  # Its scale would have to be reset too.
     state = TrainState(model, optimizer, objective, loss_scale)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_bert.errors import InputError
 from keras_bert.options import (
+    ANY_MODEL,
     MAX_BATCH_SIZE,
     MAX_REPEATS,
     MAX_SEED,
@@ -39,9 +40,8 @@ class FineTuningSettings:
     GROUP: ClassVar[str] = "training"
     init_checkpoint: str = option(
         "",
-        "Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. If it is a "
-        "run folder, --nodo_train uses that run's flags about text and answers. hf://NAME is a "
-        "model of the Hugging Face Hub.",
+        f"Model to start from: {ANY_MODEL}. If it is a run folder, --nodo_train uses that run's "
+        "flags about text and answers.",
         required=True,
     )
     vocab_file: str = option(
@@ -277,27 +277,27 @@ class ClassificationSettings:
     task_name: str = option(
         "",
         "GLUE task (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX). Default: custom, for your own "
-        "files, if one is given.",
+        "files, which the flags from --train_file to --problem_type describe.",
     )
     data_dir: str = option("", "Folder of GLUE or of the task; with --tfds, TFDS's data_dir.")
     tfds: bool = option(
         False, "Read the task from TensorFlow Datasets, which must have prepared it."
     )
     train_file: str = option(
-        "", "custom: file of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
+        "", "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
     )
-    eval_file: str = option("", "custom: file of development examples, to evaluate on.")
-    test_file: str = option("", "custom: file of examples to predict. Default: --eval_file.")
-    text_column: str = option("text", "custom: name of the column with the text.")
+    eval_file: str = option("", "File of development examples, to evaluate on.")
+    test_file: str = option("", "File of examples to predict. Default: --eval_file.")
+    text_column: str = option("text", "Name of the column with the text.")
     text_pair_column: str = option(
         "",
-        "custom: name of the column with the second text of a pair. For reranking without labels: "
+        "Name of the column with the second text of a pair. For reranking without labels: "
         "comma-separated names of the columns of the positive and the negatives of the query.",
     )
-    label_column: str = option("label", "custom: name of the column with the label.")
+    label_column: str = option("label", "Name of the column with the label.")
     problem_type: str = option(
         "single_label",
-        "custom: the kind of label: one class, any number of classes, a number, or for reranking "
+        "The kind of label: one class, any number of classes, a number, or for reranking "
         "the relevance of a passage to a query, from 0 to 1.",
         choices=("single_label", "multi_label", "regression", "reranking"),
     )
@@ -490,7 +490,7 @@ class ExportOptions:
     GROUP: ClassVar[str] = "output"
     model_dir: str = option(
         "",
-        "Model to export: a run folder, its model/ folder, or any other checkpoint.",
+        f"Model to export: {ANY_MODEL}.",
         required=True,
     )
     export_dir: str = option(
@@ -546,6 +546,6 @@ class ExportOptions:
     )
     null_score_diff_threshold: float | None = option(
         None,
-        "Question answering: a question gets the empty answer if its null odds exceed this "
-        "threshold. Default: as found by the run.",
+        "A question gets the empty answer if its null odds exceed this threshold. Default: as in "
+        "the run.",
     )

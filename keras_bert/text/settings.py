@@ -86,7 +86,7 @@ def ids_of(
         if token.content not in ids:
             raise InputError(
                 f"{where}: does not contain the user token {token.content!r}; expected all user "
-                "tokens. build_vocab and convert add them with --user_tokens"
+                "tokens, which keras-bert build-vocab and convert add with --user_tokens"
             )
     return [ids[token.content] for token in tokens]
 

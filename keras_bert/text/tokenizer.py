@@ -69,6 +69,13 @@ class BertTokenizer:
             user token is not valid or not in the vocabulary.
     """
 
+    # The names for users, which `dir` lists. The others are for the modules of this package.
+    _public = (
+        *("from_pretrained", "encode", "decode", "tokenize", "tokenize_with_offsets"),
+        *("vocab", "vocab_size", "settings", "do_lower_case"),
+        *("pad_token_id", "unk_token_id", "cls_token_id", "sep_token_id", "mask_token_id"),
+    )
+
     def __init__(
         self,
         vocab: Sequence[str] | os.PathLike | str,
@@ -127,6 +134,9 @@ class BertTokenizer:
                     f"{where}: tensorflow-text cannot use this vocabulary: {error}"
                 ) from None
             self._splitter = tf_text.WhitespaceTokenizer()
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name[0] == "_" or name in self._public]
 
     @classmethod
     def from_pretrained(

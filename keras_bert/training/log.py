@@ -158,6 +158,8 @@ def _trackers(
         raise InputError(f"--report_to={', '.join(unknown)}: expected mlflow, wandb, or both")
     with contextlib.ExitStack() as runs:
         callbacks = []
+        if names:  # They show the learning rate and the settings of the optimizer.
+            state.model.compile(optimizer=state.optimizer, auto_scale_loss=False)
         for name in names:
             try:
                 if name == "mlflow":
@@ -172,18 +174,23 @@ def _trackers(
 
                     runs.enter_context(wandb.init(name=run, config=dict(settings)))
                     callbacks.append(WandbMetricsLogger())
+                callbacks[-1].set_model(state.model)
+                callbacks[-1].on_train_begin()
             except Exception as error:  # The packages raise many types.
-                reason = (str(error).strip().splitlines() or [""])[0]
                 raise InputError(
-                    f"--report_to={name}: {type(error).__name__}: {reason}; expected the package "
+                    f"--report_to={name}: {_reason(error)}; expected the package "
                     f"{name}, and a server that can be reached or the settings for working offline"
                 ) from error
-        if callbacks:  # They show the learning rate and the settings of the optimizer.
-            state.model.compile(optimizer=state.optimizer, auto_scale_loss=False)
-        for callback in callbacks:
-            callback.set_model(state.model)
-            callback.on_train_begin()
         yield callbacks
+
+
+def _warn_of_tracker(what: str, error: Exception) -> None:
+    message = "--report_to: %s failed: %s; the run continues without it"
+    logging.warning(message, what, _reason(error))
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 # --- steps of a run ---
@@ -205,7 +212,8 @@ class RunLog:
         num_train_steps: the number of steps in total.
         peak: the peak rate of all devices in FLOP/s, of which MFU is a share; 0 if it is unknown.
         silent: whether to write nothing, because another worker does.
-        report_to: the names of the experiment trackers that get the metrics too.
+        report_to: the names of the experiment trackers that get the metrics too. One that fails
+            after the start is logged, and no longer used.
         settings: the settings of the run, for the trackers.
 
     Raises:
@@ -394,8 +402,12 @@ class RunLog:
             file.flush()
             os.fsync(file.fileno())  # A resumed run reads its evaluations here.
         self._board.scalars(self._step, values)
-        for tracker in self._trackers:
-            tracker.on_epoch_end(self._step, dict(values))
+        for tracker in [*self._trackers]:
+            try:
+                tracker.on_epoch_end(self._step, dict(values))
+            except Exception as error:  # A server may fail; the run must not.
+                self._trackers.remove(tracker)
+                _warn_of_tracker(type(tracker).__name__, error)
         self._last_line = time.monotonic()
 
     def rates(self) -> dict[str, float]:
@@ -419,7 +431,10 @@ class RunLog:
             self._thread.join()
             self._bar.close()
             self._board.close()
-            self._open.close()
+            try:
+                self._open.close()
+            except Exception as error:
+                _warn_of_tracker("the end of the run", error)
 
 
 def _line(values: Mapping[str, float]) -> str:

@@ -404,18 +404,26 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.learning_rate = float(learning_rate)
         self.num_train_steps = int(num_train_steps)
         self.num_warmup_steps = int(num_warmup_steps)
+        # What `__call__` computes with: numbers, or variables with these values. The quotients are
+        # those of float64, and rounded once.
+        self.constants: Sequence[Any] = (
+            self.num_train_steps,
+            self.learning_rate / self.num_train_steps,
+            self.num_warmup_steps,
+            self.learning_rate / max(1, self.num_warmup_steps),
+        )
 
     def __call__(self, step: Any) -> Any:
         """Returns the learning rate, a float32 scalar, of the update after `step` updates."""
-        # The float64 quotient is rounded once. The remaining steps are an integer, which avoids
-        # cancellation near the end of a long run.
+        total, falling, warmup, rising = self.constants
+        # The remaining steps are an integer, which avoids cancellation near the end of a long run.
         step = ops.cast(step, "int32")
-        remaining = ops.maximum(self.num_train_steps - step, 0)
-        rate = ops.cast(remaining, "float32") * (self.learning_rate / self.num_train_steps)
-        if self.num_warmup_steps:
-            rising = ops.cast(step, "float32") * (self.learning_rate / self.num_warmup_steps)
-            rate = ops.where(step < self.num_warmup_steps, rising, rate)
-        return rate
+        remaining = ops.maximum(ops.cast(total, "int32") - step, 0)
+        return ops.where(
+            step < ops.cast(warmup, "int32"),
+            ops.cast(step, "float32") * rising,
+            ops.cast(remaining, "float32") * falling,
+        )
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

@@ -15,8 +15,7 @@ from tests import processes
 SMALL = {
     "classifier": {"TEXTS_PER_CLASS": 8, "EPOCHS": 1},
     "domain_adaptation": {
-        "MIN_FREQUENCY": 2,
-        "STEPS": 2,
+        "ADAPTATION": {"max_seq_length": 64, "num_train_steps": 2, "min_frequency": 2},
         "SEEDS": [0],
         "LABELLED_PER_CLASS": 2,
         "EPOCHS": 1,

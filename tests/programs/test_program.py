@@ -111,6 +111,7 @@ def test_invalid_input_exits_with_code_1_and_one_line(ends):
         ("--count=1" + "0" * 5000, "expected a whole number"),
         ("--rate=inf", "flag --rate=inf: expected a finite number of at least 0"),
         ("--rate=2", "--rate: has no effect without --scales; expected both of these flags"),
+        ("--rate=0", "--rate: has no effect without --scales; expected both of these flags"),
         ('--report_to="a', 'flag --report_to="a: expected a list of strings, separated by commas'),
         ("--kind=c", "flag --kind=c: expected one of a, b"),
         ("--scales=maybe", "flag --scales=maybe: expected true or false"),

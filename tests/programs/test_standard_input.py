@@ -87,8 +87,8 @@ def test_each_line_has_an_answer_equal_to_that_of_the_api(models, tmp_path, name
     ],
 )
 def test_line_with_another_number_of_texts_is_rejected(models, tmp_path, name, line, message):
-    code, rows, error = answers(models[name], ["", line], tmp_path)
-    assert (code, len(rows)) == (1, 1)
+    code, rows, error = answers(models[name], ["", "", line, ""], tmp_path)
+    assert (code, len(rows)) == (1, 2)
     assert error.splitlines()[-1].endswith(f"error: standard input: {message}")
 
 

@@ -187,11 +187,30 @@ def test_next_fit_has_the_same_step_and_a_new_optimizer_state(classifier, tmp_pa
     assert trainer.train_steps.experimental_get_tracing_count() == compiled
     for path, value in weights_of(classifier.model).items():
         np.testing.assert_array_equal(value, weights_of(other.model)[path])
-    for options in ({"epochs": 1, "verbose": 2}, {"epochs": 1, "verbose": 2, "seed": 1}):
-        classifier.fit(*DATA, **FAST | options)
+    # Other learning rates, and another number of steps.
+    classifier.save_pretrained(tmp_path / "again")
+    other = TextClassifier.from_pretrained(tmp_path / "again")
+    options = {"epochs": 5, "learning_rate": 2e-2, "warmup_proportion": 0.4, "seed": 1}
+    for task_object in (classifier, other):
+        task_object.fit(DATA[0] * 2, DATA[1] * 2, **FAST | options)
+    assert classifier.trainer is trainer
+    assert trainer.train_steps.experimental_get_tracing_count() == compiled
+    for path, value in weights_of(classifier.model).items():
+        np.testing.assert_array_equal(value, weights_of(other.model)[path])
+    schedule = classifier.model.optimizer.get_config()["learning_rate"]["config"]
+    assert schedule == {"learning_rate": 2e-2, "num_train_steps": 20, "num_warmup_steps": 8}
+    for _ in range(2):  # The second one has the step of the first.
+        classifier.fit(*DATA, **FAST | {"weight_decay": 0.1, "verbose": 2})
     assert classifier.trainer is not trainer
-    out = capsys.readouterr().out  # The second one has the step of the first.
-    assert out.count("Compiling the training step, which takes up to 22 s\n") == 1
+    out = capsys.readouterr().out
+    assert out.count("Compiling the training step; the first step takes longer\n") == 1
+
+
+def test_class_weight_is_another_name_of_class_weights(new):
+    new.fit(*DATA, **FAST, class_weight={1: 2})
+    assert new.trainer.state.objective.class_weights == (1.0, 2.0)
+    with pytest.raises(InputError, match="class_weight: is another name of class_weights"):
+        new.fit(*DATA, class_weight={1: 2}, class_weights="balanced")
 
 
 def head_of(model):

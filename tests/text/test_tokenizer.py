@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.util
 import itertools
+import re
 import unicodedata
 from pathlib import Path
 
@@ -139,6 +140,14 @@ def test_final_sigma():
     words = BertTokenizer(TINY).split_words(["ΟΔΟΣ ΟΔΟΣ. ΑΣ.Α Σ ΑΣ\u0301 σας"])
     expected = ["οδος", "οδος", ".", "ασ", ".", "α", "σ", "ας", "σας"]
     assert [word.decode() for word in words.values.numpy()] == expected
+
+
+def test_dir_shows_the_public_names(root):
+    names = {name for name in dir(BertTokenizer(TINY)) if name[0] != "_"}
+    assert len(names) <= 15
+    page = (root / "docs/reference/api/bert_tokenizer.md").read_text()
+    members = {*re.search(r"members: \[(.*)\]", page)[1].split(", ")}
+    assert members - {"__call__"} <= names
 
 
 def test_split_words():

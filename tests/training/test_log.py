@@ -7,7 +7,9 @@ import resource
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+import keras
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -283,6 +285,42 @@ def test_only_one_of_several_workers_shows_progress(stream, at_once, caplog, mon
         work(silent=True)
     assert sys.stderr.getvalue() == ""
     assert not caplog.records
+
+
+# --- experiment trackers ---
+
+
+def test_tracker_that_fails_is_logged_and_the_run_continues(start, lines, caplog, monkeypatch):
+    """With modules in the place of MLflow, whose server is lost after the first line."""
+
+    class Callback(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            reported.append(epoch)
+            if epoch > 1:
+                raise ConnectionError("no route to host\nmore")
+
+    @contextlib.contextmanager
+    def start_run(run_name):
+        yield
+        raise ConnectionError("closed")
+
+    reported = []
+    mlflow = SimpleNamespace(start_run=start_run, log_params=len)
+    mlflow.keras = SimpleNamespace(MlflowCallback=Callback)
+    for name, module in (("mlflow", mlflow), ("mlflow.keras", mlflow.keras)):
+        monkeypatch.setitem(sys.modules, name, module)
+    model = SimpleNamespace(compile=lambda **_: None)
+    run_log = start(state=TrainState(model, None, OBJECTIVE), report_to=["mlflow"])
+    for loss in (3.0, 2.0, 1.0):
+        write(run_log, loss)
+    run_log.close()
+    assert reported == [1, 2]
+    assert lines() == [{"step": step, "loss": 4.0 - step} for step in (1, 2, 3)]
+    end = "; the run continues without it"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        f"--report_to: Callback failed: ConnectionError: no route to host{end}",
+        f"--report_to: the end of the run failed: ConnectionError: closed{end}",
+    ]
 
 
 # --- TensorBoard ---

@@ -228,7 +228,8 @@ class TextClassifier(Task):
         text: str | tuple[str, ...] = "text",
         label: str | None = "label",
         validation_data: Any = None,
-        class_weights: str | Sequence[float] | np.ndarray | Mapping[Any, float] = "",
+        class_weights: str | Sequence[float] | np.ndarray | Mapping[Any, float] | None = None,
+        class_weight: Mapping[Any, float] | None = None,
         callbacks: Sequence[keras.callbacks.Callback] = (),
         teacher: "TextClassifier | None" = None,
         **options: Any,
@@ -259,8 +260,9 @@ class TextClassifier(Task):
                 as `val_score`, the highest value of which determines the best weights for
                 `restore_best`.
             class_weights: the loss weights of the classes: `balanced`; a list or array of weights
-                in the order of the labels; or {label or its index: weight}, like Keras'
-                class_weight, with 1 for other classes.
+                in the order of the labels; or {label or its index: weight}, with 1 for other
+                classes.
+            class_weight: the same under its name in `keras.Model.fit`.
             callbacks: Keras callbacks.
             teacher: a trained TextClassifier with the same labels and vocabulary, whose outputs the
                 model learns in addition (distillation). The options distillation_weight
@@ -271,6 +273,11 @@ class TextClassifier(Task):
             InputError: an argument is invalid.
         """
         settings, distillation = self._check_fit(options, validation_data, teacher)
+        name = "class_weights"
+        if class_weight is not None:
+            if class_weights is not None:
+                raise InputError("class_weight: is another name of class_weights; expected one")
+            name, class_weights = "class_weight", class_weight
         texts, labels = split_examples("texts", texts, labels, text, label)
         columns = self._columns(texts, has_labels=labels is not None)
         if len(columns) < 3:
@@ -293,7 +300,7 @@ class TextClassifier(Task):
             dev_columns = self._columns(held_out[0], names[0], has_labels)
             check_not_empty("validation_data", self._label_array(held_out[1], dev_columns, names))
         kind = self.settings.problem_type
-        weights = weights_of_classes("class_weights", class_weights, kind, self.labels, array)
+        weights = weights_of_classes(name, class_weights, kind, self.labels, array)
         if columns[0]:
             self._replace_settings(pair=len(columns) > 1, thresholds=())
         prepared = self._prepared(pair_columns(columns))

@@ -54,23 +54,14 @@ class AnswerSettings:
         min=3,
         max=MAX_SEQ_LENGTH,
     )
-    max_query_length: int = advanced(
-        64, "Question answering: maximum number of tokens in a question.", min=1
-    )
+    max_query_length: int = advanced(64, "Maximum number of tokens in a question.", min=1)
     doc_stride: int = option(
-        128,
-        "Question answering: number of tokens between the starts of two windows of a context.",
-        min=1,
+        128, "Number of tokens between the starts of two windows of a context.", min=1
     )
-    n_best_size: int = advanced(
-        20, "Question answering: number of candidate answers per question.", min=1
-    )
-    max_answer_length: int = advanced(
-        30, "Question answering: maximum number of tokens in an answer.", min=1
-    )
+    n_best_size: int = advanced(20, "Number of candidate answers per question.", min=1)
+    max_answer_length: int = advanced(30, "Maximum number of tokens in an answer.", min=1)
     version_2_with_negative: bool = option(
-        False,
-        "Question answering: whether questions may have no answer, as in SQuAD v2.0.",
+        False, "Whether questions may have no answer, as in SQuAD v2.0."
     )
     null_score_diff_threshold: float | None = advanced(
         None,

@@ -156,6 +156,7 @@ def test_labels_that_are_not_given_are_those_of_the_data(pretrained, capsys):
     ("options", "message"),
     [
         ({"class_weights": {"pos": 2}}, "class_weights has the key 'pos'; expected labels: 1, 2"),
+        ({"class_weight": {0: 2}}, "class_weight has the key '0'; expected labels: 1, 2"),
         ({"validation_data": (["a"], ["pos"])}, "unknown label 'pos'; expected one of 1, 2"),
         ({"teacher": "trained"}, "unknown label '2'; expected one of neg, pos"),
     ],
@@ -321,8 +322,8 @@ ONE = (["a"], ["neg"])
         (
             "fit",
             ONE,
-            {"class_weight": {}},
-            "any of epochs, .*, label, validation_data, class_weights",
+            {"sample_weight": {}},
+            "any of epochs, .*, label, validation_data, class_weights, class_weight",
         ),
         (
             "fit",
