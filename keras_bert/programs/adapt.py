@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from absl import logging
 from absl.flags import FlagValues
 
+from data_tools.build_vocab import count_words, extend_vocab
 from data_tools.corpus import EVAL, TRAIN, Reading, find_input_files, split_documents
 from data_tools.jobs import Progress
 from data_tools.lines import OddInput
 from data_tools.settings import Settings
-from data_tools.vocabulary import count_words, extend_vocab
 from keras_bert.errors import InputError
 from keras_bert.files import (
     atomic_path,

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from absl.flags import FlagValues
 
+from data_tools.build_vocab import text_batches
 from data_tools.corpus import Reading, find_input_files
 from data_tools.lines import OddInput
-from data_tools.vocabulary import text_batches
 from keras_bert.checkpoints.hub import local_model
 from keras_bert.errors import InputError
 from keras_bert.options import MAX_SEQ_LENGTH, advanced, from_values, option, same_as

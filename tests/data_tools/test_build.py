@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from data_tools import build, shards
+from data_tools import create_pretraining_data as build
+from data_tools import shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.jobs import run_jobs, versions_of
 from data_tools.settings import Settings

@@ -10,11 +10,13 @@ import pytest
 
 from data_tools.build_vocab import (
     VocabSettings,
+    alphabet_tokens,
     build_vocab,
+    count_words,
+    learn_vocab,
 )
 from data_tools.corpus import Reading
 from data_tools.lines import OddInput
-from data_tools.vocabulary import alphabet_tokens, count_words, learn_vocab
 from keras_bert.errors import InputError
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.tokenizer import BertTokenizer
@@ -70,7 +72,7 @@ def test_two_processes_write_the_same_bytes(texts, root):
     """The trainer alone does not: it numbers characters in the order of a hash table."""
     code = (
         "import sys; from collections import Counter;"
-        "from data_tools.vocabulary import learn_vocab;"
+        "from data_tools.build_vocab import learn_vocab;"
         "words = open(sys.argv[1]).read().split();"
         "print('\\n'.join(learn_vocab(Counter(words), 3000)))"
     )
