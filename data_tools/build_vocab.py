@@ -275,7 +275,7 @@ def extend_vocab(
     This adapts a vocabulary to the terms of a domain. If a model is trained further with the
     extended vocabulary, all other tokens keep their rows of the token embeddings. A word in place
     of an unused token uses a row that no token used before. For words at the end, the model must
-    get additional rows (`keras_bert.checkpoints.vocabulary_change`).
+    get additional rows (`keras_bert.checkpoints.convert`).
 
     `words` maps each word to its number of occurrences, and `settings` are those of the tokenizer;
     the other arguments are those of `VocabSettings`. User tokens that the vocabulary

@@ -12,5 +12,4 @@ A path becomes a model through these files, in this order:
     earlier_run             the settings and results of the run that wrote it
     weights                 loads the weights into a network
     convert                 writes any checkpoint as a Hugging Face directory, with changes
-    vocabulary_change       adds and removes tokens
 """

@@ -277,8 +277,7 @@ def run_stages(
         EndedEarly: the training was stopped.
     """
     from data_tools.create_pretraining_data import create_pretraining_data
-    from keras_bert.checkpoints.convert import convert
-    from keras_bert.checkpoints.vocabulary_change import follow_extension
+    from keras_bert.checkpoints.convert import convert, follow_extension
     from keras_bert.models.memory import check_batch_fits
     from keras_bert.pretraining.run import pretrain
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy

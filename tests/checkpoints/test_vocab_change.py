@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.convert import convert
+from keras_bert.checkpoints.convert import add_tokens, convert, follow_extension, keep_tokens
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
-from keras_bert.checkpoints.vocabulary_change import (
-    add_tokens,
-    follow_extension,
-    keep_tokens,
-)
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.text.settings import TokenizerSettings
