@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.checkpoints.google import GoogleWeights
-from keras_bert.checkpoints.open import open_checkpoint
+from keras_bert.checkpoints.open import GoogleWeights, open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler
 from tests.other_formats import write_tf1
