@@ -23,8 +23,8 @@ from keras_bert.checkpoints.hugging_face import (
 )
 from keras_bert.models import BertPretrainer
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.pretraining.batches import next_tokens
 from keras_bert.pretraining.objective import PretrainingObjective
+from keras_bert.pretraining.records import next_tokens
 from keras_bert.training.step import compiled
 from tests.models.conftest import GOLDEN, ROW, tensors
 
@@ -63,7 +63,7 @@ def pack(batch, rows):
 
 
 def plain_batch(batch):
-    """Returns a golden batch in the form of pretraining.batches."""
+    """Returns a golden batch in the form of pretraining.records."""
     labels = batch["next_sentence_labels"][:, 0]
     ones = np.ones(len(labels), np.float32)
     parts = {"next_sentence_labels": labels, "example_weights": ones}

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.pretraining import batches as pretraining_batches
-from keras_bert.pretraining.batches import (
+from keras_bert.pretraining.objective import PretrainingObjective
+from keras_bert.pretraining.records import (
     evaluation_batches,
+    find_records,
     next_tokens,
     training_batches,
 )
-from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.pretraining.records import find_records
 from keras_bert.pretraining.run import unigram_baseline
 
 # --- kinds ---

@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.pretraining.dry_run import dry_run, estimate
 from keras_bert.pretraining.recipe import Phase
+from keras_bert.pretraining.run import dry_run, estimate
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings
 

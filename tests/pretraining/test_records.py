@@ -8,9 +8,8 @@ import tensorflow as tf
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.pretraining import records
-from keras_bert.pretraining.batches import training_batches
 from keras_bert.pretraining.record_files import FORMAT, VERSION, find_record_files
-from keras_bert.pretraining.records import explain_record_errors, find_records
+from keras_bert.pretraining.records import explain_record_errors, find_records, training_batches
 
 # --- files ---
 

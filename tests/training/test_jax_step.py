@@ -17,9 +17,8 @@ from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.pretraining.batches import training_batches
 from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.pretraining.records import find_records
+from keras_bert.pretraining.records import find_records, training_batches
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay

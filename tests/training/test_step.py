@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
-from keras_bert.pretraining.batches import evaluation_batches, training_batches
 from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.pretraining.records import find_records
+from keras_bert.pretraining.records import evaluation_batches, find_records, training_batches
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay, LossScale
