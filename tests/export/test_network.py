@@ -7,12 +7,9 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
-from keras_bert.export.network import ROWS_AT_ONCE, Network
+from keras_bert.export.network import Network
 from keras_bert.models import (
-    BertClassifier,
     BertEncoder,
-    BertSpanLabeler,
-    BertTokenClassifier,
 )
 
 SIZES = {
@@ -64,62 +61,6 @@ def count_rows(steps: list[int], splits: tf.Tensor) -> None:
     tf.py_function(lambda splits: steps.append(len(splits) - 1), [splits], [])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("act", "model_class", "shapes"),
-    [
-        ("gelu", lambda config: BertClassifier(config, 3), {"logits": (0, 3)}),
-        ("gelu_new", lambda config: BertTokenClassifier(config, 5), {"logits": (0, 5)}),
-        ("relu", BertSpanLabeler, {"start_logits": (0,), "end_logits": (0,)}),
-    ],
-)
-def test_matches_the_keras_model(act: str, model_class: Callable, shapes: dict):
-    model = model_class(BertConfig.from_dict(SIZES | {"hidden_act": act}))
-    function = graph_of(Network(model))
-    for rows in (1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3):
-        lengths = np.random.default_rng(0).integers(2, 33, rows).tolist()
-        ids, segments = random_rows(lengths)
-        expected = padded(model, ids, segments)
-        outputs = function(ids, segments)
-        assert outputs.keys() == expected.keys()
-        for name, value in outputs.items():
-            np.testing.assert_allclose(value, expected[name], atol=2e-5, err_msg=name)
-    outputs = function(*random_rows([]))
-    assert {name: tuple(value.shape) for name, value in outputs.items()} == shapes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])
-def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
-    model = BertEncoder(BertConfig.from_dict(SIZES))
-    network = Network(model)
-    lengths = np.random.default_rng(1).integers(2, 33, rows).tolist()
-    ids, segments = random_rows(lengths)
-    expected = padded(model, ids, segments)
-    seen = []
-
-    def some_tokens(hidden, input_ids, splits):
-        """Keeps the tokens with some ids; most rows have several, some have none."""
-        count_rows(seen, splits)
-        return tf.gather(hidden, tf.where(input_ids % 11 == 0)[:, 0])
-
-    def two_of_a_row(hidden, input_ids, splits):
-        first = tf.gather(hidden, splits[:-1])
-        return tf.stack([first, network.pooled(first)], axis=1)
-
-    selected = ids.values.numpy() % 11 == 0
-    counts = np.bincount(ids.value_rowids()[selected], minlength=rows)
-    assert rows == 1 or (counts.min() == 0 and counts.max() > 1)
-    hidden = served(lambda *rows: network.reduced(*rows, some_tokens, [24], counts), ids, segments)
-    np.testing.assert_allclose(hidden, expected["sequence_output"][selected], atol=2e-5)
-    assert sum(seen) == rows
-    assert max(seen) <= ROWS_AT_ONCE  # A large batch is processed in parts.
-    vectors = served(lambda *rows: network.reduced(*rows, two_of_a_row, [2, 24]), ids, segments)
-    first = expected["sequence_output"][ids.row_starts()]
-    np.testing.assert_allclose(vectors[:, 0], first, atol=2e-5)
-    np.testing.assert_allclose(vectors[:, 1], expected["pooled_output"], atol=2e-5)
-
-
 @pytest.mark.parametrize(("device", "steps"), [(0, [8] * 8 + [6]), (1, [64, 6])])
 def test_gpu_computes_more_rows_at_once(monkeypatch, device, steps):
     model = BertEncoder(BertConfig.from_dict(SIZES))
@@ -136,14 +77,3 @@ def test_gpu_computes_more_rows_at_once(monkeypatch, device, steps):
     assert seen == steps
     expected = padded(model, ids, segments)["sequence_output"][ids.row_starts()]
     np.testing.assert_allclose(vectors, expected, atol=2e-5)
-
-
-@pytest.mark.slow
-def test_bfloat16_is_close_to_float32():
-    config = BertConfig.from_dict(SIZES)
-    model = BertClassifier(config, 3)
-    rows = random_rows([9, 4, 30])
-    exact = served(Network(model), *rows)["logits"].numpy()
-    rounded = served(Network(model, "bfloat16"), *rows)["logits"].numpy()
-    assert rounded.dtype == np.float32
-    assert 0 < np.abs(rounded - exact).max() < 0.1 * np.abs(exact).max()

@@ -219,18 +219,6 @@ def test_ctrl_c_ends_one_of_several_workers_at_once(two_workers):
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_signal_handler_is_unchanged_outside_the_main_thread():
-    def enter():
-        with Stopping(ONE, max_steps=10).on_signals():
-            found.append(signal.getsignal(signal.SIGTERM))
-
-    before, found = signal.getsignal(signal.SIGTERM), []
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert found == [before]
-
-
 def test_sigterm_ends_an_evaluation_after_the_current_batch():
     done = []
 
@@ -246,19 +234,6 @@ def test_sigterm_ends_an_evaluation_after_the_current_batch():
     with stopping.on_signals():
         assert stopping.evaluate(evaluation) is None
     assert done == [0, 1, 2]
-
-
-def test_uninterrupted_evaluation_returns_its_metrics(two_workers):
-    def evaluation(after_batch):
-        for _ in range(1000):
-            after_batch()
-        return {"loss": 1.0}
-
-    stopping = Stopping(ONE, max_steps=10)
-    for _ in range(2):
-        assert stopping.evaluate(evaluation) == {"loss": 1.0}
-    # Two batches are timed. By their time, the next check comes after more batches than remain.
-    assert len(two_workers) == 2
 
 
 # --- checks ---
