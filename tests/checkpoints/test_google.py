@@ -80,17 +80,6 @@ def test_public_checkpoint_matches_outputs_of_googles_code(released):
     assert sorted(map(GoogleWeights.name, report.loaded)) == golden["names"].tolist()
 
 
-def test_prefix_and_directory_load_the_same_model(released):
-    models = []
-    for path in (released, released / "bert_model.ckpt"):
-        checkpoint = open_checkpoint(path)
-        assert len(checkpoint.vocab) == 15
-        models.append(BertPretrainer(checkpoint.config))
-        checkpoint.load_into(models[-1])
-    for weights in zip(*(model.weights for model in models), strict=True):
-        assert np.array_equal(weights[0], weights[1])
-
-
 @pytest.mark.parametrize(
     ("make", "scope", "units"),
     [

@@ -7,7 +7,6 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -120,27 +119,6 @@ def test_classifier_dropout_replaces_hidden_dropout_prob_in_the_head(tiny, tmp_p
     assert model.dropout.rate == (0.2 if rate is None else rate)
     save_model_directory(tmp_path / "again", model)
     assert open_checkpoint(tmp_path / "again").settings.get("classifier_dropout") == rate
-
-
-def test_mirrored_variables_are_saved_and_loaded(path, pretrainer, tmp_path):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        model, _ = load(path)
-    replicas = strategy.run(lambda: model.next_sentence.kernel.value.read_value()).values
-    assert len(replicas) == 2
-    for replica in replicas:
-        assert np.array_equal(replica, pretrainer.next_sentence.kernel)
-    save_model_directory(tmp_path / "again", model)
-    weights = [(folder / "model.safetensors").read_bytes() for folder in (path, tmp_path / "again")]
-    assert weights[0] == weights[1]
-
-
-def test_saving_again_replaces_all_files(path, tiny):
-    other = tiny.make("encoder")
-    save_model_directory(path, other)
-    assert sorted(os.listdir(path)) == ["config.json", "model.safetensors"]
-    assert os.listdir(path.parent) == ["model"]
-    assert same_weights(load(path)[0].encoder, other)
 
 
 @pytest.mark.parametrize("kind", [OSError, SafetensorError])

@@ -72,12 +72,6 @@ def test_large_archive_is_decompressed_in_small_parts(write, suffix):
     assert peak < 40e6
 
 
-def test_folder_and_missing_file_are_rejected(tmp_path):
-    for path in (tmp_path, tmp_path / "a.txt", tmp_path / "a.bz2"):
-        with pytest.raises(InputError, match="cannot be read"):
-            list(read_documents(str(path)))
-
-
 @pytest.mark.parametrize("input_format", ["sentences", "prose"])
 def test_file_of_bad_lines_is_rejected_with_file_line_and_offset(write, input_format):
     path = write(b"One.\nTwo.\nThr\xe9e.\n")
