@@ -198,15 +198,6 @@ def test_vocabulary_of_each_tokenizer(tmp_path, changes, words):
     assert words <= {*build_vocab(str(text), str(extended), extension)}
 
 
-def test_program_accepts_the_flags_of_the_tokenizer(tmp_path, run_program):
-    (tmp_path / "a.txt").write_text("Höhe 北京\n" * 9, encoding="utf-8")
-    files = {"input_file": tmp_path / "a.txt", "vocab_file": tmp_path / "vocab.txt"}
-    arguments = ["--vocab_size=60", "--nostrip_accents", "--notokenize_chinese_chars"]
-    done = run_program("build_vocab.py", *arguments, **files)
-    assert done.returncode == 0, done.stderr
-    assert {"höhe", "北京"} <= {*load_vocab(tmp_path / "vocab.txt")}
-
-
 @pytest.mark.parametrize(
     ("tokens", "changes", "match"),
     [
@@ -309,10 +300,3 @@ def test_too_small_corpus_is_reported(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("abc bca cab\n" * 9)
     build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "v.txt"), VocabSettings(40))
     assert "tokens, fewer than --vocab_size=40; at most half" in caplog.text
-
-
-def test_bad_output_is_rejected_before_the_corpus_is_read(tmp_path):
-    empty = tmp_path / "a.txt"
-    empty.touch()
-    with pytest.raises(InputError, match=r"--vocab_file=.*a\.txt/vocab\.txt: cannot be written"):
-        build_vocab(str(empty), f"{empty}/vocab.txt", VocabSettings(vocab_size=50))

@@ -293,25 +293,6 @@ def test_records_of_every_kind_give_the_same_features(tmp_path, write_dataset, k
     assert last["next_token_weights"][1:].sum() == 0
 
 
-def test_masked_records_are_restored_to_the_original_text(tmp_path, write_dataset):
-    masked, unmasked = (
-        take(
-            evaluation_batches(
-                find_records(str(write_dataset(tmp_path / str(d), dynamic=d))),
-                VOCAB_SIZE,
-                64,
-                left_to_right=True,
-            )
-        )
-        for d in (False, True)
-    )
-    texts = [
-        {row.tobytes() for batch in batches for row in batch["input_ids"]}
-        for batches in (masked, unmasked)
-    ]
-    assert texts[0] == texts[1]
-
-
 def test_baseline_counts_next_tokens(tmp_path, write_dataset):
     data = find_records(str(write_dataset(tmp_path / "a")))
     batches = take(evaluation_batches(data, VOCAB_SIZE, 64, left_to_right=True))

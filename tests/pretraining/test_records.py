@@ -194,30 +194,6 @@ def test_record_that_is_not_an_example_is_reported(tmp_path, write_records, exam
         read(path)
 
 
-def test_records_are_checked_in_batches_after_a_log_message(
-    tmp_path, write_records, monkeypatch, caplog
-):
-    path = write_records(tmp_path / "a.tfrecord", 30)
-    change(path, 21, input_ids=-1)
-    monkeypatch.setattr(records, "_BATCH_SIZES", (8, 4, 1))
-    checked = []
-    parse = records.parse_records
-
-    def counted(serialized, data, vocab_size):
-        assert "checking all 30 records in 1 files" in caplog.text
-        checked.append(len(serialized))
-        return parse(serialized, data, vocab_size)
-
-    monkeypatch.setattr(records, "parse_records", counted)
-    with (
-        caplog.at_level("INFO", "absl"),
-        pytest.raises(InputError, match=r"a\.tfrecord: record 21: "),
-    ):
-        read(path)
-    # 16 records are valid, then 4 of the next 8, then 1 of the next 4.
-    assert checked == [8, 8, 8, 4, 4, 1, 1]
-
-
 @pytest.mark.parametrize(
     "error",
     [

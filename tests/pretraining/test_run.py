@@ -338,13 +338,6 @@ def test_training_sample_is_evaluated_without_held_out_records(
     assert "Evaluating on 4 of 12 training records" in caplog.text
 
 
-def test_starting_point_with_another_vocabulary_is_rejected(tmp_path, records):
-    tokens = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), tokens)
-    with pytest.raises(InputError, match=r"start: its vocabulary differs"):
-        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
-
-
 def test_starting_point_with_another_config_is_rejected(tmp_path, records, config_file):
     save_model_directory(tmp_path / "start", BertPretrainer(CONFIG))
     replace(CONFIG, hidden_size=4).to_json(config_file)

@@ -9,17 +9,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
 from keras_bert.training import checkpoint, loop
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import (
-    SECONDS_PER_CALL,
     BestWeights,
     Stopping,
-    _steps_to_next_event,
     check_weights,
     stop_if_not_finite,
 )
@@ -42,20 +38,6 @@ def settings(log_steps, save_checkpoints_steps, steps_per_loop, num_train_steps=
         save_checkpoints_steps=save_checkpoints_steps,
         steps_per_loop=steps_per_loop,
     )
-
-
-@given(*(st.integers(1, 40) for _ in range(4)))
-def test_loop_ends_at_every_event(log_steps, save_steps, per_loop, last):
-    chosen = settings(log_steps, save_steps, per_loop, last)
-    step, ends = 0, set()
-    while step < last:
-        count = _steps_to_next_event(step, chosen)
-        assert 1 <= count <= per_loop
-        step += count
-        ends.add(step)
-    events = {e for e in range(1, last + 1) if e % log_steps == 0 or e % save_steps == 0}
-    assert step == last
-    assert events <= ends
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
@@ -189,16 +171,6 @@ def two_workers(monkeypatch):
     monkeypatch.setattr(loop, "num_workers", lambda strategy: 2)
     monkeypatch.setattr(loop, "all_sum", lambda strategy: sum_of_two)
     return summed
-
-
-def test_loop_length_follows_step_time_and_ignores_the_first_call():
-    stopping, lengths = Stopping(ONE, max_steps=10), []
-    assert stopping.steps_per_call == 1
-    for seconds in (100.0, SECONDS_PER_CALL / 4, SECONDS_PER_CALL / 4, 1e-6, 3 * SECONDS_PER_CALL):
-        stopping.agree(1, seconds)
-        lengths.append(stopping.steps_per_call)
-    assert lengths == [1, 4, 4, 10, 1]
-    assert not stopping.requested
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
