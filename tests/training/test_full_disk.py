@@ -10,7 +10,6 @@ from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
-from tests.disk import unsafe_renames
 from tests.training.test_checkpoint import make, save
 
 # Free bytes: nothing can be written, or only the first of several files.
@@ -79,31 +78,3 @@ def test_run_that_starts_on_a_full_disk_leaves_no_files(small_disk, run):
     with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
         run()
     assert not (small_disk.path / "out").exists()
-
-
-# --- everything is flushed before its name is final ---
-
-
-REPLACE = """
-from keras_bert import files
-if {in_two_steps}:
-    files._exchange = lambda *_: False  # As on a file system without RENAME_EXCHANGE.
-for text in ("old", "new"):
-    with files.atomic_path({folder!r} + "/model") as partial:
-        partial.mkdir()
-        (partial / "weights").write_text(text)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("in_two_steps", [False, True])
-def test_replaced_folder_is_deleted_after_the_new_name_is_flushed(
-    tmp_path, trace_files, in_two_steps
-):
-    folder = tmp_path / "run"
-    calls = trace_files(REPLACE.format(folder=str(folder), in_two_steps=in_two_steps), folder)
-    assert unsafe_renames(calls) == []
-    deleted = [paths[0] for name, paths in calls if name == "delete"]
-    replaced = ".model.replaced" if in_two_steps else ".partial"
-    assert any(path.endswith(f"{replaced}/weights") for path in deleted)
-    assert unsafe_renames([call for call in calls if call != ("fsync", [str(folder)])])
