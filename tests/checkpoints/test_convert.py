@@ -158,14 +158,6 @@ def test_the_chosen_layers_are_kept_in_their_order(source, tmp_path):
     assert open_checkpoint(tmp_path / "small").config.num_hidden_layers == 2
 
 
-def test_the_first_layers_alone_compute_the_hidden_states_of_the_whole_model(source, tmp_path):
-    convert(source, tmp_path / "small", layers=[0, 1], heads=False)
-    large, small = (BertEncoder.from_pretrained(p) for p in (source, tmp_path / "small"))
-    inputs = inputs_of(4)
-    expected = large.layer_outputs(inputs, attention_probabilities=False)["hidden_states"][2]
-    assert np.array_equal(small(inputs)["sequence_output"], expected)
-
-
 def test_interpolated_positions_keep_the_ends_and_lie_between_their_neighbors():
     table = np.array([[0.0, 5.0], [2.0, 3.0], [4.0, 9.0]], np.float32)
     extended = new_positions(table, 5)

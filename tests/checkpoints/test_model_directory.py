@@ -135,15 +135,6 @@ def test_failed_save_keeps_the_earlier_files(path, pretrainer, monkeypatch, kind
     assert os.listdir(path.parent) == ["model"]
 
 
-def test_folder_with_other_files_is_not_overwritten(tmp_path, pretrainer):
-    (tmp_path / "thesis.txt").write_text("all my work")
-    with pytest.raises(InputError, match=r"contains thesis\.txt; expected a new path"):
-        save_model_directory(tmp_path, pretrainer)
-    with pytest.raises(InputError, match="is a file"):
-        save_model_directory(tmp_path / "thesis.txt", pretrainer)
-    assert os.listdir(tmp_path) == ["thesis.txt"]
-
-
 # --- files of other libraries ---
 
 
@@ -295,10 +286,6 @@ def test_truncated_weights_file_is_rejected(path, tiny, size):
     ("name", "content", "message"),
     [
         ("config.json", None, r"has no config\.json"),
-        ("config.json", "{", r"config\.json: is not JSON"),
-        ("config.json", "[]", r"config\.json: contains a list"),
-        ("config.json", '{"vocab_size": -1}', r"config\.json: vocab_size is -1"),
-        ("config.json", '{"vocab_size": 17, "model_type": "roberta"}', 'model_type is "roberta"'),
         ("model.safetensors", None, r"has no model\.safetensors"),
         ("tokenizer_config.json", "]", r"tokenizer_config\.json: is not JSON"),
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na", r"vocab\.txt.*\[MASK\]"),
@@ -317,8 +304,6 @@ def test_damaged_directory_is_rejected(path, name, content, message):
     ("key", "value", "message"),
     [
         ("id2label", "x", "id2label is 'x'; expected an object"),
-        ("id2label", {"0": 1}, "id2label is"),
-        ("id2label", {"0": "a", "one": "b"}, "id2label is"),
         ("id2label", {"0": "a", "1000000": "b"}, "id2label is"),
         ("architectures", 3, "architectures is 3; expected a list"),
         ("hidden_act", None, "hidden_act is null; expected one of gelu"),

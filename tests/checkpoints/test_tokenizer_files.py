@@ -71,8 +71,6 @@ def tokenizer_json(fast, tiny):
     [
         (SLOW, True),
         (SLOW | {"do_lower_case": False}, False),
-        (SLOW | {"strip_accents": True}, True),
-        (SLOW | {"do_lower_case": False, "strip_accents": False}, False),
         (SLOW | {"tokenizer_class": "DistilBertTokenizer"}, True),
         # Written by transformers 4.
         ({"tokenizer_class": "ElectraTokenizerFast", "do_lower_case": False}, False),
@@ -172,14 +170,8 @@ def test_settings_can_be_corrected(tiny, tmp_path):
         ),
         ({"tokenizer_class": ["BertTokenizer"]}, 'tokenizer_class is ["BertTokenizer"]; expected'),
         ({"word_tokenizer_type": "mecab"}, 'word_tokenizer_type is "mecab"; expected "basic"'),
-        (
-            {"subword_tokenizer_type": "character"},
-            'subword_tokenizer_type is "character"; expected "wordpiece"',
-        ),
         ({"do_basic_tokenize": False}, "do_basic_tokenize is false; expected true"),
         ({"cls_token": "<s>"}, 'cls_token is "<s>"; expected "[CLS]"'),
-        ({"pad_token": {"content": "<pad>"}}, 'pad_token is "<pad>"; expected "[PAD]"'),
-        ({"clean_text": False}, "clean_text is false; expected true"),
         ({"wordpieces_prefix": "@@"}, 'wordpieces_prefix is "@@"; expected "##"'),
     ],
 )

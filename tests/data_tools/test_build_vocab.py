@@ -264,10 +264,6 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        (
-            {"input_file": "nowhere", "vocab_file": "{}/new/vocab.txt"},
-            "--input_file: no file matches 'nowhere'",
-        ),
         ({"vocab_size": 5}, "--vocab_size=5: no room"),
         ({"min_frequency": 0}, "--min_frequency=0: expected a whole number of at least 1"),
         (
@@ -275,7 +271,6 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
             r"a\.txt/vocab\.txt: ",
         ),
         ({"vocab_file": "{}"}, "cannot read vocabulary .*: Is a directory"),
-        ({"vocab_file": "{}/a.txt"}, r"a\.txt: expected the special token"),
         ({"input_file": "{}/empty.txt"}, "--input_file: no words in .*empty"),
         (
             {"input_file": "{}/bad.txt", "vocab_file": "{}/new/vocab.txt"},
