@@ -182,6 +182,21 @@ def test_kernels_for_gpus_equal_the_chains(facts):
         assert difference < (limit if "bfloat16" in case else 1e-6), case
 
 
+@pytest.mark.parametrize("case", ["packed", "causal", "bfloat16", "two devices"])
+def test_attention_with_dropout_equals_plain_attention_and_its_gradients(facts, case):
+    assert facts["attention_difference"][case] < (1e-2 if case == "bfloat16" else 1e-6)
+
+
+def test_attention_drops_the_same_elements_as_plain_attention(facts):
+    in_both, in_one = facts["dropped_elements"]
+    assert in_both > 1000
+    assert in_one == 0
+
+
+def test_layer_computes_attention_where_kernels_decline(facts):
+    assert facts["layer_difference"] < 1e-6
+
+
 def test_flops_of_a_large_model_are_counted(facts):
     counted, expected = facts["flops"]
     assert counted == pytest.approx(expected)
