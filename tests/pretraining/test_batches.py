@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.pretraining import batches as pretraining_batches
+from keras_bert.pretraining import records as pretraining_records
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import (
     evaluation_batches,
@@ -209,7 +209,7 @@ def test_epoch_reads_every_record_once_in_a_new_order(data):
 def test_many_files_and_a_small_shuffle_buffer_give_each_record_once(
     tmp_path, write_records, monkeypatch
 ):
-    monkeypatch.setattr(pretraining_batches, "SHUFFLE_BUFFER", 7)
+    monkeypatch.setattr(pretraining_records, "SHUFFLE_BUFFER", 7)
     for shard in range(9):  # more than are read at a time
         write_records(tmp_path / f"{shard}.tfrecord", 3 + shard % 3, seed=shard)
     data = find_records(str(tmp_path))
