@@ -2,9 +2,11 @@
 
 corpus     finds the files and yields documents of sentences, with `lines` (decompressed, odd input
            counted), `formats` and `sentences`
-vocabulary counts words, learns or extends a vocabulary; the program is `build_vocab`
-build      plan -> spill -> shards -> manifest; `settings` has those of `create_pretraining_data`
+build_vocab
+           counts words, learns or extends a vocabulary
+create_pretraining_data
+           plan -> spill -> shards -> manifest; `settings` has its settings
 spill      input files -> temporary files, by the hash of each document
-shards     tokens -> examples (`pairs`) -> `rows` -> masked -> records (`tfrecords`)
+shards     tokens -> examples (`pairs`) -> rows -> masked -> records (`tfrecords`)
 jobs       runs spill and shards, which are pure functions, in local processes or on any executor
 """

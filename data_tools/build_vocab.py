@@ -13,28 +13,326 @@ into subwords replace its [unusedN] tokens. With --num_new_words, further words 
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import ClassVar
 
+import numpy as np
 from absl import logging
 from absl.flags import FlagValues
 
-from data_tools.corpus import Reading, find_input_files
+from data_tools.corpus import Reading, find_input_files, read_documents
+from data_tools.jobs import Progress
 from data_tools.lines import OddInput
 from data_tools.settings import CorpusOptions, settings_of
-from data_tools.vocabulary import (
-    check_vocab_size,
-    count_words,
-    extend_vocab,
-    learn_vocab,
-    load_extensible,
-)
 from keras_bert import files
 from keras_bert.errors import InputError
 from keras_bert.options import check, from_values, option, same_as
 from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.startup import start_tensorflow
 from keras_bert.text.settings import TokenizerSettings
-from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
+from keras_bert.text.vocabulary import (
+    MAX_CHARS_PER_WORD,
+    MAX_TOKEN_BYTES,
+    SPECIAL_TOKENS,
+    load_vocab,
+    unused_ids,
+)
+
+# A vocabulary has the order of Google's: [PAD], [UNK], [CLS], [SEP], [MASK], the characters by
+# frequency, then the other tokens in the order in which they were learned, then the user's own
+# tokens. The tokenizer, which matches the longest token first, can produce each of them.
+
+# --- words ---
+
+_CHARACTERS_PER_BATCH = 1 << 20
+
+
+def count_words(
+    input_files: Sequence[str], reading: Reading, settings: TokenizerSettings, odd: OddInput
+) -> Counter[str]:
+    """Returns the number of occurrences of each word, as split by the tokenizer.
+
+    Only one batch of text and the distinct words are in memory at a time.
+
+    User tokens and words too long for the tokenizer are not counted. `settings` are those of the
+    tokenizer. Adds the counts of empty, malformed or too long input to `odd`. Raises an
+    `InputError` if a file cannot be read or the corpus has no words.
+    """
+    start_tensorflow()
+    from keras_bert.text.tokenizer import MARKERS, BertTokenizer
+
+    # Words do not depend on the vocabulary; this is the smallest valid one.
+    user_tokens = [token.content for token in settings.user_tokens]
+    tokenizer = BertTokenizer([*SPECIAL_TOKENS, *user_tokens], **settings.to_dict())
+    counts: Counter[bytes] = Counter()
+    with Progress("counting words", None, "sentences") as progress:
+        for batch in text_batches(input_files, reading, odd):
+            # Joins the texts, because the overhead per text exceeds the cost of its words.
+            words = tokenizer.split_words(["\n".join(batch)]).flat_values.numpy()
+            counts.update(words.tolist())
+            progress.add(len(batch))
+    if not counts:
+        raise InputError(
+            f"--input_file: no words in {input_files[0]} and the files after it; expected text"
+        )
+    decoded = ((word.decode(), times) for word, times in counts.items())
+    return Counter(
+        {
+            word: times
+            for word, times in decoded
+            if len(word) <= MAX_CHARS_PER_WORD and not (user_tokens and word.startswith(MARKERS))
+        }
+    )
+
+
+def text_batches(
+    input_files: Sequence[str], reading: Reading, odd: OddInput
+) -> Iterator[list[str]]:
+    """Yields the sentences of files in batches; the arguments are those of `count_words`."""
+    batch: list[str] = []
+    size = 0
+    for path in input_files:
+        for sentence in chain.from_iterable(read_documents(path, reading, odd)):
+            batch.append(sentence)
+            size += len(sentence)
+            if size >= _CHARACTERS_PER_BATCH:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+# --- learning ---
+
+# The tokenizer accepts tokens of up to 256 bytes, and a character has up to four.
+_MAX_TOKEN_LENGTH = 60
+_WORDS_PER_LINE = 1000
+
+
+def learn_vocab(
+    words: Counter[str],
+    vocab_size: int,
+    min_frequency: int = 2,
+    user_tokens: Sequence[str] = (),
+) -> list[str]:
+    """Learns a WordPiece vocabulary from word counts; returns the tokens in id order.
+
+    It uses the byte-pair trainer of the `tokenizers` package. The same counts give the same
+    vocabulary in every process.
+
+    `words` maps each word to its number of occurrences; the other arguments are those of
+    `VocabSettings`. A small corpus may give fewer than `vocab_size` tokens.
+
+    Raises:
+        InputError: if vocab_size is too small for the special tokens and the alphabet.
+    """
+    num_special = len(SPECIAL_TOKENS) + len(user_tokens)
+    check_vocab_size(vocab_size, num_special)
+    limit = alphabet_limit(vocab_size, num_special)
+    alphabet = alphabet_tokens(words, limit, min_frequency)
+    if not alphabet:
+        raise InputError(
+            f"--vocab_size={vocab_size}: no character of the corpus becomes a token: each occurs "
+            f"fewer than --min_frequency={min_frequency} times, or does not fit in addition to "
+            f"{num_special} special tokens; expected a larger size, a lower --min_frequency or "
+            "more text"
+        )
+    learned = _learn_tokens(words, alphabet, vocab_size - num_special, min_frequency)
+    # A user token that is also learned needs one place only.
+    appended = [token for token in user_tokens if token not in {*learned}]
+    return [*SPECIAL_TOKENS, *learned, *appended]
+
+
+def check_vocab_size(vocab_size: int, num_special: int) -> None:
+    """Raises an InputError if a vocabulary size leaves no room for a single-character token."""
+    if alphabet_limit(vocab_size, num_special) < 1:
+        raise InputError(
+            f"--vocab_size={vocab_size}: no room for tokens in addition to {num_special} special "
+            f"tokens; expected at least {num_special + 2}"
+        )
+
+
+def alphabet_limit(vocab_size: int, num_special: int) -> int:
+    """Returns the maximum number of single-character tokens: half of all learned tokens.
+
+    Without this limit, the thousands of characters of Chinese text could fill the vocabulary.
+    """
+    return (vocab_size - num_special) // 2
+
+
+def alphabet_tokens(words: Counter[str], max_tokens: int, min_frequency: int) -> list[str]:
+    """Chooses the characters that become tokens, `c` at the start of a word and `##c` inside it.
+
+    Returns at most `max_tokens` tokens, the most frequent character first. Characters that occur
+    less than `min_frequency` times become [UNK], unless they are ASCII.
+    """
+    characters: Counter[str] = Counter()
+    inner: set[str] = set()
+    for word, times in words.items():
+        for character in word:
+            characters[character] += times
+        inner.update(word[1:])
+    tokens: list[str] = []
+    for character, times in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
+        forms = [character] + ["##" + character] * (character in inner)
+        is_frequent = times >= min_frequency or character.isascii()
+        if is_frequent and len(tokens) + len(forms) <= max_tokens:
+            tokens += forms
+    return tokens
+
+
+def _learn_tokens(
+    words: Counter[str], alphabet: list[str], max_tokens: int, min_frequency: int
+) -> list[str]:
+    """Returns the alphabet and the learned tokens, at most `max_tokens` in total."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    # The trainer assigns ids in hash-table order and uses them to choose between pairs of equal
+    # frequency, so two runs could differ. Passing the characters as special tokens fixes their ids.
+    # A word with any other character is [UNK] as a whole, so such words are not used.
+    characters = {token.removeprefix("##") for token in alphabet if len(token) in (1, 3)}
+    trainer = trainers.BpeTrainer(
+        vocab_size=max_tokens,
+        min_frequency=min_frequency,
+        special_tokens=alphabet,
+        continuing_subword_prefix="##",
+        max_token_length=_MAX_TOKEN_LENGTH,
+        show_progress=False,
+    )
+    tokenizer = Tokenizer(models.BPE(continuing_subword_prefix="##"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(
+        _lines({word: times for word, times in words.items() if characters.issuperset(word)}),
+        trainer,
+    )
+    numbers = tokenizer.get_vocab()
+    return sorted(numbers, key=numbers.__getitem__)
+
+
+def _lines(words: dict[str, int]) -> Iterator[str]:
+    """Yields lines of text in which each word of {word: count} is repeated `count` times.
+
+    The trainer does not accept counts.
+    """
+    line: list[str] = []
+    for word in sorted(words):
+        times = words[word]
+        while times:
+            taken = min(times, _WORDS_PER_LINE - len(line))
+            line += [word] * taken
+            times -= taken
+            if len(line) == _WORDS_PER_LINE:
+                yield " ".join(line)
+                line = []
+    yield " ".join(line)
+
+
+# --- extending ---
+
+_WORDS_PER_BATCH = 1 << 16
+
+
+def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0) -> list[str]:
+    """Reads a vocabulary to which `num_new_words` tokens will be added (0: as many as [unusedN]).
+
+    Raises an `InputError` if the file is unreadable, has no [unusedN] token with `num_new_words` 0,
+    or has a casing that contradicts `do_lower_case`.
+    """
+    vocab = load_vocab(vocab_file)
+    if not num_new_words and not unused_ids(vocab):
+        raise InputError(
+            f"--extend_vocab={vocab_file}: 0 [unusedN] tokens; expected at least one, or "
+            "--num_new_words for words at the end of the vocabulary"
+        )
+    letters = [token.removeprefix("##") for token in vocab]
+    letters = [token for token in letters if token.isalpha()]
+    uppercase = next((token for token in letters if token != token.lower()), None)
+    if do_lower_case and uppercase is not None:
+        raise InputError(
+            f"--extend_vocab={vocab_file}: cased (it contains {uppercase!r}); expected an uncased "
+            "vocabulary, or --nodo_lower_case"
+        )
+    lowercase = next((token for token in letters if token != token.upper()), None)
+    if not do_lower_case and uppercase is None and lowercase is not None:
+        raise InputError(
+            f"--extend_vocab={vocab_file}: uncased (it contains {lowercase!r} and no capital "
+            "letter); expected a cased vocabulary, or --do_lower_case"
+        )
+    return vocab
+
+
+def extend_vocab(
+    vocab: list[str],
+    words: Counter[str],
+    settings: TokenizerSettings,
+    min_frequency: int = 2,
+    num_new_words: int = 0,
+) -> tuple[list[str], list[str]]:
+    """Adds the most frequent words that a vocabulary lacks: for [unusedN] tokens, then at its end.
+
+    This adapts a vocabulary to the terms of a domain. If a model is trained further with the
+    extended vocabulary, all other tokens keep their rows of the token embeddings. A word in place
+    of an unused token uses a row that no token used before. For words at the end, the model must
+    get additional rows (`keras_bert.checkpoints.convert`).
+
+    `words` maps each word to its number of occurrences, and `settings` are those of the tokenizer;
+    the other arguments are those of `VocabSettings`. User tokens that the vocabulary
+    lacks are added before the words.
+
+    Returns:
+        The extended vocabulary, with all other ids unchanged, and the new words, most frequent
+        first.
+    """
+    user_tokens = [token.content for token in settings.user_tokens if token.content not in {*vocab}]
+    vocab = _with_tokens(vocab, user_tokens)
+    settings = dataclasses.replace(settings, user_tokens=())
+    ids = unused_ids(vocab)
+    frequent = [
+        word
+        for word, times in sorted(words.items(), key=lambda item: (-item[1], item[0]))
+        if times >= min_frequency and len(word.encode()) <= MAX_TOKEN_BYTES
+    ]
+    new_words = _words_without_token(vocab, frequent, settings, num_new_words or len(ids))
+    return _with_tokens(vocab, new_words), new_words
+
+
+def _with_tokens(vocab: list[str], tokens: list[str]) -> list[str]:
+    """Adds tokens in place of [unusedN], and further ones at the end."""
+    ids = unused_ids(vocab)
+    extended = list(vocab)
+    for token_id, token in zip(ids, tokens, strict=False):
+        extended[token_id] = token
+    return extended + tokens[len(ids) :]
+
+
+def _words_without_token(
+    vocab: list[str], words: list[str], settings: TokenizerSettings, max_words: int
+) -> list[str]:
+    """Returns the first `max_words` words that the tokenizer splits or maps to [UNK]."""
+    start_tensorflow()
+    import tensorflow as tf
+
+    from keras_bert.text.tokenizer import BertTokenizer
+
+    tokenizer = BertTokenizer(vocab, **settings.to_dict())
+    found: list[str] = []
+    for start in range(0, len(words), _WORDS_PER_BATCH):
+        batch = words[start : start + _WORDS_PER_BATCH]
+        tokens = tokenizer.tokenize(batch)
+        is_unknown = tf.reduce_any(tokens == tokenizer.unk_token_id, axis=1).numpy()
+        is_split = is_unknown | (tokens.row_lengths().numpy() > 1)
+        # The tokenizer would never produce a word that it changes.
+        again = tf.strings.reduce_join(tokenizer.split_words(batch), axis=1, separator=" ")
+        is_word = (again == tf.constant(batch)).numpy()
+        found += [batch[index] for index in np.flatnonzero(is_split & is_word)]
+        if len(found) >= max_words:
+            break
+    return found[:max_words]
+
+
+# --- program ---
 
 
 @dataclasses.dataclass(frozen=True)

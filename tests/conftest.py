@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 
 from tests import processes
-from tests.disk import small_disk, trace_files  # noqa: F401 (fixtures)
+from tests.disk import small_disk  # noqa: F401 (fixture)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # By default, XLA and LLVM spend most of a test's time optimizing code that runs for milliseconds.

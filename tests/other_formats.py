@@ -11,9 +11,8 @@ import h5py
 import keras
 import numpy as np
 
-from keras_bert.checkpoints import keras_hub
-from keras_bert.checkpoints.google import GoogleWeights
 from keras_bert.checkpoints.hugging_face import label_settings, save_model_directory
+from keras_bert.checkpoints.open import SIZES, GoogleWeights, KerasHubWeights
 from keras_bert.checkpoints.weights import StoredWeights, weights_of
 from keras_bert.text.settings import TokenizerSettings
 
@@ -56,7 +55,7 @@ def write_keras_hub(
     """Writes a KerasHub preset."""
     folder.mkdir(parents=True)
     settings = model.config.to_dict()
-    backbone = {theirs: settings[ours] for ours, theirs in keras_hub.SIZES.items()}
+    backbone = {theirs: settings[ours] for ours, theirs in SIZES.items()}
     write_json(folder / "config.json", {"class_name": "BertBackbone", "config": backbone})
     keys = {
         "lowercase": tokenizer_settings.do_lower_case,
@@ -66,7 +65,7 @@ def write_keras_hub(
     write_json(folder / "tokenizer.json", {"class_name": "BertTokenizer", "config": keys})
     write_vocab(folder / "assets" / "tokenizer" / "vocabulary.txt", vocab)
     files = {"backbone": "model.weights.h5", "task": "task.weights.h5"}
-    stored = keras_hub.KerasHubWeights(folder, model.config.num_attention_heads)
+    stored = KerasHubWeights(folder, model.config.num_attention_heads)
     for name, value in stored_arrays(model, stored).items():
         part, _, name = name.partition("/")
         if part not in files:

@@ -9,7 +9,6 @@ process. Arguments are those of `python`: a file, -m and a module, or -c and cod
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import gc
 import importlib
@@ -35,7 +34,6 @@ PRELOADED = (
     "keras_bert.tasks.export",
     "tensorboard.backend.event_processing.event_accumulator",
 )
-_NETWORK_NAMESPACE = 0x40000000  # CLONE_NEWNET
 
 
 class Process:
@@ -84,9 +82,8 @@ def start(
     stdin: Any = DEVNULL,
     stdout: Any = DEVNULL,
     stderr: Any = DEVNULL,
-    network: str = "",
 ) -> Process:
-    """Starts `python ARGUMENTS`; `network` is the name of a network namespace."""
+    """Starts `python ARGUMENTS`."""
     env = dict(os.environ if env is None else env)
     reader = None
     with contextlib.ExitStack() as opened:
@@ -99,9 +96,8 @@ def start(
         with theirs:
             descriptors = [*(each.fileno() for each in streams), theirs.fileno()]
             request = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "env": env}
-            content = json.dumps(request | {"network": network}).encode()
             server = _server(env.get("KERAS_BACKEND") or "tensorflow")
-            socket.send_fds(server, [content], descriptors)
+            socket.send_fds(server, [json.dumps(request).encode()], descriptors)
     return Process(ours, reader)
 
 
@@ -174,10 +170,7 @@ def _keep(files: Sequence[int]) -> None:
         os.close(file)
 
 
-def _run(arguments: list[str], cwd: str, env: Mapping[str, str], network: str) -> None:
-    if network:
-        namespace = os.open(f"/run/netns/{network}", os.O_RDONLY)
-        assert not ctypes.CDLL(None).setns(namespace, _NETWORK_NAMESPACE)
+def _run(arguments: list[str], cwd: str, env: Mapping[str, str]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(cwd)
     # The server has set the flags of the compilation cache.

@@ -110,6 +110,43 @@ with atomic_path(pathlib.Path(sys.argv[1])) as partial:
     assert done.returncode == (-signal.SIGKILL if step == "rmtree" else 0)
 
 
+@pytest.mark.parametrize("in_two_steps", [False, True])
+def test_all_is_flushed_before_the_new_name_and_the_name_before_the_old_folder_is_deleted(
+    tmp_path, monkeypatch, in_two_steps
+):
+    """A power failure leaves the old or the new folder."""
+    save_folder(tmp_path / "m", "old")
+    calls = []
+
+    def trace(module, name, place):
+        function = getattr(module, name)
+
+        def call(*arguments, **options):
+            path = place(arguments[0]).replace(f".m.{files._HOST}.{os.getpid()}.partial", "partial")
+            calls.append((name, os.path.relpath(path, tmp_path)))
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, call)
+
+    if in_two_steps:  # As on a file system without RENAME_EXCHANGE.
+        monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    trace(os, "fsync", lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
+    for module, name in ((files, "_exchange"), (os, "rename"), (files.shutil, "rmtree")):
+        trace(module, name, str)
+    save_folder(tmp_path / "m", "new")
+    flushed = [("fsync", "partial/file"), ("fsync", "partial"), ("_exchange", "partial")]
+    if in_two_steps:
+        replaced = [
+            ("rename", "m"),
+            ("rename", "partial"),
+            ("fsync", "."),
+            ("rmtree", ".m.replaced"),
+        ]
+        assert calls == [*flushed, *replaced, ("fsync", ".")]
+    else:
+        assert calls == [*flushed, ("fsync", "."), ("rmtree", "partial")]
+
+
 def test_folder_is_replaced_in_two_steps_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_exchange", lambda *_: False)
     test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path)

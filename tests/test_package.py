@@ -163,10 +163,3 @@ def test_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="'keras_bert' has no attribute 'Nothing'"):
         _ = keras_bert.Nothing
     assert not hasattr(keras_bert, "Nothing")
-
-
-def test_every_folder_with_modules_is_a_package(root):
-    """A folder without __init__.py would be missing from the wheel."""
-    for top in ("keras_bert", "data_tools"):
-        folders = {path.parent for path in (root / top).rglob("*.py")}
-        assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]

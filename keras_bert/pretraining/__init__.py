@@ -2,10 +2,10 @@
 
 recipe.py      flags, TOML -> phases
 settings.py    the settings of a phase
-records.py     record_files.py (files, manifest) -> format, shape -> parsed records
+records.py     record_files.py (files, manifest) -> format, shape -> parsed records -> batches, a
+               function of (seed, step); masking.py draws dynamic masks
 inputs.py      settings -> checked records, vocabulary, config, checkpoint, tokenizer settings
-batches.py     records -> batches, a function of (seed, step); masking.py draws dynamic masks
 objective.py   batch -> losses and accuracies
-run.py         phases -> runs -> model/, results.json with the unigram baseline
-dry_run.py     phases -> estimate of parameters, operations and memory
+run.py         phases -> runs -> model/, results.json with the unigram baseline; or phases ->
+               estimate of parameters, operations and memory
 """

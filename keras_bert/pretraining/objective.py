@@ -50,7 +50,7 @@ OBJECTIVES = {
 
 
 class PretrainingObjective(Objective):
-    """The objective for a `BertPretrainer` and batches of `pretraining.batches`.
+    """The objective for a `BertPretrainer` and batches of `pretraining.records`.
 
     `objective` is `mlm_nsp` for masked tokens and next sentences, `mlm` for masked tokens only, or
     `ltr` for next tokens, which needs a left-to-right model and matching batches.

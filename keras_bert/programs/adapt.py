@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from absl import logging
 from absl.flags import FlagValues
 
+from data_tools.build_vocab import count_words, extend_vocab
 from data_tools.corpus import EVAL, TRAIN, Reading, find_input_files, split_documents
 from data_tools.jobs import Progress
 from data_tools.lines import OddInput
 from data_tools.settings import Settings
-from data_tools.vocabulary import count_words, extend_vocab
 from keras_bert.errors import InputError
 from keras_bert.files import (
     atomic_path,
@@ -278,8 +278,7 @@ def run_stages(
         EndedEarly: the training was stopped.
     """
     from data_tools.create_pretraining_data import create_pretraining_data
-    from keras_bert.checkpoints.convert import convert
-    from keras_bert.checkpoints.vocabulary_change import follow_extension
+    from keras_bert.checkpoints.convert import convert, follow_extension
     from keras_bert.models.memory import check_batch_fits
     from keras_bert.pretraining.run import pretrain
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy

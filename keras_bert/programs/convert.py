@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from absl.flags import FlagValues
 
+from data_tools.build_vocab import text_batches
 from data_tools.corpus import Reading, find_input_files
 from data_tools.lines import OddInput
-from data_tools.vocabulary import text_batches
 from keras_bert.checkpoints.hub import local_model
 from keras_bert.errors import InputError
 from keras_bert.options import MAX_SEQ_LENGTH, advanced, from_values, option, same_as
@@ -31,7 +31,7 @@ from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import load_vocab, read_tokens
 
 if TYPE_CHECKING:
-    from keras_bert.checkpoints.vocabulary_change import VocabChange
+    from keras_bert.checkpoints.convert import VocabChange
 
 _TOKENIZER = ("do_lower_case", "strip_accents", "tokenize_chinese_chars")
 _CHANGES = ("add_tokens", "user_tokens", "vocab_file", "keep_corpus")
@@ -143,7 +143,7 @@ def vocab_change(flags: FlagValues) -> "VocabChange | None":
     else:
         argument = load_vocab(value) if name == "vocab_file" else read_tokens(value, name)
     start_tensorflow()
-    from keras_bert.checkpoints import vocabulary_change as changes
+    from keras_bert.checkpoints import convert as changes
 
     change = {
         "add_tokens": changes.add_tokens,

@@ -123,13 +123,12 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> dict[str, float]:
     runs.use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.pretraining import run
-    from keras_bert.pretraining.dry_run import dry_run
     from keras_bert.training.cluster import worker_index
 
     phases = [_with_defaults(phase, flags) for phase in phases]
     strategy = runs.make_strategy(flags)
     if flags.dry_run:
-        print("\n".join(dry_run(phases, strategy)))
+        print("\n".join(run.dry_run(phases, strategy)))
         return {}
     output_dir = Path(flags.output_dir)
     results = run.pretrain(phases, strategy, output_dir)

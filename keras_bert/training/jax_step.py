@@ -34,9 +34,14 @@ from keras_bert.models.layers import compile_chains_with, recompute_with, take_r
 from keras_bert.startup import start_tensorflow
 from keras_bert.training.jax_attention import compute_capability, fused_attention
 from keras_bert.training.jax_kernels import kernel_of
-from keras_bert.training.objective import Batch, StepMetrics, TrainingSettings, TrainState
+from keras_bert.training.objective import (
+    Batch,
+    StepMetrics,
+    TrainingSettings,
+    TrainState,
+    training_flops,
+)
 from keras_bert.training.optimizers import clip_scale, global_norm
-from keras_bert.training.throughput import training_flops
 
 if TYPE_CHECKING:
     import tensorflow as tf

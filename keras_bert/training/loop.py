@@ -42,9 +42,10 @@ from keras_bert.training.objective import (
     TrainingRun,
     TrainingSettings,
     TrainState,
+    peak_flops,
+    peak_memory,
 )
 from keras_bert.training.strategy import distribute
-from keras_bert.training.throughput import peak_flops, peak_memory
 
 # {"step": ..., metric: value} of each evaluation, in the order of steps.
 Evaluations = Sequence[Mapping[str, float]]

@@ -29,9 +29,9 @@ from keras_bert.training.objective import (
     StepMetrics,
     TrainingSettings,
     TrainState,
+    training_flops,
 )
 from keras_bert.training.optimizers import Direction, clip_scale
-from keras_bert.training.throughput import training_flops
 
 Totals = Mapping[str, tf.Tensor]  # {metric: denominator}
 

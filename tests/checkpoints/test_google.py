@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.checkpoints.google import GoogleWeights
-from keras_bert.checkpoints.open import open_checkpoint
+from keras_bert.checkpoints.open import GoogleWeights, open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler
 from tests.other_formats import write_tf1
@@ -79,17 +78,6 @@ def test_public_checkpoint_matches_outputs_of_googles_code(released):
     assert_same_outputs(model, golden)
     # Google's code loaded the same weights by the same names.
     assert sorted(map(GoogleWeights.name, report.loaded)) == golden["names"].tolist()
-
-
-def test_prefix_and_directory_load_the_same_model(released):
-    models = []
-    for path in (released, released / "bert_model.ckpt"):
-        checkpoint = open_checkpoint(path)
-        assert len(checkpoint.vocab) == 15
-        models.append(BertPretrainer(checkpoint.config))
-        checkpoint.load_into(models[-1])
-    for weights in zip(*(model.weights for model in models), strict=True):
-        assert np.array_equal(weights[0], weights[1])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
@@ -122,27 +121,6 @@ def test_classifier_dropout_replaces_hidden_dropout_prob_in_the_head(tiny, tmp_p
     assert open_checkpoint(tmp_path / "again").settings.get("classifier_dropout") == rate
 
 
-def test_mirrored_variables_are_saved_and_loaded(path, pretrainer, tmp_path):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    with strategy.scope():
-        model, _ = load(path)
-    replicas = strategy.run(lambda: model.next_sentence.kernel.value.read_value()).values
-    assert len(replicas) == 2
-    for replica in replicas:
-        assert np.array_equal(replica, pretrainer.next_sentence.kernel)
-    save_model_directory(tmp_path / "again", model)
-    weights = [(folder / "model.safetensors").read_bytes() for folder in (path, tmp_path / "again")]
-    assert weights[0] == weights[1]
-
-
-def test_saving_again_replaces_all_files(path, tiny):
-    other = tiny.make("encoder")
-    save_model_directory(path, other)
-    assert sorted(os.listdir(path)) == ["config.json", "model.safetensors"]
-    assert os.listdir(path.parent) == ["model"]
-    assert same_weights(load(path)[0].encoder, other)
-
-
 @pytest.mark.parametrize("kind", [OSError, SafetensorError])
 def test_failed_save_keeps_the_earlier_files(path, pretrainer, monkeypatch, kind):
     before = {name: (path / name).read_bytes() for name in os.listdir(path)}
@@ -155,15 +133,6 @@ def test_failed_save_keeps_the_earlier_files(path, pretrainer, monkeypatch, kind
         save_model_directory(path, pretrainer)
     assert {name: (path / name).read_bytes() for name in os.listdir(path)} == before
     assert os.listdir(path.parent) == ["model"]
-
-
-def test_folder_with_other_files_is_not_overwritten(tmp_path, pretrainer):
-    (tmp_path / "thesis.txt").write_text("all my work")
-    with pytest.raises(InputError, match=r"contains thesis\.txt; expected a new path"):
-        save_model_directory(tmp_path, pretrainer)
-    with pytest.raises(InputError, match="is a file"):
-        save_model_directory(tmp_path / "thesis.txt", pretrainer)
-    assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
 # --- files of other libraries ---
@@ -317,10 +286,6 @@ def test_truncated_weights_file_is_rejected(path, tiny, size):
     ("name", "content", "message"),
     [
         ("config.json", None, r"has no config\.json"),
-        ("config.json", "{", r"config\.json: is not JSON"),
-        ("config.json", "[]", r"config\.json: contains a list"),
-        ("config.json", '{"vocab_size": -1}', r"config\.json: vocab_size is -1"),
-        ("config.json", '{"vocab_size": 17, "model_type": "roberta"}', 'model_type is "roberta"'),
         ("model.safetensors", None, r"has no model\.safetensors"),
         ("tokenizer_config.json", "]", r"tokenizer_config\.json: is not JSON"),
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na", r"vocab\.txt.*\[MASK\]"),
@@ -339,8 +304,6 @@ def test_damaged_directory_is_rejected(path, name, content, message):
     ("key", "value", "message"),
     [
         ("id2label", "x", "id2label is 'x'; expected an object"),
-        ("id2label", {"0": 1}, "id2label is"),
-        ("id2label", {"0": "a", "one": "b"}, "id2label is"),
         ("id2label", {"0": "a", "1000000": "b"}, "id2label is"),
         ("architectures", 3, "architectures is 3; expected a list"),
         ("hidden_act", None, "hidden_act is null; expected one of gelu"),

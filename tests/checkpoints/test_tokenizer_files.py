@@ -13,7 +13,6 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning import open_pretrained
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.text.settings import TokenizerSettings
-from tests.other_formats import WRITERS
 
 # Tokenizer files that transformers 5.23 saves with the weights of a BERT model.
 SLOW = {
@@ -72,8 +71,6 @@ def tokenizer_json(fast, tiny):
     [
         (SLOW, True),
         (SLOW | {"do_lower_case": False}, False),
-        (SLOW | {"strip_accents": True}, True),
-        (SLOW | {"do_lower_case": False, "strip_accents": False}, False),
         (SLOW | {"tokenizer_class": "DistilBertTokenizer"}, True),
         # Written by transformers 4.
         ({"tokenizer_class": "ElectraTokenizerFast", "do_lower_case": False}, False),
@@ -89,19 +86,6 @@ def test_bert_tokenizers_open(directory, tiny, slow, casing):
     assert checkpoint.tokenizer_mismatch is None
     assert checkpoint.vocab == tiny.vocab
     assert checkpoint.do_lower_case is casing
-
-
-@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "TokenizersBackend"])
-@pytest.mark.parametrize("casing", [True, False])
-def test_generic_class_opens_with_a_bert_tokenizer_json(directory, tiny, kind, casing):
-    path, write = directory
-    normalizer = NORMALIZER | {"lowercase": casing, "strip_accents": casing}
-    write({"tokenizer_class": kind}, tokenizer_json(FAST | {"normalizer": normalizer}, tiny))
-    for _ in range(2):
-        checkpoint = open_checkpoint(path)
-        assert checkpoint.vocab == tiny.vocab
-        assert checkpoint.do_lower_case is casing
-        (path / "vocab.txt").unlink(missing_ok=True)  # The second time, only tokenizer.json.
 
 
 @pytest.mark.parametrize(
@@ -168,20 +152,6 @@ def test_setting_of_a_wrong_type_is_rejected(directory, tiny, key):
         open_checkpoint(path)
 
 
-@pytest.mark.parametrize("form", ["hugging_face", "tf1"])
-@pytest.mark.parametrize(
-    "settings",
-    [TokenizerSettings(True, False, True), TokenizerSettings(False, True, False)],
-)
-def test_settings_are_read_from_every_format(tiny, tmp_path, caplog, form, settings):
-    description = {"vocab": tiny.vocab, "tokenizer_settings": settings, "extra": {"other": 1}}
-    WRITERS[form](tmp_path / "model", tiny.make("encoder"), **description)
-    checkpoint = open_checkpoint(tmp_path / "model")
-    assert checkpoint.tokenizer_settings == settings
-    assert checkpoint.settings["other"] == 1
-    assert "accents" not in caplog.text
-
-
 def test_settings_can_be_corrected(tiny, tmp_path):
     description = {"vocab": tiny.vocab}
     save_model_directory(tmp_path / "source", tiny.make("encoder"), **description)
@@ -200,14 +170,8 @@ def test_settings_can_be_corrected(tiny, tmp_path):
         ),
         ({"tokenizer_class": ["BertTokenizer"]}, 'tokenizer_class is ["BertTokenizer"]; expected'),
         ({"word_tokenizer_type": "mecab"}, 'word_tokenizer_type is "mecab"; expected "basic"'),
-        (
-            {"subword_tokenizer_type": "character"},
-            'subword_tokenizer_type is "character"; expected "wordpiece"',
-        ),
         ({"do_basic_tokenize": False}, "do_basic_tokenize is false; expected true"),
         ({"cls_token": "<s>"}, 'cls_token is "<s>"; expected "[CLS]"'),
-        ({"pad_token": {"content": "<pad>"}}, 'pad_token is "<pad>"; expected "[PAD]"'),
-        ({"clean_text": False}, "clean_text is false; expected true"),
         ({"wordpieces_prefix": "@@"}, 'wordpieces_prefix is "@@"; expected "##"'),
     ],
 )

@@ -7,14 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert.checkpoints.convert import convert
+from keras_bert.checkpoints.convert import add_tokens, convert, keep_tokens
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
-from keras_bert.checkpoints.vocabulary_change import (
-    add_tokens,
-    follow_extension,
-    keep_tokens,
-)
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.text.settings import TokenizerSettings
@@ -210,11 +205,3 @@ def test_bad_flags_give_one_line_and_no_output(source, tmp_path, run_program):
         assert done.returncode == 1
         assert expected in done.stderr.splitlines()[-1]
     assert os.listdir(tmp_path) == ["a.txt"]
-
-
-def test_extension_is_compared_with_unused_tokens():
-    extended = [*VOCAB[:5], "jacks", *VOCAB[6:]]
-    changed = follow_extension(VOCAB, SETTINGS, extended, "here")
-    assert changed.tokens == extended
-    assert changed.sources[5] == [VOCAB.index("jack"), VOCAB.index("##s")]
-    assert changed.sources[:5] + changed.sources[6:] == [[i] for i in range(20) if i != 5]

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from data_tools import build, shards
+from data_tools import create_pretraining_data as build
+from data_tools import shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.jobs import run_jobs, versions_of
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.files import sha256
 from tests.data_tools.conftest import changes
-from tests.disk import unsafe_renames
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 # Two workers need several seconds, so that both kills come long before the end.
@@ -89,17 +89,6 @@ def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus
         shards.append({name: found[name] for name in found if name.endswith(".tfrecord")})
     assert shards[0] == shards[1] == shards[2]
     assert len(shards[0]) == 4
-
-
-@pytest.mark.slow
-def test_one_and_two_workers_write_the_same_bytes(folder, contents):
-    """Uses several input files, which are divided among the workers."""
-    settings = replace(SMALL, do_whole_word_mask=True, ngram=2, pack=True)
-    create_pretraining_data(**folder, settings=settings, num_workers=1)
-    one = contents(folder["output_dir"])
-    shutil.rmtree(folder["output_dir"])
-    create_pretraining_data(**folder, settings=settings, num_workers=2)
-    assert contents(folder["output_dir"]) == one
 
 
 def start(root, files, settings, num_workers, **popen):
@@ -231,11 +220,6 @@ def test_second_build_into_the_same_folder_is_rejected(files):
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
 
 
-def test_other_errors_keep_their_type(files):
-    with pytest.raises(BrokenPipeError), build.locked_folder(files["output_dir"]):
-        raise BrokenPipeError
-
-
 def kill_before(monkeypatch, files, moment, settings=SMALL):
     """Ends a build, as a kill would, before its second shard, its manifest or its cleanup."""
     make_shard, write_json = shards.make_shard, build.files.write_json
@@ -296,14 +280,6 @@ def test_ctrl_c_prints_no_traceback_and_the_build_resumes(
 
 
 LARGER = replace(SMALL, dupe_factor=10)
-SMALL_BUILD = """
-import json
-from data_tools.create_pretraining_data import create_pretraining_data
-from data_tools.settings import Settings
-files = json.loads({files!r})
-settings = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=2)
-create_pretraining_data(**files, settings=settings, num_workers=1)
-"""
 
 
 @pytest.mark.slow
@@ -326,27 +302,7 @@ def test_records_on_a_full_disk_are_an_error_and_the_same_command_completes_them
     assert contents(folder) == expected
 
 
-@pytest.mark.slow
-def test_records_are_flushed_before_and_after_their_renames(tmp_path, files, trace_files):
-    folder = tmp_path / "out"
-    calls = trace_files(SMALL_BUILD.format(files=json.dumps(files)), folder)
-    renamed = {paths[1] for name, paths in calls if name == "rename"}
-    names = [f"records-0000{index}-of-00002.tfrecord" for index in (0, 1)]
-    assert {str(folder / name) for name in [*names, "manifest.json", "vocab.txt"]} <= renamed
-    assert unsafe_renames(calls) == []
-
-
 # --- jobs on local processes ---
-
-
-def test_death_of_a_worker_raises_an_error():
-    with pytest.raises(InputError, match="a worker process died"):
-        list(run_jobs(os._exit, [(9,)] * 2, versions_of([]), 2))
-
-
-def test_worker_ended_by_ctrl_c_raises_keyboard_interrupt():
-    with pytest.raises(KeyboardInterrupt):
-        list(run_jobs(signal.raise_signal, [(signal.SIGINT,)] * 2, versions_of([]), 2))
 
 
 def test_worker_with_other_versions_is_rejected():
@@ -355,25 +311,3 @@ def test_worker_with_other_versions_is_rejected():
         pytest.raises(InputError, match=r"numpy was 1\.0, now [^;]*; expected the same versions"),
     ):
         list(run_jobs(abs, [(1,), (2,)], versions_of(["numpy"]) | {"numpy": "1.0"}, 2, executor))
-
-
-@pytest.mark.slow
-def test_workers_end_when_their_parent_is_killed(root):
-    """Kills the parent process while two workers have half a minute of work left."""
-    code = """
-import os, time
-from data_tools.jobs import run_jobs, versions_of
-if __name__ == "__main__":
-    for _ in run_jobs(time.sleep, [(0,), *[(30,)] * 4], versions_of([]), 2):
-        children = open(f"/proc/self/task/{os.getpid()}/children").read()
-        print(children, flush=True)
-"""
-    script = [sys.executable, "-c", code]
-    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, cwd=root) as parent:
-        children = [int(pid) for pid in parent.stdout.readline().split()]
-        parent.send_signal(signal.SIGKILL)
-    assert len(children) >= 2
-    deadline = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{pid}") for pid in children):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -12,11 +12,10 @@ import tracemalloc
 import pytest
 import zstandard
 
-from data_tools import build_vocab, corpus, create_pretraining_data, formats, lines, sentences
+from data_tools import corpus, formats, lines, sentences
 from data_tools.corpus import Reading, find_input_files, split_documents
 from data_tools.lines import OddInput
 from keras_bert.errors import InputError
-from keras_bert.programs import adapt
 
 
 def read_documents(path, input_format="sentences", odd=None, **reading):
@@ -70,12 +69,6 @@ def test_large_archive_is_decompressed_in_small_parts(write, suffix):
         tracemalloc.stop()
     assert total == 50_000_000
     assert peak < 40e6
-
-
-def test_folder_and_missing_file_are_rejected(tmp_path):
-    for path in (tmp_path, tmp_path / "a.txt", tmp_path / "a.bz2"):
-        with pytest.raises(InputError, match="cannot be read"):
-            list(read_documents(str(path)))
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "prose"])
@@ -224,18 +217,6 @@ def test_prose_documents_end_at_two_blank_lines_and_at_form_feeds(write):
     ]
 
 
-def test_counts_of_odd_input_are_summed_over_files():
-    total = OddInput()
-    for name in ("a", "b"):
-        odd = OddInput()
-        for line in range(1, 9):
-            odd.add("malformed_lines", {"file": name, "line": line, "offset": 10 * line})
-        total.merge(odd)
-    entry = total["malformed_lines"]
-    assert (entry["count"], entry["files"]) == (16, 2)
-    assert [place["line"] for place in entry["first"]] == [1, 2, 3, 4, 5]
-
-
 def test_input_file_accepts_files_globs_and_folders(write, tmp_path, monkeypatch):
     (tmp_path / "folder/.hidden").mkdir(parents=True)
     for name in ("b.txt", "a.txt", "c.en", "folder/d.txt", "folder/.e", "folder/.hidden/f.txt"):
@@ -318,13 +299,6 @@ def test_files_of_other_formats_are_not_read_as_sentences(write, tmp_path):
     ):
         find_input_files(str(tmp_path))
     assert len(find_input_files(str(tmp_path), "mixed")) == 3
-
-
-def test_all_programs_have_the_same_default_format():
-    formats = set()
-    for program in (adapt.PROGRAM, build_vocab.PROGRAM, create_pretraining_data.PROGRAM):
-        formats.add(program.flags()["input_format"].default)
-    assert formats == {"sentences"}
 
 
 # --- held-out documents ---

@@ -20,7 +20,7 @@ from data_tools.pairs import (
     make_pairs,
     truncate_pairs,
 )
-from data_tools.rows import WINDOW, lay_out, pack_examples
+from data_tools.shards import WINDOW, lay_out, pack_examples
 from keras_bert.pretraining.masking import num_to_predict
 
 NEXT, RANDOM = 0, 1

@@ -1,7 +1,6 @@
 """Tests that spilled documents do not depend on the order of files, groups and processes."""
 
 import gzip
-import hashlib
 import json
 import os
 import tracemalloc
@@ -53,20 +52,6 @@ def spilled(paths, directory, num_workers=1, **settings):
     by_file = spill.counts_by_file(counts_of)
     counts = [by_file[path] for path in paths]
     return counts, [read(directory, bucket, BUCKETS) for bucket in range(BUCKETS)]
-
-
-def test_files_are_divided_among_workers_by_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
-    paths = []
-    for size in (10, 50, 20, 40):
-        paths.append(str(tmp_path / str(size)))
-        (tmp_path / str(size)).write_bytes(bytes(size))
-    groups = spill.share_out(paths, 2, Settings())
-    assert [[os.path.basename(path) for path, _ in group] for group in groups] == [
-        ["50", "10"],
-        ["40", "20"],
-    ]
-    assert len(spill.share_out(paths, 9, Settings())) == 4  # no file has two documents
 
 
 def text_of(input_format, numbers):
@@ -134,27 +119,6 @@ def test_memory_is_bounded_by_the_buffer(tmp_path):
     assert peak < BUCKETS * spill._SPILL_BYTES_PER_BUCKET + 4e6
 
 
-def test_documents_reach_their_shard_for_any_number_of_shards(corpus, tmp_path):
-    """Reads fewer, as many and more shards than there are temporary files.
-
-    With fewer shards, a shard joins several files; with more, it reads a part of one.
-    """
-    _, buckets = spilled(corpus, tmp_path / "out")
-    everything = sorted(document for documents in buckets for document in documents)
-    for num_shards in (1, 2, 8, 64):
-        found = []
-        for shard in range(num_shards):
-            documents = read(tmp_path / "out", shard, num_shards)
-            digests = [
-                spill.document_digest(b"\n".join(document), Settings.random_seed)
-                for document in documents
-            ]
-            assert digests == sorted(digests)
-            assert {spill.bucket_of(digest, num_shards) for digest in digests} <= {shard}
-            found += documents
-        assert sorted(found) == everything
-
-
 def test_damaged_temporary_file_is_rejected(corpus, tmp_path):
     spilled(corpus, tmp_path / "out")
     (file,) = (tmp_path / "out").glob("documents-*/00000")
@@ -194,17 +158,3 @@ def test_messages_equal_those_of_protobuf(features):
             is_float = values.dtype == np.float32
             (feature.float_list if is_float else feature.int64_list).value.extend(values[row])
         assert message == expected.SerializeToString(deterministic=True)
-
-
-def test_shard_holds_its_messages_and_entry_has_size_and_checksum(tmp_path):
-    path = str(tmp_path / "a.tfrecord")
-    entry = tfrecords.write_shard(path, iter([[b"one", b"two"], [], [b"three"]]))
-    read = [message.numpy() for message in tf.data.TFRecordDataset(path)]
-    assert read == [b"one", b"two", b"three"]
-    content = (tmp_path / "a.tfrecord").read_bytes()
-    assert entry == {
-        "file": "a.tfrecord",
-        "rows": 3,
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }

@@ -1,7 +1,6 @@
 """Engines give the SavedModel's answers, or an error names the file and the remedy."""
 
 import importlib.util
-import re
 import shutil
 import subprocess
 import sys
@@ -14,8 +13,10 @@ import tensorflow as tf
 import keras_bert
 from keras_bert.errors import InputError
 from keras_bert.export import engine_network
-from keras_bert.export.engine_network import ATTRIBUTE, EngineFunction, EngineNetwork, difference
-from keras_bert.export.engines import PRECISIONS, Engine, NetworkSpec
+from keras_bert.export.engine_network import (
+    different,
+)
+from keras_bert.export.engines import PRECISIONS, Engine, check_engine
 from tests.export.conftest import INSTALLED, make_task
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
@@ -150,39 +151,6 @@ def test_engine_with_other_answers_is_rejected(export, monkeypatch):
         export("pair").open(INSTALLED[0])
 
 
-@pytest.mark.parametrize(
-    ("task", "factors", "compute_type", "message"),
-    [
-        ("pair", (1.0, 1.0), "float32", None),
-        ("pair", (1.01, 1.0), "float32", "logits differs by 0.01; expected at most 0.001 in flo"),
-        ("pair", (1.0, 1.01), "float32", "logits differs by 0.01; expected at most 0.001 in flo"),
-        ("pair", (-1.0, 1.0), "float32", "logits differs by 2; expected at most 0.001 in float32"),
-        # An engine may differ from a bfloat16 export as much as bfloat16 does.
-        ("pair", (1.05, 1.05), "bfloat16", None),
-    ],
-)
-def test_both_networks_of_an_engine_are_compared(export, task, factors, compute_type, message):
-    exported = export(task)
-    spec = NetworkSpec.from_json(exported.info["engines"]["network"])
-
-    def scaled(factor: float):
-        def run(inputs):
-            mask = inputs["input_mask"] > 0
-            splits = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(np.int64)
-            tokens = (inputs[name][mask] for name in ("input_ids", "segment_ids"))
-            network = getattr(exported.loaded, ATTRIBUTE).network
-            outputs = network(*map(tf.constant, (*tokens, splits)))
-            return {name: factor * value.numpy() for name, value in outputs.items()}
-
-        return run
-
-    # More groups at a time than the check has texts.
-    network = EngineNetwork(spec, *map(scaled, factors), 20)
-    functions = {"serving_default": EngineFunction(exported.loaded, "serving_default", network)}
-    problem = difference(exported.loaded, functions, "float32", compute_type)
-    assert problem == message if message is None else problem.startswith(message)
-
-
 # --- opening ---
 
 
@@ -251,14 +219,38 @@ def test_missing_package_names_the_extra(export, monkeypatch, engine, extra):
         export("pair").open(engine)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("no\nmemory"), KeyError("a")])
-def test_any_failure_names_the_file_and_the_remedy(export, monkeypatch, error):
-    def fail(*_):
-        raise error
+@pytest.mark.parametrize(
+    ("values", "expected", "precision", "message"),
+    [
+        ([b"a", b"a"], [b"a", b"a"], "float32", None),
+        ([b"a", b"a"], [b"a", b"b"], "float32", "50% of x are equal; expected at least 100% in"),
+        ([b"a"], [b"a", b"b"], "float32", "x has the shape (1,); expected (2,)"),
+        ([b"a"], [b"a", b"b"], "int8", None),
+        ([np.nan, 1.0], [1.0, 1.0], "int8", "x differs by nan; expected at most 0.3 in int8"),
+        ([], [], "float32", None),
+    ],
+)
+def test_different_values_and_shapes_are_noticed(values, expected, precision, message):
+    values, expected = ({"x": np.array(value)} for value in (values, expected))
+    problem = different(values, expected, precision)
+    assert problem == message if message is None else problem.startswith(message)
 
-    monkeypatch.setattr(engine_network, "open_network", fail)
-    reason = " ".join(f"{type(error).__name__}: {error}".split())
-    message = f"network.onnx: {INSTALLED[0]} in float32 failed with {reason}; expected a network"
-    with pytest.raises(InputError, match=re.escape(message)) as caught:
-        export("pair").open(INSTALLED[0])
-    assert "\n" not in str(caught.value)
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "message"),
+    [
+        ("torch", "", r"engine='torch': expected one of tensorflow, onnxruntime, openvino"),
+        ("", "float16", r"precision='float16': expected one of float32, bfloat16, int8"),
+        ("onnxruntime", "bfloat16", r"found precision bfloat16; .*needs the engine openvino"),
+        ("openvino", "int8", r"found precision int8; .*needs the engine onnxruntime"),
+        ("tensorflow", "int8", r"found precision int8; expected one of float32, bfloat16; .*onnxr"),
+    ],
+)
+def test_unknown_values_are_rejected(engine, precision, message):
+    with pytest.raises(InputError, match=message):
+        check_engine(engine, precision)
+
+
+def test_model_directory_has_no_engines(pretrained):
+    with pytest.raises(InputError, match=r"engine='openvino', .* found a model directory"):
+        keras_bert.load(pretrained, engine="openvino")

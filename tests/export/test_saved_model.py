@@ -1,6 +1,5 @@
 """The version folder of a SavedModel, and its warm-up requests."""
 
-import os
 import re
 import runpy
 import sys
@@ -19,7 +18,6 @@ from tensorflow_serving.apis.prediction_service_pb2_grpc import (
 
 from keras_bert.errors import InputError
 from keras_bert.export.saved_model import WARMUP_FILE, write_saved_model, write_warmup_requests
-from tests.disk import SmallDisk
 
 
 class Served(tf.Module):
@@ -49,34 +47,6 @@ def test_model_with_non_finite_outputs_is_rejected(weight: float, tmp_path: Path
     ):
         write(tmp_path / "1", weight)
     assert not list(tmp_path.iterdir())
-
-
-def test_every_file_is_flushed_to_disk_before_the_folder_appears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    flushed = set()
-    link = "/proc/self/fd/{}".format
-    monkeypatch.setattr(os, "fsync", lambda number: flushed.add(os.readlink(link(number))))
-    write(tmp_path / "1")
-    names = {Path(name).name for name in flushed if "partial" in name}
-    assert {path.name for path in (tmp_path / "1").rglob("*")} <= names
-
-
-@pytest.mark.parametrize("free", [0, 1 << 16])
-def test_export_to_a_full_disk_is_an_error_and_leaves_no_files(small_disk: SmallDisk, free: int):
-    """The disk is full from the start, or near the end of the weights."""
-    served, folder = Served(1.0, unused=1 << 16), small_disk.path / "1"
-
-    def export() -> None:
-        write_saved_model(served, folder, {}, lambda info: "", {"text": "A text."})
-
-    small_disk.fill(free)
-    with pytest.raises(InputError, match=r"(?s)1: cannot be written \(.*[Nn]o space left"):
-        export()
-    assert os.listdir(small_disk.path) == []
-    small_disk.release()
-    export()
-    assert (folder / "saved_model.pb").exists()
 
 
 def test_same_warm_up_requests_give_the_same_bytes_and_texts_can_be_any_bytes(

@@ -18,10 +18,8 @@ from keras_bert.models.layers import (
     BertEmbeddings,
     Dropout,
     LayerNorm,
-    Pooler,
     SplitDense,
     recompute_with,
-    with_bias,
 )
 
 SEEDS = np.arange(1000, 1024, dtype="int32")  # Consecutive seeds are the hardest case.
@@ -61,30 +59,6 @@ def test_dense_equals_keras_dense(dtype, tolerance):
     assert y.dtype == layer.compute_dtype
     expected = ops.cast(plain(X), "float32")
     np.testing.assert_allclose(ops.cast(y, "float32"), expected, atol=tolerance)
-
-
-def test_lora_changes_the_product():
-    layer = dense()
-    before = np.asarray(layer(X))
-    layer.enable_lora(2)
-    assert np.array_equal(layer(X), before)
-    layer.lora_kernel_b.assign(np.ones((2, 8)))
-    product, bias = layer.product_and_bias(ops.convert_to_tensor(X))
-    change = X @ np.asarray(layer.lora_kernel_a) @ np.ones((2, 8))
-    np.testing.assert_allclose(with_bias(product, bias), before + change, atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_int8_is_close_and_its_product_includes_the_bias(dtype):
-    layer = dense(dtype)
-    before = np.asarray(ops.cast(layer(X), "float32"))
-    layer.quantize("int8")
-    assert layer._kernel.dtype == "int8"
-    product, bias = layer.product_and_bias(ops.convert_to_tensor(X))
-    assert bias is None
-    assert product.dtype == layer.compute_dtype
-    after = np.asarray(with_bias(product, bias))
-    assert 0 < np.abs(after - before).max() < 0.02 * np.abs(before).max()
 
 
 def test_layer_norm_computes_in_float32_with_a_tiny_epsilon():
@@ -145,18 +119,6 @@ def test_tables_are_initialized_from_different_truncated_normals():
         assert 0.017 < table.std() < 0.0182
     assert not np.array_equal(tables[0], tables[1])
     assert not np.array_equal(tables[1], tables[2])
-
-
-def test_pooler_uses_the_first_token_of_every_packed_example():
-    pooler = Pooler(BertConfig(11, 8, 1, 2, initializer_range=0.5))
-    pooler.build((None, None, 8))
-    hidden = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-    positions = np.array([[4, 0, 1], [2, 2, 3]], "int32")
-    pooled = pooler(hidden, positions)
-    assert pooled.shape == (2, 3, 8)
-    for row, k in np.ndindex(positions.shape):
-        alone = pooler(hidden[row : row + 1, positions[row, k] :])
-        np.testing.assert_allclose(pooled[row, k], alone[0], atol=1e-6)
 
 
 # --- attention ---

@@ -7,14 +7,14 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.pretraining import batches as pretraining_batches
-from keras_bert.pretraining.batches import (
+from keras_bert.pretraining import records as pretraining_records
+from keras_bert.pretraining.objective import PretrainingObjective
+from keras_bert.pretraining.records import (
     evaluation_batches,
+    find_records,
     next_tokens,
     training_batches,
 )
-from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.pretraining.records import find_records
 from keras_bert.pretraining.run import unigram_baseline
 
 # --- kinds ---
@@ -209,7 +209,7 @@ def test_epoch_reads_every_record_once_in_a_new_order(data):
 def test_many_files_and_a_small_shuffle_buffer_give_each_record_once(
     tmp_path, write_records, monkeypatch
 ):
-    monkeypatch.setattr(pretraining_batches, "SHUFFLE_BUFFER", 7)
+    monkeypatch.setattr(pretraining_records, "SHUFFLE_BUFFER", 7)
     for shard in range(9):  # more than are read at a time
         write_records(tmp_path / f"{shard}.tfrecord", 3 + shard % 3, seed=shard)
     data = find_records(str(tmp_path))
@@ -291,25 +291,6 @@ def test_records_of_every_kind_give_the_same_features(tmp_path, write_dataset, k
     last = take(evaluation_batches(data, VOCAB_SIZE, size, left_to_right=True))[-1]
     assert last["next_token_weights"][0].sum() > 0
     assert last["next_token_weights"][1:].sum() == 0
-
-
-def test_masked_records_are_restored_to_the_original_text(tmp_path, write_dataset):
-    masked, unmasked = (
-        take(
-            evaluation_batches(
-                find_records(str(write_dataset(tmp_path / str(d), dynamic=d))),
-                VOCAB_SIZE,
-                64,
-                left_to_right=True,
-            )
-        )
-        for d in (False, True)
-    )
-    texts = [
-        {row.tobytes() for batch in batches for row in batch["input_ids"]}
-        for batches in (masked, unmasked)
-    ]
-    assert texts[0] == texts[1]
 
 
 def test_baseline_counts_next_tokens(tmp_path, write_dataset):

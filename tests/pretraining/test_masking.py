@@ -129,24 +129,6 @@ def test_every_example_of_a_packed_row_has_its_own_prediction_limit(
                 assert count == min(budget, sum(map(len, words)))
 
 
-def test_row_of_one_example_is_masked_like_an_unpacked_row():
-    ids, mask, example_ids = batch(np.random.default_rng(0), 50, 40)
-    packed, unpacked = (
-        mask_examples(ids, mask, masking(), np.random.default_rng(1), given)
-        for given in (example_ids, None)
-    )
-    for name, values in unpacked.items():
-        np.testing.assert_array_equal(packed[name], values, err_msg=name)
-
-
-@kinds
-def test_all_tokens_are_chosen_if_the_limit_exceeds_the_text(whole_words, ngram):
-    chosen = choose(
-        [[CLS, WHOLE, SEP, WHOLE, SEP, PAD]], masking(6, 1.0, whole_words, min(ngram, 6))
-    )
-    assert chosen.nonzero()[1].tolist() == [1, 3]
-
-
 @kinds
 def test_example_without_text_has_no_predictions(whole_words, ngram):
     ids = [[CLS, SEP, SEP, PAD], [PAD] * 4, [CLS, WHOLE, SEP, PAD]]

@@ -8,8 +8,8 @@ import pytest
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.options import options_of
-from keras_bert.pretraining.dry_run import data_command, estimate
 from keras_bert.pretraining.recipe import read_recipe
+from keras_bert.pretraining.run import data_command, estimate
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings
 

@@ -8,9 +8,8 @@ import tensorflow as tf
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.pretraining import records
-from keras_bert.pretraining.batches import training_batches
 from keras_bert.pretraining.record_files import FORMAT, VERSION, find_record_files
-from keras_bert.pretraining.records import explain_record_errors, find_records
+from keras_bert.pretraining.records import explain_record_errors, find_records, training_batches
 
 # --- files ---
 
@@ -193,30 +192,6 @@ def test_record_that_is_not_an_example_is_reported(tmp_path, write_records, exam
     replace(path, 2, example)
     with pytest.raises(InputError, match=rf"a\.tfrecord: record 2: .*{reason}"):
         read(path)
-
-
-def test_records_are_checked_in_batches_after_a_log_message(
-    tmp_path, write_records, monkeypatch, caplog
-):
-    path = write_records(tmp_path / "a.tfrecord", 30)
-    change(path, 21, input_ids=-1)
-    monkeypatch.setattr(records, "_BATCH_SIZES", (8, 4, 1))
-    checked = []
-    parse = records.parse_records
-
-    def counted(serialized, data, vocab_size):
-        assert "checking all 30 records in 1 files" in caplog.text
-        checked.append(len(serialized))
-        return parse(serialized, data, vocab_size)
-
-    monkeypatch.setattr(records, "parse_records", counted)
-    with (
-        caplog.at_level("INFO", "absl"),
-        pytest.raises(InputError, match=r"a\.tfrecord: record 21: "),
-    ):
-        read(path)
-    # 16 records are valid, then 4 of the next 8, then 1 of the next 4.
-    assert checked == [8, 8, 8, 4, 4, 1, 1]
 
 
 @pytest.mark.parametrize(

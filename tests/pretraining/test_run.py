@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,50 +27,16 @@ from keras_bert.training.strategy import make_strategy
 CONFIG = BertConfig(50, 8, 1, 1, 8, max_position_embeddings=16)
 
 
-def make_dataset(folder, write_records, words="word", length=16):
-    """Writes a folder like the data tool: records, vocabulary and manifest."""
-    path = write_records(
-        folder / "records-00000-of-00001.tfrecord",
-        12,
-        length=length,
-        predictions=min(3, length // 4),
-    )
-    vocab = "".join(
-        f"{token}\n" for token in [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]
-    )
-    (folder / "vocab.txt").write_text(vocab)
-    manifest = {
-        "format": "keras_bert.pretraining",
-        "version": 2,
-        "settings": {
-            "do_lower_case": False,
-            "do_whole_word_mask": False,
-            "ngram": 1,
-            "next_sentence": "random",
-            "dynamic": False,
-            "pack": False,
-            "max_predictions_per_seq": min(3, length // 4),
-            "masked_lm_prob": 0.15,
-        },
-        "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
-        "shards": [
-            {
-                "file": path.name,
-                "rows": 12,
-                "bytes": path.stat().st_size,
-                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-            }
-        ],
-        "inputs": [],
-        "counts": dict.fromkeys(("documents", "sentences", "examples", "rows"), 9),
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    return folder
+def make_dataset(folder, write_dataset, words="word", length=16):
+    """Writes records of a cased vocabulary of 50 tokens."""
+    sizes = {"max_seq_length": length, "max_predictions_per_seq": 3}
+    write_dataset(folder, documents=12, num_shards=1, do_lower_case=False, **sizes)
+    return set_vocab(folder, [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))])
 
 
 @pytest.fixture
-def records(tmp_path, write_records):
-    return make_dataset(tmp_path / "records", write_records)
+def records(tmp_path, write_dataset):
+    return make_dataset(tmp_path / "records", write_dataset)
 
 
 @pytest.fixture
@@ -114,9 +81,9 @@ def damage(shard):
 
 
 @pytest.fixture
-def other(tmp_path, write_records):
+def other(tmp_path, write_dataset):
     """Returns a function that makes further records."""
-    return lambda **changes: make_dataset(tmp_path / "other", write_records, **changes)
+    return lambda **changes: make_dataset(tmp_path / "other", write_dataset, **changes)
 
 
 # What is wrong: a function of the records, the config file and `other`, which returns the settings
@@ -168,10 +135,6 @@ INVALID = {
         lambda records, config, other: (records / "manifest.json").unlink() or {"export": True},
         "--export: .*tfrecord has no vocabulary; expected a --vocab_file",
     ),
-    "export of short records": (
-        lambda records, config, other: {"input_file": other(length=4), "export": True},
-        "--export: .* has max_seq_length 4; expected at least 5",
-    ),
 }
 
 
@@ -220,10 +183,10 @@ def save_start(folder, records):
     return folder
 
 
-def test_records_of_an_extended_vocabulary_extend_that_of_the_checkpoint(tmp_path, write_records):
+def test_records_of_an_extended_vocabulary_extend_that_of_the_checkpoint(tmp_path, write_dataset):
     folders = {}
     for name, last in (("old", "[unused0]"), ("new", "angina"), ("wrong", "angina")):
-        folder = folders[name] = make_dataset(tmp_path / name, write_records)
+        folder = folders[name] = make_dataset(tmp_path / name, write_dataset)
         tokens = (folder / "vocab.txt").read_text().splitlines()
         tokens[-1] = last
         if name == "wrong":
@@ -236,12 +199,13 @@ def test_records_of_an_extended_vocabulary_extend_that_of_the_checkpoint(tmp_pat
 
 
 def set_vocab(folder, tokens):
-    """Replaces the vocabulary of records."""
+    """Replaces the vocabulary of records; returns their folder."""
     content = "".join(f"{token}\n" for token in tokens)
     (folder / "vocab.txt").write_text(content)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["vocab"]["sha256"] = hashlib.sha256(content.encode()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
 
 
 def change_settings(folder, **settings):
@@ -256,7 +220,7 @@ def change_settings(folder, **settings):
     ("name", "value"), [("strip_accents", True), ("tokenize_chinese_chars", False)]
 )
 def test_records_and_checkpoint_must_share_the_tokenizer(
-    tmp_path, records, config_file, write_records, name, value
+    tmp_path, records, config_file, write_dataset, name, value
 ):
     save_start(tmp_path / "first", records)
     change_settings(records, **{name: value})
@@ -267,7 +231,7 @@ def test_records_and_checkpoint_must_share_the_tokenizer(
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
     assert not (tmp_path / "out").exists()
-    other = make_dataset(tmp_path / "other", write_records)
+    other = make_dataset(tmp_path / "other", write_dataset)
     message = rf"other: {name} is {not value}; expected {value}, as in .*records"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
@@ -297,6 +261,10 @@ def test_model_directory_and_run_json_have_the_tokenizer_settings_of_the_records
 
 def test_default_tokenizer_settings_resume_runs_of_earlier_versions(tmp_path, records, config_file):
     """Covers manifests with and without the settings, whose default values are not recorded."""
+    manifest = json.loads((records / "manifest.json").read_text())
+    for name in ("strip_accents", "tokenize_chinese_chars"):
+        del manifest["settings"][name]
+    (records / "manifest.json").write_text(json.dumps(manifest))
     settings = PretrainingSettings(str(records), bert_config=str(config_file))
     before = find_inputs(settings).record()
     assert not {"strip_accents", "tokenize_chinese_chars"} & {*before}
@@ -309,7 +277,8 @@ def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
     tmp_path, write_records, config_file, caplog, words, is_lower
 ):
     path = write_records(tmp_path / "a.tfrecord", 2)
-    vocab_file = make_dataset(tmp_path / "made", write_records, words=words) / "vocab.txt"
+    vocab_file = tmp_path / "vocab.txt"
+    vocab_file.write_text("\n".join([*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]))
     settings = PretrainingSettings(
         str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
     )
@@ -335,14 +304,7 @@ def test_training_sample_is_evaluated_without_held_out_records(
     with caplog.at_level("INFO", "absl"):
         run(tmp_path, input_file=records, bert_config=config_file)
     assert shown == [["evaluating", 4, "examples", False, 4]]
-    assert "Evaluating on 4 of 12 training records" in caplog.text
-
-
-def test_starting_point_with_another_vocabulary_is_rejected(tmp_path, records):
-    tokens = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), tokens)
-    with pytest.raises(InputError, match=r"start: its vocabulary differs"):
-        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
+    assert re.search(r"Evaluating on 4 of \d+ training records", caplog.text)
 
 
 def test_starting_point_with_another_config_is_rejected(tmp_path, records, config_file):

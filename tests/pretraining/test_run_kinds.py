@@ -13,11 +13,10 @@ from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.pretraining.batches import training_batches
 from keras_bert.pretraining.inputs import find_inputs
 from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.recipe import Phase
-from keras_bert.pretraining.records import find_records
+from keras_bert.pretraining.records import find_records, training_batches
 from keras_bert.pretraining.run import pretrain, unigram_baseline
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.objective import TrainingSettings, TrainState

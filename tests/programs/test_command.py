@@ -1,6 +1,5 @@
 """The command `keras-bert`: its list of programs, their flags, and how fast it starts."""
 
-import ast
 import importlib
 import importlib.util
 import re
@@ -8,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -110,16 +108,3 @@ def test_missing_flags_fail_with_one_line_that_names_them_and_the_shortest_comma
         "command is: keras-bert squad --train_file=train-v1.1.json --init_checkpoint=bert "
         "--output_dir=out\n"
     )
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_names_imported_inside_functions_exist(name):
-    """Covers imports inside functions, which other fast tests may not execute."""
-    module = importlib.import_module(PROGRAMS[name][0])
-    for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
-        if not isinstance(node, ast.ImportFrom) or not node.module.startswith("keras_bert"):
-            continue
-        source = importlib.import_module(node.module)
-        for alias in node.names:
-            found = hasattr(source, alias.name)
-            assert found or importlib.util.find_spec(f"{node.module}.{alias.name}"), alias.name

@@ -101,12 +101,10 @@ def test_invalid_input_exits_with_code_1_and_one_line(ends):
     [
         ("--cuont=3", "Unknown command line flag 'cuont'. Did you mean: count ?"),
         ("--count=many", "flag --count=many: expected a whole number of at least 1"),
-        ("--count=0", "flag --count=0: expected a whole number of at least 1"),
         ("--count", "Missing value for flag --count"),
         ("--name=", "--name is required; the shortest command is: keras-bert count --count=3"),
         ("--nojit_compile=3", "--nojit_compile=3 does not take an argument"),
         ("--worker_timeout=nan", "flag --worker_timeout=nan: expected a finite number from 0 to"),
-        ("--worker_timeout=-1", "flag --worker_timeout=-1: expected a finite number from 0 to 604"),
         ("--count=2147483648", "expected a whole number of at least 1, and at most 32 bits"),
         ("--count=1" + "0" * 5000, "expected a whole number"),
         ("--rate=inf", "flag --rate=inf: expected a finite number of at least 0"),
@@ -221,8 +219,6 @@ def test_exhausted_memory_is_reported_in_one_line(ends, error):
     ("kind", "reason", "code"),
     [
         ("JaxRuntimeError", "INTERNAL: NCCL operation ncclAllReduce failed: unhandled error", 75),
-        ("XlaRuntimeError", "INTERNAL: CUDA error: CUDA_ERROR_ILLEGAL_ADDRESS", 75),
-        ("InternalError", "NCCL: unhandled system error. Set NCCL_DEBUG=WARN for detail.", 75),
         ("UnavailableError", "ncclCommInitRank failed: remote process exited", 75),
         ("InternalError", "cuDNN launch failure: CUDNN_STATUS_EXECUTION_FAILED", 75),
         (
@@ -230,16 +226,12 @@ def test_exhausted_memory_is_reported_in_one_line(ends, error):
             "INTERNAL: stream did not block host until done; was already in an error state",
             75,
         ),
-        ("JaxRuntimeError", "INTERNAL: hipStreamSynchronize failed: an illegal access", 75),
-        ("InternalError", "stream is uninitialized or in an error state", 75),
         ("JaxRuntimeError", "INTERNAL: device lost", 75),
         ("JaxRuntimeError", "UNAVAILABLE: the accelerator does not answer", 75),
         ("JaxRuntimeError", "INTERNAL: CUDA_ERROR_OUT_OF_MEMORY: out of memory", 1),
-        ("JaxRuntimeError", "INTERNAL: hipMalloc failed: hipErrorOutOfMemory", 1),
         ("InternalError", "CUBLAS_STATUS_ALLOC_FAILED", 1),
         ("InternalError", "Dst tensor is not initialized.", 1),
         ("JaxRuntimeError", "UNIMPLEMENTED: cuDNN fused attention", None),
-        ("InternalError", "node on device:GPU:0: a bug", None),
         ("ValueError", "CUDA", None),
     ],
 )
@@ -266,9 +258,7 @@ def test_lost_gpu_ends_early_and_exhausted_memory_is_an_error(ends, kind, reason
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("FailedPreconditionError", "DNN library initialization failed. Look at the errors above"),
         ("JaxRuntimeError", "FAILED_PRECONDITION: DNN library initialization failed."),
-        ("UnimplementedError", "No DNN in stream executor."),
         ("RuntimeError", "cuDNN is not detected."),
     ],
 )
@@ -295,11 +285,6 @@ def test_path_that_the_system_rejects_is_reported_in_one_line(ends):
 
 def test_exit_code_of_system_exit_is_kept(ends):
     assert ends("exit") == (7, "", "")
-
-
-def test_unexpected_exception_is_raised_unchanged(capfd):
-    with pytest.raises(KeyError):
-        call(COUNT, ["count.py", "defect"])
 
 
 def test_logs_and_warnings_go_to_stderr_by_verbosity(ends):

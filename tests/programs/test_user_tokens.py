@@ -112,24 +112,6 @@ def test_exported_model_gives_the_outputs_of_the_model(folder):
 
 
 @pytest.mark.slow
-def test_answers_and_entities_have_exact_offsets(folder):
-    text = "é[URL]good <user>: film"
-    answerer = keras_bert.QuestionAnswerer.from_pretrained(
-        folder / "out", max_seq_length=32, max_query_length=4
-    )
-    answer = answerer.predict(["it"], [text])
-    assert text[answer["start"][0] : answer["end"][0]] == answer["answer"][0]
-    tagger = keras_bert.EntityTagger.from_pretrained(
-        folder / "out", labels=["B-X", "I-X", "O"], max_seq_length=32
-    )
-    found = tagger.predict([text])
-    for name, start, end in zip(
-        *(found[key][0] for key in ("texts", "starts", "ends")), strict=True
-    ):
-        assert text[start:end] == name
-
-
-@pytest.mark.slow
 def test_unused_tokens_are_replaced_by_user_tokens_before_words(folder, run_program):
     flags = {"extend_vocab": "vocab.txt", "vocab_file": "extended.txt", "user_tokens": "more.txt"}
     flags |= {"input_file": "text.txt", "num_new_words": 1, "cwd": folder}

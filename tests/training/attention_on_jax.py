@@ -1,19 +1,8 @@
-"""Compares attention with dropout by the GPU kernels, interpreted, with plain attention.
+"""Compares attention with dropout by the GPU kernels, interpreted, with plain attention."""
 
-    KERAS_BACKEND=jax XLA_FLAGS=--xla_force_host_platform_device_count=2 \
-        python tests/training/attention_on_jax.py
-
-Prints the facts as JSON.
-"""
-
-import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-if __name__ == "__main__":
-    sys.modules["tensorflow"] = None  # Any import of TensorFlow now raises ImportError.
 
 import jax
 import keras
@@ -135,12 +124,3 @@ def layer_difference() -> float:
     assert calls == [0, 1]
     assert np.array_equal(declined, expected)
     return difference([fused], [expected])
-
-
-if __name__ == "__main__":
-    facts = {
-        "differences": differences(),
-        "dropped": dropped_elements(),
-        "layer": layer_difference(),
-    }
-    print(json.dumps(facts))

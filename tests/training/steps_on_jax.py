@@ -54,6 +54,7 @@ from keras_bert.training.jax_kernels import kernel_of
 from keras_bert.training.jax_step import JaxDevices, make_train_steps
 from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay
+from tests.training import attention_on_jax
 
 DEVICES = keras.distribution.list_devices()
 CASES = {
@@ -276,6 +277,9 @@ def main(folder: Path) -> None:
         for chain in (residual_norm, sum_norm, biased_activation, biased)
         for names, dtype in ((DEVICES[:1], "bfloat16"), (DEVICES, "float32"))
     }
+    facts["attention_difference"] = attention_on_jax.differences()
+    facts["dropped_elements"] = attention_on_jax.dropped_elements()
+    facts["layer_difference"] = attention_on_jax.layer_difference()
     twice = {name: np.concatenate([value] * 2) for name, value in batches[0].items()}
     cases = {"once": batches[0], "twice": twice, "packed": packed(batches[0])}
     sizes, facts["scatters"] = {}, {}

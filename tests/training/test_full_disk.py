@@ -1,19 +1,15 @@
 """Tests runs on a full disk: a one-line error, earlier files intact, and the same command again."""
 
-import os
-
 import pytest
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.files import write_json
 from keras_bert.pretraining import run as run_module
 from keras_bert.pretraining.run import Phase, pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.objective import TrainingSettings
 from keras_bert.training.strategy import make_strategy
-from tests.disk import unsafe_renames
 from tests.training.test_checkpoint import make, save
 
 # Free bytes: nothing can be written, or only the first of several files.
@@ -82,63 +78,3 @@ def test_run_that_starts_on_a_full_disk_leaves_no_files(small_disk, run):
     with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"):
         run()
     assert not (small_disk.path / "out").exists()
-
-
-@pytest.mark.parametrize("free", FREE)
-def test_predictions_on_a_full_disk_are_an_error_and_keep_the_earlier_file(small_disk, free):
-    path = small_disk.path / "predictions.json"
-    path.write_text("earlier")
-    small_disk.fill(free)
-    predictions = {str(number): "answer" for number in range(10_000)}
-    message = r"predictions\.json: cannot be written \(No space left on device\)"
-    with pytest.raises(InputError, match=message):
-        write_json(path, predictions)
-    assert os.listdir(small_disk.path) == [path.name]
-    assert path.read_text() == "earlier"
-    small_disk.release()
-    write_json(path, predictions)
-    assert path.stat().st_size > 10_000
-
-
-# --- everything is flushed before its name is final ---
-
-
-SAVE = """
-from pathlib import Path
-from tests.training.test_checkpoint import save
-for step in (1, 2):
-    save(Path({folder!r}), step, float(step))
-"""
-
-REPLACE = """
-from keras_bert import files
-if {in_two_steps}:
-    files._exchange = lambda *_: False  # As on a file system without RENAME_EXCHANGE.
-for text in ("old", "new"):
-    with files.atomic_path({folder!r} + "/model") as partial:
-        partial.mkdir()
-        (partial / "weights").write_text(text)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("in_two_steps", [False, True])
-def test_replaced_folder_is_deleted_after_the_new_name_is_flushed(
-    tmp_path, trace_files, in_two_steps
-):
-    folder = tmp_path / "run"
-    calls = trace_files(REPLACE.format(folder=str(folder), in_two_steps=in_two_steps), folder)
-    assert unsafe_renames(calls) == []
-    deleted = [paths[0] for name, paths in calls if name == "delete"]
-    replaced = ".model.replaced" if in_two_steps else ".partial"
-    assert any(path.endswith(f"{replaced}/weights") for path in deleted)
-    assert unsafe_renames([call for call in calls if call != ("fsync", [str(folder)])])
-
-
-@pytest.mark.slow
-def test_checkpoint_is_flushed_before_and_after_its_rename(tmp_path, trace_files):
-    folder = tmp_path / "checkpoints"
-    calls = trace_files(SAVE.format(folder=str(folder)), folder)
-    renamed = [paths[1] for name, paths in calls if name == "rename"]
-    assert {str(folder / f"step-0000000{step}") for step in (1, 2)} <= {*renamed}
-    assert unsafe_renames(calls) == []

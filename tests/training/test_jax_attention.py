@@ -1,8 +1,5 @@
-"""Attention with dropout on GPUs equals plain attention; each GPU gets the kernels it supports."""
+"""Each GPU gets the kernels of attention that it supports."""
 
-import json
-import os
-import subprocess
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,39 +7,6 @@ import pytest
 from absl import logging
 
 from keras_bert.models import attention
-
-
-@pytest.fixture(scope="module")
-def facts(root, backend_python):
-    done = subprocess.run(
-        [backend_python("jax"), str(root / "tests" / "training" / "attention_on_jax.py")],
-        env=os.environ
-        | {
-            "KERAS_BACKEND": "jax",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
-            "--xla_backend_optimization_level=0",  # For fast compilation.
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize("case", ["packed", "causal", "bfloat16", "two devices"])
-def test_kernels_with_dropout_equal_plain_attention_and_its_gradients(facts, case):
-    assert facts["differences"][case] < (1e-2 if case == "bfloat16" else 1e-6)
-
-
-def test_kernels_drop_the_same_elements_as_plain_attention(facts):
-    in_both, in_one = facts["dropped"]
-    assert in_both > 1000
-    assert in_one == 0
-
-
-def test_layer_computes_attention_where_kernels_decline(facts):
-    assert facts["layer"] < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -88,13 +52,6 @@ def test_kernels_with_dropout_decline_shapes_that_they_do_not_support(
         ("9.0", "float16", 256, 128, None),
         ("8.0", "bfloat16", 60, 128, "the head size is 60; expected a multiple of 8, at most 128"),
         (
-            "8.0",
-            "bfloat16",
-            136,
-            128,
-            "the head size is 136; expected a multiple of 8, at most 128",
-        ),
-        (
             "9.0",
             "bfloat16",
             264,
@@ -102,7 +59,6 @@ def test_kernels_with_dropout_decline_shapes_that_they_do_not_support(
             "the head size is 264; expected a multiple of 8, at most 256",
         ),
         ("7.5", "float16", 64, 128, "the GPU has compute capability 7.5; expected at least 8.0"),
-        ("gfx90a", "bfloat16", 64, 128, "the GPU is not of NVIDIA"),
         ("9.0", "float32", 64, 128, "the compute dtype is float32; expected bfloat16 or float16"),
         ("9.0", "bfloat16", 64, 127, "packed rows have 127 tokens; expected an even number"),
     ],

@@ -17,9 +17,8 @@ from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.pretraining.batches import training_batches
 from keras_bert.pretraining.objective import PretrainingObjective
-from keras_bert.pretraining.records import find_records
+from keras_bert.pretraining.records import find_records, training_batches
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.objective import StepMetrics, TrainingSettings, TrainState
 from keras_bert.training.optimizers import AdamWeightDecay, LinearWarmupDecay
@@ -181,6 +180,21 @@ def test_kernels_for_gpus_equal_the_chains(facts):
     for case, difference in facts["kernel_difference"].items():
         limit = 4e-3 if case.startswith("biased,") else 1e-3
         assert difference < (limit if "bfloat16" in case else 1e-6), case
+
+
+@pytest.mark.parametrize("case", ["packed", "causal", "bfloat16", "two devices"])
+def test_attention_with_dropout_equals_plain_attention_and_its_gradients(facts, case):
+    assert facts["attention_difference"][case] < (1e-2 if case == "bfloat16" else 1e-6)
+
+
+def test_attention_drops_the_same_elements_as_plain_attention(facts):
+    in_both, in_one = facts["dropped_elements"]
+    assert in_both > 1000
+    assert in_one == 0
+
+
+def test_layer_computes_attention_where_kernels_decline(facts):
+    assert facts["layer_difference"] < 1e-6
 
 
 def test_flops_of_a_large_model_are_counted(facts):

@@ -9,17 +9,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
 from keras_bert.training import checkpoint, loop
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import (
-    SECONDS_PER_CALL,
     BestWeights,
     Stopping,
-    _steps_to_next_event,
     check_weights,
     stop_if_not_finite,
 )
@@ -42,20 +38,6 @@ def settings(log_steps, save_checkpoints_steps, steps_per_loop, num_train_steps=
         save_checkpoints_steps=save_checkpoints_steps,
         steps_per_loop=steps_per_loop,
     )
-
-
-@given(*(st.integers(1, 40) for _ in range(4)))
-def test_loop_ends_at_every_event(log_steps, save_steps, per_loop, last):
-    chosen = settings(log_steps, save_steps, per_loop, last)
-    step, ends = 0, set()
-    while step < last:
-        count = _steps_to_next_event(step, chosen)
-        assert 1 <= count <= per_loop
-        step += count
-        ends.add(step)
-    events = {e for e in range(1, last + 1) if e % log_steps == 0 or e % save_steps == 0}
-    assert step == last
-    assert events <= ends
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
@@ -191,16 +173,6 @@ def two_workers(monkeypatch):
     return summed
 
 
-def test_loop_length_follows_step_time_and_ignores_the_first_call():
-    stopping, lengths = Stopping(ONE, max_steps=10), []
-    assert stopping.steps_per_call == 1
-    for seconds in (100.0, SECONDS_PER_CALL / 4, SECONDS_PER_CALL / 4, 1e-6, 3 * SECONDS_PER_CALL):
-        stopping.agree(1, seconds)
-        lengths.append(stopping.steps_per_call)
-    assert lengths == [1, 4, 4, 10, 1]
-    assert not stopping.requested
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_stops_a_single_worker_at_the_next_call_and_its_handler_is_restored(number):
     before, stopping = signal.getsignal(number), Stopping(ONE, max_steps=10)
@@ -219,18 +191,6 @@ def test_ctrl_c_ends_one_of_several_workers_at_once(two_workers):
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_signal_handler_is_unchanged_outside_the_main_thread():
-    def enter():
-        with Stopping(ONE, max_steps=10).on_signals():
-            found.append(signal.getsignal(signal.SIGTERM))
-
-    before, found = signal.getsignal(signal.SIGTERM), []
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert found == [before]
-
-
 def test_sigterm_ends_an_evaluation_after_the_current_batch():
     done = []
 
@@ -246,19 +206,6 @@ def test_sigterm_ends_an_evaluation_after_the_current_batch():
     with stopping.on_signals():
         assert stopping.evaluate(evaluation) is None
     assert done == [0, 1, 2]
-
-
-def test_uninterrupted_evaluation_returns_its_metrics(two_workers):
-    def evaluation(after_batch):
-        for _ in range(1000):
-            after_batch()
-        return {"loss": 1.0}
-
-    stopping = Stopping(ONE, max_steps=10)
-    for _ in range(2):
-        assert stopping.evaluate(evaluation) == {"loss": 1.0}
-    # Two batches are timed. By their time, the next check comes after more batches than remain.
-    assert len(two_workers) == 2
 
 
 # --- checks ---

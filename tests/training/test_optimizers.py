@@ -89,21 +89,6 @@ def test_weight_decay_depends_on_the_full_path(variables):
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-6, err_msg=weight.path)
 
 
-def test_only_kernels_and_embeddings_of_the_pretrainer_are_decayed():
-    from keras_bert.config import BertConfig
-    from keras_bert.models import BertPretrainer
-
-    model = BertPretrainer(BertConfig(20, 8, 1, 2, 16))
-    optimizer = AdamWeightDecay(0.5)
-    weights = model.trainable_variables
-    for weight in weights:
-        weight.assign(np.ones(weight.shape))
-    optimizer.apply([np.zeros(w.shape, "float32") for w in weights], weights)
-    moved = {w.path for w in weights if not np.all(w.numpy() == 1)}
-    assert moved == {w.path for w in weights if w.path.endswith(("kernel", "embeddings"))}
-    assert len(weights) - len(moved) == 18  # gamma and beta of 4 LayerNorms, 10 biases
-
-
 def test_first_matching_learning_rate_multiplier_applies(variables):
     table = [("layer_0/", 0.5), ("encoder/", 0.1), ("frozen", 0.0)]
     paths = ["encoder/layer_0/bias", "encoder/layer_1/bias", "frozen/kernel", "head/bias"]
@@ -245,27 +230,6 @@ def test_rounding_depends_only_on_the_key():
 
 
 @pytest.mark.slow
-def test_second_moment_decays_although_each_step_is_below_its_last_bit():
-    """A share of 0.999^700 = 0.4964 remains; rounding to nearest would keep all of it."""
-    weight = keras.Variable(np.ones([4000], "float32"), name="kernel")
-    optimizer = AdamWeightDecay(1e-3, state_dtype="bfloat16")
-    optimizer.build([weight])
-    velocity = optimizer.variables[-1]
-    velocity.assign(np.ones([4000]))
-
-    @tf.function(jit_compile=True)
-    def idle():
-        for _ in tf.range(700):
-            optimizer.update_step(tf.zeros([4000]), weight, 0.0)
-            optimizer.iterations.assign_add(1)
-
-    idle()
-    left = ops.convert_to_numpy(ops.cast(velocity, "float32"))
-    assert left.mean() == pytest.approx(0.4964, rel=0.01)
-    assert left.std() < 0.05
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["adamw", "lamb"])
 def test_training_stays_close_to_that_with_float32_state(rule):
     model, optimizer = reference.build(rule, state_dtype="bfloat16")
@@ -345,45 +309,6 @@ def split(strategy, array):
     return strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(parts[context.replica_id_in_sync_group])
     )
-
-
-@pytest.mark.parametrize("state_dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", [AdamWeightDecay, Lamb])
-def test_shared_traces_give_the_same_bits(kind, state_dtype):
-    """Two variables of one shape have different learning rates, and two have no weight decay."""
-    found, traces = {}, []
-
-    def counting(function):
-        def counted(*values):
-            traces.append(function)
-            return function(*values)
-
-        return _traced_once(counted)
-
-    for shared in (False, True):
-        keras.utils.set_random_seed(1)
-        variables = []
-        for path in ("a/kernel", "b/kernel", "a/bias", "b/bias"):
-            start = np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4)
-            variables.append(keras.Variable(start, name=path[2:]))
-            variables[-1]._path = path
-        optimizer = kind(0.1, learning_rate_multipliers=[("^b/", 0.5)], state_dtype=state_dtype)
-        optimizer.build(variables)
-
-        @tf.function(jit_compile=True, autograph=False)
-        def update(gradients):
-            with optimizer.sharing_traces(counting) if shared else contextlib.nullcontext():  # noqa: B023
-                for gradient, variable in zip(gradients, variables, strict=True):  # noqa: B023
-                    optimizer.update_step(gradient, variable, optimizer.learning_rate)  # noqa: B023
-
-        for step in range(3):
-            update([tf.random.stateless_normal([3, 4], [step, i]) for i in range(4)])
-            optimizer.iterations.assign_add(1)
-        found[shared] = [value.numpy() for value in (*variables, *optimizer.variables)]
-    assert len(traces) == 2  # With and without weight decay.
-    for one, two in zip(found[False], found[True], strict=True):
-        np.testing.assert_array_equal(one, two)
-    assert not np.array_equal(found[True][0], found[True][1])  # The rates differ.
 
 
 @pytest.mark.slow

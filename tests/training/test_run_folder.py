@@ -37,30 +37,6 @@ def test_one_of_two_runs_that_start_together_is_rejected(tmp_path, monkeypatch):
     start(tmp_path)
 
 
-def test_run_started_meanwhile_with_other_settings_is_detected(tmp_path):
-    assert is_finished(tmp_path, {"learning_rate": 1}, ONE) is False
-    start(tmp_path)
-    with (
-        pytest.raises(InputError, match=r"learning_rate was 0\.0001 and is now 1"),
-        running(tmp_path, {"learning_rate": 1}, ONE),
-    ):
-        pass
-
-
-def test_lock_of_a_killed_run_is_taken_over_and_removed(tmp_path):
-    (tmp_path / ".lock").touch()
-    start(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_new_run_writes_its_settings_and_versions(tmp_path):
-    assert is_finished(tmp_path / "run", SETTINGS, ONE) is False
-    start(tmp_path / "run")
-    content = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert content["settings"] == SETTINGS
-    assert content["versions"]["keras"].startswith("3.")
-
-
 def test_resume_with_other_versions_warns_with_both(tmp_path, caplog):
     start(tmp_path)
     path = tmp_path / "run.json"
@@ -94,12 +70,6 @@ def test_setting_that_an_earlier_version_did_not_have_was_off(tmp_path):
         is_finished(tmp_path, {"rate": 1, "bias_correction": True}, ONE)
 
 
-def test_run_with_results_is_finished(tmp_path):
-    start(tmp_path)
-    write_json(tmp_path / "results.json", {"loss": 1.0})
-    assert is_finished(tmp_path, SETTINGS, ONE) is True
-
-
 def test_changed_settings_are_rejected_with_all_differences(tmp_path):
     start(tmp_path)
     with pytest.raises(
@@ -115,21 +85,6 @@ def test_run_of_another_version_with_other_settings_is_named_with_the_version(tm
         is_finished(tmp_path, SETTINGS, ONE)
     assert f"resume it (with 0.1.0, not {keras_bert.__version__}), or" in str(caught.value)
     assert len(str(caught.value)) < 800
-
-
-def test_changed_nested_setting_is_named(tmp_path):
-    write_json(tmp_path / "run.json", {"settings": {"phase-1": {"rate": 1, "flags": {"a": 2}}}})
-    assert is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 2}}}, ONE) is False
-    with pytest.raises(
-        InputError, match=r"settings: phase-1\.flags\.a was 2 and is now 3; expected"
-    ):
-        is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 3}}}, ONE)
-
-
-def test_file_in_place_of_the_folder_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file.*cannot be written"):
-        start(tmp_path / "file" / "run")
 
 
 def fail(folder, write=lambda: None):

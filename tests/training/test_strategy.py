@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.training import strategy as strategies
+from keras_bert.training.objective import peak_flops, peak_memory
 from keras_bert.training.strategy import (
     check_state_dtype,
     distribute,
@@ -16,7 +17,6 @@ from keras_bert.training.strategy import (
     free,
     make_strategy,
 )
-from keras_bert.training.throughput import peak_flops, peak_memory
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import os
 import runpy
 import signal
 import sys
-import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -223,34 +222,20 @@ def program(path, *flags):
     runpy.run_path(path, run_name="__main__")
 
 
-def killed(worker, step, *arguments):
-    """Runs a program; kills a worker after a step, or while it builds its model (step 0)."""
+def signalled(signal_name, worker, step, *arguments):
+    """Runs a program; a worker gets a signal after a step, or while it builds its model (step 0).
+
+    The other workers are then in the middle of the next step: they wait for its gradients.
+    """
     moment = (RunLog, "add", int(step)) if int(step) else (pretraining_run, "BertPretrainer", 1)
-    kill = at_call(*moment, signals(signal.SIGKILL))
-    with kill if _index() == int(worker) else contextlib.nullcontext():
+    send = at_call(*moment, signals(getattr(signal, signal_name)))
+    with send if _index() == int(worker) else contextlib.nullcontext():
         program(*arguments)
 
 
 def first_alone(*arguments):
     """Runs a program as worker 0; the other workers do not start it."""
     if _index() == 0:
-        program(*arguments)
-
-
-def paused(folder, step, *arguments):
-    """Runs a program; worker 1 pauses after a step until the file `go` exists.
-
-    The other workers are then in the middle of the next step: they wait for the gradients of
-    worker 1.
-    """
-
-    def pause():
-        (Path(folder) / "paused").touch()
-        while not (Path(folder) / "go").exists():
-            time.sleep(0.05)
-
-    pausing = at_call(RunLog, "add", int(step), pause)
-    with pausing if _index() == 1 else contextlib.nullcontext():
         program(*arguments)
 
 
