@@ -30,11 +30,11 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from absl import app, flags
-from keras_bert.tasks.retrieval import RetrievalData, evaluate_rankings, read_beir
 from texts import DATA
 from workers import MODEL
 
 import keras_bert
+from keras_bert.tasks.retrieval import RetrievalData, evaluate_rankings, read_beir
 
 FLAGS = flags.FLAGS
 LENGTH, TOP = 128, 50  # tokens of a text, passages that the reranker sorts
