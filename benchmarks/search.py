@@ -146,6 +146,7 @@ def run_stage(name: str, seed: int, folder: str) -> dict[str, float]:
             MODEL,
             output_dir=model,
             random_seed=seed,
+            input_format="sentences",
             **ADAPT,
         )
         return embedder(model).evaluate(test)

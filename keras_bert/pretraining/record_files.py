@@ -64,7 +64,10 @@ def find_record_files(
                 names.setdefault(folder, {}).update(dict.fromkeys(of_match))
                 num_files += len(of_match)
         if not num_files:
-            raise InputError(f"--{flag}: no record files match {entry!r}")
+            raise InputError(
+                f"--{flag}: no record files match {entry!r}; expected files that keras-bert "
+                "create-pretraining-data wrote"
+            )
     if not names:
         raise InputError(
             f"--{flag}={input_file!r}: contains no paths; expected folders, files or globs"

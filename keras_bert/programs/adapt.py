@@ -1,12 +1,12 @@
 r"""Continues the pre-training of a BERT on your own documents.
 
-    keras-bert adapt --input_file=documents --input_format=mixed --init_checkpoint=bert \
+    keras-bert adapt --input_file=documents --init_checkpoint=bert --output_dir=adapted
+
+    keras-bert adapt --input_file='text/*.txt' --input_format=sentences --init_checkpoint=bert \
         --output_dir=adapted
 
-    keras-bert adapt --input_file='text/*.txt' --init_checkpoint=bert --output_dir=adapted
-
-With --input_format=mixed, the documents are the text, HTML, Markdown, Word, Parquet, Arrow and
-JSON-lines files in a folder. By default, they are text files with one sentence per line.
+The documents are the text, HTML, Markdown, Word, PDF, Parquet, Arrow and JSON-lines files in a
+folder. With --input_format=sentences, they are text files with one sentence per line.
 Some of them are held out. Frequent words of the others are added to the vocabulary of the
 checkpoint, and the masked-LM training continues on their text. The results compare the masked-LM
 loss on the held-out documents before and after the training. The output folder can be the
@@ -169,11 +169,11 @@ def adapt(
     """Continues the pre-training of a BERT on documents, as `keras-bert adapt` does.
 
     Example:
-        keras_bert.adapt("documents", "bert", output_dir="adapted", input_format="mixed")
+        keras_bert.adapt("documents", "bert", output_dir="adapted")
         classifier = keras_bert.TextClassifier.from_pretrained("adapted", labels=["no", "yes"])
 
     Args:
-        folder: folders, files or globs of documents, by default with one sentence per line.
+        folder: folders, files or globs of documents.
         checkpoint: the model to start from: any path or name that `from_pretrained` opens.
         output_dir: the folder of all files of the adaptation.
         **settings: flags of the program, such as `num_train_epochs` and `input_format`.
@@ -446,5 +446,5 @@ PROGRAM = Program(
     (AdaptOptions, Reading, Precision),
     main,
     resumable=True,
-    defaults={"mixed_precision": None},
+    defaults={"mixed_precision": None, "input_format": "mixed"},
 )

@@ -4,6 +4,7 @@ Programs make their flags from these classes. The settings of question answering
 question_answering/data.py.
 """
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -229,9 +230,12 @@ class FitSettings:
         names = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(names))
         if unknown:
+            expected = [*names, *arguments]
+            nearest = difflib.get_close_matches(unknown[0], expected, 1)
+            hint = f"did you mean {nearest[0]}? " if nearest else ""
             raise InputError(
-                f"fit() got unknown arguments {', '.join(unknown)}; expected any of "
-                f"{', '.join([*names, *arguments])}"
+                f"fit() got unknown arguments {', '.join(unknown)}; {hint}expected any of "
+                f"{', '.join(expected)}"
             )
         return replace(DEFAULTS.get(task, cls()), **options)
 

@@ -545,7 +545,7 @@ class Task:
     def _set_labels(self, labels: Sequence[str], settings: FitSettings) -> None:
         """Creates the model of an object that needs labels."""
         if settings.verbose:
-            print(f"labels: {', '.join(labels)}")
+            print(f"labels: {', '.join(map(repr, labels))}")
         checkpoint = self.checkpoint
         self._replace_settings(labels=tuple(labels))
         self.create_model(checkpoint.config, self._dtype)

@@ -287,7 +287,17 @@ def given_label_array(
 
 
 def given_labels(name: str, items: Sequence[Any], problem_type: str) -> tuple[str, ...]:
-    """Returns the sorted classes of labels given as objects; the arguments are as above."""
+    """Returns the sorted classes of labels given as objects; the arguments are as above.
+
+    Raises:
+        InputError: a label has a wrong type; or is a fraction, which would become a class.
+    """
+    for index, item in enumerate(map(_to_python, items)):
+        if isinstance(item, float) and math.isfinite(item) and not item.is_integer():
+            raise InputError(
+                f"{name}[{index}] is {item}; expected the name of a class; to predict numbers, use "
+                'problem_type="regression"'
+            )
     return find_labels(_as_texts(name, items, problem_type), problem_type)
 
 

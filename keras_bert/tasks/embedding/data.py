@@ -110,7 +110,9 @@ def check_range(name: str, value: Any) -> tuple[float, float]:
 
 
 def check_scores(
-    rows: TextRows, score_range: tuple[float, float] = (-1.0, 1.0), remedy: str = ""
+    rows: TextRows,
+    score_range: tuple[float, float] = (-1.0, 1.0),
+    remedy: str = ", such as score / 5 for scores from 0 to 5",
 ) -> None:
     """Raises InputError if a score is outside the range; `remedy` is the end of the message."""
     low, high = score_range

@@ -144,7 +144,7 @@ def test_labels_that_are_not_given_are_those_of_the_data(pretrained, capsys):
     given.fit(TEXTS, [int(label == "pos") for label in LABELS], **FAST | {"epochs": 1})
     assert capsys.readouterr().out == ""
     classifier.fit(TEXTS, LABELS, **FAST | {"epochs": 1, "verbose": 2})
-    assert "labels: neg, pos\n" in capsys.readouterr().out
+    assert "labels: 'neg', 'pos'\n" in capsys.readouterr().out
     assert classifier.labels == given.labels
     for mine, other in zip(weights_of(classifier), weights_of(given), strict=True):
         np.testing.assert_array_equal(mine, other)
