@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,17 +28,23 @@ from keras_bert.server.versions import Version
 _MAX_JOINED_BYTES = 1 << 13
 
 
-@dataclass(eq=False, slots=True)
 class _Item:
     """A request, or a slice of a large one. Items with the same key can be joined; None cannot."""
 
-    version: Version
-    signature: str
-    inputs: Arrays
-    rows: int
-    key: tuple | None
-    answer: asyncio.Future
-    arrival: float
+    __slots__ = ("answer", "arrival", "inputs", "key", "rows", "signature", "version")
+
+    def __init__(
+        self,
+        version: Version,
+        signature: str,
+        inputs: Arrays,
+        rows: int,
+        key: tuple | None,
+        answer: asyncio.Future,
+        arrival: float,
+    ):
+        self.version, self.signature, self.inputs = version, signature, inputs
+        self.rows, self.key, self.answer, self.arrival = rows, key, answer, arrival
 
 
 class Batcher:

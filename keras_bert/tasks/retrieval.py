@@ -22,7 +22,6 @@ recall_at_k, precision_at_k    the number of relevant documents among the first 
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,6 @@ Relevance = Mapping[str, Mapping[str, int]]  # {query id: {document id: relevanc
 # --- data ---
 
 
-@dataclass(frozen=True, eq=False)
 class RetrievalData:
     """Queries, documents, and how relevant documents are to queries.
 
@@ -59,28 +57,31 @@ class RetrievalData:
             empty.
     """
 
-    queries: Mapping[str, str]
-    corpus: Mapping[str, str]
-    relevance: Relevance
-    source: str = "relevance"
-
-    def __post_init__(self):
-        _check_relevance(self.source, self.relevance)
-        for argument in ("queries", "corpus"):
-            for name, text in getattr(self, argument).items():
+    def __init__(
+        self,
+        queries: Mapping[str, str],
+        corpus: Mapping[str, str],
+        relevance: Relevance,
+        source: str = "relevance",
+    ):
+        self.queries, self.corpus = queries, corpus
+        self.relevance, self.source = relevance, source
+        _check_relevance(source, relevance)
+        for argument, texts in (("queries", queries), ("corpus", corpus)):
+            for name, text in texts.items():
                 if not isinstance(text, str):
                     raise InputError(f"{argument}[{name!r}] is {text!r:.60}; expected a string")
-        for query, judged in self.relevance.items():
-            if not self.queries.get(query, "").strip():
-                problem = "is empty" if query in self.queries else "is not among the queries"
+        for query, judged in relevance.items():
+            if not queries.get(query, "").strip():
+                problem = "is empty" if query in queries else "is not among the queries"
                 raise InputError(
-                    f"{self.source}: the query {query!r} {problem}; expected the id of a query "
+                    f"{source}: the query {query!r} {problem}; expected the id of a query "
                     "with a text"
                 )
             for document in judged:
-                if document not in self.corpus:
+                if document not in corpus:
                     raise InputError(
-                        f"{self.source}: the query {query!r} names the document {document!r}, "
+                        f"{source}: the query {query!r} names the document {document!r}, "
                         "which is not in the corpus; expected the id of a document"
                     )
 
