@@ -14,7 +14,7 @@ from keras_bert.checkpoints.convert import convert
 from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
 from keras_bert.errors import InputError
 from keras_bert.models import BertEncoder
-from keras_bert.server.protocol import embedding_model
+from keras_bert.server.api_formats import embedding_model
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
 
