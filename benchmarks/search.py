@@ -39,6 +39,7 @@ from keras_bert.tasks.retrieval import RetrievalData, evaluate_rankings, read_be
 FLAGS = flags.FLAGS
 LENGTH, TOP = 128, 50  # tokens of a text, passages that the reranker sorts
 FIT = {"epochs": 2, "batch_size": 32, "learning_rate": 3e-5, "mixed_precision": "bfloat16"}
+RERANK = {**FIT, "learning_rate": 1e-4}
 ADAPT = {"num_train_epochs": 10}
 MINE = {"margin": 0.05}
 METRICS = ("ndcg_at_10", "recall_at_10", "mrr_at_10")
@@ -166,7 +167,7 @@ def run_stage(name: str, seed: int, folder: str) -> dict[str, float]:
     for anchor, positive, negative in zip(*triplets, strict=True):
         groups.setdefault((anchor, positive), []).append(negative)
     rows = [(*pair, *texts) for pair, texts in groups.items() if len(texts) == 4]
-    reranker.fit(rows, seed=seed, verbose=0, **FIT)
+    reranker.fit(rows, seed=seed, verbose=2, **RERANK)
     reranker.save_pretrained(model)
     queries, corpus = test.columns
     ids = [*test.corpus]
