@@ -330,7 +330,8 @@ def split_documents(
         raise InputError(
             f"{input_files[0]}{more}: {number} with text, read as --input_format="
             f"{reading.input_format}; expected at least 2 different documents, because one is held "
-            "out (in running text, two blank lines or a form feed separate documents)"
+            "out (in running text, two blank lines or a form feed separate documents; for one "
+            "sentence per line, use --input_format=sentences)"
         )
     count = max(1, min(round(share * len(remaining)), max_documents, len(remaining) - 1))
     evaluated = set(heapq.nsmallest(count, remaining))

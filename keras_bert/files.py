@@ -334,15 +334,15 @@ def read_ready_lines(path: str | Path) -> Iterator[list[tuple[int, str]]]:
     number = 0
     try:
         with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
-            while data := file.read1(_READ_BYTES):
-                data += b"" if data.endswith(b"\n") else file.readline()
+            for block in _ready_blocks(file):
                 lines = []
-                for line in io.BytesIO(data):
+                for line in io.BytesIO(block):
                     number += 1
                     try:
                         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                     except UnicodeDecodeError as error:
-                        yield lines
+                        if lines:
+                            yield lines
                         bad = error.object[error.start : error.start + 10]
                         raise InputError(
                             f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}"
@@ -351,6 +351,16 @@ def read_ready_lines(path: str | Path) -> Iterator[list[tuple[int, str]]]:
                 yield lines
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _ready_blocks(file: io.BufferedReader) -> Iterator[bytes]:
+    """Yields complete lines as soon as they can be read, then the line whose end is missing."""
+    while data := file.read1(_READ_BYTES):
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield data[:end]
+        if end < len(data):
+            yield data[end:] + file.readline()
 
 
 # --- locks ---

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_bert.checkpoints.hugging_face import label_settings, save_model_directory
-from keras_bert.checkpoints.open import SIZES, GoogleWeights, KerasHubWeights
+from keras_bert.checkpoints.open import KERAS_HUB_SIZES, GoogleWeights, KerasHubWeights
 from keras_bert.checkpoints.weights import StoredWeights, weights_of
 from keras_bert.text.settings import TokenizerSettings
 
@@ -55,7 +55,7 @@ def write_keras_hub(
     """Writes a KerasHub preset."""
     folder.mkdir(parents=True)
     settings = model.config.to_dict()
-    backbone = {theirs: settings[ours] for ours, theirs in SIZES.items()}
+    backbone = {theirs: settings[ours] for ours, theirs in KERAS_HUB_SIZES.items()}
     write_json(folder / "config.json", {"class_name": "BertBackbone", "config": backbone})
     keys = {
         "lowercase": tokenizer_settings.do_lower_case,

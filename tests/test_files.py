@@ -307,7 +307,7 @@ def test_lines_that_are_ready_are_read_at_once(monkeypatch):
     assert next(lists) == [(1, "a"), (2, "b")]
     os.write(writer, b"c\n\nd")
     os.close(writer)
-    assert [*lists] == [[(3, "c"), (4, ""), (5, "d")]]
+    assert [*lists] == [[(3, "c"), (4, "")], [(5, "d")]]
 
 
 def test_line_that_is_not_utf8_is_rejected_with_its_number(tmp_path):

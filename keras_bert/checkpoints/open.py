@@ -1,7 +1,7 @@
 """Opens checkpoints of all formats, also those that a run saves while it trains.
 
-The other formats are read here: TF1 checkpoints of Google's BERT, and KerasHub presets of a
-BertBackbone, without the KerasHub library.
+Model directories are read by hugging_face. TF1 checkpoints of Google's BERT, and KerasHub presets
+of a BertBackbone, are read here, without the KerasHub library.
 """
 
 import os
@@ -313,7 +313,7 @@ _HUB_VOCAB = "assets/tokenizer/vocabulary.txt"
 _HUB_WEIGHTS, _TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 
 # Config keys of this library -> the keys of a KerasHub backbone.
-SIZES = {
+KERAS_HUB_SIZES = {
     "vocab_size": "vocabulary_size",
     "num_hidden_layers": "num_layers",
     "num_attention_heads": "num_heads",
@@ -324,7 +324,7 @@ SIZES = {
     "type_vocab_size": "num_segments",
 }
 # Settings that are fixed in KerasHub.
-_FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
+_KERAS_HUB_FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
 
 # Keys of tokenizer.json, each with the only value that matches BERT's tokenizer.
 _TOKENIZER_RULES = (
@@ -362,9 +362,11 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
             "file"
         )
     backbone = preset["config"]
-    sizes = {ours: backbone[theirs] for ours, theirs in SIZES.items() if theirs in backbone}
+    sizes = {
+        ours: backbone[theirs] for ours, theirs in KERAS_HUB_SIZES.items() if theirs in backbone
+    }
     dropout = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1)}
-    settings = dropout | _FIXED | sizes
+    settings = dropout | _KERAS_HUB_FIXED | sizes
     config = config_of(path / CONFIG, settings)
     vocab = read_vocab(path / _HUB_VOCAB, config.vocab_size)
     tokenizer, mismatch = _read_tokenizer(path, vocab)

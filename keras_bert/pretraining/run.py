@@ -10,7 +10,7 @@
 A single phase runs in the output folder itself. Several phases have a folder each, in which they
 are ordinary runs, so the same command resumes an interrupted phase; the output folder contains
 run.json, results.json and model/ for all phases together. If there are several workers, worker 0
-writes these files.
+writes these files. The estimate of --dry_run is at the end of this file.
 """
 
 import gc

@@ -33,12 +33,15 @@ class Trainer(NamedTuple):
     """The training step of a `fit`, which the next `fit` uses again if it would be equal.
 
     Attributes:
-        key: everything that the step depends on, besides the values of weights and batches.
+        key: everything that the step depends on, besides the values of weights, batches and the
+            schedule.
+        schedule: the values of the schedule, variables with TensorFlow.
         state: what the step trains.
         train_steps: the step, as `make_train_steps` returns it.
     """
 
     key: tuple[Any, ...]
+    schedule: Sequence[Any]
     state: TrainState
     train_steps: Callable[..., StepMetrics]
 
@@ -166,7 +169,7 @@ def _make_trainer(
         for variable in optimizer.variables:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
         if BACKEND == "tensorflow":
-            variables = optimizer._learning_rate.constants
+            variables = task.trainer.schedule
             for variable, value in zip(variables, schedule.constants, strict=True):
                 variable.assign(value)
             schedule.constants = variables
@@ -190,7 +193,7 @@ def _make_trainer(
     if loss_scale:
         key = ()  # Its scale would have to be reset too.
     state = TrainState(model, optimizer, objective, loss_scale)
-    return Trainer(key, state, make_train_steps(strategy, state, training))
+    return Trainer(key, schedule.constants, state, make_train_steps(strategy, state, training))
 
 
 def one_device() -> tf.distribute.Strategy:

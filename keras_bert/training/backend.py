@@ -1,4 +1,4 @@
-"""Selects the training step and the devices of the Keras backend.
+"""Selects the training step and the devices of the Keras backend; has the step of torch.
 
 Keras reads the environment variable KERAS_BACKEND when it is imported. The functions of all
 backends are used in the same way.

@@ -97,6 +97,11 @@ def test_only_earlier_output_is_replaced(encoder, tmp_path):
         convert(encoder, encoder)
     with pytest.raises(InputError, match="is inside the source"):
         convert(encoder, encoder / "new")
+    with pytest.raises(InputError, match=r"contains thesis\.txt; expected a new path"):
+        save_model_directory(tmp_path / "b", BertEncoder.from_pretrained(encoder))
+    with pytest.raises(InputError, match="is a file"):
+        save_model_directory(tmp_path / "b" / "thesis.txt", BertEncoder.from_pretrained(encoder))
+    assert (tmp_path / "b" / "thesis.txt").read_text() == "all my work"
     assert os.listdir(tmp_path) == ["b"]
 
 

@@ -302,6 +302,32 @@ def test_records_on_a_full_disk_are_an_error_and_the_same_command_completes_them
     assert contents(folder) == expected
 
 
+def test_records_are_flushed_before_and_after_their_renames(files, monkeypatch):
+    """A power failure leaves no manifest, or a complete dataset."""
+    flushed, moved = [], []
+    fsync, replace_file = os.fsync, os.replace
+
+    def flush(descriptor):
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    def move(source, target):
+        assert str(source) in [*flushed, *moved]
+        moved.append(str(target))
+        flushed.append("a move")
+        replace_file(source, target)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    monkeypatch.setattr(os, "replace", move)
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    folder = files["output_dir"]
+    names = ["vocab.txt", *(f"records-0000{i}-of-00004.tfrecord" for i in range(4))]
+    assert moved[-6:] == [f"{folder}/{name}" for name in [*names, "manifest.json"]]
+    assert flushed[-2:] == ["a move", folder]
+    documents = [path for path in flushed if "/documents-" in path]
+    assert flushed.index(documents[-1]) < flushed.index("a move")
+
+
 # --- jobs on local processes ---
 
 

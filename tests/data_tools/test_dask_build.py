@@ -1,11 +1,12 @@
-"""Tests builds on a Dask cluster: its workers and the build are processes of their own."""
+"""Tests builds on a Dask cluster: a scheduler and workers in processes of their own."""
 
 import os
+import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,20 +17,70 @@ from data_tools.settings import Settings
 from tests.data_tools.conftest import changes
 
 pytestmark = pytest.mark.slow
-distributed = pytest.importorskip(
-    "distributed", reason="not installed: pip install 'keras-bert-pipeline[dask]'"
-)
+pytest.importorskip("distributed", reason="not installed: pip install 'keras-bert-pipeline[dask]'")
 
 SETTINGS = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=16)
 SECONDS = 900
 
+# Imported by Python at its start: changes the version that a worker reports.
+OTHER_VERSION = """
+import importlib.metadata
+version = importlib.metadata.version
+importlib.metadata.version = lambda name: "2.20.0" if name == "tensorflow-text" else version(name)
+"""
+
+
+class Cluster:
+    """A Dask scheduler and its workers, processes that communicate by TCP."""
+
+    def __init__(self, folder: Path, root: Path):
+        self._folder = folder
+        self._path = os.pathsep.join([str(root), *filter(None, sys.path)])
+        self._processes: list[subprocess.Popen] = []
+        self._log = folder / "cluster.log"
+        self._start("scheduler", "--host=127.0.0.1", "--port=0")
+        self._wait_for((folder / "scheduler.json").exists)
+        text = (folder / "scheduler.json").read_text()
+        self.address = re.search(r'"address": "(tcp://[^"]*)"', text)[1]
+
+    def start_worker(self, first_path: str = "") -> subprocess.Popen:
+        already = self._log.read_text().count("Registered to")
+        process = self._start("worker", "--nthreads=1", "--no-nanny", first_path=first_path)
+        self._wait_for(lambda: self._log.read_text().count("Registered to") > already)
+        return process
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def _start(self, *words: str, first_path: str = "") -> subprocess.Popen:
+        words += (f"--scheduler-file={self._folder / 'scheduler.json'}", "--no-dashboard")
+        with open(self._log, "a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dask", *words],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env=os.environ | {"PYTHONPATH": f"{first_path}:{self._path}"},
+            )
+        self._processes.append(process)
+        return process
+
+    def _wait_for(self, is_true) -> None:
+        end = time.monotonic() + SECONDS
+        while not is_true():
+            assert time.monotonic() < end, self._log.read_text()
+            assert all(process.poll() is None for process in self._processes), self._log.read_text()
+            time.sleep(0.05)
+
 
 @pytest.fixture
-def cluster():
-    """Starts a scheduler without workers; these are processes of their own."""
-    options = {"n_workers": 0, "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.LocalCluster(host="127.0.0.1", **options) as cluster:
-        yield cluster
+def cluster(root, tmp_path) -> Iterator[Cluster]:
+    """Starts a scheduler without workers."""
+    cluster = Cluster(tmp_path, root)
+    yield cluster
+    cluster.stop()
 
 
 @pytest.fixture
@@ -76,12 +127,9 @@ def test_build_with_a_killed_worker_equals_a_local_build(
     create_pretraining_data(**folder, settings=SETTINGS, num_workers=1)
     complete = contents(folder["output_dir"])
 
-    with distributed.Client(cluster) as client:
-        cluster.scale(2)
-        client.wait_for_workers(2, timeout=SECONDS)
-        victim, _ = client.run(os.getpid).values()
+    victim, _ = cluster.start_worker(), cluster.start_worker()
     output_dir = tmp_path / "dask"
-    build = start_build(folder | {"output_dir": str(output_dir)}, cluster.scheduler_address)
+    build = start_build(folder | {"output_dir": str(output_dir)}, cluster.address)
     building = output_dir / ".building"
 
     def is_time_to_kill() -> bool:
@@ -92,32 +140,41 @@ def test_build_with_a_killed_worker_equals_a_local_build(
         time.sleep(0.01)
     time.sleep(random_moment.random() if num_shards == 0 else 0)
     assert not (output_dir / "manifest.json").exists()
-    os.kill(victim, signal.SIGKILL)
+    victim.kill()
     _, log = build.communicate(timeout=SECONDS)
     assert build.returncode == 0, log
     assert "number of workers: 2" in log
     assert contents(output_dir) == complete
 
 
-def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build):
-    """Starts builds without a scheduler, and without workers."""
-    for address in ("tcp://127.0.0.1:9", cluster.scheduler_address):
-        error = error_of(start_build(folder, address))
-        assert f"--dask_scheduler={address}: no scheduler with a worker answers within 10" in error
+def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, tmp_path):
+    """Starts builds without a scheduler, without workers, and with a worker of other versions."""
+    nowhere = "tcp://127.0.0.1:9"
+    error = error_of(start_build(folder, nowhere))
+    assert f"--dask_scheduler={nowhere}: no scheduler with a worker answers within 10 s" in error
+    address = cluster.address
+    error = error_of(start_build(folder, address))
+    assert f"--dask_scheduler={address}: no scheduler with a worker answers" in error
+    (tmp_path / "sitecustomize.py").write_text(OTHER_VERSION)
+    cluster.start_worker(first_path=str(tmp_path))
+    error = error_of(start_build(folder, address))
+    assert re.search(
+        r"worker on .*: tensorflow-text was 2\.21\.\d, now 2\.20\.0; expected the same", error
+    )
     assert not Path(folder["output_dir"]).exists()
 
 
 def test_killed_scheduler_is_an_error_and_local_workers_resume_the_build(
     folder, cluster, start_build, contents
 ):
-    cluster.scale(1)
+    cluster.start_worker()
     settings = replace(SETTINGS, dupe_factor=100)
-    build = start_build(folder, cluster.scheduler_address, settings)
+    build = start_build(folder, cluster.address, settings)
     building = Path(folder["output_dir"], ".building")
     while not list(building.glob("*.tfrecord.json")):
         assert build.poll() is None, build.communicate()[1]
         time.sleep(0.01)
-    cluster.close()
+    cluster.stop()
     assert "the connection to the scheduler was lost" in error_of(build).splitlines()[-1]
     create_pretraining_data(**folder, settings=settings, num_workers=1)
     resumed = contents(folder["output_dir"])

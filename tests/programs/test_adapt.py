@@ -38,7 +38,6 @@ SIZES = {
     "initializer_range": 0.2,  # So that few training steps are enough.
 }
 FLAGS = {
-    "input_format": "mixed",
     "max_seq_length": 16,
     "min_frequency": 5,
     "train_batch_size": 8,

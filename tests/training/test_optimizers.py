@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bert.config import BertConfig
-from keras_bert.models import BertClassifier
+from keras_bert.models import BertClassifier, BertPretrainer
 from keras_bert.random_bits import site_key
 from keras_bert.training.optimizers import (
     AdamWeightDecay,
@@ -87,6 +87,18 @@ def test_weight_decay_depends_on_the_full_path(variables):
     for weight, decays in zip(weights, PATHS.values(), strict=True):
         expected = 2.0 - 0.5 * 0.01 * 2.0 if decays else 2.0
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-6, err_msg=weight.path)
+
+
+def test_only_kernels_and_embeddings_of_the_pretrainer_are_decayed():
+    model = BertPretrainer(BertConfig(20, 8, 1, 2, 16))
+    optimizer = AdamWeightDecay(0.5)
+    weights = model.trainable_variables
+    for weight in weights:
+        weight.assign(np.ones(weight.shape))
+    optimizer.apply([np.zeros(w.shape, "float32") for w in weights], weights)
+    moved = {w.path for w in weights if not np.all(w.numpy() == 1)}
+    assert moved == {w.path for w in weights if w.path.endswith(("kernel", "embeddings"))}
+    assert len(weights) - len(moved) == 18  # gamma and beta of 4 LayerNorms, 10 biases
 
 
 def test_first_matching_learning_rate_multiplier_applies(variables):

@@ -296,7 +296,7 @@ def given_labels(name: str, items: Sequence[Any], problem_type: str) -> tuple[st
         if isinstance(item, float) and math.isfinite(item) and not item.is_integer():
             raise InputError(
                 f"{name}[{index}] is {item}; expected the name of a class; to predict numbers, use "
-                'problem_type="regression"'
+                'from_pretrained(..., problem_type="regression")'
             )
     return find_labels(_as_texts(name, items, problem_type), problem_type)
 

@@ -109,10 +109,14 @@ def check_range(name: str, value: Any) -> tuple[float, float]:
     return low, high
 
 
+# The remedy of `check_scores` for arguments of the API.
+SCALED = ", such as score / 5 for scores from 0 to 5"
+
+
 def check_scores(
     rows: TextRows,
     score_range: tuple[float, float] = (-1.0, 1.0),
-    remedy: str = ", such as score / 5 for scores from 0 to 5",
+    remedy: str = "",
 ) -> None:
     """Raises InputError if a score is outside the range; `remedy` is the end of the message."""
     low, high = score_range
@@ -302,6 +306,6 @@ def check_evaluation_pairs(name: str, texts: Any, scores: Any) -> TextRows:
     if len(rows.columns) != 2:
         raise InputError(f"{name} is a tuple of 3 items; expected a tuple of two lists of strings")
     if rows.scores is not None:
-        check_scores(rows)
+        check_scores(rows, remedy=SCALED)
     check_evaluation_rows(rows)
     return rows

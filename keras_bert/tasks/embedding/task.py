@@ -35,6 +35,7 @@ from keras_bert.tasks.checks import (
     split_rows,
 )
 from keras_bert.tasks.embedding.data import (
+    SCALED,
     EmbeddingSettings,
     TextRows,
     check_evaluation_pairs,
@@ -254,7 +255,7 @@ class TextEmbedder(Task):
         sizes = matryoshka_sizes(where, loss.sizes, vector_size(self.model))
         loss = EmbeddingLoss(loss.name, loss.scale, len(rows.columns), sizes)
         if scores is not None:
-            check_scores(rows)
+            check_scores(rows, remedy=SCALED)
         check_training_rows(rows, loss, settings.batch_size)
         _check_backend("", settings.gradient_accumulation_steps)
         evaluate, held_out = None, None

@@ -143,7 +143,8 @@ def read_data(
         if not rows:
             raise InputError(f"{source}: contains no texts; expected texts and their entities")
         cells = {name for name, value in rows[0].cells.items() if value is not None}
-        if "tokens" not in cells or cells & {*_ENTITY_COLUMNS}:
+        has_words = "tokens" in cells and (cells & {*_TAG_COLUMNS} or "text" not in cells)
+        if not has_words or "entities" in cells:
             sentences, counts = _sentences_of_texts(source, rows, new_tokenizer(), tags_needed)
             return _tagged(source, sentences, replace(ner, tag_scheme="iob2"), tags_needed, counts)
         tags = next((name for name in _TAG_COLUMNS if name in cells), "")
@@ -412,8 +413,7 @@ def _open_dataset(ner: NerSettings) -> tuple[Any, str]:
 # --- texts with entities ---
 
 _ENTITY = {"start": int, "end": int, "type": str}
-# The names of the entities of a text: ours and the newer ones of doccano, those of doccano and
-# Label Studio, and that of Prodigy.
+# The names of the list of entities: ours, also of doccano; of doccano and Label Studio; Prodigy's.
 _ENTITY_COLUMNS = ("entities", "label", "labels", "spans")
 # How entities of a text may not fit its words, by the name of their number in results.json.
 PROBLEMS = {
@@ -432,12 +432,17 @@ def _sentences_of_texts(
     tags. Also returns the numbers of entities that do not fit the words, under the names of
     PROBLEMS.
     """
-    column = next((name for name in _ENTITY_COLUMNS if name in rows[0].cells), "entities")
+    num_rows = len(rows)
+    rows = [row for row in rows if row.cells.get("answer", "accept") == "accept"]
+    if len(rows) < num_rows:
+        logging.info("%s: skipped %d texts that are not accepted", path, num_rows - len(rows))
+    lists = {name for row in rows for name in _ENTITY_COLUMNS if _is_list(row.cells.get(name))}
+    column = next((name for name in _ENTITY_COLUMNS if name in lists), "entities")
     has_tags = tags_needed or all(row.cells.get(column) is not None for row in rows)
     schema = {"text": str} | ({column: [_ENTITY]} if has_tags else {})
     for row in rows:
         if column in row.cells:
-            row.cells[column] = plain_entities(row.cells[column])
+            row.cells[column] = plain_entities(row.cells[column], row.cells.get("text"))
         check_schema(f"{row.where}:", row.cells, schema)
     texts = [row.cells["text"] for row in rows]
     problems: dict[str, list[str]] = {name: [] for name in PROBLEMS} if has_tags else {}
@@ -462,25 +467,40 @@ def _sentences_of_texts(
     return sentences, {name: len(descriptions) for name, descriptions in problems.items()}
 
 
-def plain_entities(items: Any) -> Any:
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def plain_entities(items: Any, text: Any = None) -> Any:
     """Converts the entities of annotation tools to {"start", "end", "type"}.
 
-    These are [start, end, type] (doccano, spaCy), and objects with a `label` (Prodigy) or `labels`,
-    a list of one (Label Studio's JSON-MIN), in place of the type. Other values stay as they are.
+    These are [start, end, type] (doccano, spaCy), and objects with a `label` (Prodigy; doccano,
+    with start_offset and end_offset) or `labels`, a list of one (Label Studio's JSON-MIN), in place
+    of the type. Label Studio counts UTF-16 units, which its copy of the entity's text shows. Other
+    values stay as they are.
     """
 
     def plain(item: Any) -> Any:
-        if isinstance(item, list | tuple) and len(item) == 3:
+        if _is_list(item) and len(item) == 3:
             return dict(zip(("start", "end", "type"), item, strict=True))
-        if isinstance(item, Mapping) and "type" not in item:
-            label = item.get("label", item.get("labels"))
-            if isinstance(label, list | tuple) and len(label) == 1:
-                label = label[0]
-            if isinstance(label, str):
-                return {**item, "type": label}
-        return item
+        if not isinstance(item, Mapping) or "type" in item:
+            return item
+        label = item.get("label", item.get("labels"))
+        if _is_list(label) and len(label) == 1:
+            label = label[0]
+        if not isinstance(label, str):
+            return item
+        start, end = (item.get(name, item.get(f"{name}_offset")) for name in ("start", "end"))
+        quoted = item.get("text")
+        if isinstance(start, int) and isinstance(end, int) and isinstance(text, str):
+            units = text.encode("utf-16-le", "surrogatepass")
+            parts = units[: 2 * start], units[2 * start : 2 * end]
+            before, inside = (part.decode("utf-16-le", "replace") for part in parts)
+            if quoted == inside and text[start:end] != quoted:
+                start, end = len(before), len(before) + len(inside)
+        return {"start": start, "end": end, "type": label}
 
-    return [*map(plain, items)] if isinstance(items, list | tuple) else items
+    return [*map(plain, items)] if _is_list(items) else items
 
 
 def fit_entities(

@@ -276,16 +276,30 @@ def test_texts_with_entities_become_tags_of_words(read, name):
     [
         ("label", [[0, 3, "PER"]]),
         ("labels", [[0, 3, "PER"]]),
+        ("entities", [{"id": 1, "label": "PER", "start_offset": 0, "end_offset": 3}]),
         ("spans", [{"start": 0, "end": 3, "token_start": 0, "token_end": 0, "label": "PER"}]),
         ("label", [{"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}]),
     ],
-    ids=["doccano", "older doccano", "Prodigy", "Label Studio"],
+    ids=["doccano", "doccano labels", "doccano entities", "Prodigy", "Label Studio"],
 )
 def test_exports_of_annotation_tools(read, column, items):
-    rows = [{"text": "Ann met Bo.", column: items, "tokens": [{"text": "Ann", "id": 0}]}]
-    assert read(rows).tags == [("B-PER", "O", "O", "O")]
+    row = {"text": "Ann met Bo.", column: items, "tokens": [{"text": "Ann", "id": 0}]}
+    rejected = {"text": "Bo", column: [], "answer": "reject"}
+    assert read([row | {"answer": "accept"}, rejected]).tags == [("B-PER", "O", "O", "O")]
     with pytest.raises(InputError, match=rf"line 1: {column}\[0\]"):
         read([{"text": "Ann", column: [[0, 9, "PER"]]}])
+
+
+def test_offsets_of_label_studio_count_utf16_units(read):
+    items = [{"start": 3, "end": 6, "text": "Ann", "labels": ["PER"]}]
+    file = read([{"text": "😀 Ann", "label": items}])
+    assert (file.tags, file.counts["misaligned_spans"]) == ([("O", "B-PER")], 0)
+
+
+def test_other_columns_named_label_or_spans_are_ignored(read):
+    rows = [{"tokens": ["Ann"], "ner_tags": ["B-PER"], "spans": ["PER: Ann"], "label": "x"}]
+    assert read(rows).tags == [("B-PER",)]
+    assert read([{"text": "Ann", "label": "sports"}], do=PREDICT).tags is None
 
 
 def test_texts_without_entities_can_be_predicted_but_not_scored(read):
