@@ -63,8 +63,8 @@ def _read_request(
     if model is None and not needs_model:
         model = next(iter(models))
     if not isinstance(model, str):
-        found = describe(model) if "model" in members else "missing"
-        raise RestError(f"model: {found}; expected the name of a served model: {names}")
+        problem = describe(model) if "model" in members else "missing"
+        raise RestError(f"model: {problem}; expected the name of a served model: {names}")
     if model not in models:
         raise RestError(f"model: {shorten(model)} is not {kind}; expected {names}", 404)
     values = {}
@@ -72,8 +72,8 @@ def _read_request(
         value = members.get(member)
         values[member] = default if value is None else value
         if not is_valid(values[member]):
-            found = "missing" if value is None else describe(value)
-            raise RestError(f"{member}: {found}; expected {description}")
+            problem = "missing" if value is None else describe(value)
+            raise RestError(f"{member}: {problem}; expected {description}")
     return model, values
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -436,13 +437,14 @@ def check_key(request: web.Request, keys: Sequence[bytes]) -> None:
         RestError: status 401; the message contains nothing of the token.
     """
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    token = token.strip().encode("utf-8", "surrogateescape")
-    # A sum, because `any` would stop at the key that is equal.
-    count = sum(hmac.compare_digest(token, key) for key in keys)
+    # Digests have equal lengths, so that the time does not depend on those of the keys. A sum,
+    # because `any` would stop at the key that is equal.
+    digest = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
+    count = sum(hmac.compare_digest(digest, sha256(key).digest()) for key in keys)
     if scheme.lower() != "bearer" or not count:
-        found = "a key that the server does not have" if scheme else "missing"
+        problem = "a key that the server does not have" if token else "no key"
         raise RestError(
-            f"Authorization: {found}; expected `Bearer KEY` with a key of the server", 401
+            f"Authorization: {problem}; expected `Bearer KEY` with a key of the server", 401
         )
 
 

@@ -57,7 +57,7 @@ class Settings:
     api_key_file: str = option(
         "",
         "File with the keys of clients, one per line, of which all requests but those to /healthz "
-        "need one, as `Authorization: Bearer KEY`. Default: requests need no key.",
+        "and the page need one, as `Authorization: Bearer KEY`. Default: requests need no key.",
     )
     api_keys: Sequence[bytes] = field(default=(), repr=False)
     max_batch_size: int = advanced(

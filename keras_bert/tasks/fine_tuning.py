@@ -425,7 +425,10 @@ def _check_head(settings: FineTuningSettings, start: Checkpoint, task: Task) -> 
         )
     stored, problem_type = start.problem_type, task.problem_type_name
     if not settings.do_train and stored and problem_type and stored != problem_type:
-        raise InputError(f"{start.path}: has problem_type {stored}; expected {problem_type}")
+        remedy = f"--problem_type={stored.removesuffix('_classification')}"
+        raise InputError(
+            f"{start.path}: has problem_type {stored}; expected {problem_type}, or {remedy}"
+        )
 
 
 # --- teacher ---

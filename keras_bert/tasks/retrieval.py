@@ -20,6 +20,8 @@ recall_at_k, precision_at_k    the number of relevant documents among the first 
              number of all relevant documents, or by k even if the ranking is shorter
 """
 
+import math
+import numbers
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -211,10 +213,10 @@ def evaluate_rankings(
     for query, judged in relevance.items():
         ranking = scores.get(query, {})
         for document, score in ranking.items():
-            if score != score:
+            if not isinstance(score, numbers.Real) or math.isnan(score):
                 raise InputError(
-                    f"scores: the score of {document!r} for the query {query!r} is NaN; expected a "
-                    "number"
+                    f"scores: the score of {document!r} for the query {query!r} is {score!r:.60}; "
+                    "expected a number"
                 )
         rankings.append(score_ranking(judged, ranking, cutoffs))
     return mean_scores(rankings)

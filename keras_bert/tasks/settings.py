@@ -444,7 +444,7 @@ class EmbeddingSettings:
         (),
         "Names of the columns that differ from the default, such as anchor=question,"
         "positive=answer. Pairs have the columns anchor and positive, triplets also "
-        "negative=NAME, and scored pairs text_a, text_b and score.",
+        "negative, and scored pairs text_a, text_b and score.",
     )
     score_range: Sequence[str] = option(
         ("-1", "1"),

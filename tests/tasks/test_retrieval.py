@@ -50,7 +50,7 @@ def test_perfect_and_empty_rankings():
             {"q": {"d": 1}},
             {"q": {"d": float("nan")}},
             (1,),
-            "score of 'd' for the query 'q' is NaN",
+            "score of 'd' for the query 'q' is nan; expected a number",
         ),
         ({"q": {"d": 1}}, {"q": {}}, (1, 0), r"cutoffs=\(1, 0\): expected whole numbers of at l"),
         ({"q": {"d": 1}}, {"r": {}}, (1,), "scores has none of the queries of relevance; expected"),

@@ -152,6 +152,11 @@ def _custom(
             raise InputError(
                 "--do_train=false: the checkpoint has no label names; expected --label_names"
             )
+        if len(saved_labels) == 1 and problem_type == "single_label":
+            raise InputError(
+                "--problem_type=single_label: the checkpoint has a head of one logit; expected "
+                "--problem_type=reranking or regression"
+            )
         labels = saved_labels
     dev = {} if splits.dev is None else {"": splits.dev}
     test = {} if splits.test is None else {"predictions": splits.test}

@@ -457,8 +457,8 @@ class TextClassifier(Task):
                 f"rank: the problem type of the model is {self.settings.problem_type}; expected "
                 "reranking"
             )
-        if not isinstance(query, str):
-            raise InputError(f"query is {described(query)}; expected a string")
+        if not isinstance(query, str) or not query.strip():
+            raise InputError(f"query is {described(query)}; expected a string with text")
         passages = check_strings("texts", texts)
         check_not_empty("texts", passages)
         count = len(passages) if top_k is None else check_batch_size(top_k, "top_k")

@@ -180,6 +180,16 @@ def read_training_rows(settings: EmbeddingSettings) -> TextRows:
     return _read(settings, settings.train_file, roles)
 
 
+def with_negatives(settings: EmbeddingSettings) -> EmbeddingSettings:
+    """Adds the column `negative` to the settings of pairs if the training file has this column."""
+    names, file = settings.column_names, settings.train_file
+    if settings.loss == "mnrl" and "negative" not in names and file and not is_beir(file):
+        row = next(read_rows(Path(file), (), ["negative"]), None)
+        if row and row.cells.get("negative") is not None:
+            return replace(settings, columns=(*settings.columns, "negative=negative"))
+    return settings
+
+
 def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | RetrievalData | None:
     """Reads the development examples; None without a file. Raises as `read_training_rows`."""
     if not settings.eval_file:

@@ -48,6 +48,7 @@ from keras_bert.tasks.embedding.data import (
     matryoshka_sizes,
     read_evaluation_rows,
     read_training_rows,
+    with_negatives,
 )
 from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import EmbeddingObjective, best_metric, score_embeddings
@@ -641,6 +642,8 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
     start = open_pretrained(run.settings)
     start.check_task(TextEmbedder.task, TextEmbedder.__name__)
     do_train, length = run.settings.do_train, run.settings.max_seq_length
+    if do_train and not embedding.mine_negatives:
+        embedding = with_negatives(embedding)
     saved = TextEmbedder.settings_of_checkpoint(start)
     loss = embedding.make_loss(saved.width(start.config.hidden_size))
     settings = replace(

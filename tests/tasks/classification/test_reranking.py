@@ -248,7 +248,7 @@ ONE = (["a"], ["b"])
         ("evaluate", (ONE,), "expected labels, or without them a tuple of at least three lists"),
         ("predict", ((["", "a"], ["b", "b"]),), r"texts\[0\]\[0\] is ''; expected a text"),
         ("calibrate", (ONE, [1]), "calibrate: a reranker has no classes; expected some"),
-        ("rank", ("", ["a"]), r"texts\[0\]\[0\] is ''; expected a text"),
+        ("rank", ("", ["a"]), r"query is '', a str; expected a string with text"),
         ("rank", (["a"], ["a"]), "query is a list of 1 items; expected a string"),
         ("rank", ("a", "b"), "texts is 'b', a str; expected a list of strings"),
         ("rank", ("a", []), "texts is empty; expected at least one item"),
