@@ -58,11 +58,9 @@ def main(_) -> None:
             return
         if not FLAGS.report:
             run_study(units, results, folders)
-        text = report(results)
         results.folder.mkdir(parents=True, exist_ok=True)
-        (results.folder / "report.md").write_text(text, encoding="utf-8")
         draw(results, Path(FLAGS.plots_dir or results.folder))
-        print(text)
+        print(report(results))
     except InputError as error:
         sys.exit(f"ablation.py: error: {error}")
 

@@ -136,13 +136,6 @@ def test_report_and_plots_of_partial_results(ablation, run, plan, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_recorded_report_is_that_of_the_recorded_results(ablation, root):
-    """The page on what models learn has its figures from the recorded report."""
-    results = ablation.run.Results(root / "benchmarks/ablation_results", ablation.plan.PLAN)
-    recorded = (results.folder / "report.md").read_text(encoding="utf-8")
-    assert ablation.report.report(results) == recorded
-
-
 def test_verdict_follows_the_rule(ablation):
     verdict = ablation.report.verdict
     assert verdict([80.0, 81.0, 82.0], [70.0, 71.0, 72.0])[2] == "seen"
