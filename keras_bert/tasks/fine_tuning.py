@@ -61,6 +61,8 @@ from keras_bert.training.optimizers import create_optimizer
 from keras_bert.training.run_folder import is_finished, log_finished, running
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
 
+# 200 sentences of WNUT-17 with MiniLM: F1 of 5 after 21 steps, 43 after 105 at four times the rate.
+_FEW_STEPS = 50
 # A cache of the model's outputs for examples, {examples: {output: array}}. It must be cleared when
 # the weights change.
 OutputCache = dict[Examples, dict[str, np.ndarray]]
@@ -129,6 +131,12 @@ def fine_tune(
         training = run.training
         epoch = steps_per_epoch(splits.train.num_groups, training.train_batch_size)
         steps = training.num_train_steps or max(1, round(epoch * settings.num_train_epochs))
+        if not training.num_train_steps and steps < _FEW_STEPS:
+            logging.warning(
+                "%d steps are few; if the scores are low, use a higher --num_train_epochs and "
+                "--learning_rate",
+                steps,
+            )
         training = replace(training, num_train_steps=steps, evaluate_steps=epoch)
         run = replace(run, training=training)
     for name in ("model", "best"):
