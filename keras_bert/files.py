@@ -333,7 +333,8 @@ def read_ready_lines(path: str | Path) -> Iterator[list[tuple[int, str]]]:
     """
     number = 0
     try:
-        with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
+        with contextlib.ExitStack() as stack:  # It does not close standard input.
+            file = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
             for block in _ready_blocks(file):
                 lines = []
                 for line in io.BytesIO(block):

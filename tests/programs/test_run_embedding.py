@@ -63,10 +63,10 @@ def test_scored_pairs_are_trained_evaluated_saved_and_exported(scored_run, place
 def test_finished_run_does_nothing_and_a_changed_setting_is_rejected(
     scored_run, run_program, place
 ):
-    _, flags = scored_run
-    again = run(run_program, place, **flags | {"export": False})
+    flags = {k: v for k, v in scored_run[1].items() if k not in ("export", "examples")}
+    again = run(run_program, place, **flags)
     assert again.returncode == 0, again.stderr
-    changed = run(run_program, place, **flags | {"export": False, "scale": 30})
+    changed = run(run_program, place, **flags | {"scale": 30})
     assert changed.returncode == 1
     assert "scale" in changed.stderr
 
