@@ -23,7 +23,6 @@ SMALL = {
     },
     "named_entities": {"GENERATED": 8, "EPOCHS": 1},
     "question_answering": {"MAX_QUESTIONS": 12, "EPOCHS": 1},
-    "search": {"MAX_PAIRS": 30, "EPOCHS": 1},
 }
 # Runs the cells of a notebook in this process.
 RUN = """if True:
