@@ -442,7 +442,7 @@ def check_key(request: web.Request, keys: Sequence[bytes]) -> None:
     digest = sha256(token.strip().encode("utf-8", "surrogateescape")).digest()
     count = sum(hmac.compare_digest(digest, sha256(key).digest()) for key in keys)
     if scheme.lower() != "bearer" or not count:
-        problem = "a key that the server does not have" if token else "no key"
+        problem = "a key that the server does not have" if scheme else "missing"
         raise RestError(
             f"Authorization: {problem}; expected `Bearer KEY` with a key of the server", 401
         )
