@@ -23,6 +23,7 @@ SMALL = {
     },
     "named_entities": {"GENERATED": 8, "EPOCHS": 1},
     "question_answering": {"MAX_QUESTIONS": 12, "EPOCHS": 1},
+    "search": {"MAX_PAIRS": 30, "MARGIN": None, "EPOCHS": 1},
 }
 # Runs the cells of a notebook in this process.
 RUN = """if True:
@@ -77,7 +78,7 @@ def tiny_model(make_checkpoint, tmp_path_factory) -> Path:
     tokens = [f"[unused{number}]" for number in range(20)]
     tokens += [*characters, *(f"##{c}" for c in string.ascii_lowercase + string.digits)]
     folder = tmp_path_factory.mktemp("tiny") / "bert"
-    return make_checkpoint(folder, tokens, max_position_embeddings=128)
+    return make_checkpoint(folder, tokens, max_position_embeddings=160)
 
 
 def test_every_notebook_is_tested(root: Path):
@@ -112,7 +113,8 @@ def test_notebook_runs(name: str, root: Path, tiny_model: Path, reviews: Path, t
         env=os.environ | {"MPLBACKEND": "agg"},
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    noise = re.compile(r"WARNING|^INFO:|^[IWEF]0000 ", re.MULTILINE)
+    # TensorFlow reports that oneDNN lacks an integer type on some CPUs.
+    noise = re.compile(r"WARNING|^INFO:|^[IWEF]0000 (?!.*oneDNN supports)", re.MULTILINE)
     assert not noise.search(done.stdout + done.stderr)
 
 
