@@ -52,8 +52,8 @@ def _read_request(
 ) -> tuple[str, dict[str, Any]]:
     """Returns the name of the requested model, and the values of the other members.
 
-    The model is by default the first one of the models, which are of a `kind`, unless a request
-    needs to name it. In all members, null means absent.
+    A member that is null has its default. The default model is the first one; there is none if
+    `needs_model`. `kind` describes the models in the error for another one.
     """
     members, names = parse_object(body), ", ".join(models)
     for member in members:

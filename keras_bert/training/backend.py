@@ -1,7 +1,7 @@
-"""Selects the training step and the devices of the Keras backend; has the step of torch.
+"""Provides the training step and the devices of the Keras backend.
 
 Keras reads the environment variable KERAS_BACKEND when it is imported. The functions of all
-backends are used in the same way.
+backends are used in the same way. The step for torch is in this file.
 """
 
 from collections.abc import Callable, Iterator

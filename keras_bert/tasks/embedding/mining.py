@@ -7,6 +7,7 @@ Q different queries, N different texts, H the size of vectors.
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -138,10 +139,7 @@ def mine_triplets(
     embedder.checkpoint = start
     create_model(run, embedder)
     settings = MiningSettings(embedding.mine_negatives, embedding.skip_top, embedding.margin)
-
-    def vectors_of(**arguments: list[str]) -> list[np.ndarray]:
-        return embedder.vectors_of(run.settings.eval_batch_size, **arguments)
-
+    vectors_of = partial(embedder.vectors_of, run.settings.eval_batch_size)
     with running(run.output_dir, record, run.strategy) as folder:
         triplets = mined_triplets(rows, texts, vectors_of, settings)
         names = (*PAIR, "negative")
