@@ -63,7 +63,7 @@ def _answer_lines(flags: FlagValues) -> None:
     pair = bool(flags.text_pair_column) or None  # None: as the model was trained.
     classifier = fine_tuning.open_model(flags, "classification", pair=pair)
     from keras_bert.tasks.classification.data import Problem
-    from keras_bert.tasks.classification.decoding import prediction_records
+    from keras_bert.tasks.classification.processor import prediction_records
 
     problem = Problem(classifier.settings.problem_type, classifier.labels, ())
     count = 2 if classifier.settings.pair else 1

@@ -1,7 +1,7 @@
 """The tasks: texts to tokens, training, answers, exports.
 
-TASK/           data.py (files and arguments) -> processor.py (texts to tokens) -> decoding.py
-                (outputs to answers); metrics.py (objective, scores); task.py (the class, its runs)
+TASK/           data.py (files and arguments) -> processor.py (texts to tokens, outputs to
+                answers); metrics.py (objective, scores); task.py (the class, its runs)
 prepared.py     texts of a whole dataset -> examples, outputs -> answers
 texts.py        the processor and the exported signatures of tasks on whole texts
 examples.py     examples -> batches -> model -> outputs in the order of the examples

@@ -2,8 +2,7 @@
 
 glue.py         the tasks of GLUE: their labels, metrics and files
 data.py         the examples of a run: glue.py or files (../tables.py); labels as numbers
-processor.py    texts to tokens, examples; labels and problem type of a checkpoint
+processor.py    texts to tokens, logits to labels, prediction files; settings of a checkpoint
 metrics.py      the training objective, official metrics
-decoding.py     logits to labels, prediction files
 task.py         TextClassifier, its export, its fine-tuning on the files of a run
 """

@@ -22,7 +22,7 @@ import numpy as np
 from keras import ops
 
 from keras_bert.tasks.classification.data import Problem
-from keras_bert.tasks.classification.decoding import decisions
+from keras_bert.tasks.classification.processor import decisions
 from keras_bert.tasks.losses import (
     CLASSIFICATION_LOSSES,
     SOFT_CLASSIFICATION_LOSSES,

@@ -1,15 +1,20 @@
-"""Preprocesses texts for a classifier, in TensorFlow graphs, and settings of its checkpoint.
+"""Texts to tokens and logits to labels, in TensorFlow graphs; prediction files.
 
     text [B] (and text_pair [B]) -> tokens -> [CLS] a [SEP] b [SEP]      preprocess
     logits [B, C] -> label, probabilities; or score for one logit        decode
 
 With `long_text="windows"`, a text can have several windows, whose logits are pooled before they are
-decoded. B texts, n windows, C classes.
+decoded. B texts, n windows, C classes. The prediction files of a test set are:
+
+NAME.tsv     the columns `index` and `prediction` (a label or a number), with a header
+NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1": 0.98}}
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +24,10 @@ from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.earlier_run import CONFIG
 from keras_bert.checkpoints.sentence_transformers import score_activation
 from keras_bert.errors import InputError
-from keras_bert.files import check_schema
+from keras_bert.files import check_schema, write_bytes
 from keras_bert.options import check, option
 from keras_bert.tasks.checks import head_labels
-from keras_bert.tasks.classification.data import DEFAULT_METRICS, ONE_LOGIT
-from keras_bert.tasks.classification.decoding import decode_logits
+from keras_bert.tasks.classification.data import DEFAULT_METRICS, ONE_LOGIT, Problem
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.prepared import Prepared
@@ -96,15 +100,32 @@ class ClassificationProcessor(TextProcessor):
         self, outputs: Mapping[str, tf.Tensor], inputs: Segments | TextWindows
     ) -> dict[str, tf.Tensor]:
         """Decodes logits, [B, C] or for windows [n, C], into `TextClassifier.predict`'s outputs."""
-        logits = self.pooled(outputs["logits"], inputs)
-        settings = self.settings
-        if settings.problem_type == "reranking":
+        settings, logits = self.settings, self.pooled(outputs["logits"], inputs)
+        if settings.problem_type == "regression":
+            answers = {"score": logits[:, 0]}
+        elif settings.problem_type == "reranking":
             is_linear = settings.activation == "linear"
             score = logits[:, 0] if is_linear else tf.sigmoid(logits[:, 0])
             answers = {"score": score, "logits": logits}
+        elif settings.problem_type == "multi_label":
+            on = logits > 0
+            if settings.thresholds:
+                on = tf.sigmoid(logits) > tf.constant(settings.thresholds)
+            # With thresholds, a label may be more probable than others and yet not predicted.
+            ranks = tf.where(on, logits, logits.dtype.min)
+            order = tf.argsort(ranks, direction="DESCENDING", stable=True)
+            on = tf.gather(on, order, batch_dims=1)
+            answers = {
+                "labels": tf.where(on, tf.gather(list(settings.labels), order), ""),
+                "probabilities": tf.sigmoid(logits),
+                "logits": logits,
+            }
         else:
-            kind = settings.problem_type
-            answers = decode_logits(logits, settings.labels, kind, settings.thresholds)
+            answers = {
+                "label": tf.gather(list(settings.labels), tf.argmax(logits, axis=-1)),
+                "probabilities": tf.nn.softmax(logits),
+                "logits": logits,
+            }
         return answers | {"truncated": inputs.truncated}
 
 
@@ -118,6 +139,81 @@ def labeled_examples(prepared: Prepared, labels: np.ndarray) -> Examples:
     size = len(counts) // max(1, len(labels))
     repeated = np.repeat(labels.reshape(-1, 1) if size > 1 else labels, counts, axis=0)
     return dataclasses.replace(prepared.examples, labels={"labels": repeated}, group_size=size)
+
+
+# --- prediction files ---
+
+
+def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Converts decoded outputs to predictions in the format of the labels.
+
+    `answers` is the result of `ClassificationProcessor.decode` for n examples, as arrays; its
+    labels may be strings or byte strings.
+
+    Returns:
+        For single_label, class numbers, int [n]. For multi_label, int [n, C] with 1 for each class
+        that the text has. For regression, float [n].
+    """
+    if problem.problem_type == "regression":
+        return answers["score"]
+    number = {label.encode(): index for index, label in enumerate(problem.labels)}
+    number |= {label: index for index, label in enumerate(problem.labels)}
+    if problem.problem_type == "single_label":
+        return np.array([number[label] for label in answers["label"]], np.int32)
+    decided = np.zeros([len(answers["labels"]), len(problem.labels)], np.int32)
+    for row, names in zip(decided, answers["labels"], strict=True):
+        row[[number[name] for name in names if name]] = 1
+    return decided
+
+
+def write_predictions(
+    path: Path, problem: Problem, indices: Sequence[str], answers: Mapping[str, np.ndarray]
+) -> None:
+    """Writes the predictions for one file of n examples to `path`.tsv and `path`.jsonl.
+
+    `indices` are the n values of the column `index`, and `answers` is as for `decisions`. A group
+    of a query and k passages has k rows. In the TSV file, regression values are clipped to the
+    problem's `score_range`.
+    """
+    records = prediction_records(problem, answers)
+    indices = np.repeat(indices, len(records) // max(1, len(indices))).tolist()
+    if problem.problem_type in ONE_LOGIT:
+        # GLUE submissions have three decimals.
+        number_format = ".7g" if problem.score_range is None else ".3f"
+        cells = [f"{value:{number_format}}" for value in _scores(problem, answers)]
+    else:
+        names = [record["prediction"] for record in records]
+        cells = [name if isinstance(name, str) else ",".join(name) for name in names]
+    rows = ["index\tprediction", *map("\t".join, zip(indices, cells, strict=True))]
+    lines = [
+        json.dumps({"index": index} | record, ensure_ascii=False)
+        for index, record in zip(indices, records, strict=True)
+    ]
+    for suffix, content in (("tsv", rows), ("jsonl", lines)):
+        write_bytes(
+            path.with_name(f"{path.name}.{suffix}"),
+            "".join(f"{line}\n" for line in content).encode(),
+        )
+
+
+def prediction_records(problem: Problem, answers: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Returns the object of each of n examples in NAME.jsonl, without its index."""
+    if problem.problem_type in ONE_LOGIT:
+        # Values may be tiny, so they have 7 significant digits.
+        return [{"prediction": float(f"{value:.7g}")} for value in _scores(problem, answers)]
+    labels, records = problem.labels, []
+    for decided, row in zip(decisions(problem, answers), answers["probabilities"], strict=True):
+        name: Any = labels[decided] if decided.ndim == 0 else None
+        if name is None:
+            name = [label for label, on in zip(labels, decided, strict=True) if on]
+        probabilities = {label: round(float(p), 6) for label, p in zip(labels, row, strict=True)}
+        records.append({"prediction": name, "probabilities": probabilities})
+    return records
+
+
+def _scores(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
+    scores = answers["score"].astype(float)
+    return scores if problem.score_range is None else np.clip(scores, *problem.score_range)
 
 
 # --- settings of a checkpoint ---

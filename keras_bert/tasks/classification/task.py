@@ -51,7 +51,6 @@ from keras_bert.tasks.classification.data import (
     warn_of_absent_labels,
     weights_of_classes,
 )
-from keras_bert.tasks.classification.decoding import write_predictions
 from keras_bert.tasks.classification.metrics import (
     ClassificationObjective,
     best_temperature,
@@ -69,6 +68,7 @@ from keras_bert.tasks.classification.processor import (
     short_problem_type,
     takes_pairs,
     transformers_problem_type,
+    write_predictions,
 )
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.prepared import Arrays, EvaluationSet, Processor, gathered

@@ -2,8 +2,7 @@
 
 tag_schemes.py    tags of words in any scheme, entities, the labels of a model
 data.py           the sentences of a run: column files, texts with entities, TensorFlow Datasets
-processor.py      texts to words, words to windows of tokens, examples
+processor.py      texts to words, words to windows of tokens, examples; logits to entities or tags
 metrics.py        the training objective, entity scores
-decoding.py       the label of each word to entities or tags
 task.py           EntityTagger, its export, its fine-tuning on the files of a run
 """

@@ -48,12 +48,14 @@ from keras_bert.tasks.ner.data import (
     read_data,
     write_conll,
 )
-from keras_bert.tasks.ner.decoding import Answers, listed_entities, listed_tags
 from keras_bert.tasks.ner.metrics import TaggingObjective, entity_scores
 from keras_bert.tasks.ner.processor import (
+    Answers,
     TaggerSettings,
     TaggingProcessor,
     WordWindows,
+    listed_entities,
+    listed_tags,
     predicted_tags,
     prepare_sentences,
     prepare_texts,

@@ -26,7 +26,7 @@ from keras_bert.tasks.losses import (
     soft_position_losses,
 )
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
-from keras_bert.tasks.question_answering.decoding import ENDS, Predictions
+from keras_bert.tasks.question_answering.processor import ENDS, Predictions
 from keras_bert.training.objective import Batch
 
 # --- training objective ---

@@ -48,14 +48,16 @@ from keras_bert.tasks.question_answering.data import (
     scorable,
     trainable,
 )
-from keras_bert.tasks.question_answering.decoding import Predictions, SpanWindows, texts_at
 from keras_bert.tasks.question_answering.metrics import (
     SpanObjective,
     score,
 )
 from keras_bert.tasks.question_answering.processor import (
+    Predictions,
     SpanProcessor,
+    SpanWindows,
     prepare_questions,
+    texts_at,
     training_examples,
 )
 from keras_bert.tasks.tables import Splits

@@ -9,8 +9,12 @@ import tensorflow as tf
 
 from keras_bert.export.network import Network
 from keras_bert.tasks.classification.data import Problem
-from keras_bert.tasks.classification.decoding import decisions, decode_logits, write_predictions
-from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
+from keras_bert.tasks.classification.processor import (
+    ClassificationProcessor,
+    ClassifierSettings,
+    decisions,
+    write_predictions,
+)
 from keras_bert.tasks.classification.task import ServedClassifier, TextClassifier
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
@@ -18,9 +22,9 @@ from tests.padded_rows import padded_rows
 from tests.tasks.classification.conftest import VOCAB
 
 
-def answers_of(problem, logits):
+def answers_of(problem, logits, thresholds=()):
     """Decodes logits as programs do."""
-    settings = ClassifierSettings(problem.labels, problem.problem_type)
+    settings = ClassifierSettings(problem.labels, problem.problem_type, thresholds=thresholds)
     processor = ClassificationProcessor(BertTokenizer(VOCAB), settings)
     inputs = Segments(None, None, tf.fill([len(logits)], False))
     answers = processor.decode({"logits": tf.constant(logits, tf.float32)}, inputs)
@@ -89,8 +93,9 @@ def test_decisions_of_each_problem_type():
 
 def test_predicted_labels_come_first_also_with_thresholds():
     logits = np.log(np.float32([[9.0, 1.5, 0.1], [99.0, 0.5, 2.0]]))  # Of odds.
-    decoded = decode_logits(tf.constant(logits), "abc", "multi_label", (0.95, 0.5, 0.5))
-    assert decoded["labels"].numpy().tolist() == [[b"b", b"", b""], [b"a", b"c", b""]]
+    problem = Problem("multi_label", ("a", "b", "c"), ())
+    decoded = answers_of(problem, logits, (0.95, 0.5, 0.5))
+    assert decoded["labels"].tolist() == [[b"b", b"", b""], [b"a", b"c", b""]]
 
 
 # --- exported signatures ---

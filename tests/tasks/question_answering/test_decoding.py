@@ -10,8 +10,8 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.prepared import decoded, gathered, prepare
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
-from keras_bert.tasks.question_answering.decoding import Predictions
 from keras_bert.tasks.question_answering.processor import (
+    Predictions,
     SpanProcessor,
     prepare_questions,
     training_examples,

@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.tasks.question_answering.data import AnswerSettings, load_questions
-from keras_bert.tasks.question_answering.decoding import max_context
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
+    max_context,
     prepare_questions,
     training_examples,
 )
