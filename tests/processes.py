@@ -31,7 +31,6 @@ PRELOADED = (
     "keras_bert.programs.program",
     "keras_bert.pretraining.run",
     "keras_bert.tasks.load",
-    "keras_bert.tasks.export",
     "tensorboard.backend.event_processing.event_accumulator",
 )
 

@@ -36,9 +36,8 @@ from keras_bert.tasks.checks import (
     split_rows,
 )
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
-from keras_bert.tasks.prepared import Prepared, Processor, decoded
+from keras_bert.tasks.prepared import Prepared, Processor, ServedTexts, TextProcessor, decoded
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
-from keras_bert.tasks.texts import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer

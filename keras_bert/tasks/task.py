@@ -45,6 +45,7 @@ from keras_bert.tasks.fitting import (
 from keras_bert.tasks.prepared import (
     Arrays,
     EvaluationSet,
+    LongText,
     Prepared,
     Processor,
     as_tensor,
@@ -55,7 +56,6 @@ from keras_bert.tasks.prepared import (
     with_strings,
 )
 from keras_bert.tasks.settings import Distillation, FineTuningSettings, FitSettings
-from keras_bert.tasks.texts import LongText
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.objective import Objective
 

@@ -10,8 +10,7 @@ from keras_bert.errors import InputError
 from keras_bert.models import memory
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
-from keras_bert.tasks.prepared import prepare
-from keras_bert.tasks.texts import window_counts
+from keras_bert.tasks.prepared import prepare, window_counts
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
 WORDS = [text.split() for text in TEXTS]

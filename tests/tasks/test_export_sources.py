@@ -12,8 +12,7 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
-from keras_bert.tasks.export import export, task_settings
-from keras_bert.tasks.load import open_task
+from keras_bert.tasks.load import export, open_task, task_settings
 from keras_bert.tasks.settings import ExportOptions
 from keras_bert.tasks.task import Task
 from tests.other_formats import write_tf1

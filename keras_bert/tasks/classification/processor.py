@@ -30,8 +30,7 @@ from keras_bert.tasks.checks import head_labels
 from keras_bert.tasks.classification.data import DEFAULT_METRICS, ONE_LOGIT, Problem
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.prepared import Prepared
-from keras_bert.tasks.texts import TRUNCATED, LongText, TextProcessor, window_counts
+from keras_bert.tasks.prepared import TRUNCATED, LongText, Prepared, TextProcessor, window_counts
 from keras_bert.text.padding import Segments
 from keras_bert.text.windows import TextWindows
 

@@ -71,10 +71,17 @@ from keras_bert.tasks.classification.processor import (
     write_predictions,
 )
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
-from keras_bert.tasks.prepared import Arrays, EvaluationSet, Processor, gathered
+from keras_bert.tasks.prepared import (
+    TRUNCATED,
+    Arrays,
+    EvaluationSet,
+    LongText,
+    Processor,
+    ServedTexts,
+    gathered,
+)
 from keras_bert.tasks.tables import Splits, Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
-from keras_bert.tasks.texts import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 
 

@@ -52,17 +52,25 @@ from keras_bert.tasks.embedding.data import (
 )
 from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import EmbeddingObjective, best_metric, score_embeddings
-from keras_bert.tasks.embedding.mining import mine_triplets, mined_triplets
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
-from keras_bert.tasks.embedding.search import cosine_similarity, nearest, truncated_vectors
+from keras_bert.tasks.embedding.search import (
+    cosine_similarity,
+    mine_triplets,
+    mined_triplets,
+    nearest,
+    truncated_vectors,
+)
 from keras_bert.tasks.examples import ModelRunner
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
 from keras_bert.tasks.prepared import (
     Arrays,
     EvaluationSet,
+    LongText,
     Prepared,
+    ServedTexts,
     check_memory,
     gathered,
+    pooled_rows,
     prepare,
     with_strings,
 )
@@ -70,7 +78,6 @@ from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data
 from keras_bert.tasks.settings import MiningSettings
 from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
-from keras_bert.tasks.texts import LongText, ServedTexts, pooled_rows
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 

@@ -9,8 +9,7 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.classification.processor import ClassifierSettings, labeled_examples
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
-from keras_bert.tasks.prepared import prepare
-from keras_bert.tasks.texts import LongText
+from keras_bert.tasks.prepared import LongText, prepare
 from keras_bert.text import windows
 
 SHORT = ["good film .", "", "bad"]

@@ -7,7 +7,7 @@ import pytest
 
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
-from keras_bert.tasks.texts import LongText
+from keras_bert.tasks.prepared import LongText
 
 SHORT = ["good film .", "", "bad"]
 LONG = "good bad book film it is a very good film . " * 2 + "bad"

@@ -11,7 +11,7 @@ import pytest
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.embedding.data import check_pairs_to_mine
-from keras_bert.tasks.embedding.mining import mined_triplets
+from keras_bert.tasks.embedding.search import mined_triplets
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.retrieval import RetrievalData, evaluate_rankings
 from keras_bert.tasks.settings import MiningSettings
