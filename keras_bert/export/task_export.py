@@ -133,7 +133,7 @@ def export_saved_model(
     `info`, `settings` and `results` are those of `model_card`, and the others those of
     `export_task`.
     """
-    served = task.served(Network(task.model, info["compute_type"]))
+    served = task.served_class(Network(task.model, info["compute_type"]), task.processor)
     write_engines = None
     if engines:
         # Imported here, because only exports with engines need the package onnx.

@@ -19,10 +19,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
-from keras_bert.export.network import Network
+from keras_bert.export.saved_model import ServedTask
 from keras_bert.models import BertPretrainer
 from keras_bert.options import check, option
 from keras_bert.pretraining.masking import Masking, mask_examples
@@ -116,6 +115,58 @@ class MaskFillingProcessor(TextProcessor):
         }
 
 
+# --- serving signatures ---
+
+
+class ServedFillMask(ServedTexts):
+    """The SavedModel signatures of a pre-trained model, which map texts or token ids to tokens."""
+
+    processor: MaskFillingProcessor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        processor = self.processor
+        return NetworkSpec(
+            {"scores": "mask", "token_ids": "mask"},
+            top_k=processor.settings.top_k,
+            mask_token_id=processor.tokenizer.mask_token_id,
+        )
+
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        """Computes the probabilities and ids of the best tokens of each mask, [P, K] each."""
+        counts = self.processor.mask_counts(input_ids)
+        shape = [self.network.config.hidden_size]
+        hidden = self.network.reduced(input_ids, segment_ids, self._of_masks, shape, counts)
+        scores, ids = self._best(hidden)
+        return {"scores": scores, "token_ids": ids}
+
+    def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Selects the hidden states of the p masks in some rows: [t, H] -> [p, H]."""
+        return tf.gather(hidden, tf.where(self.processor.is_mask(input_ids))[:, 0])
+
+    def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the probabilities and ids of the best tokens, [P, K] each, for masks [P, H]."""
+        masks = tf.shape(hidden)[0]
+        steps = (masks + _MASKS_AT_ONCE_SERVED - 1) // _MASKS_AT_ONCE_SERVED
+        shape = [None, self.processor.settings.top_k]
+        parts = tuple(
+            tf.TensorArray(dtype, steps, infer_shape=False, element_shape=shape)
+            for dtype in (tf.float32, tf.int32)
+        )
+
+        def step(index: tf.Tensor, scores: tf.TensorArray, ids: tf.TensorArray) -> tuple:
+            some = hidden[index * _MASKS_AT_ONCE_SERVED : (index + 1) * _MASKS_AT_ONCE_SERVED]
+            values, indices = self.processor.best_tokens(self.network.masked_lm(some))
+            return index + 1, scores.write(index, values), ids.write(index, indices)
+
+        _, scores, ids = tf.while_loop(
+            lambda index, *_: index < steps, step, (tf.constant(0), *parts), parallel_iterations=1
+        )
+        return tf.ensure_shape(scores.concat(), shape), tf.ensure_shape(ids.concat(), shape)
+
+
 # --- task ---
 
 
@@ -133,7 +184,10 @@ class MaskFiller(Task):
     """
 
     task: ClassVar[str] = "fill_mask"
+    settings_class: ClassVar[type] = MaskFillerSettings
+    model_class: ClassVar[type[keras.Model]] = BertPretrainer
     processor_class: ClassVar[type[Processor]] = MaskFillingProcessor
+    served_class: ClassVar[type[ServedTask]] = ServedFillMask
     example: ClassVar[Mapping[str, str]] = {"text": EXAMPLE_TEXT.replace("major", "[MASK]")}
     special_tokens: ClassVar[bool] = True
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length", "top_k")
@@ -186,18 +240,6 @@ class MaskFiller(Task):
             )
         return settings
 
-    @classmethod
-    def make_model(
-        cls, config: BertConfig, settings: MaskFillerSettings, dtype: str | None
-    ) -> BertPretrainer:
-        """Creates a newly initialized model."""
-        return BertPretrainer(config, dtype=dtype)
-
-    @classmethod
-    def settings_of_export(cls, info: Mapping[str, Any]) -> MaskFillerSettings:
-        """Restores the settings from the content of an export's export.json."""
-        return MaskFillerSettings(info["max_seq_length"], info["top_k"])
-
     def fit(
         self,
         texts: Any,
@@ -234,12 +276,16 @@ class MaskFiller(Task):
             held_out = split_examples("validation_data", validation_data, None, text, None)[0]
             (held_out,) = check_texts("validation_data", held_out)
             check_not_empty("validation_data", held_out)
-        examples = self._examples(column, "training texts")
         evaluate = None
         if validation_data is not None:
             evaluate = lambda: self.evaluate(held_out)  # noqa: E731
         objective, best = PretrainingObjective("mlm"), "masked_lm_accuracy"
-        return self._fit(examples, objective, settings, evaluate, callbacks, best)
+        train = self._prepared([column])
+        # The examples that an export shows get a [MASK].
+        words = [text.split() for [text] in train.examples.shown]
+        shown = [[" ".join([*w[: len(w) // 2], "[MASK]", *w[len(w) // 2 + 1 :]])] for w in words]
+        train = train._replace(examples=replace(train.examples, shown=shown))
+        return self._fit(train, objective, settings, evaluate, callbacks, best)
 
     def evaluate(
         self, texts: Any, batch_size: int = 32, seed: int = 0, *, text: str = "text"
@@ -263,9 +309,10 @@ class MaskFiller(Task):
         (column,) = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         if not column:
             raise InputError("evaluate() got no texts; expected at least one")
-        examples = self._examples(column, "texts")
+        prepared = self._prepared([column])
+        self._report_truncation(prepared.truncated, "texts")
         loss = hits = count = 0.0
-        for batch in self._runner.batches(examples, batch_size):
+        for batch in self._runner.batches(prepared.examples, batch_size):
             masking = self._masking(batch["input_ids"].shape[1])
             rows = [
                 mask_examples(ids, mask, masking, np.random.default_rng([seed, max(0, index)]))
@@ -350,10 +397,6 @@ class MaskFiller(Task):
             raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
         return super().make_processor()
 
-    def served(self, network: Network) -> tf.Module:
-        """Creates the module with the signatures of an export."""
-        return ServedFillMask(network, self.processor)
-
     def text_settings(self) -> dict[str, Any]:
         """Returns the text settings that export.json stores."""
         return super().text_settings() | {"top_k": self.settings.top_k}
@@ -374,14 +417,6 @@ class MaskFiller(Task):
             part = slice(start, start + _MASKS_AT_ONCE)
             logits = self.model.masked_lm(hidden[np.newaxis, part], None, table)
             yield part, keras.ops.convert_to_numpy(logits)[0]
-
-    def _examples(self, texts: Sequence[str], what: str) -> Examples:
-        """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
-        prepared = self._prepared([texts])
-        self._report_truncation(prepared.truncated, what)
-        words = [text.split() for [text] in prepared.examples.shown]
-        shown = [[" ".join([*w[: len(w) // 2], "[MASK]", *w[len(w) // 2 + 1 :]])] for w in words]
-        return replace(prepared.examples, shown=shown)
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Computes the best tokens of the P masks of the texts, in order.
@@ -428,55 +463,3 @@ def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
         strings = strings.reshape(-1, ids.shape[1])
         rows.append({"tokens": strings, "token_ids": ids[is_mask], "scores": scores[is_mask]})
     return rows
-
-
-# --- serving signatures ---
-
-
-class ServedFillMask(ServedTexts):
-    """The SavedModel signatures of a pre-trained model, which map texts or token ids to tokens."""
-
-    processor: MaskFillingProcessor
-
-    def spec(self) -> NetworkSpec:
-        """Describes the outputs of the network."""
-        processor = self.processor
-        return NetworkSpec(
-            {"scores": "mask", "token_ids": "mask"},
-            top_k=processor.settings.top_k,
-            mask_token_id=processor.tokenizer.mask_token_id,
-        )
-
-    def outputs(
-        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
-    ) -> dict[str, tf.Tensor]:
-        """Computes the probabilities and ids of the best tokens of each mask, [P, K] each."""
-        counts = self.processor.mask_counts(input_ids)
-        shape = [self.network.config.hidden_size]
-        hidden = self.network.reduced(input_ids, segment_ids, self._of_masks, shape, counts)
-        scores, ids = self._best(hidden)
-        return {"scores": scores, "token_ids": ids}
-
-    def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Selects the hidden states of the p masks in some rows: [t, H] -> [p, H]."""
-        return tf.gather(hidden, tf.where(self.processor.is_mask(input_ids))[:, 0])
-
-    def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the probabilities and ids of the best tokens, [P, K] each, for masks [P, H]."""
-        masks = tf.shape(hidden)[0]
-        steps = (masks + _MASKS_AT_ONCE_SERVED - 1) // _MASKS_AT_ONCE_SERVED
-        shape = [None, self.processor.settings.top_k]
-        parts = tuple(
-            tf.TensorArray(dtype, steps, infer_shape=False, element_shape=shape)
-            for dtype in (tf.float32, tf.int32)
-        )
-
-        def step(index: tf.Tensor, scores: tf.TensorArray, ids: tf.TensorArray) -> tuple:
-            some = hidden[index * _MASKS_AT_ONCE_SERVED : (index + 1) * _MASKS_AT_ONCE_SERVED]
-            values, indices = self.processor.best_tokens(self.network.masked_lm(some))
-            return index + 1, scores.write(index, values), ids.write(index, indices)
-
-        _, scores, ids = tf.while_loop(
-            lambda index, *_: index < steps, step, (tf.constant(0), *parts), parallel_iterations=1
-        )
-        return tf.ensure_shape(scores.concat(), shape), tf.ensure_shape(ids.concat(), shape)

@@ -42,9 +42,8 @@ from keras_bert.tasks.examples import (
     steps_per_epoch,
 )
 from keras_bert.tasks.fitting import check_teacher, label_examples, reinitialize
-from keras_bert.tasks.prepared import EvaluationSet
+from keras_bert.tasks.prepared import PreparedSet
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
-from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import check_agreement, convert_lost_worker_errors, share_of
 from keras_bert.training.log import read_evaluations
@@ -88,10 +87,10 @@ def fine_tune(
     start: Checkpoint,
     task: Task,
     objective: Objective,
-    splits: Splits,
+    train: PreparedSet | None,
+    dev: Mapping[str, PreparedSet],
+    test: Mapping[str, PreparedSet],
     best: str,
-    data: Mapping[str, Iterable[object]],
-    counts: Mapping[str, int],
 ) -> dict[str, float]:
     """Fine-tunes a model, or resumes a run, and saves its files (docs/reference/outputs.md).
 
@@ -100,17 +99,14 @@ def fine_tune(
         start: the initial checkpoint.
         task: the task object, of which this function creates the model.
         objective: the losses to minimize and the metrics to report during training.
-        splits: the training examples with the labels for `objective`, None without training;
-            {suffix of the names of metrics: EvaluationSet} of the development sets; and
-            {name of the prediction files: EvaluationSet} of the test sets.
+        train: the training set; None without training.
+        dev: {suffix of the names of metrics: development set}.
+        test: {name of the prediction files: test set}, which may also be development sets.
         best: the metric whose highest value determines the best weights.
-        data: {split: items} of the development and test sets, for the checksums in run.json; the
-            `repr` of an item must contain all its data.
-        counts: {name in results.json: number} of examples with problems, such as truncated ones.
 
     Returns:
         {name: value} as in results.json: the metrics, "step" (the number of steps trained),
-        "best_step" (the step of the weights in model/), and `counts`.
+        "best_step" (the step of the weights in model/), and the counts of examples with problems.
 
     Raises:
         InputError: the task, the checkpoint or the folder is not usable.
@@ -119,9 +115,12 @@ def fine_tune(
     task.checkpoint = start
     teacher = open_checkpoint(run.distillation.teacher) if run.distillation else None
     settings, strategy, output_dir = run.settings, run.strategy, run.output_dir
-    if settings.do_train and not splits.train:
+    sets = {**{f"dev{suffix}": each for suffix, each in dev.items()}, **test}
+    counts = task.problem_counts({"train": train, **sets} if train else sets)
+    examples = train.prepared.examples if train else None
+    if settings.do_train and not examples:
         raise InputError("there are no training examples; expected at least one")
-    if settings.early_stopping_patience and not splits.dev:
+    if settings.early_stopping_patience and not dev:
         raise InputError(
             f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
         )
@@ -129,7 +128,7 @@ def fine_tune(
     check_state_dtype(strategy, settings.optimizer_state_dtype)
     if settings.do_train:
         training = run.training
-        epoch = steps_per_epoch(splits.train.num_groups, training.train_batch_size)
+        epoch = steps_per_epoch(examples.num_groups, training.train_batch_size)
         steps = training.num_train_steps or max(1, round(epoch * settings.num_train_epochs))
         if not training.num_train_steps and steps < _FEW_STEPS:
             logging.warning(
@@ -141,23 +140,24 @@ def fine_tune(
         run = replace(run, training=training)
     for name in ("model", "best"):
         check_replaceable(output_dir / name)
-    record = {**run.record, **start.record(), **data_record(data)}
+    data = data_record({name: each.items for name, each in sets.items()})
+    record = {**run.record, **start.record(), **data}
     if task.label_names:
         record["labels"] = [*task.label_names]
-    if splits.train is not None:
-        record["train_sha256"] = splits.train.sha256
+    if examples is not None:
+        record["train_sha256"] = examples.sha256
     if teacher:
         record["teacher_weights_sha256"] = teacher.weights_sha256
     check_agreement(strategy, {**record, **asdict(run.training)})
     if is_finished(output_dir, record, strategy):
         log_finished(output_dir)
         return read_json(output_dir / "results.json")
-    if settings.do_eval and not splits.dev:
+    if settings.do_eval and not dev:
         logging.info("No development set: evaluation is skipped")
-    if settings.do_predict and not splits.test:
+    if settings.do_predict and not test:
         logging.info("No test set: prediction is skipped")
     if teacher:
-        splits = splits._replace(train=_labeled_by_teacher(run, teacher, task, splits.train))
+        examples = _labeled_by_teacher(run, teacher, task, examples)
     # Load the weights first, so that no folder is created if they do not match the model.
     create_model(run, task)
     with running(output_dir, record, strategy) as folder:
@@ -169,15 +169,14 @@ def fine_tune(
         )
         results, outputs = {}, {}
         if settings.do_train:
-            results, outputs = _train(run, task, objective, splits, best, predict)
+            results, outputs = _train(run, task, objective, examples, dev, best, predict)
         predict = _cached(predict, outputs)  # From here on, the weights do not change.
-        if settings.do_eval and splits.dev:
-            results |= _score(task, splits.dev, best, predict)
-        for name, split in splits.test.items() if settings.do_predict and splits.test else ():
-            is_dev = any(split is dev for dev in (splits.dev or {}).values())
-            scores = {} if is_dev else results
-            outputs = predict(split.prepared.examples)
-            task.write_predictions(folder / name, split, outputs, scores)
+        if settings.do_eval and dev:
+            results |= _score(task, dev, best, predict)
+        for name, each in test.items() if settings.do_predict else ():
+            scores = {} if any(each is other for other in dev.values()) else results
+            outputs = predict(each.prepared.examples)
+            task.write_predictions(folder / name, each, outputs, scores)
         if settings.do_train and folder == output_dir:
             card = run_card(
                 task.task,
@@ -188,10 +187,28 @@ def fine_tune(
                 task.label_names or (),
             )
             task.save_pretrained(output_dir / "model", card)
-            write_json(output_dir / EXAMPLES, {"texts": splits.train.shown})
+            write_json(output_dir / EXAMPLES, {"texts": examples.shown})
         results |= counts
         write_json(folder / "results.json", results)
     return results
+
+
+def prepare_sets(
+    task: Task, train: Any, dev: Mapping[str, Any], test: Mapping[str, Any]
+) -> tuple[PreparedSet | None, dict[str, PreparedSet], dict[str, PreparedSet]]:
+    """Preprocesses the items of all sets, which are as for `fine_tune`; None for an absent set.
+
+    A test set that is a development set is preprocessed once, so the model also runs over it once.
+    """
+    prepared_train = None if train is None else task.prepared_set(train, training=True)
+    prepared_dev = {name: task.prepared_set(x) for name, x in dev.items() if x is not None}
+    dev_of = {id(each.items): each for each in prepared_dev.values()}
+    prepared_test = {
+        name: dev_of.get(id(items)) or task.prepared_set(items)
+        for name, items in test.items()
+        if items is not None
+    }
+    return prepared_train, prepared_dev, prepared_test
 
 
 def data_record(data: Mapping[str, Iterable[object]]) -> dict[str, str]:
@@ -206,7 +223,7 @@ def data_record(data: Mapping[str, Iterable[object]]) -> dict[str, str]:
 
 
 def _score(
-    task: Task, dev: Mapping[str, EvaluationSet], best: str, predict: Predict
+    task: Task, dev: Mapping[str, PreparedSet], best: str, predict: Predict
 ) -> dict[str, float]:
     """Scores all development sets; `best` of several sets is the mean of theirs."""
     scores = {}
@@ -222,7 +239,8 @@ def _train(
     run: FineTuningRun,
     task: Task,
     objective: Objective,
-    splits: Splits,
+    train_set: Examples,
+    dev: Mapping[str, PreparedSet],
     best_metric: str,
     predict: Callable[..., Any],
 ) -> tuple[dict[str, float], OutputCache]:
@@ -232,7 +250,7 @@ def _train(
     weights that the last evaluation computed, if it evaluated these weights.
     """
     settings, training, strategy = run.settings, run.training, run.strategy
-    best_dir, model, train_set = run.output_dir / "best", task.model, splits.train
+    best_dir, model = run.output_dir / "best", task.model
     steps = training.num_train_steps
     with strategy.scope():
         optimizer, loss_scale = create_optimizer(
@@ -253,9 +271,9 @@ def _train(
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
         outputs.clear()  # The weights have changed since the last evaluation.
         cached = _cached(functools.partial(predict, after_batch=after_batch), outputs)
-        return _score(task, splits.dev, best_metric, cached)
+        return _score(task, dev, best_metric, cached)
 
-    evaluates = settings.do_eval and splits.dev
+    evaluates = settings.do_eval and dev
     best = BestWeights(
         best_metric,
         lambda step: save_best(best_dir, task, step),

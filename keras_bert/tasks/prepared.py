@@ -99,18 +99,19 @@ class Prepared(NamedTuple):
         yield from np.split(values, np.cumsum(counts)[:-1])
 
 
-class EvaluationSet(NamedTuple):
-    """The items of a development or test set, preprocessed once.
+class PreparedSet(NamedTuple):
+    """The items of a training, development or test set, preprocessed once.
 
     Attributes:
-        items: the texts, sentences or questions.
         prepared: the preprocessed items.
         labels: the labels of the items, if they are not part of them; None for a test set.
+        items: the texts, sentences or questions of a file; when they are iterated over, the `repr`
+            of an item contains all its data.
     """
 
-    items: Any
     prepared: Prepared
     labels: Any = None
+    items: Any = None
 
 
 def prepare(
@@ -369,6 +370,7 @@ class TextProcessor(Processor):
     argument of `combine_segments` for pairs.
     """
 
+    input_names: tuple[str, ...] = ("text",)
     longer_gets_odd: bool = False
 
     def preprocess(
@@ -438,12 +440,11 @@ class ServedTexts(ServedTask):
     The signature `serving_default` is for texts, and `token_ids` for token ids.
     """
 
-    input_names: tuple[str, ...] = ("text",)
     processor: TextProcessor
 
     def steps(self) -> dict[str, Steps]:
         """Returns the steps of each signature."""
-        texts = [tf.TensorSpec([None], tf.string, name=name) for name in self.input_names]
+        texts = [tf.TensorSpec([None], tf.string, name=x) for x in self.processor.input_names]
         decode = self.processor.decode
         return {
             "serving_default": Steps(texts, self.processor.preprocess, decode),

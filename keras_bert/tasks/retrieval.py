@@ -20,10 +20,11 @@ recall_at_k, precision_at_k    the number of relevant documents among the first 
              number of all relevant documents, or by k even if the ranking is shorter
 """
 
+import itertools
 import math
 import numbers
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,10 @@ class RetrievalData:
                         f"{source}: the query {query!r} names the document {document!r}, "
                         "which is not in the corpus; expected the id of a document"
                     )
+
+    def __iter__(self) -> Iterator[tuple[str, object]]:
+        """Yields the queries, the documents and the judgments with their ids."""
+        return itertools.chain(self.queries.items(), self.corpus.items(), self.relevance.items())
 
     @property
     def columns(self) -> tuple[list[str], list[str]]:

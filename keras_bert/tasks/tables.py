@@ -293,7 +293,7 @@ class Texts:
         """Describes where an example is, such as "train.tsv, line 3"."""
         return self.locations[index]
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
         """Yields each example as a tuple of its texts and, if present, its label."""
         labels = [] if self.labels is None else [self.labels]
         return zip(*self.columns, *labels, strict=True)

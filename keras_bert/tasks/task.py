@@ -29,7 +29,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import Engine
 from keras_bert.export.inputs import failed_check
-from keras_bert.export.network import Network
+from keras_bert.export.saved_model import ServedTask
 from keras_bert.export.task_export import export_task
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
@@ -44,9 +44,9 @@ from keras_bert.tasks.fitting import (
 )
 from keras_bert.tasks.prepared import (
     Arrays,
-    EvaluationSet,
     LongText,
     Prepared,
+    PreparedSet,
     Processor,
     as_tensor,
     decoded,
@@ -117,11 +117,15 @@ class Task:
     """
 
     task: ClassVar[str]
+    settings_class: ClassVar[type]
+    model_class: ClassVar[type[keras.Model]]
     processor_class: ClassVar[type[Processor]]
+    served_class: ClassVar[type[ServedTask]]  # The tf.Module whose signatures are exported.
     example: ClassVar[Mapping[str, str]] = {"text": EXAMPLE_TEXT}
     input_names: ClassVar[tuple[str, ...]] = ("text",)
     optional_weights: ClassVar[tuple[str, ...]] = ()
     limit: ClassVar[str] = "max_seq_length"  # The setting to which texts are truncated.
+    items_name: ClassVar[str] = "texts"
     # The `ExportOptions` that a SavedModel of the task uses.
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length",)
     special_tokens: ClassVar[bool] = False  # Whether the tokenizer recognizes [MASK] in texts.
@@ -182,24 +186,25 @@ class Task:
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> Any:
         """Creates the settings from the content of an export's export.json."""
-        raise NotImplementedError
+        names = [field.name for field in dataclasses.fields(cls.settings_class)]
+        saved = {name: info[name] for name in names if name in info}
+        values = {n: tuple(v) if isinstance(v, list) else v for n, v in saved.items()}
+        if "long_text" in names:
+            values["long_text"] = LongText.of_export(info)
+        return cls.settings_class(**values)
 
     @classmethod
     def make_model(cls, config: BertConfig, settings: Any, dtype: str | None) -> keras.Model:
         """Creates a newly initialized model of a dtype policy for settings of the task."""
-        raise NotImplementedError
+        return cls.model_class(config, dtype=dtype)
 
     def make_processor(self) -> Processor:
         """Creates the processor for the current settings."""
         return self.processor_class(self.tokenizer, self.settings)
 
-    def served(self, network: Network) -> tf.Module:
-        """Creates the tf.Module whose signatures are exported."""
-        raise NotImplementedError
-
     def description(self) -> dict[str, Any]:
         """Returns the entries of export.json that the task adds in every export format."""
-        return {}
+        return {"labels": [*self.label_names]} if self.label_names else {}
 
     def text_settings(self) -> dict[str, Any]:
         """Returns the entries of export.json that describe preprocessing and decoding."""
@@ -244,12 +249,25 @@ class Task:
         """The layers on which no training loss depends; weight decay alone would shrink them."""
         return [self.model.encoder.pooler] if self.model.per_token else []
 
-    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+    def score_outputs(self, evaluated: PreparedSet, outputs: Arrays) -> dict[str, float]:
         """Computes {metric: value} from the model's outputs for a development set."""
         raise NotImplementedError
 
+    def prepared_set(self, items: Any, training: bool = False) -> PreparedSet:
+        """Preprocesses the items of a set of files, with the labels of the loss if `training`."""
+        raise NotImplementedError
+
+    def problem_counts(self, sets: Mapping[str, PreparedSet]) -> dict[str, int]:
+        """Counts the examples with problems in the sets of a run, as results.json names them."""
+        return {
+            f"{name}_truncated": self._report_truncation(
+                each.prepared.truncated, f"{self.items_name} ({name})"
+            )
+            for name, each in sets.items()
+        }
+
     def write_predictions(
-        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
+        self, path: Path, predicted: PreparedSet, outputs: Arrays, scores: Mapping[str, float]
     ) -> None:
         """Writes the prediction files of a test set, from the model's outputs for it.
 
@@ -501,13 +519,6 @@ class Task:
         limit = f"{self.limit}={getattr(self.settings, self.limit)}"
         return report_truncation(truncated, texts, limit)
 
-    def _truncation_counts(self, splits: Mapping[str, Prepared], texts: str) -> dict[str, int]:
-        """Counts the truncated texts of the splits of a run, as results.json names the counts."""
-        return {
-            f"{name}_truncated": self._report_truncation(prepared.truncated, f"{texts} ({name})")
-            for name, prepared in splits.items()
-        }
-
     def _check_fit(
         self, options: Mapping[str, Any], validation_data: Any, teacher: "Task | None" = None
     ) -> tuple[FitSettings, Distillation | None]:
@@ -553,7 +564,7 @@ class Task:
 
     def _fit(
         self,
-        examples: Examples,
+        train: Prepared,
         objective: Objective,
         settings: FitSettings,
         evaluate: Callable[[], Mapping[str, float]] | None,
@@ -561,6 +572,9 @@ class Task:
         best: str,
         teacher: "Task | None" = None,
     ) -> keras.callbacks.History:
+        if self.limit:
+            self._report_truncation(train.truncated, f"training {self.items_name}")
+        examples = train.examples
         if not len(examples):
             raise InputError("fit() got no examples; expected at least one")
         if teacher is not None:

@@ -317,7 +317,7 @@ def test_similarity_page_puts_the_declared_pooling_first(visit):
 )
 def test_answers_of_every_task_are_shown(visit, name, typed, shown):
     task = make_task(name)
-    served = task.served(Network(task.model))
+    served = task.served_class(Network(task.model), task.processor)
     inputs = [spec.name for spec in served.steps()["serving_default"].specs]
 
     def answer(*texts):

@@ -95,7 +95,8 @@ def test_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Pat
     model = make_run(tmp_path, "embedding") / "model"
     without(model, "pooler")
     embedder = opened("embedding", model)
-    found = embedder.served(Network(embedder.model)).run("serving_default", tf.constant(["a b"]))
+    served = embedder.served_class(Network(embedder.model), embedder.processor)
+    found = served.run("serving_default", tf.constant(["a b"]))
     assert set(found) == {"cls", "mean", "truncated", "num_tokens"}
     folder = export(ExportOptions(str(model), str(tmp_path / "1"), format="onnx"))
     signatures = json.loads((folder / "export.json").read_text())["signatures"]

@@ -10,10 +10,9 @@ NAME.tsv     the columns `index` and `prediction` (a label or a number), with a 
 NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1": 0.98}}
 """
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from keras_bert.options import check, option
 from keras_bert.tasks.checks import head_labels
 from keras_bert.tasks.classification.data import DEFAULT_METRICS, ONE_LOGIT, Problem
 from keras_bert.tasks.classification.glue import GlueTask, find_task
-from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.prepared import TRUNCATED, LongText, Prepared, TextProcessor, window_counts
 from keras_bert.text.padding import Segments
 from keras_bert.text.windows import TextWindows
@@ -91,6 +89,11 @@ class ClassificationProcessor(TextProcessor):
     """Converts texts to model inputs, and logits to labels."""
 
     @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs of an export."""
+        return ("text", "text_pair") if self.settings.pair else ("text",)
+
+    @property
     def longer_gets_odd(self) -> bool:
         """Whether pairs are truncated as by sentence-transformers, as those of a reranker are."""
         return self.settings.problem_type == "reranking"
@@ -128,8 +131,8 @@ class ClassificationProcessor(TextProcessor):
         return answers | {"truncated": inputs.truncated}
 
 
-def labeled_examples(prepared: Prepared, labels: np.ndarray) -> Examples:
-    """Returns the training examples of texts with labels, [n, ...] for n texts.
+def labeled(prepared: Prepared, labels: np.ndarray) -> Prepared:
+    """Adds the labels for training, [n, ...] for n texts, to the examples.
 
     Each window of a text is an example with the label of the text. For n groups of k pairs, labels
     [n, k], each pair is an example with a label, and k examples form a group.
@@ -137,7 +140,8 @@ def labeled_examples(prepared: Prepared, labels: np.ndarray) -> Examples:
     counts = window_counts(prepared)
     size = len(counts) // max(1, len(labels))
     repeated = np.repeat(labels.reshape(-1, 1) if size > 1 else labels, counts, axis=0)
-    return dataclasses.replace(prepared.examples, labels={"labels": repeated}, group_size=size)
+    examples = replace(prepared.examples, labels={"labels": repeated}, group_size=size)
+    return prepared._replace(examples=examples)
 
 
 # --- prediction files ---

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import keras
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import DEFAULT_MAX_SEQ_LENGTH, Checkpoint
@@ -19,7 +18,7 @@ from keras_bert.checkpoints.sentence_transformers import (
 )
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.export.network import Network
+from keras_bert.export.saved_model import ServedTask
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.checks import (
     check_batch_size,
@@ -61,7 +60,7 @@ from keras_bert.tasks.classification.processor import (
     ClassificationProcessor,
     ClassifierSettings,
     head_settings,
-    labeled_examples,
+    labeled,
     metric_names,
     saved_activation,
     saved_thresholds,
@@ -70,17 +69,22 @@ from keras_bert.tasks.classification.processor import (
     transformers_problem_type,
     write_predictions,
 )
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.fine_tuning import (
+    FineTuningRun,
+    fine_tune,
+    open_pretrained,
+    prepare_sets,
+)
 from keras_bert.tasks.prepared import (
     TRUNCATED,
     Arrays,
-    EvaluationSet,
     LongText,
+    PreparedSet,
     Processor,
     ServedTexts,
     gathered,
 )
-from keras_bert.tasks.tables import Splits, Texts
+from keras_bert.tasks.tables import Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -104,7 +108,9 @@ class TextClassifier(Task):
     """
 
     task: ClassVar[str] = "classification"
+    settings_class: ClassVar[type] = ClassifierSettings
     processor_class: ClassVar[type[Processor]] = ClassificationProcessor
+    served_class: ClassVar[type[ServedTask]] = ServedTexts
     example: ClassVar[Mapping[str, str]] = {
         "text": EXAMPLE_TEXT,
         "text_pair": "Who had an impact on Europe?",
@@ -211,15 +217,8 @@ class TextClassifier(Task):
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
         """Returns the settings recorded in an export's export.json."""
-        return ClassifierSettings(
-            labels=tuple(info["labels"]),
-            problem_type=short_problem_type(info["problem_type"], "export.json"),
-            max_seq_length=info["max_seq_length"],
-            pair=info["pair"],
-            long_text=LongText.of_export(info),
-            thresholds=tuple(info.get("thresholds", ())),
-            activation=info.get("activation", "sigmoid"),
-        )
+        kind = short_problem_type(info["problem_type"], "export.json")
+        return super().settings_of_export({**info, "problem_type": kind})
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -310,12 +309,10 @@ class TextClassifier(Task):
         weights = weights_of_classes(name, class_weights, kind, self.labels, array)
         if columns[0]:
             self._replace_settings(pair=len(columns) > 1, thresholds=())
-        prepared = self._prepared(pair_columns(columns))
-        self._report_truncation(prepared.truncated, "training texts")
-        examples = labeled_examples(prepared, array)
-        objective = ClassificationObjective(kind, weights, distillation, examples.group_size)
+        train = labeled(self._prepared(pair_columns(columns)), array)
+        objective = ClassificationObjective(kind, weights, distillation, max(1, len(columns) - 1))
         evaluate = (lambda: self._with_mean(self.evaluate(*held_out))) if held_out else None
-        return self._fit(examples, objective, settings, evaluate, callbacks, "score", teacher)
+        return self._fit(train, objective, settings, evaluate, callbacks, "score", teacher)
 
     def evaluate(
         self,
@@ -474,10 +471,6 @@ class TextClassifier(Task):
         indices = np.argsort(-answers["logits"][:, 0], kind="stable")[:count]
         return indices, answers["score"][indices]
 
-    def served(self, network: Network) -> tf.Module:
-        """Creates the tf.Module whose signatures are exported."""
-        return ServedClassifier(network, self.processor)
-
     def description(self) -> dict[str, Any]:
         """Returns the entries of export.json for the labels and the problem type."""
         return {
@@ -490,21 +483,28 @@ class TextClassifier(Task):
 
     def example_request(self) -> dict[str, str]:
         """Returns the input strings of a warm-up request for a server."""
-        names = self.input_names if self.settings.pair else ("text",)
-        return {name: self.example[name] for name in names}
+        return {name: self.example[name] for name in self.processor.input_names}
 
     @property
     def problem_type_name(self) -> str:
         """The problem type as transformers names it, such as `single_label_classification`."""
         return transformers_problem_type(self.settings.problem_type)
 
-    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+    def prepared_set(self, items: Texts, training: bool = False) -> PreparedSet:
+        """Preprocesses the texts of a file, and converts their labels to numbers."""
+        has_labels = items.labels is not None or len(items.columns) > 2
+        kind = self.settings.problem_type
+        array = label_array(items, kind, self.labels) if has_labels else None
+        prepared = self._prepared(pair_columns(items.columns))
+        return PreparedSet(labeled(prepared, array) if training else prepared, array, items)
+
+    def score_outputs(self, evaluated: PreparedSet, outputs: Arrays) -> dict[str, float]:
         """Computes "loss", the metrics, and "score", the mean of the metrics."""
         answers = gathered(list(self._decoded(evaluated.prepared, outputs)))
         return self._with_mean(score(self._problem, answers, evaluated.labels))
 
     def write_predictions(
-        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
+        self, path: Path, predicted: PreparedSet, outputs: Arrays, scores: Mapping[str, float]
     ) -> None:
         """Writes the predictions for a test set."""
         answers = gathered(list(self._decoded(predicted.prepared, outputs)))
@@ -603,14 +603,6 @@ class TextClassifier(Task):
         return given_label_array(names[1], items, self.settings.problem_type, self.labels)
 
 
-class ServedClassifier(ServedTexts):
-    """The SavedModel signatures of a classifier or a regression model."""
-
-    def __init__(self, network: Network, processor: ClassificationProcessor):
-        super().__init__(network, processor)
-        self.input_names = ("text", "text_pair") if processor.settings.pair else ("text",)
-
-
 # --- fine-tuning ---
 
 
@@ -639,39 +631,13 @@ def fine_tune_classifier(
     classifier = TextClassifier(None, start.tokenizer(), made)
     classifier._metrics, classifier._score_range = problem.metrics, problem.score_range
 
-    def prepared(texts: Texts, labelled: bool = True) -> EvaluationSet:
-        array = label_array(texts, problem_type, labels) if labelled else None
-        return EvaluationSet(texts, classifier._prepared(pair_columns(texts.columns)), array)
-
-    train, weights = None, ()
-    sets: dict[str, EvaluationSet] = {}
-    if splits.train:
-        sets["train"] = prepared(splits.train)
-        train = labeled_examples(sets["train"].prepared, sets["train"].labels)
-        setting, array = classification.class_weights, sets["train"].labels
-        weights = weights_of_classes("--class_weights", setting, problem_type, labels, array)
-    dev = {suffix: prepared(texts) for suffix, texts in splits.dev.items()}
-    if labels:
-        for split in dev.values():
-            warn_of_absent_labels(split.items, split.labels, labels)
-    # Reuse the development split, so that the model runs over the same texts only once.
-    dev_of = {id(split.items): split for split in dev.values()}
-    test = {
-        name: dev_of.get(id(texts)) or prepared(texts, labelled=False)
-        for name, texts in splits.test.items()
-    }
-    sets |= {f"dev{suffix}": split for suffix, split in dev.items()} | test
-    return fine_tune(
-        run,
-        start,
-        classifier,
-        ClassificationObjective(
-            problem_type, weights, run.distillation, train.group_size if train else 1
-        ),
-        Splits(train, dev, test),
-        best="score",
-        data={name: list(split.items.rows()) for name, split in sets.items() if name != "train"},
-        counts=classifier._truncation_counts(
-            {name: split.prepared for name, split in sets.items()}, "examples"
-        ),
-    )
+    train, dev, test = prepare_sets(classifier, *splits)
+    for each in dev.values() if labels else ():
+        warn_of_absent_labels(each.items, each.labels, labels)
+    weights: tuple[float, ...] = ()
+    if train:
+        setting = classification.class_weights
+        weights = weights_of_classes("--class_weights", setting, problem_type, labels, train.labels)
+    group_size = max(1, len(first.columns) - 1)
+    objective = ClassificationObjective(problem_type, weights, run.distillation, group_size)
+    return fine_tune(run, start, classifier, objective, train, dev, test, best="score")

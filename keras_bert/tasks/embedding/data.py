@@ -8,7 +8,7 @@ BEIR          a directory (retrieval.py)    pairs of a query and a relevant docu
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,7 @@ from keras_bert.tasks.checks import (
 )
 from keras_bert.tasks.classification.data import label_array
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
-from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.prepared import short_rows
+from keras_bert.tasks.prepared import Prepared, short_rows
 from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data, is_beir, read_beir
 from keras_bert.tasks.settings import EmbeddingSettings
 from keras_bert.tasks.tables import Texts, read_rows, read_texts
@@ -81,19 +80,22 @@ class TextRows(Texts):
         ids = [numbers.setdefault(text, len(numbers)) for text in self.texts]
         return np.array(ids, np.int32).reshape(-1, len(self.columns))
 
-    def labelled(self, examples: Examples, largest_score: float = 1.0) -> Examples:
-        """Adds the labels for training to the preprocessed texts.
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yields each example as a tuple of its texts and its score, None without one."""
+        scores = [None] * len(self) if self.scores is None else self.scores.tolist()
+        return zip(*self.columns, scores, strict=True)
 
-        Scores are divided by `largest_score`, so that they can be compared with cosines.
-        """
+    def labeled(self, prepared: Prepared) -> Prepared:
+        """Adds the labels for training to the preprocessed texts."""
         width = len(self.columns)
         scores = np.zeros(len(self), np.float32) if self.scores is None else self.scores
         labels = {
-            "scores": np.repeat(scores / np.float32(largest_score), width).astype(np.float32),
+            "scores": np.repeat(scores, width).astype(np.float32),
             "text_ids": self.ids.ravel(),
         }
         shown = short_rows(self.columns[:2])
-        return replace(examples, labels=labels, group_size=width, shown=shown)
+        examples = replace(prepared.examples, labels=labels, group_size=width, shown=shown)
+        return prepared._replace(examples=examples)
 
 
 def check_range(name: str, value: Any) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from keras_bert.checkpoints.sentence_transformers import read_sentence_transform
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
-from keras_bert.export.network import Network
+from keras_bert.export.saved_model import ServedTask
 from keras_bert.models.encoder import (
     POOLINGS,
     BertEncoder,
@@ -61,12 +61,17 @@ from keras_bert.tasks.embedding.search import (
     truncated_vectors,
 )
 from keras_bert.tasks.examples import ModelRunner
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
+from keras_bert.tasks.fine_tuning import (
+    FineTuningRun,
+    fine_tune,
+    open_pretrained,
+    prepare_sets,
+)
 from keras_bert.tasks.prepared import (
     Arrays,
-    EvaluationSet,
     LongText,
     Prepared,
+    PreparedSet,
     ServedTexts,
     check_memory,
     gathered,
@@ -76,7 +81,6 @@ from keras_bert.tasks.prepared import (
 )
 from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data
 from keras_bert.tasks.settings import MiningSettings
-from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import Task
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
@@ -85,6 +89,33 @@ _POOLER = "encoder/pooler"
 # The prompts for the arguments of `search`, as in sentence-transformers; the first one counts.
 _PROMPTS = {"queries": ("query",), "corpus": ("document", "passage", "corpus")}
 _TEXTS = 2**16  # texts whose vectors of all poolings are in memory at once
+
+
+class ServedEmbedding(ServedTexts):
+    """The SavedModel signatures of an encoder, which map texts or token ids to vectors."""
+
+    processor: EmbeddingProcessor
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec({"vectors": "row"}, pooled=self.processor.settings.pooled)
+
+    def outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        """Computes the vectors of each row, float32 [n, 2 or 3, H]."""
+        # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
+        shape = [len(self.processor.settings.names), self.network.config.hidden_size]
+        vectors = self.network.reduced(input_ids, segment_ids, self._vectors, shape)
+        return {"vectors": vectors}
+
+    def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Computes the vectors of some rows: hidden states [t, H] -> [b, 2 or 3, H]."""
+        vectors = self.processor.vectors(hidden, splits)
+        if not self.processor.settings.pooled:
+            return vectors
+        pooled = self.network.pooled(vectors[:, 0])
+        return tf.concat([vectors, pooled[:, tf.newaxis]], axis=1)
 
 
 class TextEmbedder(Task):
@@ -102,6 +133,8 @@ class TextEmbedder(Task):
     """
 
     task: ClassVar[str] = "embedding"
+    settings_class: ClassVar[type] = EmbedderSettings
+    served_class: ClassVar[type[ServedTask]] = ServedEmbedding
     optional_weights: ClassVar[tuple[str, ...]] = (_POOLER,)
     _public: ClassVar[tuple[str, ...]] = (
         *Task._public,
@@ -189,13 +222,8 @@ class TextEmbedder(Task):
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
         """Restores the settings from the content of an export's export.json."""
-        names = ("max_seq_length", "normalize", "pooling", "prompts", "default_prompt_name")
-        return EmbedderSettings(
-            **{name: info[name] for name in names if name in info},
-            pooled="pooled" in info["signatures"]["serving_default"]["outputs"],
-            matryoshka_sizes=tuple(info.get("matryoshka_sizes", ())),
-            long_text=LongText.of_export(info),
-        )
+        pooled = "pooled" in info["signatures"]["serving_default"]["outputs"]
+        return super().settings_of_export({**info, "pooled": pooled})
 
     def fit(
         self,
@@ -277,16 +305,9 @@ class TextEmbedder(Task):
             evaluate = functools.partial(self.evaluate, *arguments)
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
-        prepared = self._prepared_for_training(rows)
-        self._report_truncation(prepared.truncated, "training texts")
-        return self._fit(
-            rows.labelled(prepared.examples),
-            EmbeddingObjective(loss, pooling),
-            settings,
-            evaluate,
-            callbacks,
-            best_metric(held_out),
-        )
+        train, best = self.prepared_set(rows, training=True).prepared, best_metric(held_out)
+        objective = EmbeddingObjective(loss, pooling)
+        return self._fit(train, objective, settings, evaluate, callbacks, best)
 
     def evaluate(
         self,
@@ -526,7 +547,21 @@ class TextEmbedder(Task):
         prompts = self.settings.prompts
         return next((name for name in _PROMPTS.get(argument, ()) if name in prompts), None)
 
-    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+    def prepared_set(self, items: TextRows | RetrievalData, training: bool = False) -> PreparedSet:
+        """Preprocesses the texts of pairs, or queries and documents with their prompts."""
+        if isinstance(items, TextRows):
+            settings = self.settings.in_training if training else self.settings
+            texts = items.texts
+        else:
+            settings, texts = replace(self.settings, default_prompt_name=None), []
+            for name, column in zip(_PROMPTS, items.columns, strict=True):
+                prompt = self.settings.prompt(self._prompt_name(name))
+                texts += [prompt + text for text in column]
+        preprocess = EmbeddingProcessor(self.tokenizer, settings).preprocess
+        prepared = prepare(preprocess, [texts], tokenizer=self.tokenizer)
+        return PreparedSet(items.labeled(prepared) if training else prepared, items=items)
+
+    def score_outputs(self, evaluated: PreparedSet, outputs: Arrays) -> dict[str, float]:
         """Scores the vectors of pairs, or of queries and documents."""
         vectors = pooled_rows(evaluated.prepared, outputs["vectors"], self.processor)
         return score_embeddings(evaluated.items, vectors, self.settings.matryoshka_sizes)
@@ -555,10 +590,6 @@ class TextEmbedder(Task):
         """Creates the processor for the current settings."""
         return EmbeddingProcessor(self.tokenizer, self.settings, getattr(self._model, "dense", ()))
 
-    def served(self, network: Network) -> tf.Module:
-        """Creates the module with the signatures of an export."""
-        return ServedEmbedding(network, self.processor)
-
     def text_settings(self) -> dict[str, Any]:
         """Returns the text settings that export.json stores."""
         settings = self.settings
@@ -581,21 +612,6 @@ class TextEmbedder(Task):
             del saved[name]  # Others than `long_text` are in the files of sentence-transformers.
         return saved | self.settings.long_text.to_dict()
 
-    def _prepared_for_training(self, rows: TextRows) -> Prepared:
-        in_training = EmbeddingProcessor(self.tokenizer, self.settings.in_training)
-        return prepare(in_training.preprocess, [rows.texts], tokenizer=self.tokenizer)
-
-    def _prepared_for_evaluation(self, items: TextRows | RetrievalData) -> Prepared:
-        if isinstance(items, TextRows):
-            return self._prepared([items.texts])
-        texts = []
-        for name, column in zip(_PROMPTS, items.columns, strict=True):
-            prompt = self.settings.prompt(self._prompt_name(name))
-            texts += [prompt + text for text in column]
-        without = replace(self.settings, default_prompt_name=None)
-        preprocess = EmbeddingProcessor(self.tokenizer, without).preprocess
-        return prepare(preprocess, [texts], tokenizer=self.tokenizer)
-
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Returns {"vectors": float32 [n, 2 or 3, H]} for n rows, which are windows or texts."""
         shape = [len(prepared.examples), len(self.settings.names), self.model.config.hidden_size]
@@ -606,33 +622,6 @@ class TextEmbedder(Task):
 def _is_float(value: Any) -> bool:
     """Returns whether a value is an array or a tensor of floats, of any library."""
     return "float" in str(getattr(value, "dtype", ""))
-
-
-class ServedEmbedding(ServedTexts):
-    """The SavedModel signatures of an encoder, which map texts or token ids to vectors."""
-
-    processor: EmbeddingProcessor
-
-    def spec(self) -> NetworkSpec:
-        """Describes the outputs of the network."""
-        return NetworkSpec({"vectors": "row"}, pooled=self.processor.settings.pooled)
-
-    def outputs(
-        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
-    ) -> dict[str, tf.Tensor]:
-        """Computes the vectors of each row, float32 [n, 2 or 3, H]."""
-        # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
-        shape = [len(self.processor.settings.names), self.network.config.hidden_size]
-        vectors = self.network.reduced(input_ids, segment_ids, self._vectors, shape)
-        return {"vectors": vectors}
-
-    def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Computes the vectors of some rows: hidden states [t, H] -> [b, 2 or 3, H]."""
-        vectors = self.processor.vectors(hidden, splits)
-        if not self.processor.settings.pooled:
-            return vectors
-        pooled = self.network.pooled(vectors[:, 0])
-        return tf.concat([vectors, pooled[:, tf.newaxis]], axis=1)
 
 
 # --- fine-tuning ---
@@ -665,40 +654,21 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
         _check_devices(loss, run)
     if embedding.mine_negatives:
         return mine_triplets(embedding, run, start, embedder)
-    if do_train:
-        train = read_training_rows(embedding)
+    train = read_training_rows(embedding) if do_train else None
     dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
     if dev is None and not do_train:
         raise InputError(
             "nothing to do: found no development examples; expected --eval_file, or --do_train"
         )
-    examples, dev_set, data = None, None, {}
-    prepared: dict[str, Prepared] = {}
     if do_train:
         check_training_rows(train, loss, run.training.train_batch_size)
-        prepared["train"] = embedder._prepared_for_training(train)
-        largest_score = max(map(abs, embedding.numeric_range))
-        examples = train.labelled(prepared["train"].examples, largest_score)
-    if dev is not None:
-        if isinstance(dev, TextRows):
-            check_evaluation_rows(dev)
-            scores = [None] * len(dev) if dev.scores is None else dev.scores.tolist()
-            data = {"dev": list(zip(*dev.columns, scores, strict=True))}
-        else:
-            parts = (dev.queries, dev.corpus, dev.relevance)
-            data = {"dev": [item for part in parts for item in part.items()]}
-        prepared["dev"] = embedder._prepared_for_evaluation(dev)
-        dev_set = {"": EvaluationSet(dev, prepared["dev"])}
-    return fine_tune(
-        run,
-        start,
-        embedder,
-        EmbeddingObjective(loss, settings.pooling),
-        Splits(examples, dev_set),
-        best=best_metric(dev),
-        data=data,
-        counts=embedder._truncation_counts(prepared, "texts"),
-    )
+        if train.scores is not None:  # So that they can be compared with cosines.
+            train.labels = train.scores / np.float32(max(map(abs, embedding.numeric_range)))
+    if isinstance(dev, TextRows):
+        check_evaluation_rows(dev)
+    sets = prepare_sets(embedder, train, {"": dev}, {})
+    objective = EmbeddingObjective(loss, settings.pooling)
+    return fine_tune(run, start, embedder, objective, *sets, best=best_metric(dev))
 
 
 def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:

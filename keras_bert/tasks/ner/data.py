@@ -29,7 +29,7 @@ import json
 import os
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,16 +94,29 @@ class Sentence(NamedTuple):
         return f"line {self.line + index}"
 
 
-class TaggedSentences(NamedTuple):
+class TaggedSentences:
     """The sentences of a file or dataset, with tags in IOB2.
 
-    `source` names the file or dataset in error messages. `counts` are the numbers of entities that
-    do not fit the words of their texts, {name of PROBLEMS: number}.
+    Args:
+        source: the name of the file or dataset in error messages.
+        sentences: the sentences.
+        counts: the numbers of entities that do not fit the words of their texts, {name of PROBLEMS:
+            number}.
+        has_context: whether the input of a sentence includes its neighbors in the document.
     """
 
-    source: str
-    sentences: Sequence[Sentence]
-    counts: Mapping[str, int]
+    def __init__(
+        self,
+        source: str,
+        sentences: Sequence[Sentence],
+        counts: Mapping[str, int],
+        has_context: bool,
+    ):
+        self.source, self.sentences, self.counts = source, sentences, counts
+        self.documents = [each.document for each in sentences] if has_context else None
+
+    def __iter__(self) -> Iterator[Sentence]:
+        return iter(self.sentences)
 
     @property
     def tags(self) -> list[tuple[str, ...]] | None:
@@ -185,7 +198,7 @@ def _tagged(
         if tags_needed:
             raise InputError(f"{source}: has words without tags; expected words and their tags")
         logging.info("%s: %s; there are no tags, so no scores are computed", source, size)
-        return TaggedSentences(str(source), sentences, counts or {})
+        return TaggedSentences(str(source), sentences, counts or {}, ner.document_context)
     names = {tag for sentence in sentences for tag in sentence.tags}
     if UNKNOWN in names and OUTSIDE not in names:
         raise InputError(
@@ -208,7 +221,7 @@ def _tagged(
     tagged = [
         sentence._replace(tags=tuple(row)) for sentence, row in zip(sentences, rows, strict=True)
     ]
-    return TaggedSentences(str(source), tagged, counts or {})
+    return TaggedSentences(str(source), tagged, counts or {}, ner.document_context)
 
 
 def make_labels(train: TaggedSentences, saved: Sequence[str] | None) -> list[str]:

@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.ner.tag_schemes import (
     OUTSIDE,
     continues_entity,
@@ -286,8 +285,8 @@ def prepare_texts(
     return prepared._replace(chunks=chunks), words
 
 
-def tagged_examples(prepared: Prepared, tag_ids: np.ndarray) -> Examples:
-    """Creates training examples from windows, with a label "tags" for each token.
+def labeled(prepared: Prepared, tag_ids: np.ndarray) -> Prepared:
+    """Adds the label "tags" of each token to the examples.
 
     `tag_ids`, int32 [N], are the labels of the words of all sentences. The label of a word is
     assigned to its first token. The other tokens have -1.
@@ -298,7 +297,8 @@ def tagged_examples(prepared: Prepared, tag_ids: np.ndarray) -> Examples:
         first_tokens.append(start + windows.first_tokens.numpy())
         start += len(windows.input_ids.values)
     tags[np.concatenate(first_tokens)] = tag_ids
-    return replace(prepared.examples, token_labels={"tags": tags})
+    examples = replace(prepared.examples, token_labels={"tags": tags})
+    return prepared._replace(examples=examples)
 
 
 def predicted_tags(

@@ -232,7 +232,7 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
         raise InputError(
             f"no {kind} question has an answer; expected at least one, or --version_2_with_negative"
         )
-    return answered
+    return answered if len(answered) < len(questions) else questions
 
 
 # --- files and TensorFlow Datasets ---

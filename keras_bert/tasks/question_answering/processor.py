@@ -21,15 +21,14 @@ B questions, C distinct contexts, n windows, S tokens of the longest window, T t
 windows, D tokens of the contexts, K spans kept, M candidates of all questions.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.export.inputs import same_shape
-from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.prepared import Prepared, Processor, prepare
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.text.offsets import byte_to_char_offsets, bytes_of, valid_utf8
@@ -187,7 +186,7 @@ def prepare_questions(processor: SpanProcessor, questions: Sequence[Question]) -
     return prepare(processor.preprocess, columns, tokenizer=processor.tokenizer)
 
 
-def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Examples:
+def labeled(prepared: Prepared, questions: Sequence[Question]) -> Prepared:
     """Labels the windows of `prepare_questions` with the first answer of each question.
 
     The labels are `start_positions` and `end_positions`, int32 [n].
@@ -199,9 +198,8 @@ def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Exam
         parts.append(_span_positions(windows, questions[first : first + count]))
         first += count
     start, end = np.concatenate(parts).T.copy()
-    return dataclasses.replace(
-        prepared.examples, labels={"start_positions": start, "end_positions": end}
-    )
+    labels = {"start_positions": start, "end_positions": end}
+    return prepared._replace(examples=replace(prepared.examples, labels=labels))
 
 
 def _span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.ndarray:

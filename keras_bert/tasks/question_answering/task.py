@@ -13,11 +13,9 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import NetworkSpec
 from keras_bert.export.inputs import TOKEN_ID_SPECS, UnpaddedRows
-from keras_bert.export.network import Network
 from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertSpanLabeler
@@ -35,8 +33,13 @@ from keras_bert.tasks.checks import (
     split_examples,
     split_rows,
 )
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained
-from keras_bert.tasks.prepared import Arrays, EvaluationSet, Processor, gathered
+from keras_bert.tasks.fine_tuning import (
+    FineTuningRun,
+    fine_tune,
+    open_pretrained,
+    prepare_sets,
+)
+from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
     Question,
@@ -56,13 +59,49 @@ from keras_bert.tasks.question_answering.processor import (
     Predictions,
     SpanProcessor,
     SpanWindows,
+    labeled,
     prepare_questions,
     texts_at,
-    training_examples,
 )
-from keras_bert.tasks.tables import Splits
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.text.tokenizer import BertTokenizer
+
+# --- serving signatures ---
+
+_LOGITS = ("start_logits", "end_logits")
+
+
+class ServedQuestionAnswering(ServedTask):
+    """The SavedModel signatures of question answering."""
+
+    def spec(self) -> NetworkSpec:
+        """Describes the outputs of the network."""
+        return NetworkSpec(dict.fromkeys(_LOGITS, "token"))
+
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
+        texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
+        return {
+            "serving_default": Steps(texts, self.processor.preprocess, self._answers),
+            "token_ids": Steps(TOKEN_ID_SPECS, self.unpadded, self._logits),
+        }
+
+    def _answers(self, outputs: Outputs, inputs: SpanWindows) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `SpanProcessor.decode`, with scores in float32."""
+        return {
+            name: tf.cast(value, tf.float32) if value.dtype.is_floating else value
+            for name, value in self.processor.decode(outputs, inputs).items()
+        }
+
+    def _logits(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
+        """Returns the logits of the tokens of each window.
+
+        Returns:
+            "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
+            "truncated", bool [B], whether tokens beyond the model's positions were ignored.
+        """
+        logits = {name: rows.padded(outputs[name]) for name in _LOGITS}
+        return {**logits, "truncated": rows.truncated}
 
 
 class QuestionAnswerer(Task):
@@ -79,13 +118,17 @@ class QuestionAnswerer(Task):
     """
 
     task: ClassVar[str] = "question_answering"
+    settings_class: ClassVar[type] = AnswerSettings
+    model_class: ClassVar[type[keras.Model]] = BertSpanLabeler
     processor_class: ClassVar[type[Processor]] = SpanProcessor
+    served_class: ClassVar[type[ServedTask]] = ServedQuestionAnswering
     example: ClassVar[Mapping[str, str]] = {
         "question": "Who had an impact on Europe?",
         "context": EXAMPLE_TEXT,
     }
     input_names: ClassVar[tuple[str, ...]] = ("question", "context")
     limit: ClassVar[str] = "max_query_length"
+    items_name: ClassVar[str] = "questions"
     export_options: ClassVar[tuple[str, ...]] = tuple(f.name for f in fields(AnswerSettings))
     optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
 
@@ -147,19 +190,6 @@ class QuestionAnswerer(Task):
         if settings.get("doc_stride") is not None:
             check_doc_stride(answers.doc_stride, answers.max_seq_length)
         return answers
-
-    @classmethod
-    def make_model(
-        cls, config: BertConfig, settings: AnswerSettings, dtype: str | None
-    ) -> BertSpanLabeler:
-        """Creates a newly initialized span labeler."""
-        return BertSpanLabeler(config, dtype=dtype)
-
-    @classmethod
-    def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
-        """Returns the settings recorded in an export's export.json."""
-        names = [field.name for field in fields(AnswerSettings)]
-        return AnswerSettings(**{name: info[name] for name in names if name in info})
 
     def fit(
         self,
@@ -230,13 +260,9 @@ class QuestionAnswerer(Task):
                 )
         if not all(question.answers for question in [*checked, *scored]):
             self._replace_settings(version_2_with_negative=True)
-        prepared = prepare_questions(self.processor, matches)
-        self._report_truncation(prepared.truncated, "training questions")
-        examples = training_examples(prepared, matches)
+        train, best = self.prepared_set(matches, training=True).prepared, self._best_metric
         objective = SpanObjective(distillation)
-        return self._fit(
-            examples, objective, settings, evaluate, callbacks, self._best_metric, teacher
-        )
+        return self._fit(train, objective, settings, evaluate, callbacks, best, teacher)
 
     def evaluate(
         self,
@@ -323,20 +349,21 @@ class QuestionAnswerer(Task):
         )
         return outputs
 
-    def served(self, network: Network) -> tf.Module:
-        """Creates the tf.Module whose signatures are exported."""
-        return ServedQuestionAnswering(network, self.processor)
-
     def text_settings(self) -> dict[str, Any]:
         """Returns the entries of export.json that describe preprocessing and decoding."""
         return asdict(self.settings)
 
-    def score_outputs(self, evaluated: EvaluationSet, outputs: Arrays) -> dict[str, float]:
+    def prepared_set(self, items: Sequence[Question], training: bool = False) -> PreparedSet:
+        """Splits questions with their contexts into windows."""
+        prepared = prepare_questions(self.processor, items)
+        return PreparedSet(labeled(prepared, items) if training else prepared, items=items)
+
+    def score_outputs(self, evaluated: PreparedSet, outputs: Arrays) -> dict[str, float]:
         """Computes the official SQuAD scores of questions."""
         return score(self._predictions(evaluated, outputs), self.settings)
 
     def write_predictions(
-        self, path: Path, predicted: EvaluationSet, outputs: Arrays, scores: Mapping[str, float]
+        self, path: Path, predicted: PreparedSet, outputs: Arrays, scores: Mapping[str, float]
     ) -> None:
         """Writes predictions.json, nbest_predictions.json, and for v2.0 null_odds.json.
 
@@ -361,10 +388,7 @@ class QuestionAnswerer(Task):
     def _best_metric(self) -> str:
         return "best_f1" if self.settings.version_2_with_negative else "f1"
 
-    def _question_set(self, questions: Sequence[Question]) -> EvaluationSet:
-        return EvaluationSet(questions, prepare_questions(self.processor, questions))
-
-    def _predictions(self, questions: EvaluationSet, outputs: Arrays) -> Predictions:
+    def _predictions(self, questions: PreparedSet, outputs: Arrays) -> Predictions:
         answers = gathered(list(self._decoded(questions.prepared, outputs)))
         return Predictions(questions.items, answers)
 
@@ -405,56 +429,6 @@ def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
     return questions, contexts
 
 
-# --- serving signatures ---
-
-_LOGITS = ("start_logits", "end_logits")
-
-
-class ServedQuestionAnswering(ServedTask):
-    """The SavedModel signatures of question answering.
-
-    Raises:
-        InputError: `max_seq_length` exceeds the model's number of positions.
-    """
-
-    def __init__(self, network: Network, processor: SpanProcessor):
-        length, limit = processor.settings.max_seq_length, network.config.max_position_embeddings
-        if length > limit:
-            raise InputError(
-                f"max_seq_length={length}: expected at most the model's {limit} positions"
-            )
-        super().__init__(network, processor)
-
-    def spec(self) -> NetworkSpec:
-        """Describes the outputs of the network."""
-        return NetworkSpec(dict.fromkeys(_LOGITS, "token"))
-
-    def steps(self) -> dict[str, Steps]:
-        """Returns the steps of each signature."""
-        texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
-        return {
-            "serving_default": Steps(texts, self.processor.preprocess, self._answers),
-            "token_ids": Steps(TOKEN_ID_SPECS, self.unpadded, self._logits),
-        }
-
-    def _answers(self, outputs: Outputs, inputs: SpanWindows) -> dict[str, tf.Tensor]:
-        """Returns the outputs of `SpanProcessor.decode`, with scores in float32."""
-        return {
-            name: tf.cast(value, tf.float32) if value.dtype.is_floating else value
-            for name, value in self.processor.decode(outputs, inputs).items()
-        }
-
-    def _logits(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
-        """Returns the logits of the tokens of each window.
-
-        Returns:
-            "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
-            "truncated", bool [B], whether tokens beyond the model's positions were ignored.
-        """
-        logits = {name: rows.padded(outputs[name]) for name in _LOGITS}
-        return {**logits, "truncated": rows.truncated}
-
-
 # --- fine-tuning ---
 # training questions -> windows with answer positions -----------------> training examples
 # dev questions -> windows -> logits -> candidates -> texts -----------> official scores
@@ -472,32 +446,12 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
     start.check_segments()
     train, dev, test = read_data(squad, **settings.does)
     answerer = QuestionAnswerer(None, start.tokenizer(), squad.answers)
-    sets: dict[str, EvaluationSet] = {}
-    if dev is not None:
-        sets["dev"] = answerer._question_set(scorable(dev, squad, "development"))
-    if test is not None:
-        # Reuse the development windows, unless some of those questions cannot be scored.
-        is_scored = test is dev and len(sets["dev"].items) == len(dev)
-        sets["test"] = sets["dev"] if is_scored else answerer._question_set(test)
-    examples = None
-    if train is not None:
-        questions = trainable(train, squad)
-        sets = {"train": answerer._question_set(questions), **sets}
-        examples = training_examples(sets["train"].prepared, questions)
-        logging.info("Training on %d questions in %d windows", len(questions), len(examples))
-    return fine_tune(
-        run,
-        start,
-        answerer,
-        SpanObjective(run.distillation),
-        Splits(
-            examples,
-            {"": sets["dev"]} if "dev" in sets else None,
-            {"predictions": sets["test"]} if "test" in sets else None,
-        ),
-        best=answerer._best_metric,
-        data={name: each for name, each in (("dev", dev), ("test", test)) if each is not None},
-        counts=answerer._truncation_counts(
-            {name: split.prepared for name, split in sets.items()}, "questions"
-        ),
+    scored = None if dev is None else scorable(dev, squad, "development")
+    train, dev, test = prepare_sets(
+        answerer, train and trainable(train, squad), {"": scored}, {"test": test}
     )
+    if train:
+        count = len(train.prepared.examples)
+        logging.info("Training on %d questions in %d windows", len(train.items), count)
+    objective, best = SpanObjective(run.distillation), answerer._best_metric
+    return fine_tune(run, start, answerer, objective, train, dev, test, best)

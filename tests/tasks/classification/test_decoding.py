@@ -15,7 +15,8 @@ from keras_bert.tasks.classification.processor import (
     decisions,
     write_predictions,
 )
-from keras_bert.tasks.classification.task import ServedClassifier, TextClassifier
+from keras_bert.tasks.classification.task import TextClassifier
+from keras_bert.tasks.prepared import ServedTexts
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.padded_rows import padded_rows
@@ -115,7 +116,7 @@ def classifier(pretrained):
 def signatures_of(classifier, pair):
     settings = replace(classifier.settings, pair=pair)
     processor = ClassificationProcessor(classifier.tokenizer, settings)
-    return ServedClassifier(Network(classifier.model), processor).signatures()
+    return ServedTexts(Network(classifier.model), processor).signatures()
 
 
 @pytest.mark.slow

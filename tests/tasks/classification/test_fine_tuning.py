@@ -66,8 +66,8 @@ def test_truncated_examples_are_counted(reviews, tiny_model, tmp_path, caplog):
     assert results["train_truncated"] > 0
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
     found = [each.getMessage() for each in caplog.records if "truncated" in each.getMessage()]
-    assert f"{count} of 61 examples (dev) are truncated to max_seq_length=5 tokens" in found
-    assert any(re.match(r"\d+ of 200 examples \(train\) are truncated", each) for each in found)
+    assert f"{count} of 61 texts (dev) are truncated to max_seq_length=5 tokens" in found
+    assert any(re.match(r"\d+ of 200 texts \(train\) are truncated", each) for each in found)
     card = (tmp_path / "out" / "model" / "README.md").read_text()
     assert "accuracy" in card
     assert "truncated" not in card

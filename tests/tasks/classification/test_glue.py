@@ -165,7 +165,7 @@ def test_examples_are_in_index_order_with_the_labels_of_the_files(prepared):
     assert splits.test["MRPC"].indices == ["0", "1"]
     assert list(splits.dev) == [""]
     splits = read_tfds(find_task("stsb"), prepared, do_train=True, do_eval=False, do_predict=False)
-    assert list(splits.train.rows()) == [("a", "x", 0.0), ("b", "y", 1.0)]
+    assert list(splits.train) == [("a", "x", 0.0), ("b", "y", 1.0)]
     assert {type(label) for label in splits.train.labels} == {float}  # Otherwise run.json differs.
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.classification.processor import ClassifierSettings, labeled_examples
+from keras_bert.tasks.classification.processor import ClassifierSettings, labeled
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
 from keras_bert.tasks.prepared import LongText, prepare
@@ -113,7 +113,7 @@ def test_each_window_is_an_example_with_the_label_of_its_text(classifier):
     classifier.set_long_text("windows", 4)
     # Two texts per chunk, so that windows are numbered over chunks.
     prepared = prepare(classifier.processor.preprocess, [TEXTS], chunk_size=2)
-    examples = labeled_examples(prepared, np.arange(5))
+    examples = labeled(prepared, np.arange(5)).examples
     counts = np.bincount(examples.labels["labels"])
     assert counts[[0, 2, 3]].tolist() == [1, 1, 1]
     assert counts[1] == 1 + -(-(28 - 8) // 4)

@@ -21,6 +21,7 @@ from keras_bert.tasks.embedding.data import (
 )
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.examples import Batcher, Examples
+from keras_bert.tasks.prepared import Prepared
 
 SCORED = EmbeddingSettings(loss="cosent", score_range=("0", "5"))
 
@@ -96,11 +97,10 @@ def test_texts_of_an_example_are_consecutive_and_equal_texts_have_one_number():
     assert rows.texts == ["a", "d", "f", "b", "e", "a", "c", "d", "g"]
     tokens = np.zeros(18, np.int32)
     examples = Examples(tokens, tokens, np.arange(0, 19, 2))
-    labelled = rows.labelled(examples)
+    labelled = rows.labeled(Prepared(examples, [])).examples
     assert labelled.labels["text_ids"].tolist() == [0, 1, 2, 3, 4, 0, 5, 1, 6]
     assert (labelled.group_size, labelled.num_groups) == (3, 3)
-    # Scores are divided by the largest score.
-    labelled = check_rows("texts", PAIRS, [5, 0, 2.5]).labelled(examples, 5.0)
+    labelled = check_rows("texts", PAIRS, [1, 0, 0.5]).labeled(Prepared(examples, [])).examples
     assert labelled.labels["scores"].tolist() == [1, 1, 0, 0, 0.5, 0.5]
 
 

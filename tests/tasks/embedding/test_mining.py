@@ -128,7 +128,7 @@ def test_evaluation_uses_the_prompts_of_the_model(embedder):
     metrics = embedder.evaluate(with_prompts)
     assert prompted.evaluate(DATA) == pytest.approx(metrics)
     prepared, expected = (
-        model._prepared_for_evaluation(data).examples
+        model.prepared_set(data).prepared.examples
         for model, data in ((prompted, DATA), (embedder, with_prompts))
     )
     np.testing.assert_array_equal(prepared.input_ids, expected.input_ids)

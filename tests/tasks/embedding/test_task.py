@@ -347,7 +347,7 @@ def test_signatures_give_the_vectors_of_the_model_pooled_by_hand(pretrained):
     }
     for name, vectors in expected.items():
         expected[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    signatures = embedder.served(Network(embedder.model)).signatures()
+    signatures = embedder.served_class(Network(embedder.model), embedder.processor).signatures()
     for found in (
         signatures["serving_default"](tf.constant(texts)),
         signatures["token_ids"](**ids),

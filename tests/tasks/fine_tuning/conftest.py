@@ -7,8 +7,7 @@ from keras_bert.tasks.classification.processor import ClassifierSettings
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.fine_tuning import fine_tune
-from keras_bert.tasks.prepared import EvaluationSet, Prepared
-from keras_bert.tasks.tables import Splits
+from keras_bert.tasks.prepared import Prepared, PreparedSet
 from keras_bert.text.tokenizer import BertTokenizer
 
 TOKENS = [f"w{index}" for index in range(45)]
@@ -52,15 +51,15 @@ class LabelTask:
         self.task = TextClassifier(None, BertTokenizer(VOCAB), settings)
         self.task.score_outputs = lambda evaluated, outputs: score(outputs)
         self.task.write_predictions = lambda path, *_: write(path)
-        self.objective, self.train, self.score, self.data = objective, train, score, data or {}
-        held_out = EvaluationSet(None, Prepared(held_out, []))
-        self.splits = Splits(
-            train, {"": held_out} if score else None, {"predictions": held_out} if write else None
-        )
+        self.objective, self.train, self.score, self.write = objective, train, score, write
+        self.task.problem_counts = lambda sets: {}
+        self.held_out = PreparedSet(Prepared(held_out, []), items=data or [])
 
     def run(self, run, start):
-        arguments = (self.task, self.objective, self.splits, "accuracy", self.data, {})
-        return fine_tune(run, start, *arguments)
+        train = None if self.train is None else PreparedSet(Prepared(self.train, []))
+        dev = {"": self.held_out} if self.score else {}
+        test = {"predictions": self.held_out} if self.write else {}
+        return fine_tune(run, start, self.task, self.objective, train, dev, test, "accuracy")
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from keras_bert.tasks.ner.processor import (
     TaggerSettings,
     TaggingProcessor,
     TextWords,
+    labeled,
     prepare_sentences,
-    tagged_examples,
 )
 from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.text.tokenizer import BertTokenizer
@@ -221,11 +221,11 @@ def test_first_tokens_have_the_labels_of_their_words_in_any_chunk(
 ):
     """A document may be longer than a chunk, so document context needs a single one."""
     processor = TaggingProcessor(tokenizer, TaggerSettings(("O",), 8))
-    whole = tagged_examples(prepare_sentences(processor, SENTENCES, documents), np.arange(9))
+    whole = labeled(prepare_sentences(processor, SENTENCES, documents), np.arange(9)).examples
     monkeypatch.setattr(prepared, "_CHUNK_CHARACTERS", 4)
     parts = prepare_sentences(processor, SENTENCES, documents)
     assert len(parts.chunks) == (3 if documents is None else 1)
-    examples = tagged_examples(parts, np.arange(9))
+    examples = labeled(parts, np.arange(9)).examples
     assert examples.sha256 == whole.sha256
     tags = examples.token_labels["tags"]
     words = [VOCAB[token] for token in examples.input_ids[tags >= 0]]

@@ -7,14 +7,13 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.tasks.prepared import decoded, gathered, prepare
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.processor import (
     Predictions,
     SpanProcessor,
+    labeled,
     prepare_questions,
-    training_examples,
 )
 from keras_bert.tasks.question_answering.task import ServedQuestionAnswering
 from keras_bert.text.tokenizer import BertTokenizer
@@ -35,7 +34,7 @@ def answered(questions, tokenizer, network, settings=AnswerSettings(), chunk=102
 def test_answer_is_a_slice_of_the_original_text(ask, tokenizer):
     question = ask(TEXT, answer="Norse\nleader (911)")
     prepared = prepare_questions(SpanProcessor(tokenizer, AnswerSettings()), [question])
-    labels = training_examples(prepared, [question]).labels
+    labels = labeled(prepared, [question]).examples.labels
 
     def network(examples):
         positions = np.arange(len(examples.input_ids))
@@ -200,9 +199,3 @@ def test_token_ids_give_the_logits_of_windows_made_by_a_client(served_tokenizer)
     questions = ["who ? who ?", "who ? who ? who", "who ?"]
     outputs = served(network, served_tokenizer, SMALL)(questions, [TEXT, TEXT, TEXT * 20])
     assert outputs["truncated"].tolist() == [False, True, False]
-
-
-def test_windows_longer_than_the_model_allows_are_rejected(served_tokenizer):
-    processor = SpanProcessor(served_tokenizer, AnswerSettings(max_seq_length=513))
-    with pytest.raises(InputError, match="max_seq_length=513: expected at most the model's 512"):
-        ServedQuestionAnswering(FixedNetwork(), processor)

@@ -7,9 +7,9 @@ import tensorflow as tf
 from keras_bert.tasks.question_answering.data import AnswerSettings, load_questions
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
+    labeled,
     max_context,
     prepare_questions,
-    training_examples,
 )
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -25,7 +25,7 @@ def windows(questions, tokenizer, *sizes):
 
 def labelled(questions, tokenizer, *sizes):
     processor = SpanProcessor(tokenizer, AnswerSettings(*sizes))
-    return training_examples(prepare_questions(processor, questions), questions)
+    return labeled(prepare_questions(processor, questions), questions).examples
 
 
 def test_answer_is_labeled_in_windows_that_contain_all_of_it(ask, tokenizer):

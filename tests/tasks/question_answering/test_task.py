@@ -24,8 +24,8 @@ from keras_bert.tasks.question_answering.data import (
 )
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
+    labeled,
     prepare_questions,
-    training_examples,
 )
 from keras_bert.tasks.question_answering.task import QuestionAnswerer, fine_tune_span_labeler
 from keras_bert.tasks.settings import FineTuningSettings
@@ -284,8 +284,8 @@ def prepare_run(tokenizer, monkeypatch):
     monkeypatch.setattr(module + "open_pretrained", lambda settings: start)
     monkeypatch.setattr(
         module + "fine_tune",
-        lambda run, start, task, objective, splits, **others: SimpleNamespace(
-            task=task, **splits._asdict(), **others
+        lambda run, start, task, objective, train, dev, test, best: SimpleNamespace(
+            task=task, train=train, dev=dev, test=test, best=best
         ),
     )
 
@@ -303,14 +303,14 @@ def scores_of(run, predict):
 
 
 def write(folder, run, predict, scores=None):
-    test = run.test["predictions"]
+    test = run.test["test"]
     outputs = predict(test.prepared.examples)
-    run.task.write_predictions(folder / "predictions", test, outputs, scores or {})
+    run.task.write_predictions(folder / "test", test, outputs, scores or {})
 
 
 def labelled(questions, tokenizer):
     processor = SpanProcessor(tokenizer, AnswerSettings())
-    return training_examples(prepare_questions(processor, questions), questions)
+    return labeled(prepare_questions(processor, questions), questions).examples
 
 
 @pytest.fixture
@@ -359,7 +359,8 @@ def test_model_that_knows_the_answers_scores_100(prepare_run, questions, predict
 def test_truncated_questions_are_counted(prepare_run, questions, caplog):
     squad = SquadSettings(AnswerSettings(max_query_length=3, version_2_with_negative=True))
     run = prepare_run(squad, train=questions, dev=questions[:2], test=questions[2:])
-    assert run.counts == {"train_truncated": 1, "dev_truncated": 0, "test_truncated": 1}
+    counts = run.task.problem_counts({"train": run.train, "dev": run.dev[""], **run.test})
+    assert counts == {"train_truncated": 1, "dev_truncated": 0, "test_truncated": 1}
     found = [each.getMessage() for each in caplog.records if "truncated" in each.getMessage()]
     assert found == [
         "1 of 3 questions (train) are truncated to max_query_length=3 tokens",
