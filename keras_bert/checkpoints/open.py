@@ -126,10 +126,6 @@ def _open_training_checkpoint(path: Path) -> Checkpoint:
 
     Such a folder has only the weights and the optimizer's state. Config, vocabulary, casing and
     labels are those of OUT/model, so the run must be finished.
-
-    Raises:
-        InputError: the folder is not in the folder of a finished run, or the model of the run
-            cannot be opened.
     """
     model = path.absolute().parent.parent / "model"
     if not model.is_dir():

@@ -265,9 +265,6 @@ def _with_added_tokens(
     Returns:
         The V tokens in the order of their ids, including the added tokens, and the added tokens
         without BERT's special tokens.
-
-    Raises:
-        InputError: an added token is not supported.
     """
     tokens: dict[str, UserToken] = {}
     ids: dict[str, float] = {}

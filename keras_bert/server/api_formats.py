@@ -217,9 +217,6 @@ def _token_ids(rows: Sequence[Any], model: EmbeddingModel) -> Arrays:
 
     The ids of another tokenizer would give vectors without meaning. A list must therefore start
     with [CLS] and end with [SEP], as lists from the model's own tokenizer do.
-
-    Raises:
-        RestError: a list is not the ids of a text that fits into the model.
     """
     if model.special_ids is None:
         raise RestError(
@@ -352,11 +349,7 @@ def _pair_call(query: str, texts: np.ndarray, encode: Callable) -> Call:
 def _ranking(
     outputs: Arrays, member: str, raw_scores: bool = False
 ) -> list[tuple[int, np.float32]]:
-    """Returns the index and the score of each text, the highest score first.
-
-    Raises:
-        RestError: a score is not finite (status 500).
-    """
+    """Returns the index and the score of each text, the highest score first."""
     logits = outputs["logits"][:, 0].astype(np.float64)
     if not np.isfinite(logits).all():
         index = np.argmin(np.isfinite(logits))

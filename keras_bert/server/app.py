@@ -308,13 +308,7 @@ class App:
         return web.Response(body=text, content_type="application/json", headers=headers)
 
     async def _read_body(self, request: web.Request) -> bytes:
-        """Returns the body, which aiohttp decompresses as it arrives.
-
-        Raises:
-            RestError: the body is late, incomplete or in an unknown encoding, or the requests hold
-                too many bytes.
-            HTTPRequestEntityTooLarge: the body is too large.
-        """
+        """Returns the body, which aiohttp decompresses as it arrives."""
         encoding = request.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in _ENCODINGS:
             raise RestError(f"Content-Encoding: {encoding}; expected gzip, deflate or none", 415)

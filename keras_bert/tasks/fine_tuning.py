@@ -463,11 +463,7 @@ def _check_head(settings: FineTuningSettings, start: Checkpoint, task: Task) -> 
 def _labeled_by_teacher(
     run: FineTuningRun, checkpoint: Checkpoint, task: Task, train: Examples
 ) -> Examples:
-    """Returns the training examples with the outputs of the teacher in a checkpoint.
-
-    Raises:
-        InputError: the teacher has no head for the task, or does not match the student.
-    """
+    """Returns the training examples with the outputs of the teacher in a checkpoint."""
     logging.info("The teacher labels %d training examples", len(train))
     strategy, policy = run.strategy, dtype_policy(run.settings.mixed_precision)
     with convert_lost_worker_errors(strategy):

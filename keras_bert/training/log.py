@@ -150,9 +150,6 @@ def _trackers(
     """Starts a run of MLflow or Weights & Biases, and yields their Keras callbacks.
 
     Their epochs are the steps at which metrics are written. `names` are `mlflow` and `wandb`.
-
-    Raises:
-        InputError: a name is unknown, its package is not installed, or it cannot start a run.
     """
     if unknown := {*names} - {"mlflow", "wandb"}:
         raise InputError(f"--report_to={', '.join(unknown)}: expected mlflow, wandb, or both")

@@ -333,11 +333,7 @@ def _of_indices(items: Sequence[Any], labels: Sequence[str]) -> list[Any]:
 
 
 def _is_multi_hot(name: str, rows: Sequence[list[Any]], labels: Sequence[str]) -> bool:
-    """Returns whether rows have a number 0 or 1 for each label, and not the names of labels.
-
-    Raises:
-        InputError: 0 or 1, as written in the rows, is also the name of a label.
-    """
+    """Returns whether rows have a number 0 or 1 for each label, and not the names of labels."""
     values = [value for row in rows for value in row]
     is_number = all(isinstance(value, int | float) and value in (0, 1) for value in values)
     if not values or not is_number or any(len(row) != len(labels) for row in rows):

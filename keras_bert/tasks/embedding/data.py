@@ -228,11 +228,7 @@ def _pairs_and_corpus(data: RetrievalData) -> tuple[TextRows, list[str]]:
 
 
 def _pairs_of(data: RetrievalData) -> TextRows:
-    """Returns the queries and their relevant documents as pairs.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Returns the queries and their relevant documents as pairs."""
     columns = data.pairs
     if not columns[0]:
         raise InputError(f"{data.source}: has no relevant documents with a text; expected some")

@@ -187,9 +187,6 @@ def _tagged(
     """Checks the tags of sentences, converts them to IOB2, and logs statistics.
 
     `source` names the file or dataset in messages. `counts` are those of the result.
-
-    Raises:
-        InputError: a tag is unknown, or there are no tags, but `tags_needed` is true.
     """
     if ner.document_context and sentences[-1].document == 0:
         logging.warning("%s: no document boundaries found; all sentences form one document", source)
@@ -399,12 +396,7 @@ def _tag_name(tag: str | int, names: Sequence[str], where: str) -> str:
 
 
 def _open_dataset(ner: NerSettings) -> tuple[Any, str]:
-    """Opens a prepared dataset of TensorFlow Datasets; returns its builder and column of tags.
-
-    Raises:
-        InputError: a setting is only for files, the dataset is not prepared or has no tags, or
-            tensorflow-datasets is not installed.
-    """
+    """Opens a prepared dataset of TensorFlow Datasets; returns its builder and column of tags."""
     for name in ("train_file", "eval_file", "test_file", "columns"):
         if getattr(ner, name):
             raise InputError(f"--{name} cannot be combined with --tfds; expected --task_name")

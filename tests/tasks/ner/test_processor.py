@@ -134,7 +134,7 @@ def shown(windows):
     return [" ".join(VOCAB[i] for i in row) for row in windows.input_ids.to_list()]
 
 
-def labeled(windows):
+def labeled_tokens(windows):
     """Returns the labeled tokens of each window."""
     tokens, first_tokens = windows.input_ids, windows.first_tokens.numpy()
     return [
@@ -207,7 +207,7 @@ def test_document_context_fills_a_window_with_words_of_neighboring_sentences(tok
         "[CLS] b c ##x ##x ##x [SEP]",
         "[CLS] b c ##x ##x ##x [SEP]",
     ]
-    assert labeled(windows) == ["abcd", "ef", "ghij", "kl", "a", "b", "c"]
+    assert labeled_tokens(windows) == ["abcd", "ef", "ghij", "kl", "a", "b", "c"]
 
 
 # --- examples ---
