@@ -62,10 +62,8 @@ def _answer_lines(flags: FlagValues) -> None:
     """Answers lines, texts or pairs with a tab, with the objects of a prediction file."""
     pair = bool(flags.text_pair_column) or None  # None: as the model was trained.
     classifier = fine_tuning.open_model(flags, "classification", pair=pair)
-    from keras_bert.tasks.classification.data import Problem
     from keras_bert.tasks.classification.processor import prediction_records
 
-    problem = Problem(classifier.settings.problem_type, classifier.labels, ())
     count = 2 if classifier.settings.pair else 1
 
     def answer(lines: list[str]) -> list[dict[str, Any]]:
@@ -78,7 +76,7 @@ def _answer_lines(flags: FlagValues) -> None:
                 )
         columns = tuple(map(list, zip(*rows, strict=True)))
         answers = classifier.predict(columns if count == 2 else columns[0])
-        records = prediction_records(problem, answers)
+        records = prediction_records(classifier.settings, answers)
         return [
             {**record, "truncated": bool(truncated)}
             for record, truncated in zip(records, answers["truncated"], strict=True)

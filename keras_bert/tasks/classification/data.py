@@ -16,13 +16,15 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from keras_bert.errors import InputError, shorten
+from keras_bert.options import check, option
 from keras_bert.tasks.checks import check_list, in_order_of
 from keras_bert.tasks.classification.glue import (
     find_glue_folder,
@@ -30,6 +32,7 @@ from keras_bert.tasks.classification.glue import (
     read_glue,
     read_tfds,
 )
+from keras_bert.tasks.prepared import TRUNCATED, LongText
 from keras_bert.tasks.settings import ClassificationSettings
 from keras_bert.tasks.tables import Splits, Texts, check_splits, read_splits, read_texts
 
@@ -55,27 +58,70 @@ _CUSTOM_SETTINGS = (
 )
 
 
-class Problem(NamedTuple):
-    """The labels, problem type and metrics of a classification task.
+PROBLEM_TYPES = ("single_label", "multi_label", "regression", "reranking")
+
+
+@dataclass(frozen=True)
+class ClassifierSettings:
+    """The labels and the text settings of a classifier.
 
     Attributes:
-        problem_type: single_label, multi_label, regression or reranking.
-        labels: the C classes in the order of the logits; empty for regression and reranking.
-        metrics: the names of the metrics to report.
+        labels: the names of the C classes in the order of the logits; empty for regression and
+            reranking.
+        problem_type: `single_label`, `multi_label`, `regression` or `reranking`.
+        max_seq_length: maximum number of tokens, including [CLS] and [SEP]; for longer texts, see
+            `long_text`.
+        pair: whether the exported model takes two texts.
+        long_text: the settings for single texts with more tokens.
+        thresholds: for multi_label, the probability above which a text has each label; empty for
+            0.5.
+        activation: for reranking, the function from a logit to a score, `sigmoid` or `linear`.
+        metrics: the names of the metrics to report; empty for those of the problem type.
         score_range: the (lowest, highest) value to which regression values are clipped in
             prediction files; None for no clipping.
+
+    Raises:
+        InputError: a value is invalid, the problem type has no labels but there are some, pairs are
+            not truncated at the end, or a reranker takes single texts.
     """
 
-    problem_type: str
     labels: tuple[str, ...]
-    metrics: tuple[str, ...]
+    problem_type: str = option("single_label", choices=PROBLEM_TYPES)
+    max_seq_length: int = 128
+    pair: bool = False
+    long_text: LongText = TRUNCATED
+    thresholds: tuple[float, ...] = ()
+    activation: str = "sigmoid"
+    metrics: tuple[str, ...] = ()
     score_range: tuple[float, float] | None = None
+
+    def __post_init__(self):
+        check(self)
+        self.long_text.check_stride(self.max_seq_length)
+        if self.pair and self.long_text != TRUNCATED:
+            raise InputError(
+                f"long_text={self.long_text.strategy!r}: got pairs of texts; expected single "
+                "texts, or 'truncate'"
+            )
+        if self.problem_type in ONE_LOGIT and self.labels:
+            raise InputError(
+                f"labels={list(self.labels)}: expected none for problem_type={self.problem_type!r}"
+            )
+        if self.problem_type == "reranking" and not self.pair:
+            raise InputError("pair=False: a reranker scores pairs (query, passage); expected True")
+
+    @property
+    def num_logits(self) -> int:
+        """The number of logits per example: C, or 1 for regression and reranking."""
+        return len(self.labels) or 1
 
 
 def read_data(
     settings: ClassificationSettings, saved_labels: Sequence[str] | None, **do: bool
-) -> tuple[Problem, Splits]:
+) -> tuple[ClassifierSettings, Splits]:
     """Reads the examples of a run, dicts of `Texts`; `do` has do_train, do_eval and do_predict.
+
+    The settings of the result have only the labels, problem type and metrics.
 
     `saved_labels` are the labels of the checkpoint, in the order of its logits, or None. If the
     task has the same labels, the result has them in this order. The task `custom` has these labels
@@ -90,7 +136,7 @@ def read_data(
 
 def _glue(
     settings: ClassificationSettings, saved_labels: Sequence[str] | None, **do: bool
-) -> tuple[Problem, Splits]:
+) -> tuple[ClassifierSettings, Splits]:
     for name in _CUSTOM_SETTINGS:
         value = getattr(settings, name)
         if value != getattr(ClassificationSettings, name):
@@ -109,9 +155,9 @@ def _glue(
     else:
         splits = read_glue(task, find_glue_folder(task, settings.data_dir), **do)
     check_splits(splits)
-    problem = Problem(
-        problem_type="single_label" if task.labels else "regression",
-        labels=tuple(in_order_of(saved_labels, task.labels) or task.labels),
+    problem = ClassifierSettings(
+        tuple(in_order_of(saved_labels, task.labels) or task.labels),
+        "single_label" if task.labels else "regression",
         metrics=task.metrics,
         score_range=task.score_range,
     )
@@ -120,7 +166,7 @@ def _glue(
 
 def _custom(
     settings: ClassificationSettings, saved_labels: Sequence[str] | None, **do: bool
-) -> tuple[Problem, Splits]:
+) -> tuple[ClassifierSettings, Splits]:
     if settings.tfds or settings.data_dir:
         raise InputError(
             "--task_name=custom cannot be combined with --tfds or --data_dir; expected "
@@ -160,7 +206,7 @@ def _custom(
         labels = saved_labels
     dev = {} if splits.dev is None else {"": splits.dev}
     test = {} if splits.test is None else {"predictions": splits.test}
-    problem = Problem(problem_type, tuple(labels), DEFAULT_METRICS[problem_type])
+    problem = ClassifierSettings(tuple(labels), problem_type, pair=problem_type == "reranking")
     return problem, Splits(splits.train, dev, test)
 
 

@@ -15,13 +15,13 @@ predictions and labels are int [n]; int [n, C] of 0 and 1 for multi-label tasks;
 regression.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from keras import ops
 
-from keras_bert.tasks.classification.data import Problem
+from keras_bert.tasks.classification.data import DEFAULT_METRICS, ClassifierSettings
 from keras_bert.tasks.classification.processor import decisions
 from keras_bert.tasks.losses import (
     CLASSIFICATION_LOSSES,
@@ -106,7 +106,7 @@ class ClassificationObjective(OutputObjective):
 
 
 def score(
-    problem: Problem, answers: Mapping[str, np.ndarray], labels: np.ndarray
+    problem: ClassifierSettings, answers: Mapping[str, np.ndarray], labels: np.ndarray
 ) -> dict[str, float]:
     """Computes the metrics of a classification problem, and the mean loss as "loss".
 
@@ -120,10 +120,11 @@ def score(
     logits = predictions[:, np.newaxis] if is_regression else answers["logits"]
     loss = {"loss": _mean_loss(problem.problem_type, logits, labels)}
     # `f1` scores class number 1, but "1" may be class 0 of a checkpoint: renumber by name.
-    if "f1" in problem.metrics:
+    metrics = problem.metrics or DEFAULT_METRICS[problem.problem_type]
+    if "f1" in metrics:
         number = np.argsort(np.argsort(problem.labels))
         predictions, labels = number[predictions], number[labels]
-    return compute_metrics(problem.metrics, predictions, labels) | loss
+    return {name: METRICS[name](predictions, labels) for name in metrics} | loss
 
 
 def _reranking_scores(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -200,13 +201,6 @@ METRICS = {
     function.__name__: function
     for function in (accuracy, f1, f1_macro, f1_micro, matthews_corrcoef, pearson, spearman)
 }
-
-
-def compute_metrics(
-    metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray
-) -> dict[str, float]:
-    """Computes metrics, given by their names in `METRICS`; returns {name: value}."""
-    return {name: METRICS[name](predictions, labels) for name in metrics}
 
 
 def _mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:

@@ -12,7 +12,7 @@ NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1":
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,65 +24,17 @@ from keras_bert.checkpoints.earlier_run import CONFIG
 from keras_bert.checkpoints.sentence_transformers import score_activation
 from keras_bert.errors import InputError
 from keras_bert.files import check_schema, write_bytes
-from keras_bert.options import check, option
 from keras_bert.tasks.checks import head_labels
-from keras_bert.tasks.classification.data import DEFAULT_METRICS, ONE_LOGIT, Problem
+from keras_bert.tasks.classification.data import (
+    DEFAULT_METRICS,
+    ONE_LOGIT,
+    PROBLEM_TYPES,
+    ClassifierSettings,
+)
 from keras_bert.tasks.classification.glue import GlueTask, find_task
-from keras_bert.tasks.prepared import TRUNCATED, LongText, Prepared, TextProcessor, window_counts
+from keras_bert.tasks.prepared import Arrays, Prepared, TextProcessor, window_counts
 from keras_bert.text.padding import Segments
 from keras_bert.text.windows import TextWindows
-
-PROBLEM_TYPES = ("single_label", "multi_label", "regression", "reranking")
-
-
-@dataclass(frozen=True)
-class ClassifierSettings:
-    """The labels and the text settings of a classifier.
-
-    Attributes:
-        labels: the names of the C classes in the order of the logits; empty for regression and
-            reranking.
-        problem_type: `single_label`, `multi_label`, `regression` or `reranking`.
-        max_seq_length: maximum number of tokens, including [CLS] and [SEP]; for longer texts, see
-            `long_text`.
-        pair: whether the exported model takes two texts.
-        long_text: the settings for single texts with more tokens.
-        thresholds: for multi_label, the probability above which a text has each label; empty for
-            0.5.
-        activation: for reranking, the function from a logit to a score, `sigmoid` or `linear`.
-
-    Raises:
-        InputError: a value is invalid, the problem type has no labels but there are some, pairs are
-            not truncated at the end, or a reranker takes single texts.
-    """
-
-    labels: tuple[str, ...]
-    problem_type: str = option("single_label", choices=PROBLEM_TYPES)
-    max_seq_length: int = 128
-    pair: bool = False
-    long_text: LongText = TRUNCATED
-    thresholds: tuple[float, ...] = ()
-    activation: str = "sigmoid"
-
-    def __post_init__(self):
-        check(self)
-        self.long_text.check_stride(self.max_seq_length)
-        if self.pair and self.long_text != TRUNCATED:
-            raise InputError(
-                f"long_text={self.long_text.strategy!r}: got pairs of texts; expected single "
-                "texts, or 'truncate'"
-            )
-        if self.problem_type in ONE_LOGIT and self.labels:
-            raise InputError(
-                f"labels={list(self.labels)}: expected none for problem_type={self.problem_type!r}"
-            )
-        if self.problem_type == "reranking" and not self.pair:
-            raise InputError("pair=False: a reranker scores pairs (query, passage); expected True")
-
-    @property
-    def num_logits(self) -> int:
-        """The number of logits per example: C, or 1 for regression and reranking."""
-        return len(self.labels) or 1
 
 
 class ClassificationProcessor(TextProcessor):
@@ -147,7 +99,7 @@ def labeled(prepared: Prepared, labels: np.ndarray) -> Prepared:
 # --- prediction files ---
 
 
-def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
+def decisions(problem: ClassifierSettings, answers: Arrays) -> np.ndarray:
     """Converts decoded outputs to predictions in the format of the labels.
 
     `answers` is the result of `ClassificationProcessor.decode` for n examples, as arrays; its
@@ -170,7 +122,7 @@ def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray
 
 
 def write_predictions(
-    path: Path, problem: Problem, indices: Sequence[str], answers: Mapping[str, np.ndarray]
+    path: Path, problem: ClassifierSettings, indices: Sequence[str], answers: Arrays
 ) -> None:
     """Writes the predictions for one file of n examples to `path`.tsv and `path`.jsonl.
 
@@ -199,7 +151,7 @@ def write_predictions(
         )
 
 
-def prediction_records(problem: Problem, answers: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def prediction_records(problem: ClassifierSettings, answers: Arrays) -> list[dict[str, Any]]:
     """Returns the object of each of n examples in NAME.jsonl, without its index."""
     if problem.problem_type in ONE_LOGIT:
         # Values may be tiny, so they have 7 significant digits.
@@ -214,7 +166,7 @@ def prediction_records(problem: Problem, answers: Mapping[str, np.ndarray]) -> l
     return records
 
 
-def _scores(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
+def _scores(problem: ClassifierSettings, answers: Arrays) -> np.ndarray:
     scores = answers["score"].astype(float)
     return scores if problem.score_range is None else np.clip(scores, *problem.score_range)
 

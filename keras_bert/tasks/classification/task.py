@@ -40,7 +40,6 @@ from keras_bert.tasks.classification.data import (
     DEFAULT_METRICS,
     ONE_LOGIT,
     ClassificationSettings,
-    Problem,
     given_label_array,
     given_labels,
     group_labels,
@@ -124,8 +123,6 @@ class TextClassifier(Task):
 
     settings: ClassifierSettings
     processor: ClassificationProcessor
-    _metrics: Sequence[str] = ()  # Of the GLUE task that the loaded model was trained on.
-    _score_range: tuple[float, float] | None = None  # As in `Problem`.
 
     @classmethod
     def from_pretrained(
@@ -195,6 +192,7 @@ class TextClassifier(Task):
             long_text=LongText.saved(checkpoint),
             thresholds=saved_thresholds(checkpoint),
             activation=saved_activation(checkpoint, settings.problem_type),
+            metrics=metric_names(checkpoint, settings.problem_type),
         )
         if settings.pair:
             checkpoint.check_segments()
@@ -206,13 +204,6 @@ class TextClassifier(Task):
     ) -> BertClassifier:
         """Creates a newly initialized classifier."""
         return BertClassifier(config, settings.num_logits, dtype=dtype)
-
-    @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint, **arguments: Any) -> "TextClassifier":
-        """Creates the object as `Task` does; its metrics are those of the checkpoint's run."""
-        loaded = super().from_checkpoint(checkpoint, **arguments)
-        loaded._metrics = metric_names(checkpoint, loaded.settings.problem_type)
-        return loaded
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
@@ -342,7 +333,7 @@ class TextClassifier(Task):
             raise InputError("evaluate() got no texts; expected at least one")
         answers = self._predict(pair_columns(columns), batch_size)
         self._report_truncation(answers.get("truncated"), "texts")
-        return score(self._problem, answers, array)
+        return score(self.settings, answers, array)
 
     def calibrate(
         self,
@@ -501,20 +492,21 @@ class TextClassifier(Task):
     def score_outputs(self, evaluated: PreparedSet, outputs: Arrays) -> dict[str, float]:
         """Computes "loss", the metrics, and "score", the mean of the metrics."""
         answers = gathered(list(self._decoded(evaluated.prepared, outputs)))
-        return self._with_mean(score(self._problem, answers, evaluated.labels))
+        return self._with_mean(score(self.settings, answers, evaluated.labels))
 
     def write_predictions(
         self, path: Path, predicted: PreparedSet, outputs: Arrays, scores: Mapping[str, float]
     ) -> None:
         """Writes the predictions for a test set."""
         answers = gathered(list(self._decoded(predicted.prepared, outputs)))
-        write_predictions(path, self._problem, predicted.items.indices, answers)
+        write_predictions(path, self.settings, predicted.items.indices, answers)
         logging.info("Wrote %d predictions to %s.tsv", len(predicted.items), path)
 
     def _with_mean(self, scores: Mapping[str, float]) -> dict[str, float]:
         # Groups of a reranker have no correlation.
-        metrics = [name for name in self._problem.metrics if name in scores]
-        return {**scores, "score": float(np.mean([scores[name] for name in metrics]))}
+        metrics = self.settings.metrics or DEFAULT_METRICS[self.settings.problem_type]
+        values = [scores[name] for name in metrics if name in scores]
+        return {**scores, "score": float(np.mean(values))}
 
     def saved_content(self) -> dict[str, Any]:
         """Returns what a saved model directory contains besides the weights.
@@ -529,12 +521,6 @@ class TextClassifier(Task):
     @property
     def _is_reranker(self) -> bool:
         return self.settings.problem_type == "reranking"
-
-    @property
-    def _problem(self) -> Problem:
-        kind = self.settings.problem_type
-        metrics = self._metrics or DEFAULT_METRICS[kind]
-        return Problem(kind, self.labels, metrics, self._score_range)
 
     def _saved_settings(self) -> dict[str, Any]:
         names = ("max_seq_length", "problem_type", "pair")
@@ -627,10 +613,9 @@ def fine_tune_classifier(
     long_text = LongText.saved(start, classification.long_text, length)
     thresholds = () if settings.do_train else saved_thresholds(start)
     activation = saved_activation(start, problem_type)
-    made = ClassifierSettings(labels, problem_type, length, pair, long_text, thresholds, activation)
+    changes = {"long_text": long_text, "thresholds": thresholds, "activation": activation}
+    made = replace(problem, max_seq_length=length, pair=pair, **changes)
     classifier = TextClassifier(None, start.tokenizer(), made)
-    classifier._metrics, classifier._score_range = problem.metrics, problem.score_range
-
     train, dev, test = prepare_sets(classifier, *splits)
     for each in dev.values() if labels else ():
         warn_of_absent_labels(each.items, each.labels, labels)

@@ -8,10 +8,9 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.export.network import Network
-from keras_bert.tasks.classification.data import Problem
+from keras_bert.tasks.classification.data import ClassifierSettings
 from keras_bert.tasks.classification.processor import (
     ClassificationProcessor,
-    ClassifierSettings,
     decisions,
     write_predictions,
 )
@@ -25,7 +24,7 @@ from tests.tasks.classification.conftest import VOCAB
 
 def answers_of(problem, logits, thresholds=()):
     """Decodes logits as programs do."""
-    settings = ClassifierSettings(problem.labels, problem.problem_type, thresholds=thresholds)
+    settings = replace(problem, thresholds=thresholds)
     processor = ClassificationProcessor(BertTokenizer(VOCAB), settings)
     inputs = Segments(None, None, tf.fill([len(logits)], False))
     answers = processor.decode({"logits": tf.constant(logits, tf.float32)}, inputs)
@@ -36,28 +35,28 @@ def answers_of(problem, logits, thresholds=()):
     ("problem", "logits", "cells", "predictions"),
     [
         (
-            Problem("single_label", ("entailment", "not_entailment"), ()),
+            ClassifierSettings(("entailment", "not_entailment"), "single_label"),
             [[0.0, np.log(3.0)], [5.0, -5.0]],
             ["not_entailment", "entailment"],
             ["not_entailment", "entailment"],
         ),
         # In the order of the labels, not of their probabilities.
         (
-            Problem("multi_label", ("a", "b"), ()),
+            ClassifierSettings(("a", "b"), "multi_label"),
             [[1.0, 2.0], [-1.0, -2.0]],
             ["a,b", ""],
             [["a", "b"], []],
         ),
         # Clipped to the range of the leaderboard.
         (
-            Problem("regression", (), (), score_range=(0.0, 5.0)),
+            ClassifierSettings((), "regression", score_range=(0.0, 5.0)),
             [[2.34567], [5.2], [-0.1]],
             ["2.346", "5.000", "0.000"],
             [2.34567, 5.0, 0.0],
         ),
         # Small values of other regressions keep their digits.
         (
-            Problem("regression", (), ()),
+            ClassifierSettings((), "regression"),
             [[0.00012345], [12345.5]],
             ["0.00012345", "12345.5"],
             [0.00012345, 12345.5],
@@ -79,9 +78,9 @@ def test_prediction_files(tmp_path, problem, logits, cells, predictions):
 def test_decisions_of_each_problem_type():
     logits = np.array([[0.2, -0.1, 0.1], [-3.0, 2.0, 1.0]])
     for problem, width, expected in (
-        (Problem("single_label", ("a", "b", "c"), ()), 3, [0, 1]),
-        (Problem("multi_label", ("a", "b", "c"), ()), 3, [[1, 0, 1], [0, 1, 1]]),
-        (Problem("regression", (), ()), 1, np.float32([0.2, -3.0]).tolist()),
+        (ClassifierSettings(("a", "b", "c"), "single_label"), 3, [0, 1]),
+        (ClassifierSettings(("a", "b", "c"), "multi_label"), 3, [[1, 0, 1], [0, 1, 1]]),
+        (ClassifierSettings((), "regression"), 1, np.float32([0.2, -3.0]).tolist()),
     ):
         answers = answers_of(problem, logits[:, :width])
         assert decisions(problem, answers).tolist() == expected
@@ -94,7 +93,7 @@ def test_decisions_of_each_problem_type():
 
 def test_predicted_labels_come_first_also_with_thresholds():
     logits = np.log(np.float32([[9.0, 1.5, 0.1], [99.0, 0.5, 2.0]]))  # Of odds.
-    problem = Problem("multi_label", ("a", "b", "c"), ())
+    problem = ClassifierSettings(("a", "b", "c"), "multi_label")
     decoded = answers_of(problem, logits, (0.95, 0.5, 0.5))
     assert decoded["labels"].tolist() == [[b"b", b"", b""], [b"a", b"c", b""]]
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_bert.tasks.classification.data import Problem
+from keras_bert.tasks.classification.data import ClassifierSettings
 from keras_bert.tasks.classification.metrics import (
     ClassificationObjective,
     accuracy,
@@ -82,19 +82,19 @@ def test_undefined_metric_is_0():
     ("problem", "logits", "labels", "metrics"),
     [
         (
-            Problem("single_label", ("a", "b"), ("accuracy",)),
+            ClassifierSettings(("a", "b"), "single_label", metrics=("accuracy",)),
             [[0.0, 0.0], [0.0, 1000.0]],
             [0, 1],
             {"accuracy": 1.0, "loss": np.log(2) / 2},
         ),
         (
-            Problem("multi_label", ("a", "b"), ()),
+            ClassifierSettings(("a", "b"), "multi_label", metrics=("accuracy",)),
             [[0.0, 0.0], [0.0, 1000.0]],
             [[1.0, 0.0], [0.0, 1.0]],
-            {"loss": 3 * np.log(2) / 4},
+            {"accuracy": 0.5, "loss": 3 * np.log(2) / 4},
         ),
         (
-            Problem("regression", (), ("pearson",)),
+            ClassifierSettings((), "regression", metrics=("pearson",)),
             [[1.0], [3.0]],
             [0.0, 5.0],
             {"pearson": 1.0, "loss": 2.5},

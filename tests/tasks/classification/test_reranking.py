@@ -7,9 +7,8 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.classification.data import Problem
+from keras_bert.tasks.classification.data import ClassifierSettings
 from keras_bert.tasks.classification.metrics import ClassificationObjective, score
-from keras_bert.tasks.classification.processor import ClassifierSettings
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
 from tests.tasks.classification.test_fine_tuning import classify
@@ -18,6 +17,7 @@ from tests.tasks.classification.test_fine_tuning import classify
 QUERIES = [("film", "book", "a very film", "it")[i % 4] for i in range(16)]
 POSITIVES = [f"it is {'very ' * (i % 3)}good" for i in range(16)]
 NEGATIVES = [[f"it is {word} {'very ' * (i % 3)}" for i in range(16)] for word in ("bad", "a")]
+SETTINGS = ClassifierSettings((), "reranking", pair=True)
 GROUPS = (QUERIES, POSITIVES, *NEGATIVES)
 PAIRS = (QUERIES * 2, POSITIVES + NEGATIVES[0])
 LABELS = [1.0] * 16 + [0.0] * 16
@@ -52,12 +52,15 @@ def test_losses_and_gradients_are_those_of_sentence_transformers(root, name, gro
     gradient = tape.gradient(loss, logits)[:, 0]
     np.testing.assert_allclose(gradient, golden[f"{name}_gradient"], atol=1e-5)
     labels = golden["labels"][:, np.newaxis] if group_size == 1 else np.eye(1, 4).repeat(3, 0)
-    scores = score(Problem("reranking", (), ()), {"logits": logits.numpy()}, labels)
+    scores = score(SETTINGS, {"logits": logits.numpy()}, labels)
     assert scores["loss"] == pytest.approx(golden[f"{name}_loss"], abs=1e-5)
 
 
 def test_accuracy_counts_pairs_and_groups():
-    problem, logits = Problem("reranking", (), ()), {"logits": np.array([[2.0], [-1], [1], [1]])}
+    problem, logits = (
+        SETTINGS,
+        {"logits": np.array([[2.0], [-1], [1], [1]])},
+    )
     pairs = score(problem, logits, np.array([[1.0], [0.6], [0.2], [0.9]]))
     assert pairs["accuracy"] == 0.5
     # A positive must be above all negatives.
