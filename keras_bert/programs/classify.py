@@ -50,12 +50,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
             "--train_file is required, or for GLUE --task_name and --data_dir; the shortest "
             f"command is: {PROGRAM.example}"
         )
-    # Rejects invalid flags before TensorFlow is imported.
-    run = fine_tuning.read(flags, "classification")
-    from keras_bert.tasks.classification.task import fine_tune_classifier
-
     settings = from_values(ClassificationSettings, values_of(flags))
-    fine_tuning.finish(flags, run, fine_tune_classifier(settings, run))
+    fine_tuning.run(flags, "classification", settings)
 
 
 def _answer_lines(flags: FlagValues) -> None:

@@ -62,12 +62,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     length = flags["max_seq_length"]
     if not length.present and length.value == length.default:  # Not that of an earlier run.
         set_flag(flags, "max_seq_length", _saved_length(local_model(flags.init_checkpoint)))
-    # Rejects invalid flags before TensorFlow is imported.
-    run = fine_tuning.read(flags, "embedding")
-    from keras_bert.tasks.embedding.task import fine_tune_embedder
-
-    settings = from_values(EmbeddingSettings, values_of(flags))
-    fine_tuning.finish(flags, run, fine_tune_embedder(settings, run))
+    fine_tuning.run(flags, "embedding", from_values(EmbeddingSettings, values_of(flags)))
 
 
 def _answer_lines(flags: FlagValues) -> None:

@@ -1,7 +1,7 @@
 """Reads the flags that all fine-tuning programs share, and ends their runs.
 
 With --nodo_train, a main function first takes flags from the run of --init_checkpoint
-(`use_flags_of_run`). Then it calls `read`, which imports TensorFlow, and at last `finish`.
+(`use_flags_of_run`). Then it calls `run`, which imports TensorFlow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,6 @@ from keras_bert.tasks.settings import Distillation, ExportOptions, FineTuningSet
 from keras_bert.training.settings import Devices, TrainingSettings
 
 if TYPE_CHECKING:
-    from keras_bert.tasks.fine_tuning import FineTuningRun
     from keras_bert.tasks.task import Task
 
 _INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_file")
@@ -145,11 +144,13 @@ def check_train_file(flags: FlagValues, example: str) -> None:
         )
 
 
-def read(flags: FlagValues, task: str) -> "FineTuningRun":
-    """Imports TensorFlow, and creates a run of a task from the flags.
+def run(flags: FlagValues, task: str, settings: Any) -> None:
+    """Fine-tunes a model on files; on the first worker, prints the results and exports the model.
+
+    `settings` are those of the task. Invalid flags are rejected before TensorFlow is imported.
 
     Raises:
-        InputError: flags are missing or contradict each other.
+        InputError: flags are missing or contradict each other, or the run fails.
     """
     if not flags.output_dir:
         raise InputError("--output_dir is required; expected a folder for the predictions")
@@ -163,11 +164,13 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
     runs.use_compilation_cache()
     start_tensorflow()  # Imported after the checks, which do not need it.
     from keras_bert.tasks.fine_tuning import FineTuningRun
+    from keras_bert.tasks.load import task_class
     from keras_bert.training.backend import BACKEND, fastest_precision
+    from keras_bert.training.cluster import worker_index
 
     flags.mixed_precision = flags.mixed_precision or fastest_precision()
     values = values_of(flags)
-    return FineTuningRun(
+    options = FineTuningRun(
         settings=from_values(
             FineTuningSettings, {**values, "length_pool": FitSettings.of({}, task).length_pool}
         ),
@@ -177,6 +180,9 @@ def read(flags: FlagValues, task: str) -> "FineTuningRun":
         record={**recorded(flags, values), "backend": BACKEND},
         distillation=from_values(Distillation, values) if values.get("teacher") else None,
     )
+    results = task_class(task).fine_tune(settings, options)
+    if worker_index(options.strategy) == 0:
+        runs.finish(results, options.output_dir, flags.export, flags.examples)
 
 
 def reads_lines(flags: FlagValues) -> bool:
@@ -230,11 +236,3 @@ def open_model(flags: FlagValues, task: str, **settings: Any) -> "Task":
     if flags["long_text"].present and flags.long_text != model.settings.long_text.strategy:
         model.set_long_text(flags.long_text)
     return model
-
-
-def finish(flags: FlagValues, run: "FineTuningRun", results: Mapping[str, object]) -> None:
-    """Prints the results of a run and exports its model, on the first worker."""
-    from keras_bert.training.cluster import worker_index
-
-    if worker_index(run.strategy) == 0:
-        runs.finish(results, run.output_dir, flags.export, flags.examples)

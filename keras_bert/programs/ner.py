@@ -63,11 +63,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if not flags.tfds:
         fine_tuning.use_data_dir(flags, _FILES)
     fine_tuning.check_train_file(flags, PROGRAM.example)
-    run = fine_tuning.read(flags, "ner")  # Rejects invalid flags before TensorFlow is imported.
-    from keras_bert.tasks.ner.task import fine_tune_tagger
-
-    settings = from_values(NerSettings, values_of(flags))
-    fine_tuning.finish(flags, run, fine_tune_tagger(settings, run))
+    fine_tuning.run(flags, "ner", from_values(NerSettings, values_of(flags)))
 
 
 PROGRAM = Program(

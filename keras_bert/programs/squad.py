@@ -50,14 +50,10 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         set_flag(flags, "null_score_diff_threshold", earlier.threshold())
     if flags["doc_stride"].present:
         check_doc_stride(flags.doc_stride, flags.max_seq_length)
-    # Rejects invalid flags before TensorFlow is imported.
-    run = fine_tuning.read(flags, "question_answering")
-    from keras_bert.tasks.question_answering.task import fine_tune_span_labeler
-
     values = values_of(flags)
     answers = from_values(AnswerSettings, values)
     settings = from_values(SquadSettings, {**values, "answers": answers})
-    fine_tuning.finish(flags, run, fine_tune_span_labeler(settings, run))
+    fine_tuning.run(flags, "question_answering", settings)
 
 
 PROGRAM = Program(

@@ -588,41 +588,39 @@ class TextClassifier(Task):
         check_same_length(**{names[0]: columns[0], names[1]: items})
         return given_label_array(names[1], items, self.settings.problem_type, self.labels)
 
+    # --- fine-tuning ---
 
-# --- fine-tuning ---
+    @classmethod
+    def fine_tune(
+        cls, classification: ClassificationSettings, run: FineTuningRun
+    ) -> dict[str, object]:
+        """Fine-tunes a classifier on files, or resumes an unfinished run.
 
-
-def fine_tune_classifier(
-    classification: ClassificationSettings, run: FineTuningRun
-) -> dict[str, object]:
-    """Fine-tunes a classifier on files, or resumes an unfinished run.
-
-    Returns:
-        The scores of results.json: "loss", the task's metrics (for MNLI with the suffixes
-        `_matched` and `_mismatched`), and "score", the mean of these metrics. The best weights are
-        those with the highest "score".
-    """
-    settings = run.settings
-    start = open_pretrained(settings)
-    problem, splits = read_data(classification, start.labels, **settings.does)
-    labels, problem_type = problem.labels, problem.problem_type
-    first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
-    pair, length = first.second is not None, settings.max_seq_length
-    if pair:
-        start.check_segments()
-    long_text = LongText.saved(start, classification.long_text, length)
-    thresholds = () if settings.do_train else saved_thresholds(start)
-    activation = saved_activation(start, problem_type)
-    changes = {"long_text": long_text, "thresholds": thresholds, "activation": activation}
-    made = replace(problem, max_seq_length=length, pair=pair, **changes)
-    classifier = TextClassifier(None, start.tokenizer(), made)
-    train, dev, test = prepare_sets(classifier, *splits)
-    for each in dev.values() if labels else ():
-        warn_of_absent_labels(each.items, each.labels, labels)
-    weights: tuple[float, ...] = ()
-    if train:
-        setting = classification.class_weights
-        weights = weights_of_classes("--class_weights", setting, problem_type, labels, train.labels)
-    group_size = max(1, len(first.columns) - 1)
-    objective = ClassificationObjective(problem_type, weights, run.distillation, group_size)
-    return fine_tune(run, start, classifier, objective, train, dev, test, best="score")
+        The best weights have the highest "score", the mean of the task's metrics.
+        """
+        settings = run.settings
+        start = open_pretrained(settings)
+        problem, splits = read_data(classification, start.labels, **settings.does)
+        labels, problem_type = problem.labels, problem.problem_type
+        first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
+        pair, length = first.second is not None, settings.max_seq_length
+        if pair:
+            start.check_segments()
+        long_text = LongText.saved(start, classification.long_text, length)
+        thresholds = () if settings.do_train else saved_thresholds(start)
+        activation = saved_activation(start, problem_type)
+        changes = {"long_text": long_text, "thresholds": thresholds, "activation": activation}
+        made = replace(problem, max_seq_length=length, pair=pair, **changes)
+        classifier = cls(None, start.tokenizer(), made)
+        train, dev, test = prepare_sets(classifier, *splits)
+        for each in dev.values() if labels else ():
+            warn_of_absent_labels(each.items, each.labels, labels)
+        weights: tuple[float, ...] = ()
+        if train:
+            setting = classification.class_weights
+            weights = weights_of_classes(
+                "--class_weights", setting, problem_type, labels, train.labels
+            )
+        group_size = max(1, len(first.columns) - 1)
+        objective = ClassificationObjective(problem_type, weights, run.distillation, group_size)
+        return fine_tune(run, start, classifier, objective, train, dev, test, best="score")

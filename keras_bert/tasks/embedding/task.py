@@ -618,57 +618,53 @@ class TextEmbedder(Task):
         check_memory(f"vectors of {shape[0]} texts or windows", 4 * math.prod(shape))
         return super()._outputs(prepared, batch_size)
 
+    # --- fine-tuning ---
+
+    @classmethod
+    def fine_tune(cls, embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
+        """Trains an embedder on files, or resumes an unfinished run; or mines hard negatives.
+
+        For training, scores are divided by the largest absolute value of their range.
+        """
+        start = open_pretrained(run.settings)
+        start.check_task(cls.task, cls.__name__)
+        do_train, length = run.settings.do_train, run.settings.max_seq_length
+        if do_train and not embedding.mine_negatives:
+            embedding = with_negatives(embedding)
+        saved = cls.settings_of_checkpoint(start)
+        loss = embedding.make_loss(saved.width(start.config.hidden_size))
+        settings = replace(
+            saved,
+            max_seq_length=length,
+            pooling=embedding.pooling or saved.pooling or POOLINGS[0],
+            long_text=LongText.saved(start, embedding.long_text, length),
+            matryoshka_sizes=loss.sizes,
+        )
+        embedder = cls(None, start.tokenizer(), settings)
+        if do_train or embedding.mine_negatives:
+            _check_devices(loss, run)
+        if embedding.mine_negatives:
+            return mine_triplets(embedding, run, start, embedder)
+        train = read_training_rows(embedding) if do_train else None
+        dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
+        if dev is None and not do_train:
+            raise InputError(
+                "nothing to do: found no development examples; expected --eval_file, or --do_train"
+            )
+        if do_train:
+            check_training_rows(train, loss, run.training.train_batch_size)
+            if train.scores is not None:  # So that they can be compared with cosines.
+                train.labels = train.scores / np.float32(max(map(abs, embedding.numeric_range)))
+        if isinstance(dev, TextRows):
+            check_evaluation_rows(dev)
+        sets = prepare_sets(embedder, train, {"": dev}, {})
+        objective = EmbeddingObjective(loss, settings.pooling)
+        return fine_tune(run, start, embedder, objective, *sets, best=best_metric(dev))
+
 
 def _is_float(value: Any) -> bool:
     """Returns whether a value is an array or a tensor of floats, of any library."""
     return "float" in str(getattr(value, "dtype", ""))
-
-
-# --- fine-tuning ---
-
-
-def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
-    """Trains an embedding model on files, or resumes an unfinished run; or mines hard negatives.
-
-    For training, scores are divided by the largest absolute value of their range.
-
-    Returns:
-        The content of results.json: the scores of `score_embeddings`, or the number of triplets.
-    """
-    start = open_pretrained(run.settings)
-    start.check_task(TextEmbedder.task, TextEmbedder.__name__)
-    do_train, length = run.settings.do_train, run.settings.max_seq_length
-    if do_train and not embedding.mine_negatives:
-        embedding = with_negatives(embedding)
-    saved = TextEmbedder.settings_of_checkpoint(start)
-    loss = embedding.make_loss(saved.width(start.config.hidden_size))
-    settings = replace(
-        saved,
-        max_seq_length=length,
-        pooling=embedding.pooling or saved.pooling or POOLINGS[0],
-        long_text=LongText.saved(start, embedding.long_text, length),
-        matryoshka_sizes=loss.sizes,
-    )
-    embedder = TextEmbedder(None, start.tokenizer(), settings)
-    if do_train or embedding.mine_negatives:
-        _check_devices(loss, run)
-    if embedding.mine_negatives:
-        return mine_triplets(embedding, run, start, embedder)
-    train = read_training_rows(embedding) if do_train else None
-    dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
-    if dev is None and not do_train:
-        raise InputError(
-            "nothing to do: found no development examples; expected --eval_file, or --do_train"
-        )
-    if do_train:
-        check_training_rows(train, loss, run.training.train_batch_size)
-        if train.scores is not None:  # So that they can be compared with cosines.
-            train.labels = train.scores / np.float32(max(map(abs, embedding.numeric_range)))
-    if isinstance(dev, TextRows):
-        check_evaluation_rows(dev)
-    sets = prepare_sets(embedder, train, {"": dev}, {})
-    objective = EmbeddingObjective(loss, settings.pooling)
-    return fine_tune(run, start, embedder, objective, *sets, best=best_metric(dev))
 
 
 def _check_devices(loss: EmbeddingLoss, run: FineTuningRun) -> None:

@@ -435,6 +435,23 @@ class EntityTagger(Task):
         outputs = self._outputs(evaluated.prepared, check_batch_size(batch_size))
         return self.score_outputs(evaluated, outputs)
 
+    # --- fine-tuning ---
+
+    @classmethod
+    def fine_tune(cls, ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
+        """Fine-tunes a tagger on files, or resumes an unfinished run."""
+        settings = run.settings
+        start = open_pretrained(settings)
+        splits = read_data(ner, new_tokenizer=start.tokenizer, **settings.does)
+        labels, labels_from = _labels_of_run(splits.train, start)
+        tagger_settings = TaggerSettings(tuple(labels), settings.max_seq_length)
+        tagger = cls(None, start.tokenizer(), tagger_settings)
+
+        for split in filter(None, (splits.dev, splits.test)):
+            check_types(split, labels, labels_from)
+        sets = prepare_sets(tagger, splits.train, {"": splits.dev}, {"test": splits.test})
+        return fine_tune(run, start, tagger, TaggingObjective(run.distillation), *sets, best="f1")
+
 
 def _served_tags(
     serve: Serve, sentences: Sequence[Sequence[str]], batch_size: int
@@ -447,29 +464,6 @@ def _served_tags(
             row[: len(words)] = encode_texts(words)
         outputs = serve(words=tf.constant(padded, tf.string))
         yield {name: value.numpy() for name, value in outputs.items()}
-
-
-# --- fine-tuning ---
-
-
-def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
-    """Fine-tunes a tagger on files, or resumes an unfinished run.
-
-    Returns:
-        The scores of results.json: accuracy, precision, recall and f1 on the development sentences,
-        and the precision, recall and f1 of each entity type.
-    """
-    settings = run.settings
-    start = open_pretrained(settings)
-    splits = read_data(ner, new_tokenizer=start.tokenizer, **settings.does)
-    labels, labels_from = _labels_of_run(splits.train, start)
-    tagger_settings = TaggerSettings(tuple(labels), settings.max_seq_length)
-    tagger = EntityTagger(None, start.tokenizer(), tagger_settings)
-
-    for split in filter(None, (splits.dev, splits.test)):
-        check_types(split, labels, labels_from)
-    sets = prepare_sets(tagger, splits.train, {"": splits.dev}, {"test": splits.test})
-    return fine_tune(run, start, tagger, TaggingObjective(run.distillation), *sets, best="f1")
 
 
 def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[list[str], object]:

@@ -392,6 +392,35 @@ class QuestionAnswerer(Task):
         answers = gathered(list(self._decoded(questions.prepared, outputs)))
         return Predictions(questions.items, answers)
 
+    # --- fine-tuning ---
+    # training questions -> windows with answer positions -----------------> training examples
+    # dev questions -> windows -> logits -> candidates -> texts -----------> official scores
+    # test questions -> windows -> logits -> candidates -> texts ----------> predictions.json, ...
+
+    @classmethod
+    def fine_tune(cls, squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
+        """Fine-tunes a span labeler on files, or resumes an unfinished run.
+
+        The `max_seq_length` of the run is the window length.
+        """
+        settings = run.settings
+        squad = replace(
+            squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length)
+        )
+        start = open_pretrained(settings)
+        start.check_segments()
+        train, dev, test = read_data(squad, **settings.does)
+        answerer = cls(None, start.tokenizer(), squad.answers)
+        scored = None if dev is None else scorable(dev, squad, "development")
+        train, dev, test = prepare_sets(
+            answerer, train and trainable(train, squad), {"": scored}, {"test": test}
+        )
+        if train:
+            count = len(train.prepared.examples)
+            logging.info("Training on %d questions in %d windows", len(train.items), count)
+        objective, best = SpanObjective(run.distillation), answerer._best_metric
+        return fine_tune(run, start, answerer, objective, train, dev, test, best)
+
 
 def _questions(
     questions: Any, contexts: Any, answers: Any, text: tuple[str, str], label: str
@@ -427,31 +456,3 @@ def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
     questions = check_strings("questions", questions)
     check_same_length(questions=questions, contexts=contexts)
     return questions, contexts
-
-
-# --- fine-tuning ---
-# training questions -> windows with answer positions -----------------> training examples
-# dev questions -> windows -> logits -> candidates -> texts -----------> official scores
-# test questions -> windows -> logits -> candidates -> texts ----------> predictions.json, ...
-
-
-def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
-    """Fine-tunes a span labeler on files, or resumes an unfinished run.
-
-    The `max_seq_length` of the run is the window length. Returns the scores of results.json.
-    """
-    settings = run.settings
-    squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
-    start = open_pretrained(settings)
-    start.check_segments()
-    train, dev, test = read_data(squad, **settings.does)
-    answerer = QuestionAnswerer(None, start.tokenizer(), squad.answers)
-    scored = None if dev is None else scorable(dev, squad, "development")
-    train, dev, test = prepare_sets(
-        answerer, train and trainable(train, squad), {"": scored}, {"test": test}
-    )
-    if train:
-        count = len(train.prepared.examples)
-        logging.info("Training on %d questions in %d windows", len(train.items), count)
-    objective, best = SpanObjective(run.distillation), answerer._best_metric
-    return fine_tune(run, start, answerer, objective, train, dev, test, best)

@@ -15,7 +15,7 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.classification import task as classification_task
 from keras_bert.tasks.classification.data import ClassificationSettings, label_array, read_data
 from keras_bert.tasks.classification.metrics import score
-from keras_bert.tasks.classification.task import fine_tune_classifier
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.examples import make_predict_examples
 from keras_bert.tasks.fine_tuning import FineTuningRun
 from keras_bert.tasks.settings import FineTuningSettings
@@ -33,7 +33,7 @@ def classify(output_dir, init_checkpoint, classification, batch_size=16, **setti
         record=record,
         settings=FineTuningSettings(str(init_checkpoint), **values),
     )
-    return fine_tune_classifier(ClassificationSettings(**classification), run)
+    return TextClassifier.fine_tune(ClassificationSettings(**classification), run)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from keras_bert.tasks.load import load
 from keras_bert.tasks.ner.data import NerSettings, read_conll
 from keras_bert.tasks.ner.metrics import entity_scores
 from keras_bert.tasks.ner.tag_schemes import entities
-from keras_bert.tasks.ner.task import EntityTagger, fine_tune_tagger
+from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.training.objective import TrainingSettings
 
@@ -314,7 +314,7 @@ def run(files, output_dir, init_checkpoint=None, **changes):
         strategy=tf.distribute.get_strategy(),
         output_dir=output_dir,
     )
-    return fine_tune_tagger(NerSettings(**ner), run)
+    return EntityTagger.fine_tune(NerSettings(**ner), run)
 
 
 @pytest.fixture(scope="module")

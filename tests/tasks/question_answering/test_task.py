@@ -27,7 +27,7 @@ from keras_bert.tasks.question_answering.processor import (
     labeled,
     prepare_questions,
 )
-from keras_bert.tasks.question_answering.task import QuestionAnswerer, fine_tune_span_labeler
+from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.tasks.tables import Splits
 from keras_bert.training.objective import TrainingSettings
@@ -292,7 +292,7 @@ def prepare_run(tokenizer, monkeypatch):
     def prepare(squad, train=None, dev=None, test=None):
         splits = Splits(train, dev, test)
         monkeypatch.setattr(module + "read_data", lambda squad, **do: splits)
-        return fine_tune_span_labeler(squad, run)
+        return QuestionAnswerer.fine_tune(squad, run)
 
     return prepare
 
@@ -461,7 +461,7 @@ def test_public_span_labeler_without_a_pooler_is_scored(
     make_model, write_squad, questions, tmp_path, caplog
 ):
     def score(folder):
-        return fine_tune_span_labeler(
+        return QuestionAnswerer.fine_tune(
             SquadSettings(eval_file=str(write_squad(tmp_path / "dev.json", questions[:2]))),
             FineTuningRun(
                 training=TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False),
