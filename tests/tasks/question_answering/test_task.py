@@ -282,12 +282,17 @@ def prepare_run(tokenizer, monkeypatch):
     start = SimpleNamespace(tokenizer=lambda: tokenizer, check_segments=lambda: None)
     run = SimpleNamespace(settings=FineTuningSettings(max_seq_length=384), distillation=None)
     monkeypatch.setattr(module + "open_pretrained", lambda settings: start)
-    monkeypatch.setattr(
-        module + "fine_tune",
-        lambda run, start, task, objective, train, dev, test, best: SimpleNamespace(
-            task=task, train=train, dev=dev, test=test, best=best
-        ),
-    )
+
+    def arguments_of(run, start, task, objective, train, dev, test, best):
+        sets = {"dev": dev[""] if dev else None, **test}
+        sets = {name: each for name, each in sets.items() if each}
+        counts = task.problem_counts({"train": train, **sets} if train else sets)
+        examples = train and train.prepared.examples
+        data = {name: each.items for name, each in sets.items()}
+        made = {"task": task, "train": examples, "dev": dev, "test": test, "best": best}
+        return SimpleNamespace(**made, data=data, counts=counts)
+
+    monkeypatch.setattr(module + "fine_tune", arguments_of)
 
     def prepare(squad, train=None, dev=None, test=None):
         splits = Splits(train, dev, test)
@@ -359,8 +364,7 @@ def test_model_that_knows_the_answers_scores_100(prepare_run, questions, predict
 def test_truncated_questions_are_counted(prepare_run, questions, caplog):
     squad = SquadSettings(AnswerSettings(max_query_length=3, version_2_with_negative=True))
     run = prepare_run(squad, train=questions, dev=questions[:2], test=questions[2:])
-    counts = run.task.problem_counts({"train": run.train, "dev": run.dev[""], **run.test})
-    assert counts == {"train_truncated": 1, "dev_truncated": 0, "test_truncated": 1}
+    assert run.counts == {"train_truncated": 1, "dev_truncated": 0, "test_truncated": 1}
     found = [each.getMessage() for each in caplog.records if "truncated" in each.getMessage()]
     assert found == [
         "1 of 3 questions (train) are truncated to max_query_length=3 tokens",
@@ -374,7 +378,7 @@ def test_predictions_are_written_to_the_three_files_of_google(
     predict = predict_answers_of(questions)
     answered = questions[:2]
     run = prepare_run(SquadSettings(), dev=answered, test=answered)
-    assert run.test["predictions"] is run.dev[""]  # The run computes the same examples once.
+    assert run.test["test"] is run.dev[""]  # The run computes the same examples once.
     for squad, names in ((SquadSettings(), []), (V2, ["null_odds.json"])):
         folder = tmp_path / str(len(names))
         write(folder, prepare_run(squad, dev=questions, test=questions), predict)
