@@ -56,33 +56,6 @@ CLASSIFICATION_LOSSES = {
 }
 
 
-def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
-    """Returns the cross-entropy of the correct position, and whether it has the highest logit.
-
-    position int [B], mask bool [B, S] (false at padding), logits [B, S] -> float [B], bool [B].
-    """
-    logits = ops.where(mask, logits, -1e9)
-    loss = ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
-    return loss, ops.argmax(logits, axis=-1) == position
-
-
-def token_losses(tags: Any, logits: Any) -> Any:
-    """Computes the softmax cross-entropy of each token.
-
-    tags int [B, S], logits [B, S, C] -> [B, S]. Tags of -1 count as 0, so the caller must ignore
-    the values of these tokens.
-    """
-    return ops.sparse_categorical_crossentropy(ops.maximum(tags, 0), logits, from_logits=True)
-
-
-def token_hits(tags: Any, logits: Any) -> Any:
-    """Returns 1.0 for each token whose tag has the highest logit, and 0.0 for the others.
-
-    tags int [B, S], logits [B, S, C] -> [B, S]. Tags of -1 count as 0, as in `token_losses`.
-    """
-    return ops.cast(ops.argmax(logits, axis=-1) == ops.maximum(tags, 0), "float32")
-
-
 # --- soft targets ---
 
 
@@ -128,57 +101,61 @@ class OutputObjective(Objective):
     """An objective whose losses depend only on the outputs of the model, also with a teacher.
 
     With a teacher, batches contain its outputs, and the losses are "label_loss" and "soft_loss".
-    They include their weights, so that the loss is their sum. Subclasses set `metrics`, of which
-    the first one is "loss", and override the other methods.
+    They include their weights, so that the loss is their sum. Subclasses override the methods
+    without an implementation; `accuracy` is the name of the share of hits, if it is a metric.
     """
+
+    accuracy: str = ""
 
     def __init__(self, distillation: Distillation | None = None):
         self.distillation = distillation
-        if distillation is None:
-            return
-        weight = distillation.distillation_weight
-        self._shares = {"label_loss": 1.0 - weight, "soft_loss": weight}
-        self.losses = dict.fromkeys(self._shares, 0.0)
-        self.metrics = (*self.losses, *self.metrics[1:])
+        hits = (self.accuracy,) if self.accuracy else ()
+        self.metrics = ("loss", *hits)
+        if distillation is not None:
+            weight = distillation.distillation_weight
+            self._shares = {"label_loss": 1.0 - weight, "soft_loss": weight}
+            self.losses = dict.fromkeys(self._shares, 0.0)
+            self.metrics = (*self.losses, *hits)
 
-    def label_weights(self, batch: Batch) -> dict[str, Any]:
-        """Returns {metric: denominator} without a teacher."""
-        raise NotImplementedError
-
-    def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
-        """Returns {metric: numerator} without a teacher."""
+    def label_losses(self, outputs: Outputs, batch: Batch) -> tuple[Any, Any]:
+        """Returns the losses against the labels, [B] or [B, S], and whether each one is a hit."""
         raise NotImplementedError
 
     def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
         """Returns the losses of the soft targets, [B] or [B, S]."""
         raise NotImplementedError
 
-    def soft_weights(self, batch: Batch) -> Any:
-        """Returns the weights of `soft_losses`, of the same shape."""
+    def item_weights(self, batch: Batch) -> Any:
+        """Returns the weights of the hits and of `soft_losses`, of the same shape."""
         return batch["example_weights"]
+
+    def loss_weights(self, batch: Batch) -> Any:
+        """Returns the weights of the losses against the labels."""
+        return self.item_weights(batch)
 
     def weights(self, batch: Batch) -> dict[str, Any]:
         """Returns {metric: denominator}."""
-        weights = self.label_weights(batch)
+        loss, items = ops.sum(self.loss_weights(batch)), ops.sum(self.item_weights(batch))
+        hits = {self.accuracy: items} if self.accuracy else {}
         if self.distillation is None:
-            return weights
-        soft_weight = ops.sum(self.soft_weights(batch))
-        return {"label_loss": weights.pop("loss"), "soft_loss": soft_weight} | weights
+            return {"loss": loss} | hits
+        return {"label_loss": loss, "soft_loss": items} | hits
 
     def sums(self, model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         """Returns {metric: numerator}."""
         outputs = model(select_inputs(batch), training=training)
-        sums = self.label_sums(outputs, batch)
+        losses, is_hit = self.label_losses(outputs, batch)
+        loss, weights = ops.sum(self.loss_weights(batch) * losses), self.item_weights(batch)
+        hits = {}
+        if self.accuracy:
+            hits = {self.accuracy: ops.sum(weights * ops.cast(is_hit, "float32"))}
         if self.distillation is None:
-            return sums
+            return {"loss": loss} | hits
         teacher = {
             name.removeprefix(TEACHER): values
             for name, values in batch.items()
             if name.startswith(TEACHER)
         }
         soft = self.soft_losses(teacher, outputs, self.distillation.temperature)
-        totals = {
-            "label_loss": sums.pop("loss"),
-            "soft_loss": ops.sum(self.soft_weights(batch) * soft),
-        }
-        return {name: self._shares[name] * totals[name] for name in self.losses} | sums
+        totals = {"label_loss": loss, "soft_loss": ops.sum(weights * soft)}
+        return {name: self._shares[name] * totals[name] for name in self.losses} | hits

@@ -55,18 +55,11 @@ class ClassificationObjective(OutputObjective):
         self.problem_type = problem_type if group_size == 1 else "single_label"
         self.class_weights, self.rows_per_example = class_weights, group_size
         self._is_single = self.problem_type == "single_label"
-        self.metrics = ("loss", "accuracy") if self._is_single else ("loss",)
+        self.accuracy = "accuracy" if self._is_single else ""
         super().__init__(distillation)
 
-    def label_weights(self, batch: Batch) -> dict[str, Any]:
-        """Returns the denominators of the loss and, for single_label, of the accuracy."""
-        weights = {"loss": ops.sum(self._loss_weights(batch))}
-        if self._is_single:
-            weights["accuracy"] = ops.sum(self.soft_weights(batch))
-        return weights
-
-    def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
-        """Returns the numerators of the loss and, for single_label, of the accuracy."""
+    def label_losses(self, outputs: Outputs, batch: Batch) -> tuple[Any, Any]:
+        """Returns the losses and, for single_label, the hits of the examples or groups, [B]."""
         logits, labels = self._by_group(outputs["logits"]), batch["labels"]
         if self.rows_per_example > 1:
             labels = ops.zeros_like(logits[:, 0], dtype="int32")
@@ -74,11 +67,7 @@ class ClassificationObjective(OutputObjective):
             losses = multi_label_loss(labels, logits, np.array(self.class_weights, np.float32))
         else:
             losses = CLASSIFICATION_LOSSES[self.problem_type](labels, logits)
-        sums = {"loss": ops.sum(self._loss_weights(batch) * losses)}
-        if self._is_single:
-            hits = ops.cast(ops.argmax(logits, axis=-1) == labels, "float32")
-            sums["accuracy"] = ops.sum(self.soft_weights(batch) * hits)
-        return sums
+        return losses, ops.argmax(logits, axis=-1) == labels if self._is_single else None
 
     def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
         """Returns the losses of the soft targets, [B], or of groups."""
@@ -86,7 +75,7 @@ class ClassificationObjective(OutputObjective):
         logits = (self._by_group(each["logits"]) for each in (teacher, outputs))
         return losses(*logits, temperature)
 
-    def soft_weights(self, batch: Batch) -> Any:
+    def item_weights(self, batch: Batch) -> Any:
         """Returns the weights of the examples or groups."""
         return batch["example_weights"][:: self.rows_per_example]
 
@@ -94,8 +83,9 @@ class ClassificationObjective(OutputObjective):
         size = self.rows_per_example
         return logits if size == 1 else ops.reshape(logits, [-1, size])
 
-    def _loss_weights(self, batch: Batch) -> Any:
-        weights = self.soft_weights(batch)
+    def loss_weights(self, batch: Batch) -> Any:
+        """Returns the weights of the examples or groups, with those of their classes."""
+        weights = self.item_weights(batch)
         if self._is_single and self.class_weights:
             of_class = ops.convert_to_tensor(np.array(self.class_weights, np.float32))
             weights *= ops.take(of_class, batch["labels"], axis=0)

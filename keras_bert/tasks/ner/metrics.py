@@ -14,8 +14,6 @@ from keras_bert.tasks.losses import (
     OutputObjective,
     Outputs,
     soft_label_losses,
-    token_hits,
-    token_losses,
 )
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, entities
 from keras_bert.training.objective import Batch
@@ -26,25 +24,19 @@ from keras_bert.training.objective import Batch
 class TaggingObjective(OutputObjective):
     """The objective for batches with "tags" [B, S], which are -1 for unlabeled tokens."""
 
-    metrics = ("loss", "tag_accuracy")
+    accuracy = "tag_accuracy"
 
-    def label_weights(self, batch: Batch) -> dict[str, Any]:
-        """Returns the number of labeled tokens."""
-        return dict.fromkeys(("loss", "tag_accuracy"), ops.sum(self.soft_weights(batch)))
-
-    def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
-        """Returns the sums of the losses and of the hits."""
-        logits, weights = outputs["logits"], self.soft_weights(batch)
-        return {
-            "loss": ops.sum(weights * token_losses(batch["tags"], logits)),
-            "tag_accuracy": ops.sum(weights * token_hits(batch["tags"], logits)),
-        }
+    def label_losses(self, outputs: Outputs, batch: Batch) -> tuple[Any, Any]:
+        """Returns the losses and hits of the tokens, [B, S]; unlabeled ones have the weight 0."""
+        logits, tags = outputs["logits"], ops.maximum(batch["tags"], 0)
+        losses = ops.sparse_categorical_crossentropy(tags, logits, from_logits=True)
+        return losses, ops.argmax(logits, axis=-1) == tags
 
     def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
         """Returns the losses of the soft targets, [B, S]."""
         return soft_label_losses(teacher["logits"], outputs["logits"], temperature)
 
-    def soft_weights(self, batch: Batch) -> Any:
+    def item_weights(self, batch: Batch) -> Any:
         """Returns the weights of the tokens, [B, S]: 1 for labeled tokens, and otherwise 0."""
         return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]
 

@@ -22,7 +22,6 @@ from keras import ops
 from keras_bert.tasks.losses import (
     OutputObjective,
     Outputs,
-    position_loss,
     soft_position_losses,
 )
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
@@ -38,25 +37,17 @@ class SpanObjective(OutputObjective):
     "span_accuracy" is the share of windows in which both positions have the highest logit.
     """
 
-    metrics = ("loss", "span_accuracy")
+    accuracy = "span_accuracy"
 
-    def label_weights(self, batch: Batch) -> dict[str, Any]:
-        """Returns the number of windows."""
-        return dict.fromkeys(("loss", "span_accuracy"), ops.sum(batch["example_weights"]))
-
-    def label_sums(self, outputs: Outputs, batch: Batch) -> dict[str, Any]:
-        """Returns the sums of the losses and of the hits."""
+    def label_losses(self, outputs: Outputs, batch: Batch) -> tuple[Any, Any]:
+        """Returns the losses and hits of the windows, [B]."""
         losses, hits = 0.0, True
         for end in ENDS:
             position = batch[f"{end}_positions"]
-            loss, hit = position_loss(position, batch["input_mask"] == 1, outputs[f"{end}_logits"])
-            losses += 0.5 * loss
-            hits &= hit
-        weights = batch["example_weights"]
-        return {
-            "loss": ops.sum(weights * losses),
-            "span_accuracy": ops.sum(weights * ops.cast(hits, "float32")),
-        }
+            logits = ops.where(batch["input_mask"] == 1, outputs[f"{end}_logits"], -1e9)
+            losses += 0.5 * ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
+            hits &= ops.argmax(logits, axis=-1) == position
+        return losses, hits
 
     def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
         """Returns the losses of the soft targets, [B]."""
