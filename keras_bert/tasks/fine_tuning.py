@@ -196,17 +196,15 @@ def fine_tune(
 def prepare_sets(
     task: Task, train: Any, dev: Mapping[str, Any], test: Mapping[str, Any]
 ) -> tuple[PreparedSet | None, dict[str, PreparedSet], dict[str, PreparedSet]]:
-    """Preprocesses the items of all sets, which are as for `fine_tune`; None for an absent set.
+    """Preprocesses the items of all sets, which are as for `fine_tune`.
 
     A test set that is a development set is preprocessed once, so the model also runs over it once.
     """
     prepared_train = None if train is None else task.prepared_set(train, training=True)
-    prepared_dev = {name: task.prepared_set(x) for name, x in dev.items() if x is not None}
+    prepared_dev = {suffix: task.prepared_set(items) for suffix, items in dev.items()}
     dev_of = {id(each.items): each for each in prepared_dev.values()}
     prepared_test = {
-        name: dev_of.get(id(items)) or task.prepared_set(items)
-        for name, items in test.items()
-        if items is not None
+        name: dev_of.get(id(items)) or task.prepared_set(items) for name, items in test.items()
     }
     return prepared_train, prepared_dev, prepared_test
 

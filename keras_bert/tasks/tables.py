@@ -300,24 +300,23 @@ class Texts:
 
 
 class Splits(NamedTuple):
-    """The training, development and test examples of a run; None for a split that is not used.
+    """The training, development and test examples of a run; `train` is None without training.
 
-    `dev` are examples to score, and `test` those to predict; both may be the same object. Those of
-    a classifier are {suffix of the metric names, such as "_matched": examples} and {name of the
-    prediction files: examples}.
+    `dev` are the examples to score, {suffix of the metric names, such as "_matched": examples}, and
+    `test` those to predict, {name of the prediction files: examples}. Both may have the same ones.
     """
 
-    train: Any = None
-    dev: Any = None
-    test: Any = None
+    train: Any
+    dev: Mapping[str, Any]
+    test: Mapping[str, Any]
 
 
 def read_splits(
     read: Callable[[Any, bool], Any],
     train: Any,
-    dev: Any,
-    test: Any,
-    expected: str,
+    dev: Mapping[str, Any],
+    test: Mapping[str, Any],
+    expected: str = "",
     *,
     do_train: bool,
     do_eval: bool,
@@ -327,10 +326,10 @@ def read_splits(
 
     Args:
         read: a function (source, whether its examples must have labels) -> examples.
-        train: the source of the training examples, such as a Path; None if there is none, as for
+        train: the source of the training examples, such as a Path; empty if there is none, as for
             the other sources.
-        dev: the source of the development examples.
-        test: the source of the examples to predict; those of `dev` without one.
+        dev: the sources of the development examples, as in `Splits`.
+        test: the sources of the examples to predict; an empty one is that of `dev[""]`.
         expected: what the user should give without training examples, for the error message.
         do_train: whether to read the training examples.
         do_eval: whether to read the development examples.
@@ -341,24 +340,21 @@ def read_splits(
     """
     if do_train and not train:
         raise InputError(f"there are no training examples; expected {expected}, or --nodo_train")
-    splits = Splits(
-        read(train, True) if do_train else None, read(dev, True) if do_eval and dev else None
-    )
-    test = test or dev
-    if do_predict and test:
-        is_dev = splits.dev is not None and test == dev
-        splits = splits._replace(test=splits.dev if is_dev else read(test, False))
-    check_splits(splits)
-    return splits
-
-
-def check_splits(splits: Splits) -> None:
-    """Raises InputError if there are no examples at all."""
-    if not (splits.train or splits.dev or splits.test):
+    splits = Splits(read(train, True) if do_train else None, {}, {})
+    for suffix, source in dev.items() if do_eval else ():
+        if source:
+            splits.dev[suffix] = read(source, True)
+    for name, source in test.items() if do_predict else ():
+        source = source or dev.get("")
+        same = [splits.dev[suffix] for suffix in splits.dev if dev[suffix] == source]
+        if source:
+            splits.test[name] = same[0] if same else read(source, False)
+    if not any(splits):
         raise InputError(
             "nothing to do: there are no examples to score or to predict; expected --do_train, or "
             "development or test examples"
         )
+    return splits
 
 
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')

@@ -34,7 +34,7 @@ from keras_bert.tasks.classification.glue import (
 )
 from keras_bert.tasks.prepared import TRUNCATED, LongText
 from keras_bert.tasks.settings import ClassificationSettings
-from keras_bert.tasks.tables import Splits, Texts, check_splits, read_splits, read_texts
+from keras_bert.tasks.tables import Splits, Texts, read_splits, read_texts
 
 DEFAULT_METRICS = {
     "single_label": ("accuracy", "f1_macro"),
@@ -154,7 +154,6 @@ def _glue(
         splits = read_tfds(task, settings.data_dir, **do)
     else:
         splits = read_glue(task, find_glue_folder(task, settings.data_dir), **do)
-    check_splits(splits)
     problem = ClassifierSettings(
         tuple(in_order_of(saved_labels, task.labels) or task.labels),
         "single_label" if task.labels else "regression",
@@ -181,11 +180,14 @@ def _custom(
                 "--text_pair_column is missing; expected the column of the passages for "
                 "--problem_type=reranking"
             )
-    names = (settings.train_file, settings.eval_file, settings.test_file)
+    files = (settings.train_file, settings.eval_file, settings.test_file)
+    train, dev, test = (Path(file) if file else None for file in files)
     label_column = settings.label_column if len(columns) < 3 else ""
     splits = read_splits(
         lambda file, labelled: read_texts(file, columns, label_column * labelled),
-        *(Path(name) if name else None for name in names),
+        train,
+        {"": dev},
+        {"predictions": test},
         "--train_file with a file of examples",
         **do,
     )
@@ -204,10 +206,8 @@ def _custom(
                 "--problem_type=reranking or regression"
             )
         labels = saved_labels
-    dev = {} if splits.dev is None else {"": splits.dev}
-    test = {} if splits.test is None else {"predictions": splits.test}
     problem = ClassifierSettings(tuple(labels), problem_type, pair=problem_type == "reranking")
-    return problem, Splits(splits.train, dev, test)
+    return problem, splits
 
 
 # --- labels ---

@@ -1,12 +1,19 @@
 """Describes the GLUE tasks (Wang et al. 2019, https://gluebenchmark.com), and reads their data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.tables import Splits, Texts, open_prepared, read_split, read_texts
+from keras_bert.tasks.tables import (
+    Splits,
+    Texts,
+    open_prepared,
+    read_split,
+    read_splits,
+    read_texts,
+)
 
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -226,28 +233,7 @@ def read_glue(task: GlueTask, folder: Path, **do: bool) -> Splits:
         )
 
     has_test = any(task.path(folder, name).is_file() for name in task.test_files.values())
-    return _splits(read, task.train, task.dev, task.test_files if has_test else {}, **do)
-
-
-def _splits(
-    read: Callable[[str, bool], Texts],
-    train: str,
-    dev: Mapping[str, str],
-    test: Mapping[str, str],
-    *,
-    do_train: bool,
-    do_eval: bool,
-    do_predict: bool,
-) -> Splits:
-    """Reads the training examples and {name: examples} of the other splits.
-
-    `read` takes the name of a file or split, and whether it has labels.
-    """
-    return Splits(
-        read(train, True) if do_train else None,
-        {suffix: read(name, True) for suffix, name in dev.items()} if do_eval else {},
-        {name: read(file, False) for name, file in test.items()} if do_predict else {},
-    )
+    return read_splits(read, task.train, task.dev, task.test_files if has_test else {}, **do)
 
 
 # --- TensorFlow Datasets ---
@@ -260,7 +246,7 @@ def read_tfds(task: GlueTask, data_dir: str, **do: bool) -> Splits:
     ~/tensorflow_datasets. Raises the errors of `open_prepared`.
     """
     builder = open_prepared(f"glue/{task.tfds}", data_dir)
-    return _splits(
+    return read_splits(
         lambda split, labelled: _read(task, builder, split, labelled),
         "train",
         {suffix: f"validation{suffix}" for suffix in task.dev},

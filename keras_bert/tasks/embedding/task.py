@@ -657,7 +657,7 @@ class TextEmbedder(Task):
                 train.labels = train.scores / np.float32(max(map(abs, embedding.numeric_range)))
         if isinstance(dev, TextRows):
             check_evaluation_rows(dev)
-        sets = prepare_sets(embedder, train, {"": dev}, {})
+        sets = prepare_sets(embedder, train, {} if dev is None else {"": dev}, {})
         objective = EmbeddingObjective(loss, settings.pooling)
         return fine_tune(run, start, embedder, objective, *sets, best=best_metric(dev))
 

@@ -171,10 +171,12 @@ def read_data(
             next((split for split in splits if split in builder.info.splits), None)
             for splits in (("train",), ("dev", "validation"), ("test",))
         ]
-        return read_splits(read, *sources, f"a train split of --task_name={ner.task_name}", **do)
-    files = [Path(x) if x else None for x in (ner.train_file, ner.eval_file, ner.test_file)]
-    expected = "--train_file with a CoNLL column file or texts with entities"
-    return read_splits(read, *files, expected, **do)
+        expected = f"a train split of --task_name={ner.task_name}"
+    else:
+        sources = [Path(x) if x else None for x in (ner.train_file, ner.eval_file, ner.test_file)]
+        expected = "--train_file with a CoNLL column file or texts with entities"
+    train, dev, test = sources
+    return read_splits(read, train, {"": dev}, {"test": test}, expected, **do)
 
 
 def _tagged(

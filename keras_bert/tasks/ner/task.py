@@ -447,9 +447,9 @@ class EntityTagger(Task):
         tagger_settings = TaggerSettings(tuple(labels), settings.max_seq_length)
         tagger = cls(None, start.tokenizer(), tagger_settings)
 
-        for split in filter(None, (splits.dev, splits.test)):
+        for split in (*splits.dev.values(), *splits.test.values()):
             check_types(split, labels, labels_from)
-        sets = prepare_sets(tagger, splits.train, {"": splits.dev}, {"test": splits.test})
+        sets = prepare_sets(tagger, *splits)
         return fine_tune(run, start, tagger, TaggingObjective(run.distillation), *sets, best="f1")
 
 

@@ -178,8 +178,8 @@ def read_data(squad: SquadSettings, **do: bool) -> Splits:
     return read_splits(
         read,
         source(squad.train_file, "train"),
-        source(squad.eval_file, "validation"),
-        source(squad.predict_file),
+        {"": source(squad.eval_file, "validation")},
+        {"test": source(squad.predict_file)},
         "--train_file with a SQuAD file, --tfds",
         **do,
     )

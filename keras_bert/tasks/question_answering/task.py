@@ -411,10 +411,9 @@ class QuestionAnswerer(Task):
         start.check_segments()
         train, dev, test = read_data(squad, **settings.does)
         answerer = cls(None, start.tokenizer(), squad.answers)
-        scored = None if dev is None else scorable(dev, squad, "development")
-        train, dev, test = prepare_sets(
-            answerer, train and trainable(train, squad), {"": scored}, {"test": test}
-        )
+        train = train and trainable(train, squad)
+        dev = {suffix: scorable(each, squad, "development") for suffix, each in dev.items()}
+        train, dev, test = prepare_sets(answerer, train, dev, test)
         if train:
             count = len(train.prepared.examples)
             logging.info("Training on %d questions in %d windows", len(train.items), count)

@@ -17,6 +17,7 @@ from keras_bert.tasks.ner.data import (
     read_data,
     write_conll,
 )
+from keras_bert.tasks.tables import Splits
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
@@ -51,10 +52,14 @@ def read(tmp_path, tokenizer):
         else:
             path.write_text("".join(json.dumps(row) + "\n" for row in content))
         ner = NerSettings(eval_file=str(path), **settings)
-        splits = read_data(ner, new_tokenizer=lambda: tokenizer, **do)
+        splits = flat(read_data(ner, new_tokenizer=lambda: tokenizer, **do))
         return splits.dev or splits.test
 
     return read
+
+
+def flat(splits):
+    return Splits(splits.train, splits.dev.get(""), splits.test.get("test"))
 
 
 def conll(read, text, **settings):
@@ -108,7 +113,7 @@ def test_dev_sentences_are_predicted_without_a_test_file(tmp_path):
         Path(path).write_text("a B-PER\n\nb O\n")
 
     def read(do=DO, **changes):
-        return read_data(NerSettings(**files | changes), new_tokenizer=None, **do)
+        return flat(read_data(NerSettings(**files | changes), new_tokenizer=None, **do))
 
     splits = read()
     assert splits.test is splits.dev
@@ -398,7 +403,7 @@ def prepared(tmp_path_factory):
 
 def read_tfds(prepared, task_name, ner=None, **changes):
     ner = NerSettings(tfds=True, data_dir=prepared, task_name=task_name, **ner or {})
-    return read_data(ner, new_tokenizer=None, **DO | changes)
+    return flat(read_data(ner, new_tokenizer=None, **DO | changes))
 
 
 @pytest.mark.parametrize("task_name", ["conll2003", "wikiann/de"])

@@ -17,6 +17,7 @@ from keras_bert.tasks.question_answering.data import (
     load_questions,
     read_data,
 )
+from keras_bert.tasks.tables import Splits
 
 CONTEXT = "Rollo swore fealty."
 ANSWERED = Question("a", "Who?", CONTEXT, (Answer("Rollo", 0),))
@@ -32,7 +33,11 @@ def files(write_squad, tmp_path_factory):
 
 def read(files, *flags, **do):
     settings = SquadSettings(**{flag: files[flag] for flag in flags})
-    return read_data(settings, **{"do_train": True, "do_eval": True, "do_predict": True} | do)
+    return flat(read_data(settings, **{"do_train": True, "do_eval": True, "do_predict": True} | do))
+
+
+def flat(splits):
+    return Splits(splits.train, splits.dev.get(""), splits.test.get("test"))
 
 
 def test_dev_questions_are_predicted_without_a_test_file(files):
@@ -258,7 +263,7 @@ def test_prepared_questions_are_read(tmp_path):
     )
     answers = AnswerSettings(version_2_with_negative=True)
     squad = SquadSettings(answers, tfds=True, data_dir=str(tmp_path))
-    splits = read_data(squad, do_train=False, do_eval=True, do_predict=True)
+    splits = flat(read_data(squad, do_train=False, do_eval=True, do_predict=True))
     assert splits.test is splits.dev
     assert [question.answers for question in splits.dev] == [(Answer("Treue", 15),), ()]
     assert splits.dev[0].context is splits.dev[1].context

@@ -295,7 +295,7 @@ def prepare_run(tokenizer, monkeypatch):
     monkeypatch.setattr(module + "fine_tune", arguments_of)
 
     def prepare(squad, train=None, dev=None, test=None):
-        splits = Splits(train, dev, test)
+        splits = Splits(train, {"": dev} if dev else {}, {"test": test} if test else {})
         monkeypatch.setattr(module + "read_data", lambda squad, **do: splits)
         return QuestionAnswerer.fine_tune(squad, run)
 
