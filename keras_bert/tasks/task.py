@@ -148,7 +148,7 @@ class Task:
         self.checkpoint: Checkpoint | None = None
         self.serve: Serve | None = None
         self.signatures: Mapping[str, Serve] = {}
-        self._served_inputs: Sequence[str] = ()
+        self._served_inputs: Mapping[str, Sequence[str]] = {}
         self._dtype: str | None = None  # The dtype policy of a model that is created later.
         self.engine: Engine | None = None
         self.trainer: Trainer | None = None
@@ -440,7 +440,7 @@ class Task:
         """Creates the object for a SavedModel from its export.json (`info`) and its signatures."""
         loaded = cls(None, None, cls.settings_of_export(info))
         loaded.serve, loaded.signatures = signatures["serving_default"], signatures
-        loaded._served_inputs = list(info["signatures"]["serving_default"]["inputs"])
+        loaded._served_inputs = {n: list(s["inputs"]) for n, s in info["signatures"].items()}
         return loaded
 
     # Helpers for subclasses.
@@ -461,16 +461,20 @@ class Task:
         return prepare(self.processor.preprocess, columns, tokenizer=self.tokenizer)
 
     def _answers(
-        self, columns: Columns, batch_size: int, preprocess: Callable[..., Any] | None = None
+        self,
+        columns: Columns,
+        batch_size: int,
+        preprocess: Callable[..., Any] | None = None,
+        signature: str = "serving_default",
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the answers for texts, {name: [B, ...]} for each chunk of B texts.
 
         `columns` contains, for each argument of `preprocess`, one value per text. `preprocess`
-        replaces that of the processor; None to keep it.
+        replaces that of the processor; None to keep it. `signature` is that of an export.
         """
         check_batch_size(batch_size)
         if self.serve is not None:
-            yield from self._served_answers(columns, batch_size)
+            yield from self._served_answers(columns, batch_size, signature)
             return
         prepared = prepare(
             preprocess or self.processor.preprocess, columns, tokenizer=self.tokenizer
@@ -478,18 +482,22 @@ class Task:
         outputs = self._outputs(prepared, batch_size)
         yield from self._decoded(prepared, outputs)
 
-    def _served_answers(self, columns: Columns, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+    def _served_answers(
+        self, columns: Columns, batch_size: int, signature: str
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the answers of an export for each batch; without texts, for one empty batch."""
-        names = self.input_names[: len(columns)]
-        if set(names) != set(self._served_inputs):
+        expected = self._served_inputs[signature]
+        names = expected if len(expected) == 1 else self.input_names
+        if len(columns) != len(expected):
+            given = ", ".join(self.input_names[: len(columns)])
             raise InputError(
-                f"predict() got {', '.join(names)}; the exported model expects "
-                f"{', '.join(self._served_inputs)}"
+                f"predict() got {given}; the exported model expects {', '.join(expected)}"
             )
         for start in range(0, max(len(columns[0]), 1), batch_size):
             batch = [as_tensor(column[start : start + batch_size]) for column in columns]
+            batch = [x.to_tensor() if isinstance(x, tf.RaggedTensor) else x for x in batch]
             try:
-                answers = self.serve(**dict(zip(names, batch, strict=True)))
+                answers = self.signatures[signature](**dict(zip(names, batch, strict=True)))
                 yield {name: value.numpy() for name, value in answers.items()}
             except tf.errors.InvalidArgumentError as error:
                 message = failed_check(error.message) or error.message.partition("\n")[0]

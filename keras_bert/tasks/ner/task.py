@@ -2,12 +2,11 @@
 
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -54,7 +53,6 @@ from keras_bert.tasks.ner.data import (
 )
 from keras_bert.tasks.ner.metrics import TaggingObjective, entity_scores
 from keras_bert.tasks.ner.processor import (
-    Answers,
     TaggerSettings,
     TaggingProcessor,
     WordWindows,
@@ -72,8 +70,7 @@ from keras_bert.tasks.ner.tag_schemes import (
     tag_ids,
 )
 from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor
-from keras_bert.tasks.task import Serve, Task, forgets_labels
-from keras_bert.text.offsets import encode_texts
+from keras_bert.tasks.task import Task, forgets_labels
 from keras_bert.text.tokenizer import BertTokenizer
 
 # The keys of an entity; `predict` returns their values under the plurals.
@@ -356,12 +353,8 @@ class EntityTagger(Task):
             sentences = check_sentences("inputs", inputs)
             if as_dicts:
                 raise InputError("as_dicts=True: got lists of words; expected texts")
-            if self.serve is None:
-                chunks = self._answers([sentences], batch_size, self.processor.preprocess_words)
-            else:
-                chunks = _served_tags(
-                    self.signatures["words"], sentences, check_batch_size(batch_size)
-                )
+            preprocess = None if self.serve else self.processor.preprocess_words
+            chunks = self._answers([sentences], batch_size, preprocess, "words")
             return listed_tags(sentences, chunks)
         texts = check_strings("inputs", inputs)
         answers = listed_entities(texts, self._answers([texts], batch_size))
@@ -451,19 +444,6 @@ class EntityTagger(Task):
             check_types(split, labels, labels_from)
         sets = prepare_sets(tagger, *splits)
         return fine_tune(run, start, tagger, TaggingObjective(run.distillation), *sets, best="f1")
-
-
-def _served_tags(
-    serve: Serve, sentences: Sequence[Sequence[str]], batch_size: int
-) -> Iterator[Answers]:
-    """Yields the outputs of an exported model's `words` signature for each batch of sentences."""
-    for start in range(0, len(sentences), batch_size):
-        some = sentences[start : start + batch_size]
-        padded = np.full([len(some), max(map(len, some))], b"", object)
-        for row, words in zip(padded, some, strict=True):
-            row[: len(words)] = encode_texts(words)
-        outputs = serve(words=tf.constant(padded, tf.string))
-        yield {name: value.numpy() for name, value in outputs.items()}
 
 
 def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[list[str], object]:
