@@ -65,6 +65,13 @@ def check_not_empty(name: str, items: Sized) -> None:
         raise InputError(f"{name} is empty; expected at least one item")
 
 
+def check_not_blank(name: str, texts: Sequence[str]) -> None:
+    """Raises InputError if a text is empty; `name` is the name of the list."""
+    for index, text in enumerate(texts):
+        if not text.strip():
+            raise InputError(f"{name}[{index}] is {text!r:.60}; expected a text")
+
+
 def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[list[str], ...]:
     """Checks n strings or, with `allow_pairs`, n pairs of strings.
 

@@ -57,12 +57,7 @@ def load(path: str | os.PathLike, engine: str = "tensorflow", precision: str = "
             f"{checkpoint.path}: has no known task head (architecture {checkpoint.architecture}); "
             "load it with the class of its task, such as keras_bert.TextClassifier.from_pretrained"
         )
-    return open_task(task, checkpoint)
-
-
-def open_task(task: str, checkpoint: Checkpoint, **settings: Any) -> Task:
-    """Creates a task object; `settings` are keyword arguments of its `from_checkpoint`."""
-    return task_class(task).from_checkpoint(checkpoint, **settings)
+    return task_class(task).from_checkpoint(checkpoint)
 
 
 def task_class(task: str) -> type[Task]:
@@ -107,13 +102,18 @@ def export(options: ExportOptions) -> Path:
         )
     task = _task_of(options, checkpoint)
     check_unused(options, task)
-    return open_task(task, checkpoint, **task_settings(options, task, checkpoint)).export(
-        export_dir,
-        options.format,
-        compute_type=options.compute_type,
-        int8=options.int8,
-        engines=options.engines or (),
-        examples=options.examples is not False,
+    settings = task_settings(options, task, checkpoint)
+    return (
+        task_class(task)
+        .from_checkpoint(checkpoint, **settings)
+        .export(
+            export_dir,
+            options.format,
+            compute_type=options.compute_type,
+            int8=options.int8,
+            engines=options.engines or (),
+            examples=options.examples is not False,
+        )
     )
 
 
@@ -200,7 +200,8 @@ def export_saved_task(folder: str, export_dir: str) -> None:
     """
     arguments = read_json(Path(folder, "arguments.json"))
     try:
-        task = open_task(arguments["info"]["task"], open_checkpoint(Path(folder, "model")))
+        checkpoint = open_checkpoint(Path(folder, "model"))
+        task = task_class(arguments["info"]["task"]).from_checkpoint(checkpoint)
         export_saved_model(task, Path(export_dir), **arguments)
     except InputError as error:
         print(error)

@@ -335,11 +335,6 @@ class LongText:
         stride = 0 if max_seq_length and stride > max_seq_length - 2 else stride
         return cls(strategy, stride)
 
-    @classmethod
-    def of_export(cls, info: Mapping[str, Any]) -> "LongText":
-        """Reads the settings in the content of an export's export.json."""
-        return cls(info.get("long_text", TRUNCATE), info.get("window_stride", 0))
-
     def to_dict(self) -> dict[str, object]:
         """Returns the settings that are saved with a model and in exports."""
         if self.strategy != WINDOWS:

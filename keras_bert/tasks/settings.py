@@ -460,8 +460,6 @@ class EmbeddingSettings:
         defaults = {role: role for role in roles if role != "negative"}
         return defaults | _columns(self.columns, roles)
 
-    # These methods import TensorFlow.
-
     def make_loss(self, hidden_size: int) -> "EmbeddingLoss":
         """Creates the loss for vectors of a size; raises InputError for an invalid setting."""
         from keras_bert.tasks.embedding.data import matryoshka_sizes
@@ -471,13 +469,6 @@ class EmbeddingSettings:
         where = "--matryoshka_sizes=" + ",".join(map(str, self.matryoshka_sizes))
         sizes = matryoshka_sizes(where, self.matryoshka_sizes, hidden_size)
         return EmbeddingLoss(self.loss, self.scale, columns, sizes)
-
-    @property
-    def numeric_range(self) -> tuple[float, float]:
-        """The lowest and the highest score; raises InputError for an invalid range."""
-        from keras_bert.tasks.embedding.data import check_range
-
-        return check_range("--score_range", self.score_range)
 
 
 # --- export ---

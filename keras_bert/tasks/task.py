@@ -43,6 +43,7 @@ from keras_bert.tasks.fitting import (
     reinitialize,
 )
 from keras_bert.tasks.prepared import (
+    TRUNCATED,
     Arrays,
     LongText,
     Prepared,
@@ -190,7 +191,9 @@ class Task:
         saved = {name: info[name] for name in names if name in info}
         values = {n: tuple(v) if isinstance(v, list) else v for n, v in saved.items()}
         if "long_text" in names:
-            values["long_text"] = LongText.of_export(info)
+            values["long_text"] = LongText(
+                info.get("long_text", TRUNCATED.strategy), info.get("window_stride", 0)
+            )
         return cls.settings_class(**values)
 
     @classmethod

@@ -12,7 +12,7 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
-from keras_bert.tasks.load import export, open_task, task_settings
+from keras_bert.tasks.load import export, task_class, task_settings
 from keras_bert.tasks.settings import ExportOptions
 from keras_bert.tasks.task import Task
 from tests.other_formats import write_tf1
@@ -21,7 +21,8 @@ from tests.other_formats import write_tf1
 def opened(task: str, path: Path, **settings) -> Task:
     checkpoint = open_checkpoint(path)
     options = ExportOptions(str(path), "1", **settings)
-    return open_task(task, checkpoint, **task_settings(options, task, checkpoint))
+    settings = task_settings(options, task, checkpoint)
+    return task_class(task).from_checkpoint(checkpoint, **settings)
 
 
 def labels_of(path: Path) -> tuple[str, list[str]]:

@@ -24,6 +24,7 @@ from keras_bert.tasks.checks import (
     check_batch_size,
     check_columns,
     check_list,
+    check_not_blank,
     check_not_empty,
     check_same_length,
     check_strings,
@@ -565,9 +566,7 @@ class TextClassifier(Task):
         columns = check_columns(name, texts)
         # A passage of a pair may be empty.
         for i, column in enumerate(columns[:1] if has_labels else columns):
-            for index, text in enumerate(column):
-                if not text.strip():
-                    raise InputError(f"{name}[{i}][{index}] is {text!r:.60}; expected a text")
+            check_not_blank(f"{name}[{i}]", column)
         return columns
 
     def _label_array(

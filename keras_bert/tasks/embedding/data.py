@@ -20,6 +20,7 @@ from keras_bert.files import check_schema
 from keras_bert.tasks.checks import (
     check_columns,
     check_list,
+    check_not_blank,
     check_not_empty,
     check_same_length,
     check_texts,
@@ -245,7 +246,8 @@ def _read(settings: EmbeddingSettings, file: str, roles: Sequence[str]) -> TextR
     texts = read_texts(Path(file), columns, names["score"])
     scores = label_array(texts, "regression", ())
     rows = TextRows(texts.source, texts.columns, scores, texts.locations)
-    check_scores(rows, settings.numeric_range, ", or another --score_range")
+    score_range = check_range("--score_range", settings.score_range)
+    check_scores(rows, score_range, ", or another --score_range")
     return rows
 
 
@@ -279,13 +281,6 @@ def check_rows(name: str, texts: Any, scores: Any = None) -> TextRows:
         array = np.array(items, np.float32)
     locations = [f"{name}, item {index}" for index in range(len(columns[0]))]
     return TextRows(name, columns, array, locations)
-
-
-def check_not_blank(name: str, texts: Sequence[str]) -> None:
-    """Raises InputError if a text is empty; `name` is the name of the list."""
-    for index, text in enumerate(texts):
-        if not text.strip():
-            raise InputError(f"{name}[{index}] is {text!r:.60}; expected a text")
 
 
 def check_pairs_to_mine(queries: Any, positives: Any, corpus: Any) -> tuple[TextRows, list[str]]:

@@ -26,6 +26,8 @@ from keras_bert.models.encoder import (
     vector_size,
 )
 from keras_bert.tasks.checks import (
+    check_batch_size,
+    check_not_blank,
     check_not_empty,
     check_texts,
     check_validation_data,
@@ -40,8 +42,8 @@ from keras_bert.tasks.embedding.data import (
     TextRows,
     check_evaluation_pairs,
     check_evaluation_rows,
-    check_not_blank,
     check_pairs_to_mine,
+    check_range,
     check_rows,
     check_scores,
     check_training_rows,
@@ -451,8 +453,7 @@ class TextEmbedder(Task):
             The indices of the texts, int64 [Q, top_k], and their cosines, float32 [Q, top_k],
             highest first, or [top_k] each for one query; fewer if N is smaller.
         """
-        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-            raise InputError(f"top_k={top_k!r}: expected a whole number of at least 1")
+        check_batch_size(top_k, "top_k")
         asked, searched = self.vectors_of(32, queries=queries, corpus=corpus)
         searched = np.atleast_2d(searched)
         check_not_empty("corpus", searched)
@@ -654,7 +655,8 @@ class TextEmbedder(Task):
         if do_train:
             check_training_rows(train, loss, run.training.train_batch_size)
             if train.scores is not None:  # So that they can be compared with cosines.
-                train.labels = train.scores / np.float32(max(map(abs, embedding.numeric_range)))
+                score_range = check_range("--score_range", embedding.score_range)
+                train.labels = train.scores / np.float32(max(map(abs, score_range)))
         if isinstance(dev, TextRows):
             check_evaluation_rows(dev)
         sets = prepare_sets(embedder, train, {} if dev is None else {"": dev}, {})
