@@ -5,7 +5,6 @@ TASK/           data.py (files and arguments) -> processor.py (texts to tokens, 
 prepared.py     texts of a whole dataset -> examples, outputs -> answers; tasks on whole texts
 examples.py     examples -> batches -> model -> outputs in the order of the examples
 retrieval.py    BEIR directories; nDCG, MRR and MAP of the rankings of an embedder or a reranker
-losses.py       losses against labels and against the outputs of a teacher; their objective
 task.py         Task, the base class: load, fit, predict, save, export
 fitting.py      `fit`: the loop of training/ with Keras callbacks; teachers
 load.py         model directories and exports -> task objects -> exports

@@ -32,13 +32,12 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.models.memory import check_batch_fits
-from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.evaluate import compiled_with_jax, make_predict
 from keras_bert.training.log import progress
-from keras_bert.training.objective import AfterBatch, Batch
+from keras_bert.training.objective import NO_OUTPUT, AfterBatch, Batch
 
 # --- index ranges ---
 # lengths [2, 3]                  row_splits     0 2 5

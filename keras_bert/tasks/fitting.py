@@ -16,12 +16,18 @@ from keras_bert.tasks.examples import (
     make_predict_examples,
     steps_per_epoch,
 )
-from keras_bert.tasks.losses import NO_OUTPUT, TEACHER
 from keras_bert.tasks.settings import FitSettings
 from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
 from keras_bert.training.loop import BestWeights, train_with_callbacks
-from keras_bert.training.objective import Objective, StepMetrics, TrainingSettings, TrainState
+from keras_bert.training.objective import (
+    NO_OUTPUT,
+    TEACHER,
+    Objective,
+    StepMetrics,
+    TrainingSettings,
+    TrainState,
+)
 from keras_bert.training.optimizers import LinearWarmupDecay, create_optimizer
 from keras_bert.training.strategy import distribute, dtype_policy
 

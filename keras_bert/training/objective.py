@@ -13,12 +13,15 @@ from keras import ops
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
+from keras_bert.models.encoder import select_inputs
 from keras_bert.models.memory import check_batch_fits, gigabytes, kept_activations
 from keras_bert.training.optimizers import AdamWeightDecay, LossScale
 from keras_bert.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+    from keras_bert.tasks.settings import Distillation
 
 Batch = Mapping[str, Any]  # tensors of the backend by feature name
 AfterBatch = Callable[[], None]  # called after each evaluation batch; may raise to interrupt it
@@ -194,6 +197,87 @@ class RowObjective(Objective):
     def sums(self, model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         """Returns {metric: numerator}, float32 scalars."""
         return self.sums_of_vectors(self.vectors(model, batch, training), batch)
+
+
+# --- objective of a task with labels, or with the outputs of a teacher ---
+# The loss of soft targets is the Kullback-Leibler divergence of the two distributions at a
+# temperature T, multiplied by T² (Hinton et al. 2015, section 2). Outputs of the teacher that do
+# not exist, such as those at padding, are NO_OUTPUT. Shapes: B examples, S tokens, C classes.
+
+Outputs = Mapping[str, Any]
+TEACHER = "teacher_"  # Prefix of the labels that are outputs of the teacher.
+NO_OUTPUT = -10_000.0  # Small enough that exp(NO_OUTPUT / T) is 0, and still a float16.
+
+
+def soft_label_losses(teacher: Any, logits: Any, temperature: float) -> Any:
+    """Computes the divergence of two distributions over classes: logits [..., C] -> [...]."""
+    expected = ops.log_softmax(ops.cast(teacher, "float32") / temperature)
+    actual = ops.log_softmax(logits / temperature)
+    return temperature**2 * ops.sum(ops.exp(expected) * (expected - actual), axis=-1)
+
+
+class OutputObjective(Objective):
+    """An objective whose losses depend only on the outputs of the model, also with a teacher.
+
+    With a teacher, batches contain its outputs, and the losses are "label_loss" and "soft_loss".
+    They include their weights, so that the loss is their sum. Subclasses override the methods
+    without an implementation; `accuracy` is the name of the share of hits, if it is a metric.
+    """
+
+    accuracy: str = ""
+
+    def __init__(self, distillation: "Distillation | None" = None):
+        self.distillation = distillation
+        hits = (self.accuracy,) if self.accuracy else ()
+        self.metrics = ("loss", *hits)
+        if distillation is not None:
+            weight = distillation.distillation_weight
+            self._shares = {"label_loss": 1.0 - weight, "soft_loss": weight}
+            self.losses = dict.fromkeys(self._shares, 0.0)
+            self.metrics = (*self.losses, *hits)
+
+    def label_losses(self, outputs: Outputs, batch: Batch) -> tuple[Any, Any]:
+        """Returns the losses against the labels, [B] or [B, S], and whether each one is a hit."""
+        raise NotImplementedError
+
+    def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
+        """Returns the losses of the soft targets, [B] or [B, S]."""
+        raise NotImplementedError
+
+    def item_weights(self, batch: Batch) -> Any:
+        """Returns the weights of the hits and of `soft_losses`, of the same shape."""
+        return batch["example_weights"]
+
+    def loss_weights(self, batch: Batch) -> Any:
+        """Returns the weights of the losses against the labels."""
+        return self.item_weights(batch)
+
+    def weights(self, batch: Batch) -> dict[str, Any]:
+        """Returns {metric: denominator}."""
+        loss, items = ops.sum(self.loss_weights(batch)), ops.sum(self.item_weights(batch))
+        hits = {self.accuracy: items} if self.accuracy else {}
+        if self.distillation is None:
+            return {"loss": loss} | hits
+        return {"label_loss": loss, "soft_loss": items} | hits
+
+    def sums(self, model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
+        """Returns {metric: numerator}."""
+        outputs = model(select_inputs(batch), training=training)
+        losses, is_hit = self.label_losses(outputs, batch)
+        loss, weights = ops.sum(self.loss_weights(batch) * losses), self.item_weights(batch)
+        hits = {}
+        if self.accuracy:
+            hits = {self.accuracy: ops.sum(weights * ops.cast(is_hit, "float32"))}
+        if self.distillation is None:
+            return {"loss": loss} | hits
+        teacher = {
+            name.removeprefix(TEACHER): values
+            for name, values in batch.items()
+            if name.startswith(TEACHER)
+        }
+        soft = self.soft_losses(teacher, outputs, self.distillation.temperature)
+        totals = {"label_loss": loss, "soft_loss": ops.sum(weights * soft)}
+        return {name: self._shares[name] * totals[name] for name in self.losses} | hits
 
 
 # --- state ---

@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 
-from keras_bert.tasks.losses import (
-    NO_OUTPUT,
-    soft_label_losses,
-    soft_multi_label_losses,
-    soft_position_losses,
-    soft_score_losses,
-)
+from keras_bert.tasks.classification.metrics import soft_multi_label_losses, soft_score_losses
+from keras_bert.tasks.question_answering.metrics import soft_position_losses
+from keras_bert.training.objective import NO_OUTPUT, soft_label_losses
 
 RANDOM = np.random.default_rng(0)
 TEACHER, LOGITS = RANDOM.normal(0, 3, [2, 4, 5]).astype(np.float32)

@@ -23,17 +23,63 @@ from keras import ops
 
 from keras_bert.tasks.classification.data import DEFAULT_METRICS, ClassifierSettings
 from keras_bert.tasks.classification.processor import decisions
-from keras_bert.tasks.losses import (
-    CLASSIFICATION_LOSSES,
-    SOFT_CLASSIFICATION_LOSSES,
-    OutputObjective,
-    Outputs,
-    multi_label_loss,
-)
 from keras_bert.tasks.settings import Distillation
-from keras_bert.training.objective import Batch
+from keras_bert.training.objective import Batch, OutputObjective, Outputs, soft_label_losses
 
 # --- training objective ---
+# Shapes: B examples, C classes.
+
+
+def single_label_loss(labels: Any, logits: Any) -> Any:
+    """Computes softmax cross-entropy: labels int [B], logits [B, C] -> [B]."""
+    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> Any:
+    """Computes sigmoid cross-entropy, averaged over the classes: labels and logits [B, C] -> [B].
+
+    `labels` is 1 for each label of an example, and 0 otherwise. `positive_weights`, a number or
+    [C], is the weight of the labels that are 1.
+    """
+    # -positive · labels · log(sigmoid(x)) - (1 - labels) · log(1 - sigmoid(x)), without overflow.
+    weights = 1.0 + (positive_weights - 1.0) * labels
+    softplus = ops.log1p(ops.exp(-ops.abs(logits))) + ops.relu(-logits)
+    return ops.mean((1.0 - labels) * logits + weights * softplus, axis=-1)
+
+
+def regression_loss(targets: Any, logits: Any) -> Any:
+    """Computes the squared error: targets [B], logits [B, 1] -> [B]."""
+    return ops.square(logits[:, 0] - ops.reshape(targets, [-1]))
+
+
+CLASSIFICATION_LOSSES = {
+    "single_label": single_label_loss,
+    "multi_label": multi_label_loss,
+    "regression": regression_loss,
+    "reranking": multi_label_loss,
+}
+
+
+def soft_multi_label_losses(teacher: Any, logits: Any, temperature: float) -> Any:
+    """Computes the divergence for independent classes, averaged over them: [B, C] -> [B]."""
+    teacher, logits = ops.cast(teacher, "float32") / temperature, logits / temperature
+    share = ops.sigmoid(teacher)
+    losses = share * (ops.log_sigmoid(teacher) - ops.log_sigmoid(logits))
+    losses += (1.0 - share) * (ops.log_sigmoid(-teacher) - ops.log_sigmoid(-logits))
+    return temperature**2 * ops.mean(losses, axis=-1)
+
+
+def soft_score_losses(teacher: Any, logits: Any, temperature: float) -> Any:
+    """Computes the squared difference of two scores: [B, 1] -> [B]; they have no temperature."""
+    return ops.square(logits[:, 0] - ops.cast(teacher, "float32")[:, 0])
+
+
+SOFT_CLASSIFICATION_LOSSES = {
+    "single_label": soft_label_losses,
+    "multi_label": soft_multi_label_losses,
+    "regression": soft_score_losses,
+    "reranking": soft_multi_label_losses,
+}
 
 
 class ClassificationObjective(OutputObjective):

@@ -10,13 +10,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_bert.tasks.losses import (
-    OutputObjective,
-    Outputs,
-    soft_label_losses,
-)
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, UNKNOWN, entities
-from keras_bert.training.objective import Batch
+from keras_bert.training.objective import Batch, OutputObjective, Outputs, soft_label_losses
 
 # --- training objective ---
 

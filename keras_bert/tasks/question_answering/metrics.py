@@ -19,16 +19,23 @@ from typing import Any
 import numpy as np
 from keras import ops
 
-from keras_bert.tasks.losses import (
-    OutputObjective,
-    Outputs,
-    soft_position_losses,
-)
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.tasks.question_answering.processor import ENDS, Predictions
-from keras_bert.training.objective import Batch
+from keras_bert.training.objective import (
+    NO_OUTPUT,
+    Batch,
+    OutputObjective,
+    Outputs,
+    soft_label_losses,
+)
 
 # --- training objective ---
+
+
+def soft_position_losses(teacher: Any, logits: Any, temperature: float) -> Any:
+    """Computes the divergence of two distributions over positions: logits [B, S] -> [B]."""
+    logits = ops.where(teacher > NO_OUTPUT / 2, logits, NO_OUTPUT)
+    return soft_label_losses(teacher, logits, temperature)
 
 
 class SpanObjective(OutputObjective):

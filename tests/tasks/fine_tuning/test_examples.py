@@ -18,7 +18,7 @@ from keras_bert.tasks.examples import (
     epoch_plan,
     make_predict_examples,
 )
-from keras_bert.tasks.losses import NO_OUTPUT
+from keras_bert.training.objective import NO_OUTPUT
 from keras_bert.training.strategy import make_strategy
 
 # --- examples ---

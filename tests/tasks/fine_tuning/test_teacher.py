@@ -11,9 +11,8 @@ from keras_bert.tasks.classification.metrics import ClassificationObjective
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
 from keras_bert.tasks.fitting import add_teacher_outputs
-from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.settings import Distillation, FineTuningSettings
-from keras_bert.training.objective import TrainingSettings
+from keras_bert.training.objective import NO_OUTPUT, TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from tests.tasks.fine_tuning.conftest import TOKENS, LabelTask, random_examples
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.tasks.losses import NO_OUTPUT
 from keras_bert.tasks.question_answering.data import Answer, Question, load_questions
 from keras_bert.tasks.question_answering.metrics import (
     SpanObjective,
@@ -16,6 +15,7 @@ from keras_bert.tasks.question_answering.metrics import (
     score_v2,
 )
 from keras_bert.tasks.settings import Distillation
+from keras_bert.training.objective import NO_OUTPUT
 
 
 def question(name, *answers):
