@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,8 @@ class ClassifierSettings:
     long_text: LongText = TRUNCATED
     thresholds: tuple[float, ...] = ()
     activation: str = "sigmoid"
-    metrics: tuple[str, ...] = ()
-    score_range: tuple[float, float] | None = None
+    metrics: tuple[str, ...] = field(default=(), compare=False)
+    score_range: tuple[float, float] | None = field(default=None, compare=False)
 
     def __post_init__(self):
         check(self)

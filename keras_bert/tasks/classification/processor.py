@@ -26,7 +26,6 @@ from keras_bert.errors import InputError
 from keras_bert.files import check_schema, write_bytes
 from keras_bert.tasks.checks import head_labels
 from keras_bert.tasks.classification.data import (
-    DEFAULT_METRICS,
     ONE_LOGIT,
     PROBLEM_TYPES,
     ClassifierSettings,
@@ -202,11 +201,10 @@ def takes_pairs(checkpoint: Checkpoint) -> bool:
     return bool(checkpoint.run.setting("text_pair_column", str, ""))
 
 
-def metric_names(checkpoint: Checkpoint, problem_type: str) -> Sequence[str]:
-    """Returns the metrics of the GLUE task that a model was trained on, or the default ones."""
+def metric_names(checkpoint: Checkpoint, problem_type: str) -> tuple[str, ...]:
+    """Returns the metrics of the GLUE task that a model was trained on; () for the default ones."""
     task = _glue_task(checkpoint)
-    is_of_task = task is not None and problem_type != "reranking"
-    return task.metrics if is_of_task else DEFAULT_METRICS[problem_type]
+    return task.metrics if task and problem_type != "reranking" else ()
 
 
 def saved_activation(checkpoint: Checkpoint, problem_type: str) -> str:
