@@ -654,8 +654,8 @@ class TextEmbedder(Task):
             )
         if do_train:
             check_training_rows(train, loss, run.training.train_batch_size)
+            score_range = check_range("--score_range", embedding.score_range)
             if train.scores is not None:  # So that they can be compared with cosines.
-                score_range = check_range("--score_range", embedding.score_range)
                 train.labels = train.scores / np.float32(max(map(abs, score_range)))
         if isinstance(dev, TextRows):
             check_evaluation_rows(dev)
