@@ -174,7 +174,7 @@ def fine_tune(
         if settings.do_eval and dev:
             results |= _score(task, dev, best, predict)
         for name, each in test.items() if settings.do_predict else ():
-            scores = {} if any(each is other for other in dev.values()) else results
+            scores = {} if any(each is scored for scored in dev.values()) else results
             outputs = predict(each.prepared.examples)
             task.write_predictions(folder / name, each, outputs, scores)
         if settings.do_train and folder == output_dir:

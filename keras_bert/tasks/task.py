@@ -492,9 +492,9 @@ class Task:
         expected = self._served_inputs[signature]
         names = expected if len(expected) == 1 else self.input_names
         if len(columns) != len(expected):
-            given = ", ".join(self.input_names[: len(columns)])
+            inputs = ", ".join(self.input_names[: len(columns)])
             raise InputError(
-                f"predict() got {given}; the exported model expects {', '.join(expected)}"
+                f"predict() got {inputs}; the exported model expects {', '.join(expected)}"
             )
         for start in range(0, max(len(columns[0]), 1), batch_size):
             batch = [as_tensor(column[start : start + batch_size]) for column in columns]
