@@ -523,6 +523,11 @@ class Task:
         """Decodes `_outputs`, and yields the answers of each chunk."""
         return decoded(self.processor, prepared, outputs)
 
+    def _evaluate(self, evaluated: PreparedSet, batch_size: int = 32) -> dict[str, float]:
+        """Computes {metric: value} for a development set."""
+        outputs = self._outputs(evaluated.prepared, check_batch_size(batch_size))
+        return self.score_outputs(evaluated, outputs)
+
     def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> int:
         """Counts truncated texts and logs a warning; None for an export of an earlier version."""
         if truncated is None:

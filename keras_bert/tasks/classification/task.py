@@ -1,5 +1,6 @@
 """Defines TextClassifier, the signatures of its exports, and fine-tuning on files."""
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -283,27 +284,28 @@ class TextClassifier(Task):
             check_same_length(texts=columns[0], labels=labels)
         if self.needs_labels:
             self._set_labels(given_labels("labels", labels, self.settings.problem_type), settings)
+        dev_columns: Sequence[Sequence[str]] = ()
         if settings.validation_split:
             split = split_rows(settings.validation_split, settings.seed, *columns, labels)
             (*columns, labels), (*dev_columns, dev_labels) = split
-            dev_texts = tuple(dev_columns) if len(dev_columns) > 1 else dev_columns[0]
-            validation_data = dev_texts, dev_labels
         array = self._label_array(labels, columns)
-        held_out = None
+        names = ("validation_data[0]", "validation_data[1]")
         if validation_data is not None:
             expected = "a tuple (texts, labels)"
-            held_out = check_validation_data(validation_data, expected, text, label)
-            names = ("validation_data[0]", "validation_data[1]")
-            has_labels = held_out[1] is not None
-            dev_columns = self._columns(held_out[0], names[0], has_labels)
-            check_not_empty("validation_data", self._label_array(held_out[1], dev_columns, names))
+            dev_texts, dev_labels = check_validation_data(validation_data, expected, text, label)
+            dev_columns = self._columns(dev_texts, names[0], dev_labels is not None)
+        evaluate = None
+        if dev_columns:
+            dev_array = self._label_array(dev_labels, dev_columns, names)
+            check_not_empty("validation_data", dev_array)
+            dev = PreparedSet(self._prepared(pair_columns(tuple(dev_columns))), dev_array)
+            evaluate = functools.partial(self._evaluate, dev)
         kind = self.settings.problem_type
         weights = weights_of_classes(name, class_weights, kind, self.labels, array)
         if columns[0]:
             self._replace_settings(pair=len(columns) > 1, thresholds=())
         train = labeled(self._prepared(pair_columns(columns)), array)
         objective = ClassificationObjective(kind, weights, distillation, max(1, len(columns) - 1))
-        evaluate = (lambda: self._with_mean(self.evaluate(*held_out))) if held_out else None
         return self._fit(train, objective, settings, evaluate, callbacks, "score", teacher)
 
     def evaluate(

@@ -19,7 +19,6 @@ from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertTokenClassifier
 from keras_bert.tasks.checks import (
-    check_batch_size,
     check_list,
     check_not_empty,
     check_same_length,
@@ -423,10 +422,6 @@ class EntityTagger(Task):
     ) -> dict[str, float]:
         """Scores predicted tags in IOB2, whatever the scheme of the labels, against gold tags."""
         return entity_scores(zip(tags, predicted, strict=True), entity_types(self.labels))
-
-    def _evaluate(self, evaluated: PreparedSet, batch_size: int = 32) -> dict[str, float]:
-        outputs = self._outputs(evaluated.prepared, check_batch_size(batch_size))
-        return self.score_outputs(evaluated, outputs)
 
     # --- fine-tuning ---
 

@@ -235,12 +235,9 @@ class QuestionAnswerer(Task):
         """
         settings, distillation = self._check_fit(options, validation_data, teacher)
         checked = _questions(questions, contexts, answers, text, label)
-        evaluate, scored = None, []
+        scored: list[Question] = []
         if settings.validation_split:
             (checked,), (scored,) = split_rows(settings.validation_split, settings.seed, checked)
-            gold = [[answer._asdict() for answer in each.answers] or None for each in scored]
-            asked = [each.text for each in scored], [each.context for each in scored]
-            validation_data = asked, gold
         if validation_data is not None:
             reject_dataset("validation_data", validation_data)
             expected = "((questions, contexts), answers)"
@@ -249,7 +246,7 @@ class QuestionAnswerer(Task):
             with errors_within("validation_data"):
                 scored = _questions(*held_out, text, label)
             check_not_empty("validation_data", scored)
-            evaluate = functools.partial(self.evaluate, *held_out)
+        evaluate = functools.partial(self._evaluate, self.prepared_set(scored)) if scored else None
         matches = [aligned(question) for question in checked]
         for index, match in enumerate(matches):
             if match is None:
