@@ -35,6 +35,7 @@ from keras_bert.tasks.checks import (
     split_rows,
 )
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
+from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import Prepared, Processor, ServedTexts, TextProcessor, decoded
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
 from keras_bert.text.offsets import row_ids
@@ -285,7 +286,7 @@ class MaskFiller(Task):
         words = [text.split() for [text] in train.examples.shown]
         shown = [[" ".join([*w[: len(w) // 2], "[MASK]", *w[len(w) // 2 + 1 :]])] for w in words]
         train = train._replace(examples=replace(train.examples, shown=shown))
-        return self._fit(train, objective, settings, evaluate, callbacks, best)
+        return fit_task(self, train, objective, settings, evaluate, callbacks, best)
 
     def evaluate(
         self, texts: Any, batch_size: int = 32, seed: int = 0, *, text: str = "text"

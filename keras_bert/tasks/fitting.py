@@ -16,7 +16,8 @@ from keras_bert.tasks.examples import (
     make_predict_examples,
     steps_per_epoch,
 )
-from keras_bert.tasks.settings import FitSettings
+from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.settings import FineTuningSettings, FitSettings
 from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
 from keras_bert.training.loop import BestWeights, train_with_callbacks
@@ -57,25 +58,36 @@ def compiles(settings: FitSettings) -> bool:
     return BACKEND == "jax" if settings.jit_compile is None else settings.jit_compile
 
 
-def fit(
+def fit_task(
     task: "Task",
-    examples: Examples,
+    train: Prepared,
     objective: Objective,
     settings: FitSettings,
     evaluate: Callable[[], Mapping[str, float]] | None,
     callbacks: Sequence[keras.callbacks.Callback],
     best_metric: str,
+    teacher: "Task | None" = None,
 ) -> keras.callbacks.History:
     """Trains the model of a task object and returns the history of the training.
 
     `evaluate` returns {metric: value} for the validation set; None if there is none. The value of
     `best_metric` is highest for the best weights.
     """
-    strategy = one_device()
+    if task.limit:
+        task._report_truncation(train.truncated, f"training {task.items_name}")
+    strategy, examples = one_device(), train.examples
+    pad_token_id, length = task.tokenizer.pad_token_id, task.settings.max_seq_length
+    if not len(examples):
+        raise InputError("fit() got no examples; expected at least one")
+    if teacher is not None:
+        rows = min(FineTuningSettings.eval_batch_size, settings.batch_size)
+        batcher, name = Batcher(rows, pad_token_id, length), "teacher: batch_size"
+        examples = label_examples(teacher, examples, batcher, strategy, compiles(settings), name)
+    reinitialize(task, settings.seed)
     batcher = Batcher(
         settings.batch_size * examples.group_size,
-        task.tokenizer.pad_token_id,
-        task.settings.max_seq_length,
+        pad_token_id,
+        length,
         settings.seed,
         settings.length_pool,
     )
@@ -134,6 +146,8 @@ def fit(
         if saved:
             for variable, value in zip(variables, saved["weights"], strict=True):
                 variable.assign(value)
+    task.untrained, task.checkpoint, task.initial_values = (), None, {}
+    task.shown = examples.shown
     return model.history
 
 

@@ -36,11 +36,6 @@ from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.fitting import (
     Trainer,
     check_teacher,
-    compiles,
-    fit,
-    label_examples,
-    one_device,
-    reinitialize,
 )
 from keras_bert.tasks.prepared import (
     TRUNCATED,
@@ -56,9 +51,8 @@ from keras_bert.tasks.prepared import (
     report_truncation,
     with_strings,
 )
-from keras_bert.tasks.settings import Distillation, FineTuningSettings, FitSettings
+from keras_bert.tasks.settings import Distillation, FitSettings
 from keras_bert.text.tokenizer import BertTokenizer
-from keras_bert.training.objective import Objective
 
 # A signature of an export, which takes tensors by name.
 Serve = Callable[..., Mapping[str, tf.Tensor]]
@@ -577,36 +571,6 @@ class Task:
         self._replace_settings(labels=tuple(labels))
         self.create_model(checkpoint.config, self._dtype)
         self.load_weights(checkpoint)
-
-    def _fit(
-        self,
-        train: Prepared,
-        objective: Objective,
-        settings: FitSettings,
-        evaluate: Callable[[], Mapping[str, float]] | None,
-        callbacks: Sequence[keras.callbacks.Callback],
-        best: str,
-        teacher: "Task | None" = None,
-    ) -> keras.callbacks.History:
-        if self.limit:
-            self._report_truncation(train.truncated, f"training {self.items_name}")
-        examples = train.examples
-        if not len(examples):
-            raise InputError("fit() got no examples; expected at least one")
-        if teacher is not None:
-            batcher = Batcher(
-                min(FineTuningSettings.eval_batch_size, settings.batch_size),
-                self.tokenizer.pad_token_id,
-                self.settings.max_seq_length,
-            )
-            examples = label_examples(
-                teacher, examples, batcher, one_device(), compiles(settings), "teacher: batch_size"
-            )
-        reinitialize(self, settings.seed)
-        history = fit(self, examples, objective, settings, evaluate, callbacks, best)
-        self.untrained, self.checkpoint, self.initial_values = (), None, {}
-        self.shown = examples.shown
-        return history
 
     def _replace_settings(self, **changes: Any) -> None:
         self.settings = dataclasses.replace(self.settings, **changes)

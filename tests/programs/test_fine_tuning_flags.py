@@ -11,7 +11,7 @@ from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.fill_mask import MaskFiller
-from keras_bert.tasks.fitting import fit
+from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.ner.task import EntityTagger
 from keras_bert.tasks.question_answering.task import QuestionAnswerer
 
@@ -45,10 +45,10 @@ def long_checkpoint(make_checkpoint, tmp_path_factory):
 def test_fit_has_the_defaults_of_the_program_of_its_task(program, long_checkpoint, monkeypatch):
     kind, arguments, examples = TASKS[program]
     calls = []
-    monkeypatch.setattr(
-        "keras_bert.tasks.task.fit", lambda *values: calls.append(values) or fit(*values)
-    )
     monkeypatch.setattr(fitting, "train_with_callbacks", lambda *_: None)
+    monkeypatch.setattr(
+        f"{kind.__module__}.fit_task", lambda *values: calls.append(values) or fit_task(*values)
+    )
     task = kind.from_pretrained(long_checkpoint, **arguments)
     task.fit(*examples)
     ((_, _, _, settings, *_),) = calls

@@ -76,6 +76,7 @@ from keras_bert.tasks.fine_tuning import (
     open_pretrained,
     prepare_sets,
 )
+from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
     TRUNCATED,
     Arrays,
@@ -306,7 +307,7 @@ class TextClassifier(Task):
             self._replace_settings(pair=len(columns) > 1, thresholds=())
         train = labeled(self._prepared(pair_columns(columns)), array)
         objective = ClassificationObjective(kind, weights, distillation, max(1, len(columns) - 1))
-        return self._fit(train, objective, settings, evaluate, callbacks, "score", teacher)
+        return fit_task(self, train, objective, settings, evaluate, callbacks, "score", teacher)
 
     def evaluate(
         self,

@@ -69,6 +69,7 @@ from keras_bert.tasks.fine_tuning import (
     open_pretrained,
     prepare_sets,
 )
+from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
     Arrays,
     LongText,
@@ -309,7 +310,7 @@ class TextEmbedder(Task):
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
         train, best = self.prepared_set(rows, training=True).prepared, best_metric(held_out)
         objective = EmbeddingObjective(loss, pooling)
-        return self._fit(train, objective, settings, evaluate, callbacks, best)
+        return fit_task(self, train, objective, settings, evaluate, callbacks, best)
 
     def evaluate(
         self,

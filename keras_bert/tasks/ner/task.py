@@ -37,6 +37,7 @@ from keras_bert.tasks.fine_tuning import (
     open_pretrained,
     prepare_sets,
 )
+from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.ner.data import (
     NerSettings,
     TaggedSentences,
@@ -288,7 +289,7 @@ class EntityTagger(Task):
             check_not_empty("validation_data", held_out.labels)
             evaluate = functools.partial(self._evaluate, held_out)
         objective = TaggingObjective(distillation)
-        return self._fit(train, objective, settings, evaluate, callbacks, "f1", teacher)
+        return fit_task(self, train, objective, settings, evaluate, callbacks, "f1", teacher)
 
     def evaluate(
         self,

@@ -39,6 +39,7 @@ from keras_bert.tasks.fine_tuning import (
     open_pretrained,
     prepare_sets,
 )
+from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
     AnswerSettings,
@@ -259,7 +260,7 @@ class QuestionAnswerer(Task):
             self._replace_settings(version_2_with_negative=True)
         train, best = self.prepared_set(matches, training=True).prepared, self._best_metric
         objective = SpanObjective(distillation)
-        return self._fit(train, objective, settings, evaluate, callbacks, best, teacher)
+        return fit_task(self, train, objective, settings, evaluate, callbacks, best, teacher)
 
     def evaluate(
         self,
