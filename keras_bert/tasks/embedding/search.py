@@ -1,8 +1,6 @@
 """Compares vectors by their cosines, searches them in blocks, and mines hard negatives.
 
-    pairs -> vectors of queries and texts -> nearest -> hard_negatives -> triplets
-
-Q different queries, N different texts, H the size of vectors.
+pairs -> vectors of queries and texts -> nearest -> negatives -> triplets
 """
 
 import json
@@ -121,47 +119,6 @@ def _merge(
 TRIPLETS = "triplets.jsonl"
 
 
-def hard_negatives(
-    queries: np.ndarray,
-    corpus: np.ndarray,
-    positives: Sequence[Sequence[int]],
-    excluded: Sequence[Sequence[int]],
-    settings: MiningSettings,
-) -> np.ndarray:
-    """Finds texts that are near to each query but not its positives.
-
-    As `mine_hard_negatives` of sentence-transformers 6.2 (`skip_top` is `range_min`, `margin` is
-    `absolute_margin`, and `range_max` has its default): the candidates are the nearest texts. Of
-    these, the positives are removed, and those nearer than the farthest positive less the margin.
-    Of the rest, the nearest `skip_top` are skipped, and the next `num_negatives` are the result.
-
-    Args:
-        queries: the vectors of Q different queries, [Q, H].
-        corpus: the vectors of N different texts, [N, H].
-        positives: the indices of the positives of each query in the corpus, at least one.
-        excluded: the indices of other texts that are not negatives of each query.
-        settings: the number of negatives, the number that are skipped, and the margin.
-
-    Returns:
-        Indices in the corpus, int64 [Q, num_negatives], nearest first; -1 if there are not enough.
-    """
-    num_negatives, skip_top, margin = settings.num_negatives, settings.skip_top, settings.margin
-    removed = [[*each, *more] for each, more in zip(positives, excluded, strict=True)]
-    most = max(map(len, removed))
-    # 10 candidates for each negative, because the margin removes some.
-    window = skip_top + num_negatives * (1 if margin is None else 10) + most
-    indices, scores = nearest(queries, corpus, window + most)
-    negatives = np.full([len(queries), num_negatives], -1, np.int64)
-    for row, candidates in enumerate(indices):
-        is_negative = ~np.isin(candidates, removed[row])
-        if margin is not None:
-            cosines = cosine_similarity(queries[row], corpus[positives[row]])
-            is_negative &= scores[row] + np.float32(margin) <= cosines.min()
-        nearby = candidates[is_negative][skip_top : skip_top + num_negatives]
-        negatives[row, : len(nearby)] = nearby
-    return negatives
-
-
 def mined_triplets(
     rows: TextRows,
     texts: Sequence[str],
@@ -169,6 +126,9 @@ def mined_triplets(
     settings: MiningSettings,
 ) -> tuple[list[str], list[str], list[str]]:
     """Returns triplets for pairs, as `TextEmbedder.mine_negatives`.
+
+    As in `mine_hard_negatives` of sentence-transformers 6.2, `skip_top` is `range_min`, `margin` is
+    `absolute_margin`, and `range_max` has its default.
 
     Args:
         rows: the pairs.
@@ -179,27 +139,36 @@ def mined_triplets(
     Raises:
         InputError: there are no negatives.
     """
+    num_negatives, skip_top, margin = settings.num_negatives, settings.skip_top, settings.margin
     corpus = [*dict.fromkeys([*texts, *rows.columns[1]])]
     index_of = {text: index for index, text in enumerate(corpus)}
     positives: dict[str, list[int]] = {}
     for query, positive in dict.fromkeys(zip(*rows.columns, strict=True)):
         positives.setdefault(query, []).append(index_of[positive])
-    queries, corpus_vectors = vectors_of(queries=[*positives], corpus=corpus)
-    negatives = hard_negatives(
-        queries,
-        corpus_vectors,
-        [*positives.values()],
-        # As in training, a text is not a negative of itself.
-        [[index_of[query]] if query in index_of else [] for query in positives],
-        settings,
-    )
+    # As in training, a text is not a negative of itself.
+    removed = [
+        [*each, index_of[query]] if query in index_of else each for query, each in positives.items()
+    ]
+    most = max(map(len, removed))
+    # 10 candidates for each negative, because the margin removes some.
+    window = skip_top + num_negatives * (1 if margin is None else 10) + most
+    queries, vectors = vectors_of(queries=[*positives], corpus=corpus)
+    indices, scores = nearest(queries, vectors, window + most)
+    negatives = np.full([len(queries), num_negatives], -1, np.int64)  # nearest first
+    for row, (candidates, each) in enumerate(zip(indices, positives.values(), strict=True)):
+        is_negative = ~np.isin(candidates, removed[row])
+        if margin is not None:
+            cosines = cosine_similarity(queries[row], vectors[each])
+            is_negative &= scores[row] + np.float32(margin) <= cosines.min()
+        nearby = candidates[is_negative][skip_top : skip_top + num_negatives]
+        negatives[row, : len(nearby)] = nearby
     num_short = np.count_nonzero(negatives[:, -1] < 0)
     if num_short:
         logging.warning(
             "%d of %d queries have fewer than %d negatives",
             num_short,
             len(positives),
-            settings.num_negatives,
+            num_negatives,
         )
     triplets = [
         (query, corpus[positive], corpus[negative])

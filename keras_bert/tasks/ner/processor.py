@@ -243,9 +243,34 @@ class TaggingProcessor(Processor):
         labels = tf.argmax(logits, axis=-1, output_type=tf.int32)
         labels = tf.RaggedTensor.from_row_splits(labels, inputs.row_splits, validate=False)
         scores = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
-        if inputs.spans is not None:
-            return decode_entities(self._label_tags, labels, scores, inputs.text, inputs.spans)
-        return decode_tags(self._label_tags, labels, scores)
+        inside, starts = entity_words(self._label_tags, labels)
+        types, spans = [split_tag(tag)[1] for tag in self._label_tags], inputs.spans
+        if spans is None:
+            first_tags, next_tags = ([join_tag(prefix, kind) for kind in types] for prefix in "BI")
+            tags = tf.where(
+                starts,
+                tf.gather(first_tags, labels.values),
+                tf.where(inside, tf.gather(next_tags, labels.values), OUTSIDE),
+            )
+            return {"tags": labels.with_values(tags), "scores": labels.with_values(scores)}
+        first = tf.where(starts)[:, 0]
+        splits = tf.searchsorted(first, labels.row_splits, out_type=tf.int64)
+        # The index of each word's entity; -1 for words outside entities.
+        entity = tf.where(inside, tf.cumsum(tf.cast(starts, tf.int32)) - 1, -1)
+        count = tf.size(first)
+        last = tf.math.unsorted_segment_max(tf.range(tf.size(entity)), entity, count)
+        bytes_from, bytes_to = tf.gather(spans.byte_starts, first), tf.gather(spans.byte_ends, last)
+        answers = {
+            "types": tf.gather(types, tf.gather(labels.values, first)),
+            "texts": _slices(inputs.text, row_ids(splits), bytes_from, bytes_to),
+            "starts": tf.gather(spans.starts, first),
+            "ends": tf.gather(spans.ends, last),
+            "scores": tf.math.unsorted_segment_mean(scores, entity, count),
+        }
+        return {
+            name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+            for name, values in answers.items()
+        }
 
 
 # --- examples ---
@@ -315,60 +340,6 @@ def predicted_tags(
 # --- words to entities and tags ---
 
 _BYTES = [bytes([value]) for value in range(256)]
-
-
-def decode_tags(
-    label_tags: Sequence[str], labels: tf.RaggedTensor, scores: tf.Tensor
-) -> dict[str, tf.RaggedTensor]:
-    """Converts the labels of words to the outputs of `EntityTagger.predict` for words.
-
-    `label_tags` are the tags of the model's labels, `labels`, ragged int32 [B, (W)], is the label
-    of each word, and `scores`, float32 [N], its probability.
-    """
-    inside, starts = entity_words(label_tags, labels)
-    first_tags, next_tags = (
-        [join_tag(prefix, split_tag(tag)[1]) for tag in label_tags] for prefix in "BI"
-    )
-    tags = tf.where(
-        starts,
-        tf.gather(first_tags, labels.values),
-        tf.where(inside, tf.gather(next_tags, labels.values), OUTSIDE),
-    )
-    return {"tags": labels.with_values(tags), "scores": labels.with_values(scores)}
-
-
-def decode_entities(
-    label_tags: Sequence[str],
-    labels: tf.RaggedTensor,
-    scores: tf.Tensor,
-    text: tf.Tensor,
-    spans: Spans,
-) -> dict[str, tf.RaggedTensor]:
-    """Converts the labels of words to the outputs of `EntityTagger.predict` for texts.
-
-    The first three arguments are as for `decode_tags`. `text`, strings [B], are the texts, and
-    `spans` the offsets of their words.
-    """
-    inside, starts = entity_words(label_tags, labels)
-    first = tf.where(starts)[:, 0]
-    splits = tf.searchsorted(first, labels.row_splits, out_type=tf.int64)
-    # The index of each word's entity; -1 for words outside entities.
-    entity = tf.where(inside, tf.cumsum(tf.cast(starts, tf.int32)) - 1, -1)
-    count = tf.size(first)
-    last = tf.math.unsorted_segment_max(tf.range(tf.size(entity)), entity, count)
-    bytes_from, bytes_to = tf.gather(spans.byte_starts, first), tf.gather(spans.byte_ends, last)
-    types = [split_tag(tag)[1] for tag in label_tags]
-    answers = {
-        "types": tf.gather(types, tf.gather(labels.values, first)),
-        "texts": _slices(text, row_ids(splits), bytes_from, bytes_to),
-        "starts": tf.gather(spans.starts, first),
-        "ends": tf.gather(spans.ends, last),
-        "scores": tf.math.unsorted_segment_mean(scores, entity, count),
-    }
-    return {
-        name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
-        for name, values in answers.items()
-    }
 
 
 def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
