@@ -12,7 +12,6 @@ name of a model in a request is optional, except for embeddings.
 import base64
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,13 +193,24 @@ def decode_embedding_call(body: bytes, models: Mapping[str, EmbeddingModel]) -> 
     texts = values["input"]
     if isinstance(texts, str) or _is_integer(texts[0]):
         texts = [texts]
-    encode = partial(
-        encode_embeddings,
-        model=model,
-        name=name,
-        size=size,
-        as_base64=values["encoding_format"] == "base64",
-    )
+    as_base64 = values["encoding_format"] == "base64"
+
+    def encode(outputs: Arrays) -> Iterator[bytes]:
+        vectors = outputs[model.output].astype("<f4", copy=False)[:, :size]
+        if model.normalize and size < model.width:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = (vectors / np.maximum(lengths, 1e-12)).astype("<f4")
+        yield b'{"object":"list","data":['
+        for index, vector in enumerate(vectors):
+            embedding = base64.b64encode(vector.tobytes()).decode() if as_base64 else vector
+            item = {"object": "embedding", "index": index, "embedding": embedding}
+            if TRUNCATED in outputs:
+                item[TRUNCATED] = bool(outputs[TRUNCATED][index])
+            yield b"," * bool(index) + dumps(item)
+        count = int(outputs[_TOKEN_COUNT].sum())
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        yield b"]," + orjson.dumps({"model": name, "usage": usage})[1:]
+
     if isinstance(texts[0], list):
         return name, Call(_TOKEN_IDS, _token_ids(texts, model), encode)
     for index, text in enumerate(texts):
@@ -250,26 +260,6 @@ def _token_ids(rows: Sequence[Any], model: EmbeddingModel) -> Arrays:
 def _is_integer(value: Any) -> bool:
     """Returns whether a JSON value is an integer that fits into 32 bits."""
     return type(value) is int and -(2**31) <= value < 2**31
-
-
-def encode_embeddings(
-    outputs: Arrays, *, model: EmbeddingModel, name: str, size: int, as_base64: bool
-) -> Iterator[bytes]:
-    """Yields the JSON text of a response in parts, one for each text."""
-    vectors = outputs[model.output].astype("<f4", copy=False)[:, :size]
-    if model.normalize and size < model.width:
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = (vectors / np.maximum(lengths, 1e-12)).astype("<f4")
-    yield b'{"object":"list","data":['
-    for index, vector in enumerate(vectors):
-        values = base64.b64encode(vector.tobytes()).decode() if as_base64 else vector
-        item = {"object": "embedding", "index": index, "embedding": values}
-        if TRUNCATED in outputs:
-            item[TRUNCATED] = bool(outputs[TRUNCATED][index])
-        yield b"," * bool(index) + dumps(item)
-    count = int(outputs[_TOKEN_COUNT].sum())
-    usage = {"prompt_tokens": count, "total_tokens": count}
-    yield b"]," + orjson.dumps({"model": name, "usage": usage})[1:]
 
 
 # --- Ranking in the formats of TEI and of Cohere and Jina ---

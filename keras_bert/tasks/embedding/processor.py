@@ -12,14 +12,14 @@ B texts, n rows (windows, or texts), T tokens of all rows, H hidden size.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.prepared import TRUNCATED, WINDOWS, LongText, TextProcessor
+from keras_bert.tasks.prepared import TRUNCATED, LongText, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
@@ -69,16 +69,6 @@ class EmbedderSettings:
     def width(self, hidden_size: int) -> int:
         """Returns the size of the vectors of the pooling, before they are truncated."""
         return self.dense[-1]["units"] if self.dense else hidden_size
-
-    @property
-    def in_training(self) -> "EmbedderSettings":
-        """The settings for training texts, of which only the first window is used.
-
-        A loss needs one row per text, so that all batches have the same number of rows. As in
-        sentence-transformers, no prompt is used.
-        """
-        long_text = TRUNCATED if self.long_text.strategy == WINDOWS else self.long_text
-        return replace(self, long_text=long_text, default_prompt_name=None)
 
     def prompt(self, name: str | None) -> str:
         """Returns the prompt of a name, or of the default name for None; "" for no prompt.

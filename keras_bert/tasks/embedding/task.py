@@ -71,6 +71,8 @@ from keras_bert.tasks.fine_tuning import (
 )
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
+    TRUNCATED,
+    WINDOWS,
     Arrays,
     LongText,
     Prepared,
@@ -552,8 +554,13 @@ class TextEmbedder(Task):
     def prepared_set(self, items: TextRows | RetrievalData, training: bool = False) -> PreparedSet:
         """Preprocesses the texts of pairs, or queries and documents with their prompts."""
         if isinstance(items, TextRows):
-            settings = self.settings.in_training if training else self.settings
-            texts = items.texts
+            settings, texts = self.settings, items.texts
+            if training:
+                # A loss needs one row per text, so only the first window is used. As in
+                # sentence-transformers, no prompt is used.
+                is_split = settings.long_text.strategy == WINDOWS
+                long_text = TRUNCATED if is_split else settings.long_text
+                settings = replace(settings, long_text=long_text, default_prompt_name=None)
         else:
             settings, texts = replace(self.settings, default_prompt_name=None), []
             for name, column in zip(_PROMPTS, items.columns, strict=True):

@@ -131,13 +131,7 @@ class ServedTagger(ServedTask):
         }
 
     def _token_tags(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
-        """Labels the tokens of rows.
-
-        Returns:
-            "tags", strings [B, S], the most probable label of each token, "" at padding; "logits",
-            float32 [B, S, C], 0 at padding; and "truncated", bool [B], whether tokens beyond the
-            model's positions were ignored.
-        """
+        """Returns the most probable label and the logits of each token, [B, S], with padding."""
         logits = outputs["logits"]
         most_probable = rows.padded(1 + tf.argmax(logits, axis=-1, output_type=tf.int32))
         return {

@@ -95,12 +95,7 @@ class ServedQuestionAnswering(ServedTask):
         }
 
     def _logits(self, outputs: Outputs, rows: UnpaddedRows) -> dict[str, tf.Tensor]:
-        """Returns the logits of the tokens of each window.
-
-        Returns:
-            "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
-            "truncated", bool [B], whether tokens beyond the model's positions were ignored.
-        """
+        """Returns the logits of the tokens of each window, [B, S] each, which are 0 at padding."""
         logits = {name: rows.padded(outputs[name]) for name in _LOGITS}
         return {**logits, "truncated": rows.truncated}
 
