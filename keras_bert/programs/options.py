@@ -149,12 +149,12 @@ def recorded(values: FlagValues, settings: Mapping[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in settings.items()
         if name not in options
-        or not (options[name].may_change or _has_no_effect(options[name], settings))
+        or not (
+            options[name].may_change
+            # It has no effect.
+            or (options[name].needs and not settings[options[name].needs])
+        )
     }
-
-
-def _has_no_effect(option: Option, settings: Mapping[str, Any]) -> bool:
-    return bool(option.needs) and not settings[option.needs]
 
 
 def integers(values: FlagValues, name: str) -> list[int] | None:

@@ -415,6 +415,7 @@ class Format(NamedTuple):
     """The format of a route.
 
     Attributes:
+        route: the name of the route in metrics and for `encode_error`.
         describe_model: describes a version for `decode_call`; a false value if it does not support
             the format.
         decode_call: decodes a body, with {name: description} of the models that support the format,
@@ -422,6 +423,7 @@ class Format(NamedTuple):
         unsupported: what the other versions are or lack, and what is expected.
     """
 
+    route: str
     describe_model: Callable[[Version], Any]
     decode_call: Callable[[bytes, Mapping[str, Any]], tuple[str, Call]]
     unsupported: str
@@ -441,14 +443,18 @@ _NO_RERANKER = (
 )
 FORMATS = {
     "/v1/embeddings": Format(
+        "embeddings",
         lambda version: embedding_model(version.export),
         decode_embedding_call,
         "returns no embeddings with token counts; expected the export of a TextEmbedder of this "
         "version of keras_bert",
     ),
-    "/rerank": Format(_is_reranker, decode_rerank_call, _NO_RERANKER),
-    "/v1/rerank": Format(_is_reranker, decode_rerank_documents_call, _NO_RERANKER),
+    "/rerank": Format("rerank", _is_reranker, decode_rerank_call, _NO_RERANKER),
+    "/v1/rerank": Format(
+        "rerank_documents", _is_reranker, decode_rerank_documents_call, _NO_RERANKER
+    ),
     "/tokenize": Format(
+        "tokenize",
         lambda version: (
             version.has_tokenizer
             and (version.export["cls_token_id"], version.export["sep_token_id"])

@@ -28,7 +28,7 @@ from yarl import URL
 
 from keras_bert.errors import shorten
 from keras_bert.server import protocol
-from keras_bert.server.api_formats import FORMATS, encode_error
+from keras_bert.server.api_formats import FORMATS, Format, encode_error
 from keras_bert.server.batching import Batcher
 from keras_bert.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.server.protocol import Call, RestError
@@ -90,11 +90,10 @@ class App:
         app.router.add_get("/healthz", self.on_health)
         app.router.add_get("/metrics", self.on_metrics)
         app.router.add_get("/v1/models", self.on_models)
-        app.router.add_post("/v1/embeddings", self.on_embeddings)
-        app.router.add_post("/rerank", self.on_rerank)
-        app.router.add_post("/v1/rerank", self.on_rerank_documents)
-        app.router.add_post("/v2/rerank", self.on_rerank_documents)
-        app.router.add_post("/tokenize", self.on_tokenize)
+        for path, format in {**FORMATS, "/v2/rerank": FORMATS["/v1/rerank"]}.items():
+            handler = partial(self._answer_in_format, format)
+            handler.__name__ = f"on_{format.route}"
+            app.router.add_post(path, handler)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[0-9]{1,19}}"):
             app.router.add_post(f"{path}:predict", self.on_predict)
@@ -191,22 +190,6 @@ class App:
             request, lambda body: (version, protocol.decode_call(body, version.export))
         )
 
-    async def on_embeddings(self, request: web.Request) -> web.Response:
-        """Returns vectors in OpenAI's format."""
-        return await self._answer_in_format(request, "/v1/embeddings")
-
-    async def on_rerank(self, request: web.Request) -> web.Response:
-        """Ranks texts in the format of text-embeddings-inference."""
-        return await self._answer_in_format(request, "/rerank")
-
-    async def on_rerank_documents(self, request: web.Request) -> web.Response:
-        """Ranks texts in the format of Cohere and Jina."""
-        return await self._answer_in_format(request, "/v1/rerank")
-
-    async def on_tokenize(self, request: web.Request) -> web.Response:
-        """Splits texts into tokens in the format of text-embeddings-inference."""
-        return await self._answer_in_format(request, "/tokenize")
-
     async def on_models(self, _: web.Request) -> web.Response:
         """Lists the models in OpenAI's format, with their tasks and served versions."""
         models = [
@@ -260,15 +243,15 @@ class App:
     def _served(self) -> dict[str, Version]:
         return {name: versions.current for name, versions in self._models.items()}
 
-    async def _answer_in_format(self, request: web.Request, path: str) -> web.Response:
-        """Answers a request in the format of another API, that of a path in FORMATS."""
+    async def _answer_in_format(self, format: Format, request: web.Request) -> web.Response:
+        """Answers a request in the format of another API."""
         served = self._served()
-        models = FORMATS[path].models(served)
+        models = format.models(served)
         if not models:
-            raise RestError(f"The served version {FORMATS[path].unsupported}", 404)
+            raise RestError(f"The served version {format.unsupported}", 404)
 
         def decode(body: bytes) -> tuple[Version, Call]:
-            name, call = FORMATS[path].decode_call(body, models)
+            name, call = format.decode_call(body, models)
             return served[name], call
 
         return await self._answer(request, decode)

@@ -30,12 +30,7 @@ from keras_bert.training.objective import Batch, OutputObjective, Outputs, soft_
 # Shapes: B examples, C classes.
 
 
-def single_label_loss(labels: Any, logits: Any) -> Any:
-    """Computes softmax cross-entropy: labels int [B], logits [B, C] -> [B]."""
-    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-
-
-def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> Any:
+def multi_label_loss(labels: Any, logits: Any, positive_weights: Any) -> Any:
     """Computes sigmoid cross-entropy, averaged over the classes: labels and logits [B, C] -> [B].
 
     `labels` is 1 for each label of an example, and 0 otherwise. `positive_weights`, a number or
@@ -45,19 +40,6 @@ def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> A
     weights = 1.0 + (positive_weights - 1.0) * labels
     softplus = ops.log1p(ops.exp(-ops.abs(logits))) + ops.relu(-logits)
     return ops.mean((1.0 - labels) * logits + weights * softplus, axis=-1)
-
-
-def regression_loss(targets: Any, logits: Any) -> Any:
-    """Computes the squared error: targets [B], logits [B, 1] -> [B]."""
-    return ops.square(logits[:, 0] - ops.reshape(targets, [-1]))
-
-
-CLASSIFICATION_LOSSES = {
-    "single_label": single_label_loss,
-    "multi_label": multi_label_loss,
-    "regression": regression_loss,
-    "reranking": multi_label_loss,
-}
 
 
 def soft_multi_label_losses(teacher: Any, logits: Any, temperature: float) -> Any:
@@ -109,11 +91,13 @@ class ClassificationObjective(OutputObjective):
         logits, labels = self._by_group(outputs["logits"]), batch["labels"]
         if self.rows_per_example > 1:
             labels = ops.zeros_like(logits[:, 0], dtype="int32")
-        if self.problem_type == "multi_label" and self.class_weights:
-            losses = multi_label_loss(labels, logits, np.array(self.class_weights, np.float32))
-        else:
-            losses = CLASSIFICATION_LOSSES[self.problem_type](labels, logits)
-        return losses, ops.argmax(logits, axis=-1) == labels if self._is_single else None
+        if self._is_single:
+            losses = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+            return losses, ops.argmax(logits, axis=-1) == labels
+        if self.problem_type == "regression":
+            return ops.square(logits[:, 0] - ops.reshape(labels, [-1])), None
+        weights = np.array(self.class_weights, np.float32) if self.class_weights else 1.0
+        return multi_label_loss(labels, logits, weights), None
 
     def soft_losses(self, teacher: Outputs, outputs: Outputs, temperature: float) -> Any:
         """Returns the losses of the soft targets, [B], or of groups."""
