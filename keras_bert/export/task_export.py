@@ -82,8 +82,7 @@ def export_task(
         "sep_token_id": task.tokenizer.sep_token_id,
         "do_lower_case": task.tokenizer.do_lower_case,
         **task.tokenizer.settings.non_default(),
-        **task.description(),
-        **task.text_settings(),
+        **task.export_entries(),
     }
 
     if reads_text:

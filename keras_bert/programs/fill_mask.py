@@ -7,6 +7,7 @@ Without sentences, it reads one per line from standard input, and answers with a
     echo "Hello [MASK]!" | keras-bert fill-mask --model_dir=bert
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,7 +41,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     Without arguments, it answers the lines of standard input.
     """
     for text in arguments:
-        if not _is_utf8(text):
+        if re.search(r"[\ud800-\udfff]", text):  # Bytes of the command line that are not UTF-8.
             raise InputError(f"the sentence {text[:80]!r} is not UTF-8; expected text in UTF-8")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.checkpoints.open import open_checkpoint
@@ -82,14 +83,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         print(text)
         for best in zip(tokens, scores, strict=True):
             print("    " + "  ".join(f"{t} {p:.1%}" for t, p in zip(*best, strict=True)))
-
-
-def _is_utf8(text: str) -> bool:
-    try:  # Python represents bytes of the command line that are not UTF-8 by lone surrogates.
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 PROGRAM = Program("fill-mask", __doc__, (FillMaskOptions,), main)

@@ -77,10 +77,6 @@ class MaskFillerSettings:
 class MaskFillingProcessor(TextProcessor):
     """Converts texts to inputs of the network, and its logits at [MASK] to the best tokens."""
 
-    def __init__(self, tokenizer: BertTokenizer, settings: MaskFillerSettings):
-        super().__init__(tokenizer, settings)
-        self._vocab = tokenizer.vocab
-
     def is_mask(self, input_ids: tf.Tensor) -> tf.Tensor:
         """Returns whether each token is [MASK], bool [T], for token ids int32 [T]."""
         return input_ids == self.tokenizer.mask_token_id
@@ -109,7 +105,7 @@ class MaskFillingProcessor(TextProcessor):
             return rows.to_tensor(padding, shape=[None, None, self.settings.top_k])
 
         return {
-            "tokens": by_text(tf.gather(self._vocab, outputs["token_ids"]), ""),
+            "tokens": by_text(tf.gather(self.tokenizer.vocab, outputs["token_ids"]), ""),
             "token_ids": by_text(outputs["token_ids"], -1),
             "scores": by_text(outputs["scores"], 0.0),
             "truncated": inputs.truncated,
@@ -398,9 +394,9 @@ class MaskFiller(Task):
             raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
         return super().make_processor()
 
-    def text_settings(self) -> dict[str, Any]:
-        """Returns the text settings that export.json stores."""
-        return super().text_settings() | {"top_k": self.settings.top_k}
+    def export_entries(self) -> dict[str, Any]:
+        """Returns the entries of export.json for preprocessing and decoding."""
+        return super().export_entries() | {"top_k": self.settings.top_k}
 
     @functools.cached_property
     def _runner(self) -> ModelRunner:

@@ -199,15 +199,12 @@ class Task:
         """Creates the processor for the current settings."""
         return self.processor_class(self.tokenizer, self.settings)
 
-    def description(self) -> dict[str, Any]:
-        """Returns the entries of export.json that the task adds in every export format."""
-        return {"labels": [*self.label_names]} if self.label_names else {}
-
-    def text_settings(self) -> dict[str, Any]:
-        """Returns the entries of export.json that describe preprocessing and decoding."""
+    def export_entries(self) -> dict[str, Any]:
+        """Returns the entries of export.json for the labels, preprocessing and decoding."""
         long_text = getattr(self.settings, "long_text", None)
+        labels = {"labels": [*self.label_names]} if self.label_names else {}
         settings = {"max_seq_length": self.settings.max_seq_length}
-        return settings | (long_text.to_dict() if long_text else {})
+        return labels | settings | (long_text.to_dict() if long_text else {})
 
     def example_request(self) -> dict[str, str]:
         """Returns {input name: string} for a warm-up request to a server."""

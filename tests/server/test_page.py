@@ -325,7 +325,7 @@ def test_answers_of_every_task_are_shown(visit, name, typed, shown):
         values = {output: value.numpy()[0] for output, value in outputs.items()}
         return {output: _decoded(value) for output, value in values.items()}
 
-    page = visit({"task": task.task, **task.description()}, answer, inputs)
+    page = visit({"task": task.task, **task.export_entries()}, answer, inputs)
     send(page, **typed)
     assert page.is_hidden("#error")
     result = " ".join(page.inner_text("#result").split())

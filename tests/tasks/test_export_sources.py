@@ -26,7 +26,7 @@ def opened(task: str, path: Path, **settings) -> Task:
 
 
 def labels_of(path: Path) -> tuple[str, list[str]]:
-    described = opened("classification", path).description()
+    described = opened("classification", path).export_entries()
     return described["problem_type"], described["labels"]
 
 

@@ -466,15 +466,15 @@ class TextClassifier(Task):
         indices = np.argsort(-answers["logits"][:, 0], kind="stable")[:count]
         return indices, answers["score"][indices]
 
-    def description(self) -> dict[str, Any]:
-        """Returns the entries of export.json for the labels and the problem type."""
-        return {
-            "problem_type": self.problem_type_name,
-            "labels": list(self.labels),
-            "pair": self.settings.pair,
-            **({"thresholds": self.settings.thresholds} if self.settings.thresholds else {}),
-            **({"activation": self.settings.activation} if self._is_reranker else {}),
-        }
+    def export_entries(self) -> dict[str, Any]:
+        """Returns the entries of export.json for the labels, preprocessing and decoding."""
+        entries = {"problem_type": self.problem_type_name, "labels": list(self.labels)}
+        entries["pair"] = self.settings.pair
+        if self.settings.thresholds:
+            entries["thresholds"] = self.settings.thresholds
+        if self._is_reranker:
+            entries["activation"] = self.settings.activation
+        return entries | super().export_entries()
 
     def example_request(self) -> dict[str, str]:
         """Returns the input strings of a warm-up request for a server."""

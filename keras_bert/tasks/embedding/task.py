@@ -599,10 +599,10 @@ class TextEmbedder(Task):
         """Creates the processor for the current settings."""
         return EmbeddingProcessor(self.tokenizer, self.settings, getattr(self._model, "dense", ()))
 
-    def text_settings(self) -> dict[str, Any]:
-        """Returns the text settings that export.json stores."""
+    def export_entries(self) -> dict[str, Any]:
+        """Returns the entries of export.json for preprocessing and decoding."""
         settings = self.settings
-        return super().text_settings() | {
+        return super().export_entries() | {
             "normalize": settings.normalize,
             "pooling": settings.pooling,
             "matryoshka_sizes": [*settings.matryoshka_sizes],

@@ -342,8 +342,8 @@ class QuestionAnswerer(Task):
         )
         return outputs
 
-    def text_settings(self) -> dict[str, Any]:
-        """Returns the entries of export.json that describe preprocessing and decoding."""
+    def export_entries(self) -> dict[str, Any]:
+        """Returns the entries of export.json for preprocessing and decoding."""
         return asdict(self.settings)
 
     def prepared_set(self, items: Sequence[Question], training: bool = False) -> PreparedSet:
