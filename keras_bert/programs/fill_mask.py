@@ -46,7 +46,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.checkpoints.open import open_checkpoint
     from keras_bert.tasks.fill_mask import MaskFiller
-    from keras_bert.tasks.prepared import report_truncation
 
     checkpoint = open_checkpoint(flags.model_dir)
     checkpoint.check_task(MaskFiller.task, MaskFiller.__name__)
@@ -72,7 +71,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         answer_lines(answer)
         return
     answers = filler.predict(arguments)
-    report_truncation(answers["truncated"], "sentences", f"max_seq_length={length}")
+    filler.report_truncation(answers["truncated"], "sentences")
     for text, tokens in zip(arguments, answers["tokens"], strict=True):
         if not len(tokens):
             raise InputError(

@@ -307,7 +307,7 @@ class MaskFiller(Task):
         if not column:
             raise InputError("evaluate() got no texts; expected at least one")
         prepared = self._prepared([column])
-        self._report_truncation(prepared.truncated, "texts")
+        self.report_truncation(prepared.truncated, "texts")
         loss = hits = count = 0.0
         for batch in self._runner.batches(prepared.examples, batch_size):
             masking = self._masking(batch["input_ids"].shape[1])

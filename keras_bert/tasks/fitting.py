@@ -74,7 +74,7 @@ def fit_task(
     `best_metric` is highest for the best weights.
     """
     if task.limit:
-        task._report_truncation(train.truncated, f"training {task.items_name}")
+        task.report_truncation(train.truncated, f"training {task.items_name}")
     strategy, examples = one_device(), train.examples
     pad_token_id, length = task.tokenizer.pad_token_id, task.settings.max_seq_length
     if not len(examples):

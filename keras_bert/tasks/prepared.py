@@ -20,7 +20,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
@@ -204,22 +203,6 @@ def _chunk_slices(columns: Sequence[Sequence[Any]], chunk_size: int | None) -> I
 
 def _strings(value: Any) -> Sequence[Any]:
     return [value] if isinstance(value, str | bytes) else value
-
-
-def report_truncation(truncated: np.ndarray, texts: str, limit: str) -> int:
-    """Counts the truncated texts, and logs a warning if there are any.
-
-    Args:
-        truncated: whether each text was truncated, bool [n].
-        texts: what the texts are, such as "training texts".
-        limit: the setting that limits the tokens, and its value, such as "max_seq_length=128".
-    """
-    count = int(np.count_nonzero(truncated))
-    if count:
-        logging.warning(
-            "%d of %d %s are truncated to %s tokens", count, len(truncated), texts, limit
-        )
-    return count
 
 
 def check_memory(what: str, needed: int) -> None:
@@ -418,12 +401,6 @@ def window_counts(prepared: Prepared) -> np.ndarray:
         for inputs in prepared.chunks
     ]
     return np.concatenate(counts)
-
-
-def pooled_rows(prepared: Prepared, values: np.ndarray, processor: TextProcessor) -> np.ndarray:
-    """Pools the values of the sequences of preprocessed texts, [n, ...], into one row per text."""
-    parts = zip(prepared.split(values, per_token=False), prepared.chunks, strict=True)
-    return np.concatenate([processor.pooled(*part) for part in parts])
 
 
 # --- serving signatures ---

@@ -48,7 +48,6 @@ from keras_bert.tasks.prepared import (
     decoded,
     gathered,
     prepare,
-    report_truncation,
     with_strings,
 )
 from keras_bert.tasks.settings import Distillation, FitSettings
@@ -254,7 +253,7 @@ class Task:
     def problem_counts(self, sets: Mapping[str, PreparedSet]) -> dict[str, int]:
         """Counts the examples with problems in the sets of a run, as results.json names them."""
         return {
-            f"{name}_truncated": self._report_truncation(
+            f"{name}_truncated": self.report_truncation(
                 each.prepared.truncated, f"{self.items_name} ({name})"
             )
             for name, each in sets.items()
@@ -519,12 +518,21 @@ class Task:
         outputs = self._outputs(evaluated.prepared, check_batch_size(batch_size))
         return self.score_outputs(evaluated, outputs)
 
-    def _report_truncation(self, truncated: np.ndarray | None, texts: str) -> int:
-        """Counts truncated texts and logs a warning; None for an export of an earlier version."""
-        if truncated is None:
-            return 0
-        limit = f"{self.limit}={getattr(self.settings, self.limit)}"
-        return report_truncation(truncated, texts, limit)
+    def report_truncation(self, truncated: np.ndarray | None, texts: str) -> int:
+        """Counts truncated texts, and logs a warning if there are any.
+
+        Args:
+            truncated: whether each text was truncated, bool [n]; None for an export of an earlier
+                version.
+            texts: what the texts are, such as "training texts".
+        """
+        count = 0 if truncated is None else int(np.count_nonzero(truncated))
+        if count:
+            limit = f"{self.limit}={getattr(self.settings, self.limit)}"
+            logging.warning(
+                "%d of %d %s are truncated to %s tokens", count, len(truncated), texts, limit
+            )
+        return count
 
     def _check_fit(
         self, options: Mapping[str, Any], validation_data: Any, teacher: "Task | None" = None

@@ -336,7 +336,7 @@ class TextClassifier(Task):
         if not len(array):
             raise InputError("evaluate() got no texts; expected at least one")
         answers = self._predict(pair_columns(columns), batch_size)
-        self._report_truncation(answers.get("truncated"), "texts")
+        self.report_truncation(answers.get("truncated"), "texts")
         return score(self.settings, answers, array)
 
     def calibrate(
@@ -462,7 +462,7 @@ class TextClassifier(Task):
         check_not_empty("texts", passages)
         count = len(passages) if top_k is None else check_batch_size(top_k, "top_k")
         answers = self.predict(([query] * len(passages), passages), batch_size)
-        self._report_truncation(answers["truncated"], "pairs")
+        self.report_truncation(answers["truncated"], "pairs")
         indices = np.argsort(-answers["logits"][:, 0], kind="stable")[:count]
         return indices, answers["score"][indices]
 

@@ -80,7 +80,6 @@ from keras_bert.tasks.prepared import (
     ServedTexts,
     check_memory,
     gathered,
-    pooled_rows,
     prepare,
     with_strings,
 )
@@ -572,7 +571,10 @@ class TextEmbedder(Task):
 
     def score_outputs(self, evaluated: PreparedSet, outputs: Arrays) -> dict[str, float]:
         """Scores the vectors of pairs, or of queries and documents."""
-        vectors = pooled_rows(evaluated.prepared, outputs["vectors"], self.processor)
+        prepared = evaluated.prepared
+        parts = prepared.split(outputs["vectors"], per_token=False)
+        pooled = map(self.processor.pooled, parts, prepared.chunks)
+        vectors = np.concatenate([*pooled])
         return score_embeddings(evaluated.items, vectors, self.settings.matryoshka_sizes)
 
     @property

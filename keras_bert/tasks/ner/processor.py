@@ -41,12 +41,11 @@ from keras_bert.tasks.ner.tag_schemes import (
     label_tags,
     split_tag,
 )
-from keras_bert.tasks.prepared import CHUNK_SIZE, Prepared, Processor, decoded, prepare
+from keras_bert.tasks.prepared import CHUNK_SIZE, Prepared, Processor, prepare
 from keras_bert.text.normalization import normalize_character
 from keras_bert.text.offsets import (
     byte_to_char_offsets,
     bytes_of,
-    decode_texts,
     encode_texts,
     row_ids,
     valid_utf8,
@@ -324,17 +323,6 @@ def labeled(prepared: Prepared, tag_ids: np.ndarray) -> Prepared:
     tags[np.concatenate(first_tokens)] = tag_ids
     examples = replace(prepared.examples, token_labels={"tags": tags})
     return prepared._replace(examples=examples)
-
-
-def predicted_tags(
-    processor: TaggingProcessor, prepared: Prepared, outputs: Mapping[str, np.ndarray]
-) -> list[list[str]]:
-    """Decodes the model's outputs for `prepared` into a list of IOB2 tags for each sentence."""
-    return [
-        decode_texts(tags).tolist()
-        for answers in decoded(processor, prepared, outputs)
-        for tags in answers["tags"]
-    ]
 
 
 # --- words to entities and tags ---

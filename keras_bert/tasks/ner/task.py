@@ -59,7 +59,6 @@ from keras_bert.tasks.ner.processor import (
     labeled,
     listed_entities,
     listed_tags,
-    predicted_tags,
     prepare_sentences,
     prepare_texts,
 )
@@ -71,6 +70,7 @@ from keras_bert.tasks.ner.tag_schemes import (
 )
 from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor
 from keras_bert.tasks.task import Task, forgets_labels
+from keras_bert.text.offsets import decode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 
 # The keys of an entity; `predict` returns their values under the plurals.
@@ -381,15 +381,14 @@ class EntityTagger(Task):
 
     def score_outputs(self, evaluated: PreparedSet, outputs: Arrays) -> dict[str, float]:
         """Scores the tags of sentences, also of entity types that do not occur in them."""
-        predicted = predicted_tags(self.processor, evaluated.prepared, outputs)
-        return self._scores(evaluated.labels, predicted)
+        return self._scores(evaluated.labels, self._predicted_tags(evaluated, outputs))
 
     def write_predictions(
         self, path: Path, predicted: PreparedSet, outputs: Arrays, scores: Mapping[str, float]
     ) -> None:
         """Writes the tags of sentences and, if there are gold tags, test_results.json."""
         tagged, path = predicted.items, path.with_name("predictions.conll")
-        tags = predicted_tags(self.processor, predicted.prepared, outputs)
+        tags = self._predicted_tags(predicted, outputs)
         rows = [
             [sentence.words, *([sentence.tags] if sentence.tags else []), predicted_row]
             for sentence, predicted_row in zip(tagged.sentences, tags, strict=True)
@@ -411,6 +410,10 @@ class EntityTagger(Task):
         texts = check_strings("inputs", inputs)
         prepared, words = prepare_texts(self.processor, texts)
         return PreparedSet(prepared, check_entities(texts, targets, self.labels, words))
+
+    def _predicted_tags(self, sentences: PreparedSet, outputs: Arrays) -> list[list[str]]:
+        chunks = self._decoded(sentences.prepared, outputs)
+        return [decode_texts(tags).tolist() for answers in chunks for tags in answers["tags"]]
 
     def _scores(
         self, tags: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]

@@ -292,7 +292,7 @@ class QuestionAnswerer(Task):
                 )
         columns = [[q.text for q in checked], [q.context for q in checked]]
         outputs = gathered(list(self._answers(columns, batch_size)))
-        self._report_truncation(outputs.get("truncated"), "questions")
+        self.report_truncation(outputs.get("truncated"), "questions")
         return score(Predictions(checked, outputs), self.settings)
 
     def predict(
