@@ -29,7 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.export.inputs import same_shape
-from keras_bert.tasks.prepared import Prepared, Processor, prepare
+from keras_bert.tasks.prepared import Prepared, Processor
 from keras_bert.tasks.question_answering.data import AnswerSettings, Question
 from keras_bert.text.offsets import byte_to_char_offsets, bytes_of, valid_utf8
 from keras_bert.text.padding import combine_segments
@@ -180,14 +180,8 @@ class SpanProcessor(Processor):
 # --- examples ---
 
 
-def prepare_questions(processor: SpanProcessor, questions: Sequence[Question]) -> Prepared:
-    """Splits each question with its context into one or more windows."""
-    columns = [[q.text for q in questions], [q.context for q in questions]]
-    return prepare(processor.preprocess, columns, tokenizer=processor.tokenizer)
-
-
 def labeled(prepared: Prepared, questions: Sequence[Question]) -> Prepared:
-    """Labels the windows of `prepare_questions` with the first answer of each question.
+    """Labels the windows of questions with the first answer of each question.
 
     The labels are `start_positions` and `end_positions`, int32 [n].
     """

@@ -61,7 +61,6 @@ from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
     SpanWindows,
     labeled,
-    prepare_questions,
     texts_at,
 )
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
@@ -348,7 +347,7 @@ class QuestionAnswerer(Task):
 
     def prepared_set(self, items: Sequence[Question], training: bool = False) -> PreparedSet:
         """Splits questions with their contexts into windows."""
-        prepared = prepare_questions(self.processor, items)
+        prepared = self._prepared([[q.text for q in items], [q.context for q in items]])
         return PreparedSet(labeled(prepared, items) if training else prepared, items=items)
 
     def score_outputs(self, evaluated: PreparedSet, outputs: Arrays) -> dict[str, float]:

@@ -5,7 +5,15 @@ import string
 
 import pytest
 
+from keras_bert.tasks.prepared import prepare
 from keras_bert.tasks.question_answering.data import Answer, Question
+
+
+def prepare_questions(processor, questions):
+    return prepare(
+        processor.preprocess, [[q.text for q in questions], [q.context for q in questions]]
+    )
+
 
 WORDS = "the norse leader was rollo who swore fealty to king charles in year what when ?"
 

@@ -13,10 +13,10 @@ from keras_bert.tasks.question_answering.processor import (
     Predictions,
     SpanProcessor,
     labeled,
-    prepare_questions,
 )
 from keras_bert.tasks.question_answering.task import ServedQuestionAnswering
 from keras_bert.text.tokenizer import BertTokenizer
+from tests.tasks.question_answering.conftest import prepare_questions
 from tests.tasks.question_answering.reference import FixedLogits, candidates_of, check_answers
 
 TEXT = "Rollo, the  Norse\nleader (911), swore fealty to King Charles; Rollo swore."

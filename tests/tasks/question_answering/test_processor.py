@@ -9,9 +9,9 @@ from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
     labeled,
     max_context,
-    prepare_questions,
 )
 from keras_bert.text.tokenizer import BertTokenizer
+from tests.tasks.question_answering.conftest import prepare_questions
 
 LONG = "rollo was the norse leader who swore fealty to king charles in the year 911"  # 17 tokens
 

@@ -25,12 +25,12 @@ from keras_bert.tasks.question_answering.data import (
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
     labeled,
-    prepare_questions,
 )
 from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.tasks.tables import Splits
 from keras_bert.training.objective import TrainingSettings
+from tests.tasks.question_answering.conftest import prepare_questions
 
 SMALL = {"max_seq_length": 24, "max_query_length": 8, "doc_stride": 8, "n_best_size": 4}
 QUESTIONS = ["who swore ?", "when was the leader ?", "who ?", ""]
