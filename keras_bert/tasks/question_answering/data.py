@@ -161,8 +161,10 @@ def read_data(squad: SquadSettings, **do: bool) -> Splits:
     version = "v2.0" if squad.answers.version_2_with_negative else "v1.1"
 
     def read(source: Path | str, answered: bool) -> list[Question]:
-        if isinstance(source, str):
-            return read_tfds(version, source, squad.data_dir)
+        if isinstance(source, str):  # A split of TensorFlow Datasets.
+            builder = open_prepared(f"squad/{version}", squad.data_dir)
+            rows = read_split(builder, source)
+            return _questions(rows, f"{builder.data_path}, split {source}")
         questions = load_questions(source)
         for question in questions:
             if answered and question.answers is None:
@@ -260,16 +262,6 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
     """
     columns = [name.removesuffix("?") for name in (*_PARAGRAPHS, *_ROW)]
     return _questions(read_rows(Path(path), (), columns, always_json=True), path)
-
-
-def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
-    """Reads the questions of a SQuAD split from TensorFlow Datasets.
-
-    `version` is "v1.1" or "v2.0", and `split` is "train" or "validation". An empty `data_dir` means
-    TFDS_DATA_DIR or ~/tensorflow_datasets.
-    """
-    builder = open_prepared(f"squad/{version}", data_dir)
-    return _questions(read_split(builder, split), f"{builder.data_path}, split {split}")
 
 
 def _questions(rows: Iterable[Row], path: object) -> list[Question]:
