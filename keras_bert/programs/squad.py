@@ -17,11 +17,7 @@ from keras_bert.programs import fine_tuning
 from keras_bert.programs.options import set_flag, values_of
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.runs import RunOptions
-from keras_bert.tasks.question_answering.data import (
-    AnswerSettings,
-    SquadSettings,
-    check_doc_stride,
-)
+from keras_bert.tasks.question_answering.data import AnswerSettings, SquadSettings, check_doc_stride
 from keras_bert.tasks.settings import Distillation
 
 # --nodo_train reads these flags from the run of --init_checkpoint.

@@ -10,12 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.examples import (
-    Batcher,
-    Examples,
-    make_predict_examples,
-    steps_per_epoch,
-)
+from keras_bert.tasks.examples import Batcher, Examples, make_predict_examples, steps_per_epoch
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.tasks.settings import FineTuningSettings, FitSettings
 from keras_bert.text.vocabulary import check_same_vocab

@@ -33,10 +33,7 @@ from keras_bert.export.saved_model import ServedTask
 from keras_bert.export.task_export import export_task
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
-from keras_bert.tasks.fitting import (
-    Trainer,
-    check_teacher,
-)
+from keras_bert.tasks.fitting import Trainer, check_teacher
 from keras_bert.tasks.prepared import (
     TRUNCATED,
     Arrays,

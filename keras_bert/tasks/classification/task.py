@@ -70,12 +70,7 @@ from keras_bert.tasks.classification.processor import (
     transformers_problem_type,
     write_predictions,
 )
-from keras_bert.tasks.fine_tuning import (
-    FineTuningRun,
-    fine_tune,
-    open_pretrained,
-    prepare_sets,
-)
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
     TRUNCATED,

@@ -63,12 +63,7 @@ from keras_bert.tasks.embedding.search import (
     truncated_vectors,
 )
 from keras_bert.tasks.examples import ModelRunner
-from keras_bert.tasks.fine_tuning import (
-    FineTuningRun,
-    fine_tune,
-    open_pretrained,
-    prepare_sets,
-)
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
     TRUNCATED,

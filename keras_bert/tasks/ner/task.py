@@ -31,12 +31,7 @@ from keras_bert.tasks.checks import (
     split_examples,
     split_rows,
 )
-from keras_bert.tasks.fine_tuning import (
-    FineTuningRun,
-    fine_tune,
-    open_pretrained,
-    prepare_sets,
-)
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.ner.data import (
     NerSettings,
@@ -62,12 +57,7 @@ from keras_bert.tasks.ner.processor import (
     prepare_sentences,
     prepare_texts,
 )
-from keras_bert.tasks.ner.tag_schemes import (
-    entity_types,
-    iob2_labels,
-    label_names,
-    tag_ids,
-)
+from keras_bert.tasks.ner.tag_schemes import entity_types, iob2_labels, label_names, tag_ids
 from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor
 from keras_bert.tasks.task import Task, forgets_labels
 from keras_bert.text.offsets import decode_texts

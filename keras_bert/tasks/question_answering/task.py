@@ -33,12 +33,7 @@ from keras_bert.tasks.checks import (
     split_examples,
     split_rows,
 )
-from keras_bert.tasks.fine_tuning import (
-    FineTuningRun,
-    fine_tune,
-    open_pretrained,
-    prepare_sets,
-)
+from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
@@ -52,10 +47,7 @@ from keras_bert.tasks.question_answering.data import (
     scorable,
     trainable,
 )
-from keras_bert.tasks.question_answering.metrics import (
-    SpanObjective,
-    score,
-)
+from keras_bert.tasks.question_answering.metrics import SpanObjective, score
 from keras_bert.tasks.question_answering.processor import (
     Predictions,
     SpanProcessor,
