@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from keras_bert.tasks.embedding.task import TextEmbedder
 
 TRIPLETS = "triplets.jsonl"
+# The search window has room for this number of positives; queries with more are searched without
+# them, so that one query does not widen the windows of all.
+_MOST = 100
 
 
 def hard_negatives(
@@ -54,10 +57,11 @@ def hard_negatives(
     """
     num_negatives, skip_top, margin = settings.num_negatives, settings.skip_top, settings.margin
     removed = [[*each, *more] for each, more in zip(positives, excluded, strict=True)]
-    most = max(map(len, removed))
+    most = min(_MOST, max(map(len, removed)))
     # 10 candidates for each negative, because the margin removes some.
-    window = skip_top + num_negatives * (1 if margin is None else 10) + most
-    indices, scores = nearest(queries, corpus, window + most)
+    window = skip_top + num_negatives * (1 if margin is None else 10) + 2 * most
+    many = [each if len(each) > most else [] for each in removed]
+    indices, scores = nearest(queries, corpus, window, many)
     negatives = np.full([len(queries), num_negatives], -1, np.int64)
     for row, candidates in enumerate(indices):
         is_negative = ~np.isin(candidates, removed[row])

@@ -1,5 +1,8 @@
 """Compares vectors by their cosines, and searches them in blocks."""
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 
 from keras_bert.errors import InputError
@@ -33,20 +36,28 @@ def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.nda
     return unit_vectors(truncated) if normalize else truncated
 
 
-def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+def nearest(
+    queries: np.ndarray,
+    corpus: np.ndarray,
+    top_k: int,
+    excluded: Sequence[Sequence[int]] = (),
+) -> tuple[np.ndarray, np.ndarray]:
     """Finds the vectors of a corpus [N, H] with the highest cosines to each of Q queries [Q, H].
 
     The search is exact. Besides its arguments and results, it needs memory only for a block of
-    cosines.
+    cosines. `excluded` has the indices that are not results of each query; () for none.
 
     Returns:
         Their indices, int64 [Q, k], and cosines, float32 [Q, k], highest first, where k is the
-        smaller of `top_k` and N. Of equal cosines, the lower index is first.
+        smaller of `top_k` and N. Of equal cosines, the lower index is first. If too many vectors
+        are excluded, the last indices are -1.
     """
     count = min(top_k, len(corpus))
-    indices = np.zeros([len(queries), count], np.int64)
+    indices = np.full([len(queries), count], -1, np.int64)
     scores = np.full([len(queries), count], -np.inf, np.float32)
     queries = unit_vectors(queries)
+    excluded_rows = [row for row, columns in enumerate(excluded) for _ in columns]
+    pairs = np.array([excluded_rows, [*itertools.chain(*excluded)]], np.int64)
     # Arrays of this size that are allocated again for each block take twice the time.
     size = min(_QUERIES, len(queries)) * min(_CORPUS, len(corpus))
     all_cosines, all_flags = np.empty(size, np.float32), np.empty(size, bool)
@@ -61,6 +72,9 @@ def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.nda
                     for array in (all_cosines, all_flags)
                 )
                 np.matmul(queries[rows], block.T, out=cosines)
+                in_block = pairs - [[first], [start]]
+                is_inside = ((in_block >= 0) & (in_block < np.c_[shape])).all(axis=0)
+                cosines[tuple(in_block[:, is_inside])] = -np.inf
                 np.greater(cosines, scores[rows, -1:], out=flags)
                 _merge(scores[rows], indices[rows], cosines, flags, start)
             advance(len(block))

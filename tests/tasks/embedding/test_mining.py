@@ -4,6 +4,7 @@ The reference values are made by tests/golden/make_mining_golden.py.
 """
 
 import functools
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -52,6 +53,22 @@ def test_negatives_are_those_of_sentence_transformers(golden, name):
     triplets = mined_triplets(*rows, vectors_of, settings)
     expected = [(f"q{q}", f"d{p}", f"d{n}") for q, p, n in golden[name].tolist()]
     assert list(zip(*triplets, strict=True)) == expected
+
+
+def test_one_query_with_many_positives_needs_little_memory():
+    rng = np.random.default_rng(0)
+    queries, corpus = (rng.normal(size=[count, 8]).astype(np.float32) for count in (3000, 5000))
+    pairs = [(query, query) for query in range(3000)] + [(0, text) for text in range(1, 4000)]
+    columns = [f"q{query}" for query, _ in pairs], [f"d{text}" for _, text in pairs]
+    rows = check_pairs_to_mine(*columns, [f"d{index}" for index in range(5000)])
+    tracemalloc.start()
+    triplets = mined_triplets(*rows, lambda **_: [queries, corpus], MiningSettings(2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e8  # 5000 candidates of each query would need 1.8e8 bytes.
+    cosines = corpus @ queries[0] / np.linalg.norm(corpus, axis=1)
+    best = 4000 + np.argsort(-cosines[4000:])[:2]
+    assert triplets[2][:2] == [f"d{index}" for index in best]
 
 
 # --- with a model ---
