@@ -162,12 +162,8 @@ def run_stage(name: str, seed: int, folder: str) -> dict[str, float]:
     reranker = keras_bert.TextClassifier.from_pretrained(
         MODEL, problem_type="reranking", max_seq_length=LENGTH + 32
     )
-    groups: dict[tuple[str, str], list[str]] = {}
-    triplets = miner.mine_negatives(train, num_negatives=4, **MINE)
-    for anchor, positive, negative in zip(*triplets, strict=True):
-        groups.setdefault((anchor, positive), []).append(negative)
-    rows = [(*pair, *texts) for pair, texts in groups.items() if len(texts) == 4]
-    reranker.fit(rows, seed=seed, verbose=2, **RERANK)
+    groups = miner.mine_negatives(train, num_negatives=4, output_format="n-tuple", **MINE)
+    reranker.fit(groups, seed=seed, verbose=2, **RERANK)
     reranker.save_pretrained(model)
     queries, corpus = test.columns
     ids = [*test.corpus]

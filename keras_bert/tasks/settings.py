@@ -389,6 +389,9 @@ class MiningSettings:
         min=-2,
         max=2,
     )
+    output_format: str = option(
+        "triplet", "Rows of a negative, or of all.", choices=("triplet", "n-tuple")
+    )
 
     def __post_init__(self):
         check(self)

@@ -1,6 +1,6 @@
 """Mines hard negatives: texts that are near to a query but not its positives.
 
-    pairs -> vectors of queries and texts -> nearest -> hard_negatives -> triplets
+    pairs -> vectors of queries and texts -> nearest -> hard_negatives -> mine_examples
 
 Q different queries, N different texts, H the size of vectors.
 """
@@ -73,13 +73,13 @@ def hard_negatives(
     return negatives
 
 
-def mined_triplets(
+def mine_examples(
     rows: TextRows,
     texts: Sequence[str],
     vectors_of: Callable[..., Sequence[np.ndarray]],
     settings: MiningSettings,
-) -> tuple[list[str], list[str], list[str]]:
-    """Returns triplets for pairs, as `TextEmbedder.mine_negatives`.
+) -> tuple[list[str], ...]:
+    """Mines negatives for pairs, and returns the columns of `TextEmbedder.mine_negatives`.
 
     Args:
         rows: the pairs.
@@ -88,7 +88,7 @@ def mined_triplets(
         settings: the settings.
 
     Raises:
-        InputError: there are no negatives.
+        InputError: there are no examples.
     """
     corpus = [*dict.fromkeys([*texts, *rows.columns[1]])]
     index_of = {text: index for index, text in enumerate(corpus)}
@@ -112,25 +112,26 @@ def mined_triplets(
             len(positives),
             settings.num_negatives,
         )
-    triplets = [
-        (query, corpus[positive], corpus[negative])
+    size = 1 if settings.output_format == "triplet" else settings.num_negatives
+    examples = [
+        (query, corpus[positive], *(corpus[index] for index in row[start : start + size]))
         for (query, indices), row in zip(positives.items(), negatives.tolist(), strict=True)
         for positive in indices
-        for negative in row
-        if negative >= 0
+        for start in range(0, settings.num_negatives, size)
+        if row[start + size - 1] >= 0
     ]
-    if not triplets:
+    if not examples:
         raise InputError(
-            f"{rows.source}: no text is a negative of any query; expected more texts, or a lower "
-            "skip_top or margin"
+            f"{rows.source}: no query has {size} or more negatives; expected more texts, or a "
+            "lower skip_top or margin"
         )
-    return tuple(map(list, zip(*triplets, strict=True)))
+    return tuple(map(list, zip(*examples, strict=True)))
 
 
-def mine_triplets(
+def write_triplets(
     embedding: EmbeddingSettings, run: FineTuningRun, start: Checkpoint, embedder: "TextEmbedder"
 ) -> dict[str, object]:
-    """Writes OUTPUT_DIR/triplets.jsonl for the pairs of --train_file, and returns the results.
+    """Mines OUTPUT_DIR/triplets.jsonl for the pairs of --train_file, and returns the results.
 
     `embedder` has no model yet, as for `fine_tune`.
     """
@@ -145,7 +146,7 @@ def mine_triplets(
     settings = MiningSettings(embedding.mine_negatives, embedding.skip_top, embedding.margin)
     vectors_of = partial(embedder.vectors_of, run.settings.eval_batch_size)
     with running(run.output_dir, record, run.strategy) as folder:
-        triplets = mined_triplets(rows, texts, vectors_of, settings)
+        triplets = mine_examples(rows, texts, vectors_of, settings)
         names = (*PAIR, "negative")
         lines = [
             json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n"

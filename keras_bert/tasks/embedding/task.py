@@ -52,7 +52,7 @@ from keras_bert.tasks.embedding.data import (
 )
 from keras_bert.tasks.embedding.losses import IN_BATCH_LOSSES, EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import EmbeddingObjective, best_metric, score_embeddings
-from keras_bert.tasks.embedding.mining import mine_triplets, mined_triplets
+from keras_bert.tasks.embedding.mining import mine_examples, write_triplets
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.search import cosine_similarity, nearest, truncated_vectors
 from keras_bert.tasks.examples import ModelRunner
@@ -440,9 +440,10 @@ class TextEmbedder(Task):
         num_negatives: int = 3,
         skip_top: int = 0,
         margin: float | None = None,
+        output_format: str = "triplet",
         batch_size: int = 32,
-    ) -> tuple[list[str], list[str], list[str]]:
-        """Finds texts that are near to queries but not their positives: triplets to train on.
+    ) -> tuple[list[str], ...]:
+        """Finds texts that are near to queries but not their positives: examples to train on.
 
         The meaning of the arguments is that of `mine_hard_negatives` of sentence-transformers: of
         the nearest texts, the positives are removed, then those that the margin excludes. Of the
@@ -452,6 +453,8 @@ class TextEmbedder(Task):
         Example:
             triplets = embedder.mine_negatives(questions, answers, num_negatives=1, margin=0.05)
             embedder.fit(triplets, epochs=1)
+            groups = embedder.mine_negatives(questions, answers, output_format="n-tuple")
+            reranker.fit(groups, epochs=1)
 
         Args:
             queries: n texts; or, without the next two arguments, retrieval data: a
@@ -464,18 +467,20 @@ class TextEmbedder(Task):
                 positives that are not labeled.
             margin: by how much the cosine of a negative must be lower than that of all positives;
                 None if it may be higher.
+            output_format: `triplet`, or `n-tuple` for the groups of a reranker.
             batch_size: number of texts per batch.
 
         Returns:
             Anchors, positives and negatives, as `fit` takes them: for each pair, its negatives are
-            consecutive triplets, nearest first.
+            consecutive triplets, nearest first. For `n-tuple`, each pair that has all negatives is
+            an example with a column for each negative, as `TextClassifier.fit` takes them.
 
         Raises:
             InputError: an argument is invalid, or there are no negatives.
         """
-        settings = MiningSettings(num_negatives, skip_top, margin)
+        settings = MiningSettings(num_negatives, skip_top, margin, output_format)
         rows, texts = check_pairs_to_mine(queries, positives, corpus)
-        return mined_triplets(rows, texts, functools.partial(self.vectors_of, batch_size), settings)
+        return mine_examples(rows, texts, functools.partial(self.vectors_of, batch_size), settings)
 
     def vectors_of(self, batch_size: int, **arguments: Any) -> list[np.ndarray]:
         """Returns the vectors of arguments that are texts or vectors, [n, H] or [H] each.
@@ -657,7 +662,7 @@ def fine_tune_embedder(embedding: EmbeddingSettings, run: FineTuningRun) -> dict
     if do_train or embedding.mine_negatives:
         _check_devices(loss, run)
     if embedding.mine_negatives:
-        return mine_triplets(embedding, run, start, embedder)
+        return write_triplets(embedding, run, start, embedder)
     if do_train:
         train = read_training_rows(embedding)
     dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
