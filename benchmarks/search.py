@@ -165,14 +165,8 @@ def run_stage(name: str, seed: int, folder: str) -> dict[str, float]:
     groups = miner.mine_negatives(train, num_negatives=4, output_format="n-tuple", **MINE)
     reranker.fit(groups, seed=seed, verbose=2, **RERANK)
     reranker.save_pretrained(model)
-    queries, corpus = test.columns
-    ids = [*test.corpus]
-    scores = {}
-    nearest, _ = miner.search(queries, corpus, top_k=TOP)
-    for query_id, query, row in zip(test.relevance, queries, nearest, strict=True):
-        order, values = reranker.rank(query, [corpus[i] for i in row])
-        scores[query_id] = {ids[row[i]]: float(v) for i, v in zip(order, values, strict=True)}
-    return evaluate_rankings(test.relevance, scores)
+    nearest, _ = miner.search(*test.columns, top_k=TOP)
+    return reranker.evaluate(test, candidates=nearest)
 
 
 def bm25_scores(data: RetrievalData) -> dict[str, dict[str, float]]:

@@ -31,7 +31,7 @@ from keras_bert.export.engines import Engine
 from keras_bert.export.inputs import failed_check
 from keras_bert.export.network import Network
 from keras_bert.export.task_export import export_task
-from keras_bert.tasks.checks import check_batch_size
+from keras_bert.tasks.checks import check_count
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.fitting import (
     Trainer,
@@ -450,7 +450,7 @@ class Task:
         `columns` contains, for each argument of `preprocess`, one value per text. `preprocess`
         replaces that of the processor; None to keep it.
         """
-        check_batch_size(batch_size)
+        check_count(batch_size)
         if self.serve is not None:
             yield from self._served_answers(columns, batch_size)
             return

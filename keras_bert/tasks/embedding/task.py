@@ -26,6 +26,7 @@ from keras_bert.models.encoder import (
     vector_size,
 )
 from keras_bert.tasks.checks import (
+    check_count,
     check_not_empty,
     check_texts,
     check_validation_data,
@@ -423,8 +424,7 @@ class TextEmbedder(Task):
             The indices of the texts, int64 [Q, top_k], and their cosines, float32 [Q, top_k],
             highest first, or [top_k] each for one query; fewer if N is smaller.
         """
-        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-            raise InputError(f"top_k={top_k!r}: expected a whole number of at least 1")
+        check_count(top_k, "top_k")
         asked, searched = self.vectors_of(32, queries=queries, corpus=corpus)
         searched = np.atleast_2d(searched)
         check_not_empty("corpus", searched)

@@ -21,7 +21,7 @@ from keras_bert.export.saved_model import Outputs, ServedTask, Steps
 from keras_bert.files import write_json
 from keras_bert.models import BertTokenClassifier
 from keras_bert.tasks.checks import (
-    check_batch_size,
+    check_count,
     check_list,
     check_not_empty,
     check_same_length,
@@ -287,9 +287,7 @@ class EntityTagger(Task):
             if self.serve is None:
                 chunks = self._answers([sentences], batch_size, self.processor.preprocess_words)
             else:
-                chunks = _served_tags(
-                    self.signatures["words"], sentences, check_batch_size(batch_size)
-                )
+                chunks = _served_tags(self.signatures["words"], sentences, check_count(batch_size))
             return listed_tags(sentences, chunks)
         texts = check_strings("inputs", inputs)
         answers = listed_entities(texts, self._answers([texts], batch_size))
@@ -355,7 +353,7 @@ class EntityTagger(Task):
     def _evaluate(
         self, prepared: Prepared, tags: Sequence[Sequence[str]], batch_size: int = 32
     ) -> dict[str, float]:
-        outputs = self._outputs(prepared, check_batch_size(batch_size))
+        outputs = self._outputs(prepared, check_count(batch_size))
         return self._scores(tags, predicted_tags(self.processor, prepared, outputs))
 
 
