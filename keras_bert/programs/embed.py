@@ -21,19 +21,15 @@ To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from absl.flags import FlagValues
 
-from keras_bert.checkpoints.hub import local_model
 from keras_bert.errors import InputError
 from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
-from keras_bert.programs.options import set_flag, values_of
+from keras_bert.programs.options import values_of
 from keras_bert.programs.program import Program, answer_lines, reject_arguments
-from keras_bert.programs.runs import use_compilation_cache
-from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.settings import EmbeddingSettings
 
 # With --nodo_train, these flags are read from the run of --init_checkpoint.
@@ -59,9 +55,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         if flags[name].value:
             raise InputError(f"--{name}: has no effect with --mine_negatives; expected one of both")
     fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
-    length = flags["max_seq_length"]
-    if not length.present and length.value == length.default:  # Not that of an earlier run.
-        set_flag(flags, "max_seq_length", _saved_length(local_model(flags.init_checkpoint)))
     # Rejects invalid flags before TensorFlow is imported.
     run = fine_tuning.read(flags, "embedding")
     from keras_bert.tasks.embedding.task import fine_tune_embedder
@@ -81,18 +74,6 @@ def _answer_lines(flags: FlagValues) -> None:
             yield {"embedding": [round(value, 6) for value in vector], "truncated": truncated}
 
     answer_lines(answer)
-
-
-def _saved_length(path: Path) -> int | None:
-    """Returns the length in the files of sentence-transformers; None if there are none."""
-    folders = [folder for folder in (path, path / "model") if (folder / "modules.json").is_file()]
-    if not folders:
-        return None
-    use_compilation_cache()
-    start_tensorflow()
-    from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
-
-    return read_sentence_transformer(folders[0])["max_seq_length"]
 
 
 PROGRAM = Program(
