@@ -28,7 +28,7 @@ from yarl import URL
 
 from keras_bert.errors import shorten
 from keras_bert.server import protocol
-from keras_bert.server.api_formats import FORMATS, encode_error
+from keras_bert.server.api_formats import FORMATS, encode_error, supporting_models
 from keras_bert.server.batching import Batcher
 from keras_bert.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.server.protocol import Call, RestError
@@ -262,13 +262,13 @@ class App:
 
     async def _answer_in_format(self, request: web.Request, path: str) -> web.Response:
         """Answers a request in the format of another API, that of a path in FORMATS."""
-        served = self._served()
-        models = FORMATS[path].models(served)
+        served, (decode_call, problem) = self._served(), FORMATS[path]
+        models = supporting_models(path, served)
         if not models:
-            raise RestError(f"The served version {FORMATS[path].unsupported}", 404)
+            raise RestError(f"The served version {problem}", 404)
 
         def decode(body: bytes) -> tuple[Version, Call]:
-            name, call = FORMATS[path].decode_call(body, models)
+            name, call = decode_call(body, models)
             return served[name], call
 
         return await self._answer(request, decode)
@@ -370,7 +370,7 @@ class App:
         """Returns the OpenAPI document."""
         served = self._served()
         exports = {name: version.export for name, version in served.items()}
-        formats = {path: format.models(served) for path, format in FORMATS.items()}
+        formats = {path: supporting_models(path, served) for path in FORMATS}
         has_keys = bool(self._settings.api_keys)
         return web.json_response(protocol.describe_routes(exports, formats, has_keys))
 

@@ -88,7 +88,7 @@ class ClassificationProcessor(TextProcessor):
     """Converts texts to model inputs, and logits to labels."""
 
     @property
-    def longer_gets_odd(self) -> bool:
+    def truncates_as_transformers(self) -> bool:
         """Whether pairs are truncated as by sentence-transformers, as those of a reranker are."""
         return self.settings.problem_type == "reranking"
 
