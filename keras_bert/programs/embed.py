@@ -10,7 +10,7 @@ r"""Trains BERT to embed texts, on pairs, triplets or scored pairs of texts.
 
 Pairs have the columns anchor and positive, and triplets another one with --columns=negative=NAME.
 Scored pairs, for --loss=cosent and --loss=cosine, have the columns text_a, text_b and score. Files
-are TSV or CSV with a header, JSONL, Parquet or Arrow. A BEIR directory has pairs to train on, and
+are TSV or CSV with a header, JSON, Parquet or Arrow. A BEIR directory has pairs to train on, and
 queries and documents to evaluate on. --mine_negatives writes triplets instead of training. With
 --nodo_train and without files, it reads a text per line from standard input, and answers with a
 line of JSON that has its vector:
