@@ -106,12 +106,8 @@ def mine_examples(
     )
     num_short = np.count_nonzero(negatives[:, -1] < 0)
     if num_short:
-        logging.warning(
-            "%d of %d queries have fewer than %d negatives",
-            num_short,
-            len(positives),
-            settings.num_negatives,
-        )
+        message = "%d of %d queries have fewer than %d negatives"
+        logging.warning(message, num_short, len(positives), settings.num_negatives)
     size = 1 if settings.output_format == "triplet" else settings.num_negatives
     examples = [
         (query, corpus[positive], *(corpus[index] for index in row[start : start + size]))
