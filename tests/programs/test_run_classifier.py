@@ -78,7 +78,7 @@ def test_length_of_a_cross_encoder_is_used(run_program, place, tmp_path):
     assert "--max_seq_length=9\n" in done.stderr
     (line,) = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
     score = reranker.predict(("film", "it is very very very very good"))["score"]
-    assert json.loads(line)["score"] == pytest.approx(score, abs=1e-5)
+    assert json.loads(line)["prediction"] == pytest.approx(score, abs=1e-5)
 
 
 def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_path):
