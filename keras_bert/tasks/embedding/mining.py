@@ -42,8 +42,9 @@ def hard_negatives(
 
     As `mine_hard_negatives` of sentence-transformers 6.2 (`skip_top` is `range_min`, `margin` is
     `absolute_margin`, and `range_max` has its default for up to _MOST positives): the candidates
-    are the nearest texts. Of these, the positives are removed, and those nearer than the farthest positive less the margin.
-    Of the rest, the nearest `skip_top` are skipped, and the next `num_negatives` are the result.
+    are the nearest texts. Of these, the positives are removed, and those nearer than the farthest
+    positive less the margin. Of the rest, the nearest `skip_top` are skipped, and the next
+    `num_negatives` are the result.
 
     Args:
         queries: the vectors of Q different queries, [Q, H].
