@@ -10,7 +10,7 @@ r"""Trains BERT to embed texts, on pairs, triplets or scored pairs of texts.
 
 Pairs have the columns anchor and positive, and triplets another one with --columns=negative=NAME.
 Scored pairs, for --loss=cosent and --loss=cosine, have the columns text_a, text_b and score. Files
-are TSV or CSV with a header, JSONL, Parquet or Arrow. A BEIR directory has pairs to train on, and
+are TSV or CSV with a header, JSON, Parquet or Arrow. A BEIR directory has pairs to train on, and
 queries and documents to evaluate on. --mine_negatives writes triplets instead of training. With
 --nodo_train and without files, it reads a text per line from standard input, and answers with a
 line of JSON that has its vector:
@@ -21,19 +21,15 @@ To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from absl.flags import FlagValues
 
-from keras_bert.checkpoints.hub import local_model
 from keras_bert.errors import InputError
 from keras_bert.options import from_values
 from keras_bert.programs import fine_tuning
-from keras_bert.programs.options import set_flag, values_of
+from keras_bert.programs.options import values_of
 from keras_bert.programs.program import Program, answer_lines, reject_arguments
-from keras_bert.programs.runs import use_compilation_cache
-from keras_bert.startup import start_tensorflow
 from keras_bert.tasks.settings import EmbeddingSettings
 
 # With --nodo_train, these flags are read from the run of --init_checkpoint.
@@ -59,9 +55,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         if flags[name].value:
             raise InputError(f"--{name}: has no effect with --mine_negatives; expected one of both")
     fine_tuning.use_flags_of_run(flags, *_FLAGS_OF_THE_RUN)
-    length = flags["max_seq_length"]
-    if not length.present and length.value == length.default:  # Not that of an earlier run.
-        set_flag(flags, "max_seq_length", _saved_length(local_model(flags.init_checkpoint)))
     fine_tuning.run(flags, "embedding", from_values(EmbeddingSettings, values_of(flags)))
 
 
@@ -76,18 +69,6 @@ def _answer_lines(flags: FlagValues) -> None:
             yield {"embedding": [round(value, 6) for value in vector], "truncated": truncated}
 
     answer_lines(answer)
-
-
-def _saved_length(path: Path) -> int | None:
-    """Returns the length in the files of sentence-transformers; None if there are none."""
-    folders = [folder for folder in (path, path / "model") if (folder / "modules.json").is_file()]
-    if not folders:
-        return None
-    use_compilation_cache()
-    start_tensorflow()
-    from keras_bert.checkpoints.sentence_transformers import read_sentence_transformer
-
-    return read_sentence_transformer(folders[0])["max_seq_length"]
 
 
 PROGRAM = Program(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 from absl.flags import FlagValues
 
-from keras_bert.checkpoints.earlier_run import EarlierRun
+from keras_bert.checkpoints.earlier_run import CONFIG, EarlierRun
 from keras_bert.checkpoints.hub import local_model
 from keras_bert.errors import InputError
-from keras_bert.files import check_not_input_folder
+from keras_bert.files import check_not_input_folder, read_json
 from keras_bert.options import fit_arguments, from_values, option, same_as
 from keras_bert.programs import runs
 from keras_bert.programs.options import declared, recorded, set_flag, values_of
@@ -169,6 +169,9 @@ def run(flags: FlagValues, task: str, settings: Any) -> None:
     from keras_bert.training.cluster import worker_index
 
     flags.mixed_precision = flags.mixed_precision or fastest_precision()
+    length = flags["max_seq_length"]
+    if not length.present and length.value == length.default:  # Not that of an earlier run.
+        set_flag(flags, "max_seq_length", _saved_length(local_model(flags.init_checkpoint), task))
     values = values_of(flags)
     options = FineTuningRun(
         settings=from_values(
@@ -183,6 +186,19 @@ def run(flags: FlagValues, task: str, settings: Any) -> None:
     results = task_class(task).fine_tune(settings, options)
     if worker_index(options.strategy) == 0:
         runs.finish(results, options.output_dir, flags.export, flags.examples)
+
+
+def _saved_length(path: Path, task: str) -> int | None:
+    """Returns the length in the files of sentence-transformers; None if there are none."""
+    from keras_bert.checkpoints import sentence_transformers as files
+
+    for folder in (path, path / "model"):
+        if task == "embedding" and (folder / files.MODULES).is_file():
+            return files.saved_max_seq_length(folder)
+        is_model = task == "classification" and (folder / CONFIG).is_file()
+        if is_model and files.read_cross_encoder(folder, read_json(folder / CONFIG)):
+            return files.saved_max_seq_length(folder, True)
+    return None
 
 
 def reads_lines(flags: FlagValues) -> bool:

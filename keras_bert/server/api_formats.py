@@ -5,8 +5,8 @@
     /v1/rerank        Cohere and Jina: the same
     /tokenize         TEI: texts -> tokens
 
-A format describes the models that support it, and decodes a body to a call of one of them. The
-name of a model in a request is optional, except for embeddings.
+A function for each format decodes a body to a call of one of the models that support the format.
+The name of a model in a request is optional, except for embeddings.
 """
 
 import base64
@@ -411,58 +411,43 @@ def _tokens(
 # --- All formats ---
 
 
-class Format(NamedTuple):
-    """The format of a route.
-
-    Attributes:
-        route: the name of the route in metrics and for `encode_error`.
-        describe_model: describes a version for `decode_call`; a false value if it does not support
-            the format.
-        decode_call: decodes a body, with {name: description} of the models that support the format,
-            to the name of a model and a call.
-        unsupported: what the other versions are or lack, and what is expected.
-    """
-
-    route: str
-    describe_model: Callable[[Version], Any]
-    decode_call: Callable[[bytes, Mapping[str, Any]], tuple[str, Call]]
-    unsupported: str
-
-    def models(self, served: Mapping[str, Version]) -> dict[str, Any]:
-        """Returns {name: description} of the versions that support the format."""
-        described = {name: self.describe_model(version) for name, version in served.items()}
-        return {name: model for name, model in described.items() if model}
-
-
-def _is_reranker(version: Version) -> bool:
-    return version.export.get("problem_type") == "reranking"
-
-
 _NO_RERANKER = (
     "is not a reranker; expected the export of a TextClassifier with problem_type='reranking'"
 )
+# {path: the name of the route in metrics and for `encode_error`; the function that decodes a body,
+# with {name: description} of the models that support the format, to the name of a model and a call;
+# and what other versions are or lack, with a remedy}
 FORMATS = {
-    "/v1/embeddings": Format(
+    "/v1/embeddings": (
         "embeddings",
-        lambda version: embedding_model(version.export),
         decode_embedding_call,
         "returns no embeddings with token counts; expected the export of a TextEmbedder of this "
         "version of keras_bert",
     ),
-    "/rerank": Format("rerank", _is_reranker, decode_rerank_call, _NO_RERANKER),
-    "/v1/rerank": Format(
-        "rerank_documents", _is_reranker, decode_rerank_documents_call, _NO_RERANKER
-    ),
-    "/tokenize": Format(
+    "/rerank": ("rerank", decode_rerank_call, _NO_RERANKER),
+    "/v1/rerank": ("rerank_documents", decode_rerank_documents_call, _NO_RERANKER),
+    "/tokenize": (
         "tokenize",
-        lambda version: (
-            version.has_tokenizer
-            and (version.export["cls_token_id"], version.export["sep_token_id"])
-        ),
         decode_tokenize_call,
         "has no tokenizer; expected a model that this version of keras_bert exported",
     ),
 }
+
+
+def supporting_models(path: str, served: Mapping[str, Version]) -> dict[str, Any]:
+    """Returns {name: description} of the served versions that support the format of a path."""
+    described = {name: _describe_model(path, version) for name, version in served.items()}
+    return {name: model for name, model in described.items() if model}
+
+
+def _describe_model(path: str, version: Version) -> Any:
+    """Describes a version for a function of FORMATS; a false value without support of a format."""
+    export = version.export
+    if path == "/v1/embeddings":
+        return embedding_model(export)
+    if path == "/tokenize":
+        return TOKENIZE in version.signatures and (export["cls_token_id"], export["sep_token_id"])
+    return export.get("problem_type") == "reranking"
 
 
 def encode_error(route: str, status: int, message: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from yarl import URL
 
 from keras_bert.errors import shorten
 from keras_bert.server import protocol
-from keras_bert.server.api_formats import FORMATS, Format, encode_error
+from keras_bert.server.api_formats import FORMATS, encode_error, supporting_models
 from keras_bert.server.batching import Batcher
 from keras_bert.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.server.protocol import Call, RestError
@@ -90,9 +90,10 @@ class App:
         app.router.add_get("/healthz", self.on_health)
         app.router.add_get("/metrics", self.on_metrics)
         app.router.add_get("/v1/models", self.on_models)
-        for path, format in {**FORMATS, "/v2/rerank": FORMATS["/v1/rerank"]}.items():
-            handler = partial(self._answer_in_format, format)
-            handler.__name__ = f"on_{format.route}"
+        for path in (*FORMATS, "/v2/rerank"):
+            name = "/v1/rerank" if path == "/v2/rerank" else path
+            handler = partial(self._answer_in_format, name)
+            handler.__name__ = f"on_{FORMATS[name][0]}"
             app.router.add_post(path, handler)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[0-9]{1,19}}"):
@@ -243,15 +244,15 @@ class App:
     def _served(self) -> dict[str, Version]:
         return {name: versions.current for name, versions in self._models.items()}
 
-    async def _answer_in_format(self, format: Format, request: web.Request) -> web.Response:
-        """Answers a request in the format of another API."""
-        served = self._served()
-        models = format.models(served)
+    async def _answer_in_format(self, path: str, request: web.Request) -> web.Response:
+        """Answers a request in the format of another API, that of a path in FORMATS."""
+        served, (_, decode_call, problem) = self._served(), FORMATS[path]
+        models = supporting_models(path, served)
         if not models:
-            raise RestError(f"The served version {format.unsupported}", 404)
+            raise RestError(f"The served version {problem}", 404)
 
         def decode(body: bytes) -> tuple[Version, Call]:
-            name, call = format.decode_call(body, models)
+            name, call = decode_call(body, models)
             return served[name], call
 
         return await self._answer(request, decode)
@@ -347,7 +348,7 @@ class App:
         """Returns the OpenAPI document."""
         served = self._served()
         exports = {name: version.export for name, version in served.items()}
-        formats = {path: format.models(served) for path, format in FORMATS.items()}
+        formats = {path: supporting_models(path, served) for path in FORMATS}
         has_keys = bool(self._settings.api_keys)
         return web.json_response(protocol.describe_routes(exports, formats, has_keys))
 

@@ -54,8 +54,7 @@ class Version:
         export: the content of export.json.
         created: when export.json was written, in seconds since 1970.
         signatures: {signature: {"inputs": {name: [dtype, shape]}, "outputs": ...}}; also of the
-            function TOKENIZE.
-        has_tokenizer: whether there is this function, which older exports do not have.
+            function TOKENIZE, which older exports do not have.
         signature_def: the signatures in the format of TensorFlow Serving's metadata.
         engine: the engine that runs the signatures.
     """
@@ -75,9 +74,9 @@ class Version:
         }
         loaded = tf.saved_model.load(str(folder))
         self.engine = Engine(folder, loaded, self.export, engine, precision)
-        self.signatures = self.export["signatures"] | TOKENIZE_SIGNATURE
-        self.has_tokenizer = hasattr(loaded, TOKENIZE)
-        if self.has_tokenizer:
+        self.signatures = self.export["signatures"]
+        if hasattr(loaded, TOKENIZE):
+            self.signatures = self.signatures | TOKENIZE_SIGNATURE
             self.engine.functions[TOKENIZE] = getattr(loaded, TOKENIZE)
         if (folder / WARMUP_FILE).exists():
             self._warm_up(folder / WARMUP_FILE)

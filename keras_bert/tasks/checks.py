@@ -79,6 +79,10 @@ def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[li
         A tuple with one list of strings, or with two lists for pairs of texts.
     """
     value = columns_of_tuples(name, value) if allow_pairs else value
+    if allow_pairs and isinstance(value, list) and value and isinstance(value[0], list):
+        raise InputError(
+            f"{name}[0] is {described(value[0])}; expected a string, or for a pair a tuple"
+        )
     if not isinstance(value, tuple) or all(map(_is_string, value)):
         return (check_strings(name, value),)
     if not allow_pairs or len(value) != 2:
@@ -280,11 +284,11 @@ def _elements(name: str, dataset: Any) -> list[Any]:
     return [*(dataset.unbatch() if spec.shape.rank else dataset).as_numpy_iterator()]
 
 
-def check_batch_size(batch_size: Any, name: str = "batch_size") -> int:
-    """Checks that a batch size, or another number, is an integer of at least 1; returns it."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise InputError(f"{name}={batch_size!r}: expected a whole number of at least 1")
-    return batch_size
+def check_count(value: Any, name: str = "batch_size") -> int:
+    """Checks that a number, such as a batch size, is an integer of at least 1; returns it."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name}={value!r}: expected a whole number of at least 1")
+    return value
 
 
 # --- labels of a head ---

@@ -344,12 +344,12 @@ TRUNCATED = LongText()
 class TextProcessor(Processor):
     """Converts texts or pairs of texts into model inputs; subclasses implement `decode`.
 
-    `settings.long_text` applies to single texts, if the settings have it. `longer_gets_odd` is an
-    argument of `combine_segments` for pairs.
+    `settings.long_text` applies to single texts, if the settings have it, and
+    `truncates_as_transformers`, an argument of `combine_segments`, to pairs.
     """
 
     input_names: tuple[str, ...] = ("text",)
-    longer_gets_odd: bool = False
+    truncates_as_transformers: bool = False
 
     def preprocess(
         self, text: tf.Tensor, text_pair: tf.Tensor | None = None
@@ -371,7 +371,7 @@ class TextProcessor(Processor):
             text, text_pair = same_shape(text=text, text_pair=text_pair)
             tokens = self.tokenizer.tokenize(tf.concat([text, text_pair], axis=0))
             count = tf.size(text)
-            special["longer_gets_odd"] = self.longer_gets_odd
+            special["truncates_as_transformers"] = self.truncates_as_transformers
             return combine_segments(tokens[:count], tokens[count:], **special)
         tokens = self.tokenizer.tokenize(text)
         long_text: LongText = getattr(self.settings, "long_text", TRUNCATED)

@@ -288,7 +288,7 @@ class ClassificationSettings:
         False, "Read the task from TensorFlow Datasets, which must have prepared it."
     )
     train_file: str = option(
-        "", "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow)."
+        "", "File of training examples (.tsv, .csv, .jsonl, .json, .parquet or .arrow)."
     )
     eval_file: str = option("", "File of development examples, to evaluate on.")
     test_file: str = option("", "File of examples to predict. Default: --eval_file.")
@@ -389,6 +389,9 @@ class MiningSettings:
         min=-2,
         max=2,
     )
+    output_format: str = option(
+        "triplet", "Rows of a negative, or of all.", choices=("triplet", "n-tuple")
+    )
 
     def __post_init__(self):
         check(self)
@@ -401,8 +404,8 @@ class EmbeddingSettings:
     GROUP: ClassVar[str] = "data"
     train_file: str = option(
         "",
-        "File of training examples (.tsv, .csv, .jsonl, .parquet or .arrow), or a BEIR directory, "
-        "whose qrels/train.tsv is used.",
+        "File of training examples (.tsv, .csv, .jsonl, .json, .parquet or .arrow), or a BEIR "
+        "directory, whose qrels/train.tsv is used.",
     )
     eval_file: str = option(
         "",

@@ -31,7 +31,7 @@ from keras_bert.export.engines import Engine
 from keras_bert.export.inputs import failed_check
 from keras_bert.export.saved_model import ServedTask
 from keras_bert.export.task_export import export_task
-from keras_bert.tasks.checks import check_batch_size
+from keras_bert.tasks.checks import check_count
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.fitting import Trainer, check_teacher
 from keras_bert.tasks.prepared import (
@@ -462,7 +462,7 @@ class Task:
         `columns` contains, for each argument of `preprocess`, one value per text. `preprocess`
         replaces that of the processor; None to keep it. `signature` is that of an export.
         """
-        check_batch_size(batch_size)
+        check_count(batch_size)
         if self.serve is not None:
             yield from self._served_answers(columns, batch_size, signature)
             return
@@ -512,7 +512,7 @@ class Task:
 
     def _evaluate(self, evaluated: PreparedSet, batch_size: int = 32) -> dict[str, float]:
         """Computes {metric: value} for a development set."""
-        outputs = self._outputs(evaluated.prepared, check_batch_size(batch_size))
+        outputs = self._outputs(evaluated.prepared, check_count(batch_size))
         return self.score_outputs(evaluated, outputs)
 
     def report_truncation(self, truncated: np.ndarray | None, texts: str) -> int:

@@ -32,15 +32,15 @@ def combine_segments(
     max_seq_length: int,
     cls_token_id: int,
     sep_token_id: int,
-    longer_gets_odd: bool = False,
+    truncates_as_transformers: bool = False,
 ) -> Segments:
     """Combines one or two segments with [CLS] and [SEP], truncated to `max_seq_length` tokens.
 
     `a` and `b` are token ids, ragged int32 [B, (tokens)], and are truncated at the end. In a pair,
     tokens are removed one by one from the longer segment, and from b if both are equally long, as
     in the released run_classifier (Devlin et al. 2019). So if both are truncated to an odd number
-    of tokens, a has one more. With `longer_gets_odd`, as in transformers, the one that was longer
-    has one more, and b if both were equally long.
+    of tokens, a has one more. With `truncates_as_transformers`, the one that was longer has one
+    more, and b if both were equally long.
 
     Raises:
         InputError: max_seq_length has no room for one token per segment.
@@ -60,7 +60,7 @@ def combine_segments(
         all_b, b_starts = tf.cast(b.row_lengths(), tf.int32), tf.cast(b.row_starts(), tf.int32)
         tokens.append(tf.cast(b.values, tf.int32))
         half: int | tf.Tensor = (room + 1) // 2  # of a
-        if longer_gets_odd:
+        if truncates_as_transformers:
             half = tf.where(all_a > all_b, half, room // 2)
         of_b = tf.minimum(all_b, tf.maximum(room - all_a, room - half))
         of_a = tf.minimum(all_a, tf.maximum(room - all_b, half))

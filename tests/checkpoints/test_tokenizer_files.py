@@ -109,8 +109,9 @@ def test_settings_are_read_from_either_file(directory, tiny, slow, settings):
         "handle_chinese_chars": settings.tokenize_chinese_chars,
     }
     fast = tokenizer_json(FAST | {"normalizer": normalizer}, tiny)
-    write({"tokenizer_class": "PreTrainedTokenizerFast"}, fast)
-    assert open_checkpoint(path).tokenizer_settings == settings
+    for name in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        write({"tokenizer_class": name}, fast)
+        assert open_checkpoint(path).tokenizer_settings == settings
     write(SLOW | slow, fast)
     checkpoint = open_checkpoint(path)
     assert (checkpoint.tokenizer_settings, checkpoint.vocab) == (settings, tiny.vocab)

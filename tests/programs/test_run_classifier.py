@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
+from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
 
 
@@ -59,6 +60,25 @@ def test_long_texts_have_the_same_answers_everywhere(run_program, place, tmp_pat
     done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **again, **names)
     assert done.returncode == 0, done.stderr
     assert np.abs(answers("head_tail") - expected).max() > 1e-4
+
+
+@pytest.mark.slow
+def test_length_of_a_cross_encoder_is_used(run_program, place, tmp_path):
+    arguments = {"problem_type": "reranking", "max_seq_length": 9}
+    reranker = TextClassifier.from_pretrained(place / "bert", **arguments)
+    reranker.save_pretrained(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    del config["keras_bert"]  # As sentence-transformers saves it.
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "rows.csv").write_text("text,b,label\nfilm,it is very very very very good,1\n")
+    flags = {"init_checkpoint": "saved", "eval_file": "rows.csv", "output_dir": "out"}
+    flags |= {"problem_type": "reranking", "text_pair_column": "b", "mixed_precision": "float32"}
+    done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, **flags)
+    assert done.returncode == 0, done.stderr
+    assert "--max_seq_length=9\n" in done.stderr
+    (line,) = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    score = reranker.predict(("film", "it is very very very very good"))["score"]
+    assert json.loads(line)["prediction"] == pytest.approx(score, abs=1e-5)
 
 
 def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_path):

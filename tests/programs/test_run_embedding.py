@@ -202,12 +202,21 @@ def test_pairs_of_a_directory_are_trained_on(run_program, place, beir, tmp_path)
         ({"mine_negatives": 1, "loss": "cosent"}, "--loss=cosent: mining needs pairs; expected"),
         ({"mine_negatives": 1, "eval_file": "sts.jsonl"}, "--eval_file: has no effect with --mine"),
         ({"loss": "cosent"}, "words: is a BEIR directory, which has pairs; expected --loss=mnrl"),
-        ({"mine_negatives": 1, "skip_top": 99}, "words/qrels/train.tsv: no text is a negative of"),
+        (
+            {"mine_negatives": 1, "skip_top": 99},
+            "words/qrels/train.tsv: no query has 1 or more neg",
+        ),
+        (
+            {"mine_negatives": 1, "columns": "anchor=a"},
+            "words: is a BEIR directory, which has pair",
+        ),
+        ({"eval_file": "words"}, "qrels/test.tsv: does not exist; expected one of "),
         ({"eval_file": "glue"}, "glue/qrels/test.tsv: does not exist; expected a BEIR directory"),
     ],
 )
 def test_invalid_retrieval_flags(run_program, place, beir, tmp_path, flags, message):
     flags = COMMON | {"train_file": beir, "output_dir": tmp_path / "out"} | flags
+    flags |= {"eval_file": beir} if flags.get("eval_file") == "words" else {}
     done = run(run_program, place, **flags)
     assert done.returncode == 1
     *_, line = done.stderr.splitlines()

@@ -106,8 +106,7 @@ class FakeVersion:
 
     def __init__(self, run=classify, export: Mapping[str, Any] = CLASSIFIER):
         self.run, self.export = run, export
-        self.signatures = export["signatures"] | TOKENIZE_SIGNATURE
-        self.has_tokenizer = run is rerank
+        self.signatures = export["signatures"] | (TOKENIZE_SIGNATURE if run is rerank else {})
         self.current = self
 
     def states(self) -> dict:

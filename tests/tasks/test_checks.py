@@ -6,7 +6,7 @@ import pytest
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.checks import (
-    check_batch_size,
+    check_count,
     check_strings,
     check_texts,
 )
@@ -83,6 +83,11 @@ def test_tuple_of_two_lists_is_pairs_if_pairs_are_allowed():
         ([("a", "b"), "c"], True, r"texts\[1\] is 'c', a str; expected a tuple of 2 strings"),
         ([("a", "b"), ("c",)], True, r"texts\[1\] is a tuple of 1 items; expected a tuple of 2"),
         ([("a", 5)], True, r"texts\[1\]\[0\] is 5, a int; expected a string"),
+        (
+            [["a", "b"]],
+            True,
+            r"texts\[0\] is a list of 2 items; expected .*, or for a pair a tuple",
+        ),
     ],
 )
 def test_invalid_pairs_are_rejected(value, allow_pairs, message):
@@ -92,6 +97,6 @@ def test_invalid_pairs_are_rejected(value, allow_pairs, message):
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "8", True, None])
 def test_batch_size_must_be_a_whole_number(value):
-    assert check_batch_size(3) == 3
+    assert check_count(3) == 3
     with pytest.raises(InputError, match=r"batch_size=.*: expected a whole number of at least 1"):
-        check_batch_size(value)
+        check_count(value)

@@ -58,11 +58,11 @@ def test_longer_segment_has_one_more_token_as_in_transformers():
     # Those of the package tokenizers 0.23.3 with `longest_first`.
     expected = [(2, 3), (2, 3), (2, 3), (3, 2), (2, 3), (3, 2), (2, 3)]
     a, b = ([[7 + i] * pair[i] for pair in lengths] for i in (0, 1))
-    segments = combined(a, b, longer_gets_odd=True)
+    segments = combined(a, b, truncates_as_transformers=True)
     assert [(row.count(7), row.count(8)) for row in segments.input_ids.to_list()] == expected
-    assert combined([[7] * 3], [[8] * 2], longer_gets_odd=True).truncated.numpy().tolist() == [
-        False
-    ]
+    assert combined(
+        [[7] * 3], [[8] * 2], truncates_as_transformers=True
+    ).truncated.numpy().tolist() == [False]
 
 
 @pytest.mark.parametrize(("b", "least"), [(None, 3), ([[1]], 5)])

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.training import strategy as strategies
-from keras_bert.training.objective import peak_flops, peak_memory
+from keras_bert.training.loop import peak_flops, peak_memory
 from keras_bert.training.strategy import (
     check_state_dtype,
     distribute,

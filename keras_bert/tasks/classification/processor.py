@@ -41,7 +41,7 @@ class ClassificationProcessor(TextProcessor):
         return ("text", "text_pair") if self.settings.pair else ("text",)
 
     @property
-    def longer_gets_odd(self) -> bool:
+    def truncates_as_transformers(self) -> bool:
         """Whether pairs are truncated as by sentence-transformers, as those of a reranker are."""
         return self.settings.problem_type == "reranking"
 

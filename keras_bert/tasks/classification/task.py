@@ -20,10 +20,11 @@ from keras_bert.checkpoints.sentence_transformers import (
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.saved_model import ServedTask
+from keras_bert.files import check_schema
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.checks import (
-    check_batch_size,
     check_columns,
+    check_count,
     check_list,
     check_not_blank,
     check_not_empty,
@@ -81,6 +82,7 @@ from keras_bert.tasks.prepared import (
     ServedTexts,
     gathered,
 )
+from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data, evaluate_rankings
 from keras_bert.tasks.tables import Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
 from keras_bert.text.tokenizer import BertTokenizer
@@ -312,19 +314,42 @@ class TextClassifier(Task):
         *,
         text: str | tuple[str, ...] = "text",
         label: str | None = "label",
+        candidates: Any = None,
     ) -> dict[str, float]:
-        """Computes the metrics of the model on texts and labels, given as for `fit`.
+        """Computes the metrics of the model on texts and labels, or of a reranker on a search.
+
+        Example:
+            indices, _ = embedder.search(*data.columns, top_k=50)
+            reranker.evaluate(data, candidates=indices)["ndcg_at_10"]
+
+        Args:
+            texts: texts, given as for `fit`; for a reranker also retrieval data, a `RetrievalData`
+                or the path of a BEIR directory, as for `TextEmbedder.evaluate`.
+            labels: their labels, given as for `fit`; None for retrieval data.
+            batch_size: number of texts per batch.
+            text: the name of the table's column of texts, as for `fit`.
+            label: the name of the table's column of labels, as for `fit`.
+            candidates: for retrieval data, the indices of the documents to rank for each query, as
+                `TextEmbedder.search` returns them for `data.columns`; by default all documents.
 
         Returns:
             "loss", and the metrics of the GLUE task that the loaded model was fine-tuned on. For
                 other models: "accuracy" and "f1_macro" for single_label; "f1_micro", "f1_macro" and
                 "accuracy" for multi_label; "pearson" and "spearman" for regression. For reranking,
                 "accuracy" (of groups: the fraction whose positive has the highest score) and, for
-                pairs, "spearman".
+                pairs, "spearman". For retrieval data, the metrics of `evaluate_rankings`.
 
         Raises:
             InputError: an argument is invalid, or there are no texts.
         """
+        data = as_retrieval_data(texts) if self._is_reranker else None
+        if data is not None and labels is None:
+            return self._score_rankings(data, candidates, batch_size)
+        if candidates is not None or data is not None:
+            raise InputError(
+                "evaluate: expected either retrieval data for a reranker, with candidates, or "
+                "texts, with labels"
+            )
         texts, labels = split_examples("texts", texts, labels, text, label)
         columns = self._columns(texts, has_labels=labels is not None)
         array = self._label_array(labels, columns)
@@ -333,6 +358,29 @@ class TextClassifier(Task):
         answers = self._predict(pair_columns(columns), batch_size)
         self.report_truncation(answers.get("truncated"), "texts")
         return score(self.settings, answers, array)
+
+    def _score_rankings(
+        self, data: RetrievalData, candidates: Any, batch_size: int
+    ) -> dict[str, float]:
+        queries, corpus = data.columns
+        rows = [range(len(corpus))] * len(queries)
+        if candidates is not None:
+            rows = check_list("candidates", candidates, "lists of indices")
+            check_schema("candidates", rows, [[int]])
+            check_same_length(candidates=rows, queries=queries)
+            for query, row in enumerate(rows):
+                if not row or min(row) < 0 or max(row) >= len(corpus):
+                    raise InputError(
+                        f"candidates[{query}] is {row!r:.60}; expected indices of documents, from "
+                        f"0 to {len(corpus) - 1}"
+                    )
+        pairs = [(query, i) for query, row in zip(queries, rows, strict=True) for i in row]
+        columns = [query for query, _ in pairs], [corpus[i] for _, i in pairs]
+        answers = self._predict(columns, batch_size)
+        self.report_truncation(answers["truncated"], "pairs")
+        logits, ids = iter(answers["logits"][:, 0].tolist()), [*data.corpus]
+        scores = [{ids[i]: next(logits) for i in row} for row in rows]
+        return evaluate_rankings(data.relevance, dict(zip(data.relevance, scores, strict=True)))
 
     def calibrate(
         self,
@@ -455,7 +503,7 @@ class TextClassifier(Task):
             raise InputError(f"query is {described(query)}; expected a string with text")
         passages = check_strings("texts", texts)
         check_not_empty("texts", passages)
-        count = len(passages) if top_k is None else check_batch_size(top_k, "top_k")
+        count = len(passages) if top_k is None else check_count(top_k, "top_k")
         answers = self.predict(([query] * len(passages), passages), batch_size)
         self.report_truncation(answers["truncated"], "pairs")
         indices = np.argsort(-answers["logits"][:, 0], kind="stable")[:count]
@@ -554,7 +602,7 @@ class TextClassifier(Task):
         texts = columns_of_tuples(name, texts)
         count = len(texts) if isinstance(texts, tuple) else 1
         if (count != 2) if has_labels else (count < 3):
-            expected = "a tuple of two lists, of queries and passages"
+            expected = "a tuple of two lists, of queries and passages, or a list of tuples of both"
             if not has_labels:
                 expected = (
                     "labels, or without them a tuple of at least three lists, of queries, their "

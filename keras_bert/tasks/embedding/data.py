@@ -172,13 +172,8 @@ def read_training_rows(settings: EmbeddingSettings) -> TextRows:
     """
     if not settings.train_file:
         raise InputError("--train_file is missing; expected a file of examples, or --nodo_train")
-    if is_beir(settings.train_file):
-        if settings.loss != "mnrl" or settings.columns:
-            raise InputError(
-                f"--train_file={settings.train_file}: is a BEIR directory, which has pairs; "
-                "expected --loss=mnrl, and no --columns"
-            )
-        return _pairs_of(read_beir(settings.train_file, "train"))
+    if data := _read_beir(settings):
+        return _pairs_of(data)
     roles = (*PAIR, "negative") if settings.loss == "mnrl" else SCORED
     return _read(settings, settings.train_file, roles)
 
@@ -219,9 +214,21 @@ def read_pairs_to_mine(settings: EmbeddingSettings) -> tuple[TextRows, list[str]
         raise InputError("--mine_negatives: expected --train_file, too, with pairs of texts")
     if settings.loss != "mnrl":
         raise InputError(f"--loss={settings.loss}: mining needs pairs; expected --loss=mnrl")
-    if is_beir(settings.train_file):
-        return _pairs_and_corpus(read_beir(settings.train_file, "train"))
+    if data := _read_beir(settings):
+        return _pairs_and_corpus(data)
     return _read(settings, settings.train_file, PAIR), []
+
+
+def _read_beir(settings: EmbeddingSettings) -> RetrievalData | None:
+    """Reads the training file if it is a BEIR directory; returns None for another file."""
+    if not is_beir(settings.train_file):
+        return None
+    if settings.loss != "mnrl" or settings.columns:
+        raise InputError(
+            f"--train_file={settings.train_file}: is a BEIR directory, which has pairs; expected "
+            "--loss=mnrl, and no --columns"
+        )
+    return read_beir(settings.train_file, "train")
 
 
 def _pairs_and_corpus(data: RetrievalData) -> tuple[TextRows, list[str]]:

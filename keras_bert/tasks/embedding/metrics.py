@@ -120,14 +120,14 @@ def _ranks(ids: np.ndarray, anchors: np.ndarray, positives: np.ndarray) -> np.nd
     """
     texts, first, column_of = np.unique(ids[:, 1], return_index=True, return_inverse=True)
     excluded = {text: [column] for column, text in enumerate(texts.tolist())}
-    for anchor, column in zip(ids[:, 0].tolist(), column_of.tolist(), strict=True):
+    pairs = list(zip(ids[:, 0].tolist(), column_of.tolist(), strict=True))
+    for anchor, column in pairs:
         excluded.setdefault(anchor, []).append(column)
-    window = max(RECALLS) + max(map(len, excluded.values()))
-    ranks = np.full([len(anchors)], window)
-    indices, cosines = nearest(anchors, positives[first], window)
-    for row, anchor in enumerate(ids[:, 0].tolist()):
-        cosine = cosines[row, indices[row] == column_of[row]]
+    others = [[each for each in excluded[anchor] if each != column] for anchor, column in pairs]
+    ranks = np.full([len(anchors)], max(RECALLS))
+    indices, cosines = nearest(anchors, positives[first], max(RECALLS) + 1, others)
+    for row, (_, column) in enumerate(pairs):
+        cosine = cosines[row, indices[row] == column]
         if len(cosine):  # Otherwise, enough other positives are nearer.
-            counted = ~np.isin(indices[row], excluded[anchor])
-            ranks[row] = np.count_nonzero(counted & (cosines[row] >= cosine))
+            ranks[row] = np.count_nonzero(cosines[row] >= cosine) - 1
     return ranks

@@ -3,6 +3,7 @@
 pairs -> vectors of queries and texts -> nearest -> negatives -> triplets
 """
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -51,20 +52,28 @@ def truncated_vectors(vectors: np.ndarray, size: int, normalize: bool) -> np.nda
     return unit_vectors(truncated) if normalize else truncated
 
 
-def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.ndarray, np.ndarray]:
+def nearest(
+    queries: np.ndarray,
+    corpus: np.ndarray,
+    top_k: int,
+    excluded: Sequence[Sequence[int]] = (),
+) -> tuple[np.ndarray, np.ndarray]:
     """Finds the vectors of a corpus [N, H] with the highest cosines to each of Q queries [Q, H].
 
     The search is exact. Besides its arguments and results, it needs memory only for a block of
-    cosines.
+    cosines. `excluded` has the indices that are not results of each query; () for none.
 
     Returns:
         Their indices, int64 [Q, k], and cosines, float32 [Q, k], highest first, where k is the
-        smaller of `top_k` and N. Of equal cosines, the lower index is first.
+        smaller of `top_k` and N. Of equal cosines, the lower index is first. If too many vectors
+        are excluded, the last indices are -1.
     """
     count = min(top_k, len(corpus))
-    indices = np.zeros([len(queries), count], np.int64)
+    indices = np.full([len(queries), count], -1, np.int64)
     scores = np.full([len(queries), count], -np.inf, np.float32)
     queries = unit_vectors(queries)
+    excluded_rows = [row for row, columns in enumerate(excluded) for _ in columns]
+    pairs = np.array([excluded_rows, [*itertools.chain(*excluded)]], np.int64)
     # Arrays of this size that are allocated again for each block take twice the time.
     size = min(_QUERIES, len(queries)) * min(_CORPUS, len(corpus))
     all_cosines, all_flags = np.empty(size, np.float32), np.empty(size, bool)
@@ -79,6 +88,9 @@ def nearest(queries: np.ndarray, corpus: np.ndarray, top_k: int) -> tuple[np.nda
                     for array in (all_cosines, all_flags)
                 )
                 np.matmul(queries[rows], block.T, out=cosines)
+                in_block = pairs - [[first], [start]]
+                is_inside = ((in_block >= 0) & (in_block < np.c_[shape])).all(axis=0)
+                cosines[tuple(in_block[:, is_inside])] = -np.inf
                 np.greater(cosines, scores[rows, -1:], out=flags)
                 _merge(scores[rows], indices[rows], cosines, flags, start)
             advance(len(block))
@@ -117,18 +129,21 @@ def _merge(
 # --- hard negatives ---
 
 TRIPLETS = "triplets.jsonl"
+# The search window has room for this number of positives; queries with more are searched without
+# them, so that one query does not widen the windows of all.
+_MOST = 100
 
 
-def mined_triplets(
+def mine_examples(
     rows: TextRows,
     texts: Sequence[str],
     vectors_of: Callable[..., Sequence[np.ndarray]],
     settings: MiningSettings,
-) -> tuple[list[str], list[str], list[str]]:
-    """Returns triplets for pairs, as `TextEmbedder.mine_negatives`.
+) -> tuple[list[str], ...]:
+    """Mines negatives for pairs, and returns the columns of `TextEmbedder.mine_negatives`.
 
     As in `mine_hard_negatives` of sentence-transformers 6.2, `skip_top` is `range_min`, `margin` is
-    `absolute_margin`, and `range_max` has its default.
+    `absolute_margin`, and `range_max` has its default for up to _MOST positives.
 
     Args:
         rows: the pairs.
@@ -137,7 +152,7 @@ def mined_triplets(
         settings: the settings.
 
     Raises:
-        InputError: there are no negatives.
+        InputError: there are no examples.
     """
     num_negatives, skip_top, margin = settings.num_negatives, settings.skip_top, settings.margin
     corpus = [*dict.fromkeys([*texts, *rows.columns[1]])]
@@ -149,11 +164,12 @@ def mined_triplets(
     removed = [
         [*each, index_of[query]] if query in index_of else each for query, each in positives.items()
     ]
-    most = max(map(len, removed))
+    most = min(_MOST, max(map(len, removed)))
     # 10 candidates for each negative, because the margin removes some.
-    window = skip_top + num_negatives * (1 if margin is None else 10) + most
+    window = skip_top + num_negatives * (1 if margin is None else 10) + 2 * most
+    many = [each if len(each) > most else [] for each in removed]
     queries, vectors = vectors_of(queries=[*positives], corpus=corpus)
-    indices, scores = nearest(queries, vectors, window + most)
+    indices, scores = nearest(queries, vectors, window, many)
     negatives = np.full([len(queries), num_negatives], -1, np.int64)  # nearest first
     for row, (candidates, each) in enumerate(zip(indices, positives.values(), strict=True)):
         is_negative = ~np.isin(candidates, removed[row])
@@ -164,31 +180,28 @@ def mined_triplets(
         negatives[row, : len(nearby)] = nearby
     num_short = np.count_nonzero(negatives[:, -1] < 0)
     if num_short:
-        logging.warning(
-            "%d of %d queries have fewer than %d negatives",
-            num_short,
-            len(positives),
-            num_negatives,
-        )
-    triplets = [
-        (query, corpus[positive], corpus[negative])
+        message = "%d of %d queries have fewer than %d negatives"
+        logging.warning(message, num_short, len(positives), num_negatives)
+    size = 1 if settings.output_format == "triplet" else num_negatives
+    examples = [
+        (query, corpus[positive], *(corpus[index] for index in row[start : start + size]))
         for (query, indices), row in zip(positives.items(), negatives.tolist(), strict=True)
         for positive in indices
-        for negative in row
-        if negative >= 0
+        for start in range(0, num_negatives, size)
+        if row[start + size - 1] >= 0
     ]
-    if not triplets:
+    if not examples:
         raise InputError(
-            f"{rows.source}: no text is a negative of any query; expected more texts, or a lower "
-            "skip_top or margin"
+            f"{rows.source}: no query has {size} or more negatives; expected more texts, or a "
+            "lower skip_top or margin"
         )
-    return tuple(map(list, zip(*triplets, strict=True)))
+    return tuple(map(list, zip(*examples, strict=True)))
 
 
-def mine_triplets(
+def write_triplets(
     embedding: EmbeddingSettings, run: FineTuningRun, start: Checkpoint, embedder: "TextEmbedder"
 ) -> dict[str, object]:
-    """Writes OUTPUT_DIR/triplets.jsonl for the pairs of --train_file, and returns the results.
+    """Mines OUTPUT_DIR/triplets.jsonl for the pairs of --train_file, and returns the results.
 
     `embedder` has no model yet, as for `fine_tune`.
     """
@@ -203,7 +216,7 @@ def mine_triplets(
     settings = MiningSettings(embedding.mine_negatives, embedding.skip_top, embedding.margin)
     vectors_of = partial(embedder.vectors_of, run.settings.eval_batch_size)
     with running(run.output_dir, record, run.strategy) as folder:
-        triplets = mined_triplets(rows, texts, vectors_of, settings)
+        triplets = mine_examples(rows, texts, vectors_of, settings)
         names = (*PAIR, "negative")
         lines = [
             json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n"

@@ -26,7 +26,7 @@ from keras_bert.models.encoder import (
     vector_size,
 )
 from keras_bert.tasks.checks import (
-    check_batch_size,
+    check_count,
     check_not_blank,
     check_not_empty,
     check_texts,
@@ -57,10 +57,10 @@ from keras_bert.tasks.embedding.metrics import EmbeddingObjective, best_metric, 
 from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
 from keras_bert.tasks.embedding.search import (
     cosine_similarity,
-    mine_triplets,
-    mined_triplets,
+    mine_examples,
     nearest,
     truncated_vectors,
+    write_triplets,
 )
 from keras_bert.tasks.examples import ModelRunner
 from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
@@ -450,7 +450,7 @@ class TextEmbedder(Task):
             The indices of the texts, int64 [Q, top_k], and their cosines, float32 [Q, top_k],
             highest first, or [top_k] each for one query; fewer if N is smaller.
         """
-        check_batch_size(top_k, "top_k")
+        check_count(top_k, "top_k")
         asked, searched = self.vectors_of(32, queries=queries, corpus=corpus)
         searched = np.atleast_2d(searched)
         check_not_empty("corpus", searched)
@@ -466,9 +466,10 @@ class TextEmbedder(Task):
         num_negatives: int = 3,
         skip_top: int = 0,
         margin: float | None = None,
+        output_format: str = "triplet",
         batch_size: int = 32,
-    ) -> tuple[list[str], list[str], list[str]]:
-        """Finds texts that are near to queries but not their positives: triplets to train on.
+    ) -> tuple[list[str], ...]:
+        """Finds texts that are near to queries but not their positives: examples to train on.
 
         The meaning of the arguments is that of `mine_hard_negatives` of sentence-transformers: of
         the nearest texts, the positives are removed, then those that the margin excludes. Of the
@@ -478,6 +479,8 @@ class TextEmbedder(Task):
         Example:
             triplets = embedder.mine_negatives(questions, answers, num_negatives=1, margin=0.05)
             embedder.fit(triplets, epochs=1)
+            groups = embedder.mine_negatives(questions, answers, output_format="n-tuple")
+            reranker.fit(groups, epochs=1)
 
         Args:
             queries: n texts; or, without the next two arguments, retrieval data: a
@@ -490,18 +493,20 @@ class TextEmbedder(Task):
                 positives that are not labeled.
             margin: by how much the cosine of a negative must be lower than that of all positives;
                 None if it may be higher.
+            output_format: `triplet`, or `n-tuple` for the groups of a reranker.
             batch_size: number of texts per batch.
 
         Returns:
             Anchors, positives and negatives, as `fit` takes them: for each pair, its negatives are
-            consecutive triplets, nearest first.
+            consecutive triplets, nearest first. For `n-tuple`, each pair that has all negatives is
+            an example with a column for each negative, as `TextClassifier.fit` takes them.
 
         Raises:
             InputError: an argument is invalid, or there are no negatives.
         """
-        settings = MiningSettings(num_negatives, skip_top, margin)
+        settings = MiningSettings(num_negatives, skip_top, margin, output_format)
         rows, texts = check_pairs_to_mine(queries, positives, corpus)
-        return mined_triplets(rows, texts, functools.partial(self.vectors_of, batch_size), settings)
+        return mine_examples(rows, texts, functools.partial(self.vectors_of, batch_size), settings)
 
     def vectors_of(self, batch_size: int, **arguments: Any) -> list[np.ndarray]:
         """Returns the vectors of arguments that are texts or vectors, [n, H] or [H] each.
@@ -650,7 +655,7 @@ class TextEmbedder(Task):
         if do_train or embedding.mine_negatives:
             _check_devices(loss, run)
         if embedding.mine_negatives:
-            return mine_triplets(embedding, run, start, embedder)
+            return write_triplets(embedding, run, start, embedder)
         train = read_training_rows(embedding) if do_train else None
         dev = read_evaluation_rows(embedding) if run.settings.do_eval else None
         if dev is None and not do_train:

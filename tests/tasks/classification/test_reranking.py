@@ -11,6 +11,7 @@ from keras_bert.tasks.classification.data import ClassifierSettings
 from keras_bert.tasks.classification.metrics import ClassificationObjective, score
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
+from keras_bert.tasks.retrieval import RetrievalData, evaluate_rankings
 from tests.tasks.classification.test_fine_tuning import classify
 
 # The relevant passages have the word "good".
@@ -96,6 +97,55 @@ def test_groups_are_learned_and_ranked(trained):
     assert trained.rank("film", ["a", "a", "a"])[0].tolist() == [0, 1, 2]
     one = trained.predict(("film", texts[0]))
     assert one["score"] == pytest.approx(answers["score"][0], abs=1e-5)
+
+
+CORPUS = {"d1": "it is good", "d2": "it is bad", "d3": "", "d4": "it is very good"}
+DATA = RetrievalData(
+    {"q1": "film", "q2": "it"}, CORPUS, {"q1": {"d4": 2, "d1": 1}, "q2": {"d2": 1}}
+)
+
+
+def test_retrieval_data_are_ranked(trained):
+    """All documents, or candidates, which may lack a relevant one."""
+    texts = [*CORPUS.values()]
+    logits = {
+        query: dict(zip(CORPUS, trained.predict(([text] * 4, texts))["logits"][:, 0], strict=True))
+        for query, text in DATA.queries.items()
+    }
+    metrics = trained.evaluate(DATA)
+    assert metrics == pytest.approx(evaluate_rankings(DATA.relevance, logits))
+    assert 0 < metrics["ndcg_at_10"] < 1
+    assert metrics["mrr_at_1"] == 0.5
+    for candidates in (np.array([[1, 0], [2, 0]]), [[1, 0], (2, 0)]):
+        metrics = trained.evaluate(DATA, candidates=candidates)
+        some = {"q1": ("d2", "d1"), "q2": ("d3", "d1")}
+        some = {query: {name: logits[query][name] for name in some[query]} for query in some}
+        assert metrics == pytest.approx(evaluate_rankings(DATA.relevance, some))
+        assert metrics["recall_at_10"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"candidates": [[0]]}, "candidates has 1 items, queries has 2 items"),
+        (
+            {"candidates": [[0], [4]]},
+            r"candidates\[1\] is \[4\]; expected indices of .* from 0 to 3",
+        ),
+        ({"candidates": [[0], [-1]]}, r"candidates\[1\] is \[-1\]; expected indices of documents"),
+        ({"candidates": [[0], []]}, r"candidates\[1\] is \[\]; expected indices of documents"),
+        ({"candidates": [["d1"], []]}, r"candidates\[0\]\[0\] is 'd1'; expected an? "),
+        (
+            {"labels": [1]},
+            "expected either retrieval data for a reranker, with candidates, or text",
+        ),
+        ({"texts": GROUPS, "candidates": [[0]]}, "expected either retrieval data for a reranker"),
+        ({"texts": "no"}, "no/qrels/test.tsv: does not exist; expected a BEIR directory"),
+    ],
+)
+def test_invalid_retrieval_data_are_rejected(trained, arguments, message):
+    with pytest.raises(InputError, match=message):
+        trained.evaluate(**{"texts": DATA} | arguments)
 
 
 @pytest.mark.slow
@@ -238,6 +288,7 @@ ONE = (["a"], ["b"])
     [
         ("fit", (["a"], [1]), "texts is a list of 1 items; expected a tuple of two lists, of quer"),
         ("predict", (["a"],), "texts is a list of 1 items; expected a tuple of two lists"),
+        ("predict", ([["a", "b"]],), "expected a tuple of .*, or a list of tuples of both"),
         ("fit", (ONE,), "texts is a tuple of 2 items; expected labels, or without them a tuple of"),
         ("fit", ((["a"], ["b"], ["c"]), [1]), "texts is a tuple of 3 items; expected a tuple of t"),
         ("fit", ((["a"], [""], ["c"]),), r"texts\[1\]\[0\] is ''; expected a text"),

@@ -4,6 +4,7 @@ The reference values are made by tests/golden/make_mining_golden.py.
 """
 
 import functools
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.embedding.data import check_pairs_to_mine
-from keras_bert.tasks.embedding.search import mined_triplets
+from keras_bert.tasks.embedding.search import mine_examples
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.retrieval import RetrievalData, evaluate_rankings
 from keras_bert.tasks.settings import MiningSettings
@@ -49,9 +50,25 @@ def test_negatives_are_those_of_sentence_transformers(golden, name):
 
     rows = check_pairs_to_mine(*map(list, zip(*pairs, strict=True)), corpus)
     settings = MiningSettings(num_negatives, skip_top, margin)
-    triplets = mined_triplets(*rows, vectors_of, settings)
+    triplets = mine_examples(*rows, vectors_of, settings)
     expected = [(f"q{q}", f"d{p}", f"d{n}") for q, p, n in golden[name].tolist()]
     assert list(zip(*triplets, strict=True)) == expected
+
+
+def test_one_query_with_many_positives_needs_little_memory():
+    rng = np.random.default_rng(0)
+    queries, corpus = (rng.normal(size=[count, 8]).astype(np.float32) for count in (3000, 5000))
+    pairs = [(query, query) for query in range(3000)] + [(0, text) for text in range(1, 4000)]
+    columns = [f"q{query}" for query, _ in pairs], [f"d{text}" for _, text in pairs]
+    rows = check_pairs_to_mine(*columns, [f"d{index}" for index in range(5000)])
+    tracemalloc.start()
+    triplets = mine_examples(*rows, lambda **_: [queries, corpus], MiningSettings(2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e8  # 5000 candidates of each query would need 1.8e8 bytes.
+    cosines = corpus @ queries[0] / np.linalg.norm(corpus, axis=1)
+    best = 4000 + np.argsort(-cosines[4000:])[:2]
+    assert triplets[2][:2] == [f"d{index}" for index in best]
 
 
 # --- with a model ---
@@ -95,6 +112,17 @@ def test_mined_triplets_have_no_positives_and_no_query(embedder):
     mined = embedder.mine_negatives(["a", "a book", "is", "it"], positives, num_negatives=9)
     assert all(anchor != negative for anchor, _, negative in zip(*mined, strict=True))
     embedder.mine_negatives(["a"], ["film"], ["book"], num_negatives=1)
+
+
+def test_n_tuples_have_all_negatives_of_a_pair(embedder):
+    """The first query has 4 texts besides its positive, the other one 3."""
+    triplets = embedder.mine_negatives(DATA, num_negatives=3)
+    groups = embedder.mine_negatives(DATA, num_negatives=3, output_format="n-tuple")
+    rows = [*zip(*triplets, strict=True)]
+    expected = [(*rows[i][:2], *(row[2] for row in rows[i : i + 3])) for i in (0, 3, 6)]
+    assert [*zip(*groups, strict=True)] == expected
+    groups = embedder.mine_negatives(DATA, num_negatives=4, output_format="n-tuple")
+    assert groups[0] == ["good film"]
 
 
 def test_evaluation_ranks_all_documents(embedder, tmp_path):
@@ -156,8 +184,12 @@ mine = functools.partial(TextEmbedder.mine_negatives, queries=["a", "b"], positi
             "num_negatives=0: expected a whole number from 1 to",
         ),
         (lambda it: mine(it, skip_top=-1), "skip_top=-1: expected a whole number from 0 to"),
+        (
+            lambda it: mine(it, output_format="pairs"),
+            "output_format='pairs': expected one of triplet, n-tuple",
+        ),
         (lambda it: mine(it, margin=float("nan")), "margin=nan: expected a finite number from -2"),
-        (lambda it: mine(it, skip_top=5), "queries: no text is a negative of any query; expected"),
+        (lambda it: mine(it, skip_top=5), "queries: no query has 1 or more negatives; expected"),
         (lambda it: mine(it, queries=["a"]), "queries has 1 items, positives has 2 items"),
         (lambda it: mine(it, queries=["a", " "]), r"queries\[1\] is ' '; expected a text"),
         (lambda it: mine(it, corpus=[""]), r"corpus\[0\] is ''; expected a text"),
