@@ -45,9 +45,14 @@ TEXT_OPS = {
 FORBIDDEN = ("PyFunc", "EagerPyFunc", "HashTable", "LookupTable", "InitializeTable")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def graph_optimization():
-    """Optimizes graphs as TensorFlow Serving does; this affects where bfloat16 is rounded."""
+@pytest.fixture(autouse=True)
+def graph_optimization(export):
+    """Optimizes graphs as TensorFlow Serving does; this affects where bfloat16 is rounded.
+
+    The exports are made before, because optimization takes most of their time.
+    """
+    for task in TASKS:
+        export(task)
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     yield
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
