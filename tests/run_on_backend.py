@@ -1,11 +1,11 @@
-"""Runs a batch through our models on another backend, and saves the outputs.
+"""Runs batches through our models on another backend, and saves the outputs.
 
-    KERAS_BACKEND=jax python tests/run_on_backend.py MODEL_DIR BATCH.npz RESULTS.npz
+    KERAS_BACKEND=jax python tests/run_on_backend.py MODEL_DIR BATCH.npz RESULTS.npz ...
 
-Reads a model directory and a pre-training batch, packed or not. Writes `plain/*` and `dropout/*`,
-the outputs of the pre-trainer and the encoder without and with dropout, and on JAX also `jit/*`,
-the pre-trainer's outputs from a jitted `stateless_call`. For packed batches it writes `loss` and
-`gradient/*` instead of the last two. TensorFlow is blocked, as if it were not installed.
+Reads model directories, each with a pre-training batch, packed or not. Writes `plain/*` and
+`dropout/*`, the outputs of the pre-trainer and the encoder without and with dropout, and on JAX
+also `jit/*`, the pre-trainer's outputs from a jitted `stateless_call`. For packed batches it writes
+`loss` and `gradient/*` instead of the last two. TensorFlow is blocked, as if it were not installed.
 """
 
 import sys
@@ -70,8 +70,8 @@ def loss_and_gradients(model: BertPretrainer, batch: dict) -> dict[str, np.ndarr
     return {"loss": loss, **gradients}
 
 
-def main(model_dir: str, batch_file: str, results_file: str) -> None:
-    """Opens the model, runs the batch, and saves the outputs."""
+def run(model_dir: str, batch_file: str, results_file: str) -> None:
+    """Opens a model, runs a batch, and saves the outputs."""
     directory = open_model_directory(model_dir)
     model = BertPretrainer(directory.config)
     directory.load_into(model)
@@ -94,4 +94,5 @@ def main(model_dir: str, batch_file: str, results_file: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    for index in range(1, len(sys.argv), 3):
+        run(*sys.argv[index : index + 3])

@@ -225,25 +225,20 @@ def test_transformers_computes_the_same_ids_in_both_directions(tiny, tmp_path, r
     texts = ["".join(random.choice(words, random.integers(1, 12))) for _ in range(300)]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     ours = with_tokens(tiny, tmp_path / "ours")
-    run_in_peers("tokenize_transformers.py", tmp_path / "texts.json", tmp_path / "ids.json", ours)
-    checkpoint = open_checkpoint(ours)
-    tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
-    [theirs] = json.loads((tmp_path / "ids.json").read_text())
-    assert tokenizer.tokenize(texts).to_list() == theirs
-
     path = save(tiny, tmp_path / "theirs")
     tokens = ["[URL]", {"content": "<ent>", "normalized": False}, "xxbos"]
     tokens.append({"content": "[USER]", "special": True})
     (tmp_path / "tokens.json").write_text(json.dumps(tokens))
     files = [tmp_path / name for name in ("tokens.json", "texts.json", "out.json")]
-    run_in_peers("add_tokens_transformers.py", path, *files)
+    run_in_peers("add_tokens_transformers.py", path, *files, ours)
+    found = json.loads(files[-1].read_text())
+    assert open_checkpoint(ours).tokenizer().tokenize(texts).to_list() == found["ours"]
     edit(path / "config.json", vocab_size=len(tiny.vocab) + 4)
     checkpoint = open_checkpoint(path)
     assert len(checkpoint.tokenizer_settings.user_tokens) == 4
     tokenizer = BertTokenizer(checkpoint.vocab, **checkpoint.tokenizer_settings.to_dict())
     ids, starts, ends = tokenizer.tokenize_with_offsets(texts)
     places = [byte_to_char_offsets(texts, each).to_list() for each in (starts, ends)]
-    found = json.loads(files[-1].read_text())
     assert ids.to_list() == found["ids"]
     offsets = [
         [[*pair] for pair in zip(first, last, strict=True)]

@@ -20,6 +20,7 @@ from keras_bert.tasks.embedding.task import TextEmbedder
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
 TEXTS = ["a good film .", "", f"{'very ' * 40}good", "Book it is bad"]
+LAYOUTS = ("new", "old", "oldest")  # Of versions of sentence-transformers.
 
 
 def write_modules(folder: Path, modules: list, pooling: dict) -> None:
@@ -264,40 +265,7 @@ def test_invalid_list_of_modules_is_rejected(content: str, message: str, tmp_pat
         read_sentence_transformer(tmp_path)
 
 
-def test_vectors_are_those_of_sentence_transformers_in_all_layouts(
-    pretrained, run_in_peers, tmp_path: Path
-):
-    (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
-    script = "make_sentence_transformers.py"
-    run_in_peers(script, pretrained, tmp_path / "texts.json", tmp_path / "out")
-    vectors = dict(np.load(tmp_path / "out" / "vectors.npz"))
-    with_prompt = vectors.pop("prompts_query")
-    assert len(vectors) == 24
-    saved = ("two_dense_new", "default_prompt_old", "truncated_oldest")
-    for name, expected in vectors.items():
-        folder = tmp_path / "out" / name
-        if name.startswith("max"):
-            with pytest.raises(InputError, match=r"the pooling is .*max"):
-                TextEmbedder.from_pretrained(folder)
-            continue
-        embedder = TextEmbedder.from_pretrained(folder)
-        pooling = embedder.settings.pooling
-        np.testing.assert_allclose(embedder.predict(TEXTS)[pooling], expected, atol=1e-5)
-        if name == "prompts_new":
-            found = embedder.predict(TEXTS, prompt_name="query")[pooling]
-            np.testing.assert_allclose(found, with_prompt, atol=1e-5)
-        if name in saved:
-            embedder.save_pretrained(tmp_path / "saved" / name)
-    files = (tmp_path / "texts.json", tmp_path / "theirs.npz")
-    run_in_peers(
-        "embed_sentence_transformers.py", *files, *(tmp_path / "saved" / name for name in saved)
-    )
-    theirs = np.load(tmp_path / "theirs.npz")
-    for name in saved:
-        np.testing.assert_allclose(theirs[name], vectors[name], atol=1e-5)
-
-
-# --- CrossEncoders ---
+# --- directories that sentence-transformers writes, and its outputs ---
 
 QUERY = f"{'good ' * 13}film"
 PAIRS = [
@@ -308,27 +276,72 @@ PAIRS = [
     (f"{'very ' * 15}bad", QUERY),
     ("Book it is unknown", f"{'bad ' * 40}good"),
 ]
+CROSS_ENCODERS = [f"{name}_{layout}" for name in ("sigmoid", "linear") for layout in LAYOUTS]
 
 
-def test_cross_encoders_of_all_layouts_are_rerankers(pretrained, run_in_peers, tmp_path: Path):
-    (tmp_path / "pairs.json").write_text(json.dumps(PAIRS))
-    script = "make_cross_encoders.py"
-    run_in_peers(script, pretrained, tmp_path / "pairs.json", tmp_path / "out")
-    scores = np.load(tmp_path / "out" / "scores.npz")
-    assert len(scores) == 6
-    for name, expected in scores.items():
-        reranker = keras_bert.load(tmp_path / "out" / name)
+@pytest.fixture(scope="module")
+def compute(run_in_peers, tmp_path_factory):
+    """Returns a function that runs golden/make_sentence_transformers.py, and returns its outputs.
+
+    Its arguments are a file for the outputs, or a folder that gets them and new directories, and
+    the directories of models.
+    """
+
+    def run(out: Path, *directories: Path) -> dict[str, np.ndarray]:
+        inputs = tmp_path_factory.mktemp("inputs") / "inputs.json"
+        inputs.write_text(json.dumps({"texts": TEXTS, "pairs": PAIRS}))
+        run_in_peers("make_sentence_transformers.py", inputs, out, *directories)
+        return dict(np.load(out if out.suffix else out / "outputs.npz"))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(pretrained, compute, tmp_path_factory):
+    """Returns a folder with directories of all layouts, and their outputs."""
+    folder = tmp_path_factory.mktemp("made") / "out"
+    return folder, compute(folder, pretrained)
+
+
+def test_vectors_are_those_of_sentence_transformers_in_all_layouts(made):
+    folder, outputs = made
+    vectors = {name: values for name, values in outputs.items() if name not in CROSS_ENCODERS}
+    with_prompt = vectors.pop("prompts_query")
+    assert len(vectors) == 14
+    for name, expected in vectors.items():
+        if name.startswith("max"):
+            with pytest.raises(InputError, match=r"the pooling is .*max"):
+                TextEmbedder.from_pretrained(folder / name)
+            continue
+        embedder = TextEmbedder.from_pretrained(folder / name)
+        pooling = embedder.settings.pooling
+        np.testing.assert_allclose(embedder.predict(TEXTS)[pooling], expected, atol=1e-5)
+        if name == "prompts_new":
+            found = embedder.predict(TEXTS, prompt_name="query")[pooling]
+            np.testing.assert_allclose(found, with_prompt, atol=1e-5)
+
+
+def test_cross_encoders_of_all_layouts_are_rerankers(made, tmp_path: Path):
+    folder, outputs = made
+    for name in CROSS_ENCODERS:
+        expected = outputs[name]
+        reranker = keras_bert.load(folder / name)
         assert reranker.settings.problem_type == "reranking"
         assert reranker.settings.max_seq_length == 24
         np.testing.assert_allclose(reranker.predict(PAIRS)["score"], expected, atol=1e-5)
-        reranker.save_pretrained(tmp_path / "saved" / name)
-        convert(tmp_path / "out" / name, tmp_path / "converted" / name)
-        converted = keras_bert.load(tmp_path / "converted" / name).predict(PAIRS[:2])
+        convert(folder / name, tmp_path / name)
+        converted = keras_bert.load(tmp_path / name).predict(PAIRS[:2])
         np.testing.assert_allclose(converted["score"], expected[:2], atol=1e-5)
-    saved = [tmp_path / "saved" / name for name in ("sigmoid_new", "linear_new")]
-    run_in_peers(script, tmp_path / "pairs.json", tmp_path / "theirs.npz", *saved)
-    for name, theirs in np.load(tmp_path / "theirs.npz").items():
-        np.testing.assert_allclose(theirs, scores[name], atol=1e-5)
+
+
+def test_sentence_transformers_opens_saved_models(made, compute, tmp_path: Path):
+    folder, outputs = made
+    names = ("two_dense_new", "default_prompt_old", "truncated_oldest", "sigmoid_new", "linear_new")
+    for name in names:
+        keras_bert.load(folder / name).save_pretrained(tmp_path / name)
+    theirs = compute(tmp_path / "theirs.npz", *(tmp_path / name for name in names))
+    for name in names:
+        np.testing.assert_allclose(theirs[name], outputs[name], atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,15 @@ from pyarrow import parquet
 from data_tools import create_pretraining_data as build
 from data_tools import shards
 from data_tools.create_pretraining_data import create_pretraining_data
-from data_tools.jobs import run_jobs, versions_of
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.files import sha256
+from tests import processes
 from tests.data_tools.conftest import changes
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 # Two workers need several seconds, so that both kills come long before the end.
-SLOW = replace(SMALL, dupe_factor=300, num_shards=64)
+SLOW = replace(SMALL, dupe_factor=100, num_shards=64)
 
 
 class RepeatingExecutor(ThreadPoolExecutor):
@@ -62,7 +62,7 @@ def test_any_executor_writes_the_same_bytes(files, contents, monkeypatch, tmp_pa
 
 @pytest.mark.slow
 def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus, tmp_path):
-    """Two workers read several Parquet files; one worker reads one file of JSON lines."""
+    """Two threads read several Parquet files; one worker reads one file of JSON lines."""
     texts = [text.replace("\n", " ") for text in corpus(30).split("\n\n")]
     (tmp_path / "corpus.jsonl").write_text(
         "".join(json.dumps({"text": text}) + "\n" for text in texts)
@@ -80,7 +80,9 @@ def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus
     ]:
         files |= {"input_file": str(tmp_path / pattern), "output_dir": str(tmp_path / input_format)}
         settings = replace(SMALL, input_format=input_format)
-        manifest = create_pretraining_data(**files, settings=settings, num_workers=num_workers)
+        with ThreadPoolExecutor(num_workers) as threads:
+            workers = {"num_workers": num_workers, "executor": threads if num_workers > 1 else None}
+            manifest = create_pretraining_data(**files, settings=settings, **workers)
         for entry in manifest["inputs"]:
             assert entry["sha256"] == sha256(entry["file"])
             assert entry["bytes"] == os.path.getsize(entry["file"])
@@ -91,12 +93,11 @@ def test_parquet_and_arrow_give_the_shards_of_json_lines(files, contents, corpus
     assert len(shards[0]) == 4
 
 
-def start(root, files, settings, num_workers, **popen):
-    """Starts the program in a new process."""
-    command = [sys.executable, "-m", "keras_bert", "create-pretraining-data"]
-    command += [f"--{name}={value}" for name, value in (files | changes(settings)).items()]
-    command.append(f"--num_workers={num_workers}")
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root, **popen)
+def command(files, settings):
+    """Returns the arguments of Python for the program with two workers."""
+    flags = files | changes(settings) | {"num_workers": 2}
+    program = ["-m", "keras_bert", "create-pretraining-data"]
+    return [*program, *(f"--{name}={value}" for name, value in flags.items())]
 
 
 def notes_of(files) -> list[str]:
@@ -133,18 +134,16 @@ def finish(files, settings, monkeypatch) -> list[int]:
 
 
 @pytest.mark.slow
-def test_killed_build_resumes_with_the_missing_shards(
-    root, files, contents, monkeypatch, random_moment
-):
+def test_killed_build_resumes_with_the_missing_shards(files, contents, monkeypatch, random_moment):
     """Kills a worker, then the main process, then lets the build finish."""
     there = 0
     for victim in ("worker", "build"):
-        with start(root, files, SLOW, num_workers=2) as process:
-            wait_for_shards(files, there + random_moment.randrange(1, 5))
-            time.sleep(random_moment.uniform(0, 0.3))
-            workers = workers_of(process)
-            os.kill(workers[0] if victim == "worker" else process.pid, signal.SIGKILL)
-            _, stderr = process.communicate(timeout=60)
+        process = processes.start(command(files, SLOW), stderr=processes.PIPE)
+        wait_for_shards(files, there + random_moment.randrange(1, 5))
+        time.sleep(random_moment.uniform(0, 0.3))
+        workers = workers_of(process)
+        os.kill(workers[0] if victim == "worker" else process.pid, signal.SIGKILL)
+        _, stderr = process.communicate(timeout=60)
         if victim == "worker":
             assert process.returncode == 1
             assert "error: a worker process died, possibly because it ran out of memory" in stderr
@@ -262,7 +261,8 @@ def test_ctrl_c_prints_no_traceback_and_the_build_resumes(
     root, files, monkeypatch, contents, random_moment
 ):
     """Sends SIGINT to the entire process group, as a terminal does."""
-    with start(root, files, SLOW, num_workers=2, start_new_session=True) as process:
+    options = {"stderr": subprocess.PIPE, "text": True, "cwd": root, "start_new_session": True}
+    with subprocess.Popen([sys.executable, *command(files, SLOW)], **options) as process:
         wait_for_shards(files, random_moment.randrange(1, 9))
         time.sleep(random_moment.uniform(0, 0.3))
         os.killpg(process.pid, signal.SIGINT)
@@ -326,14 +326,3 @@ def test_records_are_flushed_before_and_after_their_renames(files, monkeypatch):
     assert flushed[-2:] == ["a move", folder]
     documents = [path for path in flushed if "/documents-" in path]
     assert flushed.index(documents[-1]) < flushed.index("a move")
-
-
-# --- jobs on local processes ---
-
-
-def test_worker_with_other_versions_is_rejected():
-    with (
-        ThreadPoolExecutor(1) as executor,
-        pytest.raises(InputError, match=r"numpy was 1\.0, now [^;]*; expected the same versions"),
-    ):
-        list(run_jobs(abs, [(1,), (2,)], versions_of(["numpy"]) | {"numpy": "1.0"}, 2, executor))

@@ -342,19 +342,3 @@ def test_each_document_is_whole_and_in_one_file(tmp_path, share, most, count):
     together.write_text("\n\n\n".join(reversed(texts)))
     _, again = split([str(together)], tmp_path / "again", share, most)
     assert sorted(again) == sorted(evaluated)
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (["", "  \n"], "and 1 more files: no documents with text"),
-        (["One document."], "000.txt: a single document with text, read as --input_format=prose"),
-        (["The same."] * 3, "a single document"),
-    ],
-)
-def test_fewer_than_two_documents_are_rejected(tmp_path, texts, message):
-    paths = write_texts(tmp_path / "in", texts)
-    with pytest.raises(InputError, match="expected at least 2 different documents") as error:
-        split(paths, tmp_path / "out")
-    assert message in str(error.value)
-    assert not (tmp_path / "out").exists()

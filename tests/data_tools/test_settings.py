@@ -34,7 +34,6 @@ def test_dupe_factor_is_1_by_default_for_dynamic_masking():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"ngram": 0}, "--ngram=0: expected a whole number of at least 1"),
         (
             {"ngram": 6, "max_predictions_per_seq": 5},
             "--ngram=6: expected at most --max_predictions_per_seq=5",

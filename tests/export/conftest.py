@@ -115,15 +115,18 @@ class Export(NamedTuple):
 
 @pytest.fixture(scope="session")
 def export(tmp_path_factory) -> Callable[[str], Export]:
-    """Returns a function: name in `TASKS` -> its export with all engines, which is created once."""
-    exports: dict[str, Export] = {}
+    """Returns a function: name in `TASKS` -> its export, which is created once.
 
-    def make(task: str) -> Export:
-        if task not in exports:
+    It has all engines, unless `for_engines` is False.
+    """
+    exports: dict[tuple[str, bool], Export] = {}
+
+    def make(task: str, for_engines: bool = True) -> Export:
+        if (task, for_engines) not in exports:
             folder = tmp_path_factory.mktemp(task) / "1"
             compute_type = "bfloat16" if task == "multi_label" else "float32"
-            engines = tuple(INSTALLED)
-            int8 = "onnxruntime" in INSTALLED
+            engines = tuple(INSTALLED) if for_engines else ()
+            int8 = "onnxruntime" in engines
             make_task(task).export(folder, compute_type=compute_type, engines=engines, int8=int8)
             info = json.loads((folder / "export.json").read_text())
             requests = {
@@ -131,8 +134,8 @@ def export(tmp_path_factory) -> Callable[[str], Export]:
                 for name, signature in info["signatures"].items()
             }
             loaded = tf.saved_model.load(str(folder))
-            exports[task] = Export(folder, loaded, info, requests)
-        return exports[task]
+            exports[task, for_engines] = Export(folder, loaded, info, requests)
+        return exports[task, for_engines]
 
     return make
 

@@ -249,8 +249,3 @@ def test_different_values_and_shapes_are_noticed(values, expected, precision, me
 def test_unknown_values_are_rejected(engine, precision, message):
     with pytest.raises(InputError, match=message):
         check_engine(engine, precision)
-
-
-def test_model_directory_has_no_engines(pretrained):
-    with pytest.raises(InputError, match=r"engine='openvino', .* found a model directory"):
-        keras_bert.load(pretrained, engine="openvino")

@@ -16,6 +16,7 @@ trimmers that 2.12 lacks, are not in the golden file.
 The tests are in one file because they share the exports, which take most of the time.
 """
 
+import functools
 import gzip
 import importlib.util
 import os
@@ -44,12 +45,22 @@ TEXT_OPS = {
 FORBIDDEN = ("PyFunc", "EagerPyFunc", "HashTable", "LookupTable", "InitializeTable")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def graph_optimization():
-    """Optimizes graphs as TensorFlow Serving does; this affects where bfloat16 is rounded."""
+@pytest.fixture(autouse=True)
+def graph_optimization(export):
+    """Optimizes graphs as TensorFlow Serving does; this affects where bfloat16 is rounded.
+
+    The exports are made before, because optimization takes most of their time.
+    """
+    for task in TASKS:
+        export(task)
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     yield
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@pytest.fixture(scope="module")
+def export(export):  # Without engines, of which TensorFlow Serving has none.
+    return functools.partial(export, for_engines=False)
 
 
 def test_c_api_loads_every_export(export, root):

@@ -1,10 +1,14 @@
-"""Makes directories of sentence-transformers in the layouts of its versions, with their vectors.
+"""Makes directories of sentence-transformers in the layouts of its versions, with their outputs.
 
-    .peers/bin/python tests/golden/make_sentence_transformers.py MODEL_DIR TEXTS.json OUT
+    .peers/bin/python tests/golden/make_sentence_transformers.py INPUTS.json OUT MODEL_DIR
+    .peers/bin/python tests/golden/make_sentence_transformers.py INPUTS.json OUT.npz DIR ...
 
-MODEL_DIR is the directory of an encoder, TEXTS.json a list of strings. OUT gets a folder for each
-of CASES, and vectors.npz with the vectors of the texts by each of them, float32 [B, D], and those
-with the prompt `query` of the case `prompts`, as `prompts_query`.
+INPUTS.json has `texts`, a list of strings, and `pairs`, a list of lists of two strings. MODEL_DIR
+is the directory of an encoder. OUT gets a folder for each of CASES and layouts, one for each of
+CROSS_ENCODERS and CROSS_ENCODER_LAYOUTS, and outputs.npz: the vectors of the texts by each
+embedder, float32 [B, D], those with the prompt `query` of the case `prompts` as `prompts_query`,
+and the scores of the pairs by each CrossEncoder, float32 [n]. The second form only computes these
+outputs.
 """
 
 import json
@@ -14,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
     Normalize,
@@ -31,56 +35,73 @@ def dense(before: int, after: int, activation: str = "tanh", bias: bool = True) 
     return Dense(before, after, bias, ACTIVATIONS[activation]())
 
 
-# Name -> pooling, length, modules after the pooling (by width), and arguments of the model.
+# Name -> layouts, pooling, length, modules after the pooling (by width), and arguments of the
+# model. Each layout has each of its parts in one case or more.
 CASES = {
-    "plain": ("mean", 12, lambda width: [], {}),
-    "cls": ("cls", 8, lambda width: [Normalize()], {}),
-    "dense": ("mean", 12, lambda width: [dense(width, 6)], {}),
+    "plain": ("new old oldest", "mean", 12, lambda width: [], {}),
+    "cls": ("new old", "cls", 8, lambda width: [Normalize()], {}),
+    "dense": ("old", "mean", 12, lambda width: [dense(width, 6)], {}),
     "two_dense": (
+        "new oldest",
         "cls",
         12,
         lambda width: [dense(width, 6, "gelu"), dense(6, 5, "linear", False), Normalize()],
         {},
     ),
-    "prompts": ("mean", 12, lambda width: [], {"prompts": PROMPTS}),
+    "prompts": ("new", "mean", 12, lambda width: [], {"prompts": PROMPTS}),
     "default_prompt": (
+        "old",
         "mean",
         12,
         lambda width: [],
         {"prompts": PROMPTS, "default_prompt_name": "query"},
     ),
-    "truncated": ("mean", 12, lambda width: [Normalize()], {"truncate_dim": 4}),
-    "max": ("max", 12, lambda width: [], {}),
+    "truncated": ("new oldest", "mean", 12, lambda width: [Normalize()], {"truncate_dim": 4}),
+    "max": ("new old", "max", 12, lambda width: [], {}),
 }
-LAYOUTS = ("new", "old", "oldest")
+CROSS_ENCODERS = {"sigmoid": None, "linear": torch.nn.Identity()}
+CROSS_ENCODER_LAYOUTS = ("new", "old", "oldest")
 
 
-def main(model_dir: str, texts_file: str, out: str) -> None:
-    """Makes the directories and the vectors."""
-    texts = json.loads(Path(texts_file).read_text(encoding="utf-8"))
-    vectors = {}
-    torch.manual_seed(0)
-    for name, (pooling, length, after, arguments) in CASES.items():
+def main(inputs_file: str, out: str, *directories: str) -> None:
+    """Makes the directories, if OUT is to have them, and the outputs."""
+    inputs = json.loads(Path(inputs_file).read_text(encoding="utf-8"))
+    more = {}
+    if not out.endswith(".npz"):
+        torch.manual_seed(0)
+        (model_dir,), folder = directories, Path(out)
+        directories = [*make_embedders(model_dir, folder), *make_cross_encoders(model_dir, folder)]
+        prompts = SentenceTransformer(str(folder / "prompts_new"), device="cpu")
+        more["prompts_query"] = prompts.encode(inputs["texts"], prompt_name="query")
+        out = str(folder / "outputs.npz")
+    outputs = {Path(each).name: compute(Path(each), **inputs) for each in directories}
+    np.savez(out, **outputs, **more)
+
+
+def compute(folder: Path, texts: list, pairs: list) -> np.ndarray:
+    """Returns the vectors of the texts, or the scores of the pairs by a CrossEncoder."""
+    config = json.loads((folder / "config.json").read_text())
+    if "BertForSequenceClassification" in config.get("architectures", []):
+        return CrossEncoder(str(folder), device="cpu").predict(pairs)
+    return SentenceTransformer(str(folder), device="cpu").encode(texts)
+
+
+def make_embedders(model_dir: str, out: Path) -> list[Path]:
+    """Makes the directories of embedders."""
+    folders = []
+    for name, (layouts, pooling, length, after, arguments) in CASES.items():
         encoder = Transformer(model_dir, max_seq_length=length)
         width = encoder.get_embedding_dimension()
         modules = [encoder, Pooling(width, pooling), *after(width)]
         model = SentenceTransformer(modules=modules, device="cpu", **arguments)
-        for layout in LAYOUTS:
-            folder = Path(out) / f"{name}_{layout}"
-            model.save_pretrained(str(folder), create_model_card=False)
+        for layout in layouts.split():
+            folders.append(out / f"{name}_{layout}")
+            model.save_pretrained(str(folders[-1]), create_model_card=False)
             if layout != "new":
-                make_older(folder, pooling, length)
+                make_older(folders[-1], pooling, length)
             if layout == "oldest":
-                move_encoder(folder)
-            loaded = SentenceTransformer(str(folder), device="cpu")
-            vectors[folder.name] = loaded.encode(texts)
-    vectors["prompts_query"] = loaded_prompts(Path(out) / "prompts_new", texts)
-    np.savez(Path(out) / "vectors.npz", **vectors)
-
-
-def loaded_prompts(folder: Path, texts: list[str]) -> np.ndarray:
-    """Returns the vectors of texts with the prompt `query`."""
-    return SentenceTransformer(str(folder), device="cpu").encode(texts, prompt_name="query")
+                move_encoder(folders[-1])
+    return folders
 
 
 def make_older(folder: Path, pooling: str, length: int) -> None:
@@ -118,6 +139,34 @@ def move_encoder(folder: Path) -> None:
         lambda modules: [{**m, "path": m["path"] or "0_Transformer"} for m in modules],
     )
     (folder / "config.json").write_text(json.dumps({"__version__": "0.3.5"}))
+
+
+def make_cross_encoders(model_dir: str, out: Path) -> list[Path]:
+    """Makes the directories of CrossEncoders: of version 5 (`new`), 4 (`old`) and 3."""
+    folders = []
+    for name, activation in CROSS_ENCODERS.items():
+        model = CrossEncoder(
+            model_dir, num_labels=1, max_length=24, activation_fn=activation, device="cpu"
+        )
+        torch.nn.init.normal_(model.model.classifier.weight)
+        for layout in CROSS_ENCODER_LAYOUTS:
+            folders.append(out / f"{name}_{layout}")
+            model.save_pretrained(str(folders[-1]), create_model_card=False)
+            if layout != "new":
+                make_older_cross_encoder(folders[-1], layout)
+    return folders
+
+
+def make_older_cross_encoder(folder: Path, layout: str) -> None:
+    saved = json.loads((folder / "config_sentence_transformers.json").read_text())
+    for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+        (folder / name).unlink()
+    if layout == "old":
+        settings = {"activation_fn": saved["activation_fn"], "version": "4.1.0"}
+        older = {"sentence_transformers": settings}
+    else:
+        older = {"sbert_ce_default_activation_function": saved["activation_fn"]}
+    edit(folder / "config.json", lambda config: config | older)
 
 
 def edit(file: Path, change) -> None:

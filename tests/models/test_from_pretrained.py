@@ -65,12 +65,6 @@ def test_saved_network_is_restored_completely(network, saved, caplog):
     assert_same_weights(again, model)
 
 
-def test_tf1_checkpoint_is_restored(saved, tmp_path):
-    model, _ = saved(BertPretrainer)
-    write_tf1(tmp_path / "tf1", model, VOCAB)
-    assert_same_weights(BertPretrainer.from_pretrained(tmp_path / "tf1"), model)
-
-
 def test_output_folder_of_a_run_is_accepted(saved, tmp_path):
     model, folder = saved(BertClassifier)
     shutil.copytree(folder, tmp_path / "model")
@@ -144,8 +138,3 @@ def test_head_of_another_task_is_detected_without_architectures(saved, tmp_path)
     CONFIG.to_json(config)
     with pytest.raises(InputError, match=r"has the head span; expected a BertForSequenceClass"):
         BertClassifier.from_pretrained(tmp_path / "tf1", num_labels=2)
-
-
-def test_path_without_a_checkpoint_is_rejected(tmp_path):
-    with pytest.raises(InputError, match="no such checkpoint; expected a model directory"):
-        BertEncoder.from_pretrained(tmp_path / "none")

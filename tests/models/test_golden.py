@@ -160,24 +160,37 @@ def test_loss_and_all_gradients_equal_transformers(golden_model, golden_batches,
     assert metrics["loss"] == pytest.approx(float(golden["loss"]), abs=1e-5)
 
 
-def run_on_backend(command, backend, directory, batch, results):
-    """Runs tests/run_on_backend.py and returns its results."""
-    environment = os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
-    script = GOLDEN.parent / "run_on_backend.py"
-    command = [*command, script, directory, batch, results]
-    subprocess.run(command, check=True, env=environment, timeout=300)
-    return dict(np.load(results))
+@pytest.fixture(scope="module")
+def on_backend(golden_directory, golden_batches, backend_python, tmp_path_factory):
+    """Returns a function: backend -> results of the plain and of the packed batch, once for each.
+
+    The packed batch runs only on JAX.
+    """
+
+    @functools.cache
+    def run(backend):
+        folder = tmp_path_factory.mktemp(backend)
+        packed = folder / "packed.npz"
+        np.savez(packed, **pack(golden_batches["model_gelu"], ROWS))
+        cases = [("gelu_new", GOLDEN / "model_gelu_new.npz"), ("gelu", packed)]
+        arguments = [
+            (golden_directory(hidden_act=act), batch, folder / f"{act}-results.npz")
+            for act, batch in cases[: 2 if backend == "jax" else 1]
+        ]
+        command = [backend_python(backend), GOLDEN.parent / "run_on_backend.py"]
+        environment = os.environ | {"KERAS_BACKEND": backend, "JAX_PLATFORMS": "cpu"}
+        command += [path for case in arguments for path in case]
+        subprocess.run(command, check=True, env=environment, timeout=300)
+        return [dict(np.load(results)) for *_, results in arguments]
+
+    return run
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_give_equal_outputs_without_tensorflow(
-    golden_model, golden_directory, golden_batches, backend_python, backend, tmp_path
+    golden_model, golden_batches, on_backend, backend
 ):
-    expected, files = golden_batches["model_gelu_new"], GOLDEN / "model_gelu_new.npz"
-    directory = golden_directory(hidden_act="gelu_new")
-    results = run_on_backend(
-        [backend_python(backend)], backend, directory, files, tmp_path / "results.npz"
-    )
+    expected, results = golden_batches["model_gelu_new"], on_backend(backend)[0]
     for name in ("sequence_output", "pooled_output", "masked_lm_logits", "next_sentence_logits"):
         np.testing.assert_allclose(results[f"plain/{name}"], expected[name], atol=1e-5)
     if backend == "jax":
@@ -192,20 +205,13 @@ def test_other_backends_give_equal_outputs_without_tensorflow(
         assert np.abs(results[f"dropout/{name}"] - expected[name]).max() > 0.01
 
 
-def test_jax_equals_transformers_on_packed_rows(
-    golden_directory, golden_batches, backend_python, tmp_path
-):
-    golden = golden_batches["model_gelu"]
-    packed = pack(golden, ROWS)
-    np.savez(tmp_path / "packed.npz", **packed)
-    directory = golden_directory(hidden_act="gelu")
-    files = (tmp_path / "packed.npz", tmp_path / "results.npz")
-    results = run_on_backend([backend_python("jax")], "jax", directory, *files)
+def test_jax_equals_transformers_on_packed_rows(golden_batches, on_backend):
+    golden, results = golden_batches["model_gelu"], on_backend("jax")[1]
 
     def part(prefix):
         return {k.removeprefix(prefix): v for k, v in results.items() if k.startswith(prefix)}
 
-    check_packed_outputs(part("plain/"), golden, packed)
+    check_packed_outputs(part("plain/"), golden, pack(golden, ROWS))
     check_gradients(results["loss"], part("gradient/"), golden)
 
 
@@ -238,9 +244,6 @@ def test_real_minilm_weights_equal_transformers(root):
     np.testing.assert_allclose(
         outputs["sequence_output"].numpy()[real], expected["sequence_output"][real], atol=1e-5
     )
-
-
-# --- packed rows ---
 
 
 # --- left-to-right (Devlin et al. 2019, section 5.1): no token attends to later tokens ---

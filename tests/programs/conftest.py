@@ -14,10 +14,10 @@ learning_rate = 1e-4
 num_warmup_steps = 1
 train_batch_size = 4
 [[phase]]
-num_train_steps = 50
+num_train_steps = 30
 data = { max_seq_length = 16, max_predictions_per_seq = 3 }
 [[phase]]
-num_train_steps = 60
+num_train_steps = 40
 continue_optimizer = true
 data = { max_seq_length = 32, max_predictions_per_seq = 3 }
 """

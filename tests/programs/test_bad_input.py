@@ -14,7 +14,7 @@ def test_generated_bad_input_is_handled():
 
     The first cases, the valid commands, are left to the tests of each program.
     """
-    cases = os.environ.get("BAD_INPUT_CASES", "50")
+    cases = os.environ.get("BAD_INPUT_CASES", "30")
     seed = os.environ.get("BAD_INPUT_SEED", "1")
     flags = [f"--cases={cases}", f"--seed={seed}", f"--first={len(COMMANDS)}"]
     done = processes.run(["-m", "tests.bad_input", *flags])

@@ -47,20 +47,6 @@ SETTINGS = {"max_seq_length": 256, "by_pair": True, "threshold": 2, "column": "b
 SETTINGS |= {"names": ["0", "5"]}
 
 
-@pytest.mark.parametrize("folder", ["out", "out/best"])
-def test_unset_flags_are_taken_from_the_run_and_logged_once(flags_of, folder, caplog, tmp_path):
-    with caplog.at_level("INFO", "absl"):
-        found, run = flags_of(SETTINGS, f"--init_checkpoint={folder}")
-    assert {name: found[name].value for name in SETTINGS} == SETTINGS
-    assert (found.learning_rate, found.kind) == (5e-5, "a")  # The run has no kind.
-    assert run.folder == tmp_path / "out"
-    (log_record,) = caplog.records
-    assert log_record.getMessage() == (
-        f"Using the settings of {folder}: "
-        "--max_seq_length=256 --by_pair=True --threshold=2.0 --column=b --names=0,5"
-    )
-
-
 def test_settings_of_the_model_take_precedence_over_those_of_its_run(flags_of, tmp_path):
     """The model of a run may have been replaced; a copied model has no run."""
     (tmp_path / "out" / "model").mkdir(parents=True)

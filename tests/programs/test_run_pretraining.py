@@ -74,24 +74,6 @@ def test_run_writes_the_documented_output_files(finished):
 
 
 @pytest.mark.slow
-def test_results_have_the_official_names(finished):
-    results = json.loads((finished / "results.json").read_text())
-    assert results.keys() >= {
-        "loss",
-        "masked_lm_loss",
-        "next_sentence_loss",
-        "masked_lm_accuracy",
-        "next_sentence_accuracy",
-        "unigram_masked_lm_loss",
-        "unigram_masked_lm_accuracy",
-        "unigram_next_sentence_accuracy",
-    }
-    assert results["loss"] == pytest.approx(
-        results["masked_lm_loss"] + results["next_sentence_loss"]
-    )
-
-
-@pytest.mark.slow
 def test_metrics_have_one_line_per_step_and_per_evaluation(finished):
     rows = rows_of(finished)
     trained = [row for row in rows if "loss" in row]
@@ -145,7 +127,7 @@ def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(call, tmp_p
 
 @pytest.mark.slow
 def test_recipe_writes_one_folder_per_phase_with_one_schedule(call, tmp_path):
-    """Checks a warm-up of 1 step to 1e-4, then 1e-4 * (1 - step / 110) over both phases."""
+    """Checks a warm-up of 1 step to 1e-4, then 1e-4 * (1 - step / 70) over both phases."""
     names = ("train_batch_size", "num_train_steps", "num_warmup_steps", "learning_rate")
     flags = {"recipe": "recipe.toml", "input_file": "records/{max_seq_length}.tfrecord"}
     done = call(tmp_path, **flags | dict.fromkeys(names), do_eval=False, eval_file=None)
@@ -156,10 +138,10 @@ def test_recipe_writes_one_folder_per_phase_with_one_schedule(call, tmp_path):
         assert (tmp_path / name).read_bytes() == (tmp_path / "phase-2" / name).read_bytes()
     settings = json.loads((tmp_path / "run.json").read_text())["settings"]
     assert settings["phases"] == 2
-    assert (settings["num_train_steps"], settings["phase-1"]["num_train_steps"]) == (60, 50)
+    assert (settings["num_train_steps"], settings["phase-1"]["num_train_steps"]) == (40, 30)
     rows = [row for name in ("phase-1", "phase-2") for row in rows_of(tmp_path / name)]
     rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
-    assert rates == pytest.approx([0.0] + [1e-4 * (1 - step / 110) for step in range(1, 110)])
+    assert rates == pytest.approx([0.0] + [1e-4 * (1 - step / 70) for step in range(1, 70)])
 
 
 @pytest.mark.slow

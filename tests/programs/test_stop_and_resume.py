@@ -61,7 +61,7 @@ EACH_STEP = {"log_steps": 1, "save_checkpoints_steps": 7}
 MODEL = ("model/model.safetensors", "results.json")
 RECIPE = {"recipe": "recipe.toml", "input_file": "records/{max_seq_length}.tfrecord"}
 RECIPE |= EACH_STEP | {"save_checkpoints_steps": 3, "eval_file": RECIPE["input_file"]}
-RECIPE |= {"eval_batch_size": 4}
+RECIPE |= {"eval_batch_size": 25}
 RECIPE |= {"num_warmup_steps": None, "num_train_steps": None, "train_batch_size": None}
 # name: (program, flags, folders in which the run is killed, steps of the kills, files to compare)
 KILLED = {
@@ -69,7 +69,7 @@ KILLED = {
         "run_pretraining.py",
         RECIPE,
         ("phase-1", "phase-2"),
-        (4, 35),
+        (4, 15),
         ("phase-1/model/model.safetensors", *MODEL),
     ),
     "classifier": (

@@ -14,8 +14,6 @@ from keras_bert.tasks.prepared import prepare, window_counts
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
 WORDS = [text.split() for text in TEXTS]
-# The vocabulary of `pretrained`, besides special tokens.
-KNOWN_WORDS = ["good", "bad", "film", "book", "it", "is", "a", "##s", ".", "very"]
 OPTIONS = {"learning_rate": 2e-2, "batch_size": 8, "length_pool": 1, "verbose": 0, "epochs": 12}
 OPTIONS["jit_compile"] = False
 SOFT = {"distillation_weight": 1.0}
@@ -85,36 +83,3 @@ def test_teacher_that_exceeds_the_memory_is_rejected(pretrained, monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 8000)
     with pytest.raises(InputError, match=r"^teacher: batch_size=8: 8 rows of \d+ tokens need at"):
         student.fit(TEXTS, ["a", "b"] * 8, teacher=teacher, **OPTIONS)
-
-
-@pytest.mark.parametrize(
-    ("words", "sizes", "message"),
-    [
-        (
-            [*KNOWN_WORDS[:-1], "not"],
-            {},
-            "teacher: its vocabulary differs from that of student: line 15 is 'not', not 'very'; "
-            "expected the same vocabulary for student and teacher",
-        ),
-        (
-            KNOWN_WORDS,
-            {"max_position_embeddings": 8},
-            "teacher has 8 positions; expected at least the student's max_seq_length=16",
-        ),
-        (
-            KNOWN_WORDS,
-            {"hidden_size": 8},
-            "teacher: has hidden_size 8, and the student 16; expected a teacher that is at least "
-            "as wide as its student",
-        ),
-    ],
-)
-def test_teachers_that_do_not_match_the_student_are_rejected(
-    pretrained, make_checkpoint, tmp_path, words, sizes, message
-):
-    other = make_checkpoint(tmp_path / "other", words, **sizes)
-    teacher = TextClassifier.from_pretrained(other, labels=["a", "b"], max_seq_length=8)
-    student = TextClassifier.from_pretrained(pretrained, labels=["a", "b"], max_seq_length=16)
-    with pytest.raises(InputError) as caught:
-        student.fit(TEXTS, ["a", "b"] * 8, teacher=trained(teacher, [0.0, 0.0]))
-    assert str(caught.value) == message

@@ -200,7 +200,6 @@ def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
         (lambda it: it.fit([]), r"fit\(\) got no examples; expected at least one"),
         (lambda it: it.fit(["a"], validation_data="a"), "validation_data is 'a', a str; expected"),
         (lambda it: it.fit(["a"], validation_data=[]), "validation_data is empty; expected at"),
-        (lambda it: it.fit(["a"], temperature=3.0), "temperature: has no effect without teacher"),
     ],
 )
 def test_invalid_arguments_are_named(filler, call, message):

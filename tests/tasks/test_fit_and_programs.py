@@ -61,6 +61,11 @@ def compare(run_program, pretrained, tmp_path):
             np.testing.assert_array_equal(found, expected[path], err_msg=path)
             changed |= "layer_0" in path and np.abs(found - before[path]).max() > 1e-5
         assert changed
+        if "teacher" in flags:
+            lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+            for row in [row for row in map(json.loads, lines) if "loss" in row]:
+                assert row["loss"] == pytest.approx(row["label_loss"] + row["soft_loss"])
+                assert min(row["label_loss"], row["soft_loss"]) > 0
         shown = json.loads((tmp_path / "out" / "examples.json").read_text())["texts"]
         assert len(shown) == 3
         assert shown == task_object.shown
@@ -126,7 +131,7 @@ def test_options_of_programs_and_the_best_weights(compare, pretrained, tmp_path,
     )
 
 
-def test_taggers(compare, pretrained, tmp_path):
+def test_taggers_with_a_teacher(compare, pretrained, tmp_path):
     words = [text.split() for text in TEXTS]
     # The last words are not labeled.
     tags = [["B-X" if word in ("good", "film") else "O" for word in row[:-1]] for row in words]
@@ -136,8 +141,10 @@ def test_taggers(compare, pretrained, tmp_path):
     file.write_text(
         "\n".join("".join(f"{word}\t{tag}\n" for word, tag in row) for row in sentences)
     )
-    tagger = EntityTagger.from_pretrained(pretrained, ["X"], 8)  # Some texts have two windows.
-    compare("run_ner.py", tagger, (words, tags), train_file=file)
+    # Some texts have two windows.
+    create = lambda: EntityTagger.from_pretrained(pretrained, ["X"], 8)  # noqa: E731
+    teacher = with_teacher(create, tmp_path / "teacher")
+    compare("run_ner.py", create(), (words, tags), train_file=file, **teacher)
 
 
 def test_question_answerers_with_a_teacher(compare, pretrained, tmp_path):

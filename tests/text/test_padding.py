@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from keras_bert.text.padding import combine_segments
 
 CLS, SEP = 101, 102
@@ -63,21 +62,3 @@ def test_longer_segment_has_one_more_token_as_in_transformers():
     assert combined(
         [[7] * 3], [[8] * 2], truncates_as_transformers=True
     ).truncated.numpy().tolist() == [False]
-
-
-@pytest.mark.parametrize(("b", "least"), [(None, 3), ([[1]], 5)])
-def test_too_short_length_is_rejected(b, least):
-    combined([[1]], b, least)
-    with pytest.raises(InputError, match=f"at least {least} .*got {least - 1}"):
-        combined([[1]], b, least - 1)
-
-
-def test_uses_core_ops_only():
-    spec = tf.RaggedTensorSpec([None, None], tf.int32)
-    function = tf.function(
-        lambda a, b: combine_segments(a, b, max_seq_length=8, cls_token_id=CLS, sep_token_id=SEP)
-    ).get_concrete_function(spec, spec)
-    graph = function.graph.as_graph_def()
-    nodes = [*graph.node, *(node for part in graph.library.function for node in part.node_def)]
-    prefixes = ("TFText", "RaggedTensorToVariant", "Trim")
-    assert not [node.op for node in nodes if node.op.startswith(prefixes)]

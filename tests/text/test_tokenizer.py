@@ -322,31 +322,6 @@ def test_tokenizer_created_inside_dataset_map():
     assert next(iter(dataset)).numpy().tolist() == [[TINY.index("un"), TINY.index("a")]]
 
 
-@pytest.mark.slow
-def test_tokenizer_in_a_saved_model(tmp_path):
-    tokenizer = BertTokenizer(TINY, keep_special_tokens=True)
-    module = tf.Module()
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def serve(text):
-        ids, starts, ends = tokenizer.tokenize_with_offsets(text)
-        tensors = {"ids": ids, "starts": starts, "ends": byte_to_char_offsets(text, ends)}
-        tensors["ids_only"] = tokenizer.tokenize(text)
-        return {name: value.to_tensor(-1) for name, value in tensors.items()}
-
-    module.serve = serve
-    text = tf.constant(["Ünafford [MASK]", "", "ΑΣ a" + "b" * 250])
-    expected = serve(text)
-    tf.saved_model.save(module, tmp_path, signatures=serve)
-    got = tf.saved_model.load(tmp_path).signatures["serving_default"](text)
-    for name, value in expected.items():
-        np.testing.assert_array_equal(got[name], value)
-
-    functions = serve.get_concrete_function().graph.as_graph_def().library.function
-    ops = {node.op for function in functions for node in function.node_def}
-    assert not ops & {"PyFunc", "EagerPyFunc", "NumpyFunction"}
-
-
 def test_unusable_vocabulary_is_rejected():
     with pytest.raises(InputError, match=r"expected the special token.* \[MASK\]"):
         BertTokenizer([*SPECIAL_TOKENS[:4], "a"])

@@ -1,12 +1,9 @@
 """Long texts as a head and a tail, or as windows."""
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.text import windows as windows_module
-from keras_bert.text.padding import combine_segments
-from keras_bert.text.windows import TooManyTokens, head_and_tail, make_text_windows
+from keras_bert.text.windows import head_and_tail, make_text_windows
 
 CLS, SEP = 101, 102
 SPECIAL = {"cls_token_id": CLS, "sep_token_id": SEP}
@@ -49,29 +46,6 @@ def test_windows_start_at_each_stride_until_the_text_is_covered(lengths, stride)
     assert windows.text.numpy().tolist() == texts
     assert windows.truncated.numpy().tolist() == [False] * len(rows)
     assert not windows.segment_ids.values.numpy().any()
-
-
-def test_texts_that_fit_have_the_ids_of_other_classifiers():
-    _, tokens = texts_of(4, 0, 2)
-    plain = combine_segments(tokens, max_seq_length=6, **SPECIAL)
-    windows = make_text_windows(tokens, max_seq_length=6, stride=2, **SPECIAL)
-    shortened, truncated = head_and_tail(tokens, 4)
-    assert windows.input_ids.to_list() == plain.input_ids.to_list()
-    assert shortened.to_list() == tokens.to_list()
-    assert not np.any(truncated)
-
-
-@pytest.mark.parametrize("lengths", [(0, 1, 4) * 50, (5,), (8, 0, 11, 3, 100)])
-@pytest.mark.parametrize("stride", [1, 3, 4])
-def test_tokens_of_all_windows_have_a_limit(lengths, stride, monkeypatch):
-    _, tokens = texts_of(*lengths)
-    options = {"max_seq_length": 6, "stride": stride, **SPECIAL}
-    count = len(make_text_windows(tokens, **options).input_ids.values)
-    monkeypatch.setattr(windows_module, "MAX_WINDOW_TOKENS", count)
-    make_text_windows(tokens, **options)
-    monkeypatch.setattr(windows_module, "MAX_WINDOW_TOKENS", count - 1)
-    with pytest.raises(TooManyTokens, match=f"have more than {count - 1} tokens"):
-        make_text_windows(tokens, **options)
 
 
 def test_many_short_texts_are_accepted_and_long_ones_rejected_in_a_graph():

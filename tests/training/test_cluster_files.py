@@ -17,7 +17,7 @@ from tests.training.workers import free_address
 
 pytestmark = pytest.mark.slow  # Starts workers.
 
-STEPS = 200
+STEPS = 100
 RECIPE = f"""
 [flags]
 bert_config = "{{folder}}/config.json"
@@ -28,7 +28,7 @@ num_train_steps = {STEPS}
 train_batch_size = 12
 data = {{{{max_seq_length = 16, max_predictions_per_seq = 3}}}}
 """
-FLAGS = "--nojit_compile --mixed_precision=float32 --save_checkpoints_steps=40 --worker_timeout=60"
+FLAGS = "--nojit_compile --mixed_precision=float32 --save_checkpoints_steps=20 --worker_timeout=60"
 # Stands for Slurm's srun: starts two tasks on one machine, and returns the highest exit code.
 SRUN = """#!/bin/bash
 export SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2

@@ -56,9 +56,9 @@ print(json.dumps([run.info.run_name, run.info.status, batch_size, histories]))
 
 @pytest.fixture
 def python(peers_python, root, tmp_path):
-    """Returns a function: (package, arguments) -> output of Python in .peers, without a network."""
+    """Returns a function: (packages, arguments) -> output of Python in .peers, without network."""
 
-    def run(package, *arguments):
+    def run(packages, *arguments):
         environment = os.environ | {
             "PYTHONPATH": str(root),
             "MLFLOW_TRACKING_URI": f"file://{tmp_path}/mlruns",
@@ -68,9 +68,10 @@ def python(peers_python, root, tmp_path):
             "WANDB_DIR": str(tmp_path),
             "WANDB_SILENT": "true",
         }
-        command = [peers_python, "-c", f"import {package}"]
-        if subprocess.run(command, capture_output=True, check=False, env=environment).returncode:
-            pytest.skip(f"{package} is not in .peers, which is older than benchmarks/peers.txt")
+        find = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+        command = [peers_python, "-c", find, *packages.split()]
+        if subprocess.run(command, check=False).returncode:
+            pytest.skip(f"{packages}: not in .peers, which is older than benchmarks/peers.txt")
         command = [peers_python, *map(str, arguments)]
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, env=environment, cwd=root
@@ -94,8 +95,7 @@ def test_program_reports_its_metrics_to_both_packages(python, pretrained, tmp_pa
     flags |= {"max_seq_length": 8, "train_batch_size": 4, "num_train_epochs": 2, "log_steps": 1}
     flags |= {"report_to": "mlflow,wandb", "mixed_precision": "float32", "jit_compile": False}
     arguments = [f"--{name}={value}" for name, value in flags.items()]
-    python("wandb", "-c", "import mlflow")  # Skips without one of the packages.
-    python("mlflow", "-m", "keras_bert", "classify", *arguments)
+    python("mlflow wandb", "-m", "keras_bert", "classify", *arguments)
 
     lines = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
     expected = {}

@@ -91,6 +91,15 @@ def test_decisions_of_each_problem_type():
         assert decisions(problem, texts).tolist() == expected
 
 
+def test_probabilities_of_large_logits_are_finite():
+    one, several = (
+        answers_of(Problem(kind, ("a", "b", "c"), ()), [[1e4, logit, 0.0]])["probabilities"]
+        for kind, logit in (("single_label", 0.0), ("multi_label", -1e4))
+    )
+    assert one.tolist() == [[1.0, 0.0, 0.0]]
+    assert several.tolist() == [[1.0, 0.0, 0.5]]
+
+
 def test_predicted_labels_come_first_also_with_thresholds():
     logits = np.log(np.float32([[9.0, 1.5, 0.1], [99.0, 0.5, 2.0]]))  # Of odds.
     problem = ClassifierSettings(("a", "b", "c"), "multi_label")

@@ -1,7 +1,5 @@
 """Texts with more tokens than the window: the mean over windows, in every way to predict."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -38,19 +36,6 @@ def test_vectors_of_windows_are_averaged_before_they_are_normalized(pretrained, 
         np.testing.assert_allclose(found[name][1], expected, atol=1e-5)
     assert found["num_tokens"].tolist() == [5, each["num_tokens"].sum(), 2, 3]
     assert not found["truncated"].any()
-
-
-def test_saved_models_have_the_setting(embedder, tmp_path):
-    embedder.save_pretrained(tmp_path / "model")
-    saved = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert saved["keras_bert"] == {
-        "max_seq_length": 10,
-        "normalize": False,
-        "pooling": None,
-        "pooled": True,
-        "matryoshka_sizes": [],
-        "long_text": "truncate",
-    }
 
 
 @pytest.mark.slow

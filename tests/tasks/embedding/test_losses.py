@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 
 SIZES = (8, 4, 2)
@@ -95,19 +94,6 @@ def test_zero_vectors_have_finite_gradients(golden):
         value, gradient = value_and_gradient(loss, golden["vectors"][:, :2] * 0, golden["scores"])
         assert np.isfinite(value)
         assert np.isfinite(gradient).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("triplet",), "loss='triplet': expected one of mnrl, cosent, cosine"),
-        (("mnrl", 0.0), "scale=0.0: expected a finite number above 0"),
-        (("mnrl", "20"), "scale='20': expected a finite number above 0"),
-    ],
-)
-def test_invalid_losses_are_named(arguments, message):
-    with pytest.raises(InputError, match=message):
-        EmbeddingLoss(*arguments)
 
 
 def test_losses_with_equal_attributes_are_equal():

@@ -284,16 +284,19 @@ SIZES = EmbeddingLoss("mnrl", sizes=(16, 4))
         (lambda it: it.fit(PAIRS, [0, 1, 0], loss="l2"), "loss='l2': expected one of mnrl, cosent"),
         (lambda it: it.fit(PAIRS, [0, 2, 0]), "texts, item 1: the score is 2; expected from -1 to"),
         (lambda it: it.fit(PAIRS, loss=SIZES, batch_size=1), "batch size 1: the loss mnrl compare"),
-        (lambda it: it.fit(PAIRS, loss=SIZES, steps=1), "unknown arguments steps"),
         (
-            lambda it: it.fit(PAIRS, loss=SIZES, gradient_accumulation_steps=0),
-            "gradient_accumulation_steps=0: expected a whole number of at least 1",
+            lambda it: it.fit(PAIRS, [0, 1, 0], loss="cosent", batch_size=1),
+            "batch size 1: the loss cosent compares each pair",
         ),
+        (lambda it: it.fit(PAIRS, [1] * 3, loss="cosine"), "3 scores are 1, so nothing can be le"),
+        (lambda it: it.fit(PAIRS, 1.0), "scores is 1.0, a float; expected a list of numbers"),
+        (lambda it: it.fit(PAIRS, [1, True, 0]), r"scores\[1\] is True; expected a number"),
+        (lambda it: it.fit(PAIRS, [float("nan"), 0, 1]), "item 0: the score is nan; expected from"),
+        (lambda it: it.fit((["a"], [" "])), r"texts\[1\]\[0\] is ' '; expected a text"),
         (
             lambda it: it.fit(PAIRS, batch_size=3, gradient_accumulation_steps=2),
             "gradient_accumulation_steps=2: expected a divisor of batch_size=3",
         ),
-        (lambda it: it.fit(PAIRS, temperature=2.0), "temperature: has no effect without teacher"),
         (lambda it: it.fit(PAIRS, num_frozen_layers=1), "num_frozen_layers=1: leaves no weights "),
         (lambda it: it.fit(["a", "b"]), "texts is a list of 2 items; expected a tuple of two"),
         (

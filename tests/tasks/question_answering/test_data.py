@@ -62,19 +62,6 @@ def test_questions_need_answers_to_be_scored_but_not_to_be_predicted(files):
 # --- settings ---
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"n_best_size": 0}, "n_best_size=0: expected a whole number of at least 1"),
-        ({"max_seq_length": 67}, "max_seq_length=67: expected at least 68"),
-        ({"null_score_diff_threshold": 0.0}, r"threshold=0\.0: needs version_2_with_negative"),
-    ],
-)
-def test_invalid_settings_are_rejected(settings, message):
-    with pytest.raises(InputError, match=message):
-        AnswerSettings(**settings)
-
-
 def test_stride_that_is_larger_than_every_window_is_rejected():
     check_doc_stride(380, 384)
     with pytest.raises(InputError, match=r"doc_stride=381: is larger .* at most 380, for max_seq_"):

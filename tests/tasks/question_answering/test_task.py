@@ -220,14 +220,6 @@ DATASET = tf.data.Dataset.from_tensors((("who ?", TEXT), {"text": "a", "start": 
         ),
         (lambda it: it.fit(DATASET), "questions is a tf.data.Dataset; expected lists, or a table"),
         (
-            lambda it: it.fit(["who ?"], [TEXT], [GOOD], validation_data=DATASET),
-            "validation_data is a tf.data.Dataset; expected lists, or a table",
-        ),
-        (
-            lambda it: it.fit(["who ?"], [TEXT], [GOOD], validation_data=(([], []), [])),
-            "validation_data is empty; expected at least one item",
-        ),
-        (
             lambda it: it.fit(["who ?"], [TEXT], [GOOD], validation_data=((["a"], [TEXT]), [5])),
             r"^validation_data: answers\[0\] is 5, a int; expected",
         ),
