@@ -93,7 +93,7 @@ def test_decisions_of_each_problem_type():
 
 def test_probabilities_of_large_logits_are_finite():
     one, several = (
-        answers_of(Problem(kind, ("a", "b", "c"), ()), [[1e4, logit, 0.0]])["probabilities"]
+        answers_of(ClassifierSettings(("a", "b", "c"), kind), [[1e4, logit, 0.0]])["probabilities"]
         for kind, logit in (("single_label", 0.0), ("multi_label", -1e4))
     )
     assert one.tolist() == [[1.0, 0.0, 0.0]]
