@@ -144,7 +144,7 @@ def test_missing_file_is_found_before_tensorflow_starts(
     def start():
         raise AssertionError("TensorFlow starts")
 
-    for module in ("fine_tuning", "embed", "pretrain"):
+    for module in ("fine_tuning", "pretrain"):
         monkeypatch.setattr(f"keras_bert.programs.{module}.start_tensorflow", start)
     flags = FLAGS[program] | {flag: "", "output_dir": tmp_path / "out"}
     done = run_program(program, cwd=place, **flags)
