@@ -1,4 +1,4 @@
-"""Reads the flags that all fine-tuning programs share, and ends their runs.
+"""Reads the flags that all fine-tuning programs share, and does their runs.
 
 With --nodo_train, a main function first takes flags from the run of --init_checkpoint
 (`use_flags_of_run`). Then it calls `run`, which imports TensorFlow.
@@ -173,7 +173,7 @@ def run(flags: FlagValues, task: str, settings: Any) -> None:
     if not length.present and length.value == length.default:  # Not that of an earlier run.
         set_flag(flags, "max_seq_length", _saved_length(local_model(flags.init_checkpoint), task))
     values = values_of(flags)
-    options = FineTuningRun(
+    fine_tuning_run = FineTuningRun(
         settings=from_values(
             FineTuningSettings, {**values, "length_pool": FitSettings.of({}, task).length_pool}
         ),
@@ -183,9 +183,9 @@ def run(flags: FlagValues, task: str, settings: Any) -> None:
         record={**recorded(flags, values), "backend": BACKEND},
         distillation=from_values(Distillation, values) if values.get("teacher") else None,
     )
-    results = task_class(task).fine_tune(settings, options)
-    if worker_index(options.strategy) == 0:
-        runs.finish(results, options.output_dir, flags.export, flags.examples)
+    results = task_class(task).fine_tune(settings, fine_tuning_run)
+    if worker_index(fine_tuning_run.strategy) == 0:
+        runs.finish(results, fine_tuning_run.output_dir, flags.export, flags.examples)
 
 
 def _saved_length(path: Path, task: str) -> int | None:
@@ -195,8 +195,8 @@ def _saved_length(path: Path, task: str) -> int | None:
     for folder in (path, path / "model"):
         if task == "embedding" and (folder / files.MODULES).is_file():
             return files.saved_max_seq_length(folder)
-        is_model = task == "classification" and (folder / CONFIG).is_file()
-        if is_model and files.read_cross_encoder(folder, read_json(folder / CONFIG)):
+        is_classifier = task == "classification" and (folder / CONFIG).is_file()
+        if is_classifier and files.read_cross_encoder(folder, read_json(folder / CONFIG)):
             return files.saved_max_seq_length(folder, True)
     return None
 

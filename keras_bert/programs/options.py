@@ -144,17 +144,13 @@ def recorded(values: FlagValues, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     `settings` are the values of the flags, or those of a phase and what follows from them.
     """
-    options = declared(values)
-    return {
-        name: value
-        for name, value in settings.items()
-        if name not in options
-        or not (
-            options[name].may_change
-            # It has no effect.
-            or (options[name].needs and not settings[options[name].needs])
-        )
+    unrecorded = {
+        name
+        for name, option in declared(values).items()
+        # Without what it needs, an option has no effect.
+        if option.may_change or (option.needs and not settings[option.needs])
     }
+    return {name: value for name, value in settings.items() if name not in unrecorded}
 
 
 def integers(values: FlagValues, name: str) -> list[int] | None:

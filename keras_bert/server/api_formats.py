@@ -414,20 +414,17 @@ def _tokens(
 _NO_RERANKER = (
     "is not a reranker; expected the export of a TextClassifier with problem_type='reranking'"
 )
-# {path: the name of the route in metrics and for `encode_error`; the function that decodes a body,
-# with {name: description} of the models that support the format, to the name of a model and a call;
-# and what other versions are or lack, with a remedy}
+# {path: the function that decodes a body, with {name: description} of the models that support the
+# format, to the name of a model and a call; and what other versions are or lack, with a remedy}
 FORMATS = {
     "/v1/embeddings": (
-        "embeddings",
         decode_embedding_call,
         "returns no embeddings with token counts; expected the export of a TextEmbedder of this "
         "version of keras_bert",
     ),
-    "/rerank": ("rerank", decode_rerank_call, _NO_RERANKER),
-    "/v1/rerank": ("rerank_documents", decode_rerank_documents_call, _NO_RERANKER),
+    "/rerank": (decode_rerank_call, _NO_RERANKER),
+    "/v1/rerank": (decode_rerank_documents_call, _NO_RERANKER),
     "/tokenize": (
-        "tokenize",
         decode_tokenize_call,
         "has no tokenizer; expected a model that this version of keras_bert exported",
     ),

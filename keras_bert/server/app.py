@@ -90,11 +90,11 @@ class App:
         app.router.add_get("/healthz", self.on_health)
         app.router.add_get("/metrics", self.on_metrics)
         app.router.add_get("/v1/models", self.on_models)
-        for path in (*FORMATS, "/v2/rerank"):
-            name = "/v1/rerank" if path == "/v2/rerank" else path
-            handler = partial(self._answer_in_format, name)
-            handler.__name__ = f"on_{FORMATS[name][0]}"
-            app.router.add_post(path, handler)
+        app.router.add_post("/v1/embeddings", self.on_embeddings)
+        app.router.add_post("/rerank", self.on_rerank)
+        app.router.add_post("/v1/rerank", self.on_rerank_documents)
+        app.router.add_post("/v2/rerank", self.on_rerank_documents)
+        app.router.add_post("/tokenize", self.on_tokenize)
         model = "/v1/models/{name:[^/:]+}"
         for path in (model, model + "/versions/{version:[0-9]{1,19}}"):
             app.router.add_post(f"{path}:predict", self.on_predict)
@@ -191,6 +191,22 @@ class App:
             request, lambda body: (version, protocol.decode_call(body, version.export))
         )
 
+    async def on_embeddings(self, request: web.Request) -> web.Response:
+        """Returns vectors in OpenAI's format."""
+        return await self._answer_in_format(request, "/v1/embeddings")
+
+    async def on_rerank(self, request: web.Request) -> web.Response:
+        """Ranks texts in the format of text-embeddings-inference."""
+        return await self._answer_in_format(request, "/rerank")
+
+    async def on_rerank_documents(self, request: web.Request) -> web.Response:
+        """Ranks texts in the format of Cohere and Jina."""
+        return await self._answer_in_format(request, "/v1/rerank")
+
+    async def on_tokenize(self, request: web.Request) -> web.Response:
+        """Splits texts into tokens in the format of text-embeddings-inference."""
+        return await self._answer_in_format(request, "/tokenize")
+
     async def on_models(self, _: web.Request) -> web.Response:
         """Lists the models in OpenAI's format, with their tasks and served versions."""
         models = [
@@ -244,9 +260,9 @@ class App:
     def _served(self) -> dict[str, Version]:
         return {name: versions.current for name, versions in self._models.items()}
 
-    async def _answer_in_format(self, path: str, request: web.Request) -> web.Response:
+    async def _answer_in_format(self, request: web.Request, path: str) -> web.Response:
         """Answers a request in the format of another API, that of a path in FORMATS."""
-        served, (_, decode_call, problem) = self._served(), FORMATS[path]
+        served, (decode_call, problem) = self._served(), FORMATS[path]
         models = supporting_models(path, served)
         if not models:
             raise RestError(f"The served version {problem}", 404)

@@ -24,7 +24,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from keras_bert.files import atomic_path
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.memory import check_batch_fits
 from keras_bert.tasks.examples import Batcher, Examples, in_order
-from keras_bert.tasks.prepared import TextProcessor, as_tensor
+from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.training.evaluate import make_predict
@@ -151,7 +150,6 @@ def _tokenize(
     lines: Sequence[str], tokenizer: BertTokenizer, max_seq_length: int
 ) -> tuple[Examples, int]:
     """Returns the lines as examples, and the number of truncated lines."""
-    processor = TextProcessor(tokenizer, SimpleNamespace(max_seq_length=max_seq_length))
     # A pair "a ||| b" has two texts; any other line is one text.
     pairs = [re.fullmatch(r"(.*) \|\|\| (.*)", line) for line in lines]
     sides = [pair.groups() if pair else (line,) for pair, line in zip(pairs, lines, strict=True)]
@@ -160,8 +158,17 @@ def _tokenize(
         indices = [index for index, texts in enumerate(sides) if len(texts) == count]
         if not indices:
             continue
-        columns = [[sides[index][side] for index in indices] for side in range(count)]
-        joined.append(processor.preprocess(*map(as_tensor, columns)))
+        tokens = [
+            tokenizer.tokenize([sides[index][side] for index in indices]) for side in range(count)
+        ]
+        joined.append(
+            combine_segments(
+                *tokens,
+                max_seq_length=max_seq_length,
+                cls_token_id=tokenizer.cls_token_id,
+                sep_token_id=tokenizer.sep_token_id,
+            )
+        )
         order += indices
     ids, segments, truncated = (tf.concat(parts, axis=0) for parts in zip(*joined, strict=True))
     examples = Examples(ids.values.numpy(), segments.values.numpy(), ids.row_splits.numpy())

@@ -82,7 +82,7 @@ class FineTuningRun(TrainingRun):
 # --- run ---
 
 
-def fine_tune(
+def run_fine_tuning(
     run: FineTuningRun,
     start: Checkpoint,
     task: Task,
@@ -196,7 +196,7 @@ def fine_tune(
 def prepare_sets(
     task: Task, train: Any, dev: Mapping[str, Any], test: Mapping[str, Any]
 ) -> tuple[PreparedSet | None, dict[str, PreparedSet], dict[str, PreparedSet]]:
-    """Preprocesses the items of all sets, which are as for `fine_tune`.
+    """Preprocesses the items of all sets; `dev` and `test` are as for `run_fine_tuning`.
 
     A test set that is a development set is preprocessed once, so the model also runs over it once.
     """

@@ -103,9 +103,10 @@ class PreparedSet(NamedTuple):
 
     Attributes:
         prepared: the preprocessed items.
-        labels: the labels of the items, if they are not part of them; None for a test set.
-        items: the texts, sentences or questions of a file; when they are iterated over, the `repr`
-            of an item contains all its data.
+        labels: the labels of the items, as `score_outputs` takes them; None if they are unknown, or
+            part of the items.
+        items: the texts, sentences or questions of a file. run.json has a checksum of the `repr` of
+            each.
     """
 
     prepared: Prepared

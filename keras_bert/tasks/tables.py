@@ -340,15 +340,15 @@ def read_splits(
     """
     if do_train and not train:
         raise InputError(f"there are no training examples; expected {expected}, or --nodo_train")
-    splits = Splits(read(train, True) if do_train else None, {}, {})
-    for suffix, source in dev.items() if do_eval else ():
-        if source:
-            splits.dev[suffix] = read(source, True)
+    train_set = read(train, True) if do_train else None
+    dev_sets = {suffix: read(source, True) for suffix, source in dev.items() if source and do_eval}
+    test_sets = {}
     for name, source in test.items() if do_predict else ():
         source = source or dev.get("")
-        same = [splits.dev[suffix] for suffix in splits.dev if dev[suffix] == source]
+        same = [items for suffix, items in dev_sets.items() if dev[suffix] == source]
         if source:
-            splits.test[name] = same[0] if same else read(source, False)
+            test_sets[name] = same[0] if same else read(source, False)
+    splits = Splits(train_set, dev_sets, test_sets)
     if not any(splits):
         raise InputError(
             "nothing to do: there are no examples to score or to predict; expected --do_train, or "

@@ -115,7 +115,8 @@ class Task:
     example: ClassVar[Mapping[str, str]] = {"text": EXAMPLE_TEXT}
     input_names: ClassVar[tuple[str, ...]] = ("text",)
     optional_weights: ClassVar[tuple[str, ...]] = ()
-    limit: ClassVar[str] = "max_seq_length"  # The setting to which texts are truncated.
+    # The setting to which texts are truncated; "" if they are never truncated.
+    limit: ClassVar[str] = "max_seq_length"
     items_name: ClassVar[str] = "texts"
     # The `ExportOptions` that a SavedModel of the task uses.
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length",)
@@ -167,7 +168,7 @@ class Task:
     def __dir__(self) -> list[str]:
         return [name for name in super().__dir__() if name[0] == "_" or name in self._public]
 
-    # Implemented by subclasses.
+    # Implemented or extended by subclasses.
 
     @classmethod
     def settings_of_checkpoint(cls, checkpoint: Checkpoint, **settings: Any) -> Any:

@@ -20,8 +20,6 @@ from keras_bert.training.settings import TrainingSettings
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from keras_bert.tasks.settings import Distillation
-
 Batch = Mapping[str, Any]  # tensors of the backend by feature name
 AfterBatch = Callable[[], None]  # called after each evaluation batch; may raise to interrupt it
 
@@ -219,13 +217,15 @@ class OutputObjective(Objective):
     """An objective whose losses depend only on the outputs of the model, also with a teacher.
 
     With a teacher, batches contain its outputs, and the losses are "label_loss" and "soft_loss".
-    They include their weights, so that the loss is their sum. Subclasses override the methods
-    without an implementation; `accuracy` is the name of the share of hits, if it is a metric.
+    They include their weights, so that the loss is their sum. `distillation` has the
+    `distillation_weight` and the `temperature`; None without a teacher. Subclasses override the
+    methods without an implementation; `accuracy` is the name of the share of hits, if it is a
+    metric.
     """
 
     accuracy: str = ""
 
-    def __init__(self, distillation: "Distillation | None" = None):
+    def __init__(self, distillation: Any = None):
         self.distillation = distillation
         hits = (self.accuracy,) if self.accuracy else ()
         self.metrics = ("loss", *hits)

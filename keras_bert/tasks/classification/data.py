@@ -87,6 +87,7 @@ class ClassifierSettings:
     long_text: LongText = TRUNCATED
     thresholds: tuple[float, ...] = ()
     activation: str = "sigmoid"
+    # Of a run of the program; not properties of the model, so they are not compared or saved.
     metrics: tuple[str, ...] = field(default=(), compare=False)
     score_range: tuple[float, float] | None = field(default=None, compare=False)
 
@@ -116,7 +117,7 @@ def read_data(
 ) -> tuple[ClassifierSettings, Splits]:
     """Reads the examples of a run, dicts of `Texts`; `do` has do_train, do_eval and do_predict.
 
-    The settings of the result have only the labels, problem type and metrics.
+    The settings of the result have what follows from the task and its examples, such as labels.
 
     `saved_labels` are the labels of the checkpoint, in the order of its logits, or None. If the
     task has the same labels, the result has them in this order. The task `custom` has these labels

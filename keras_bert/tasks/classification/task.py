@@ -71,7 +71,12 @@ from keras_bert.tasks.classification.processor import (
     transformers_problem_type,
     write_predictions,
 )
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
+from keras_bert.tasks.fine_tuning import (
+    FineTuningRun,
+    open_pretrained,
+    prepare_sets,
+    run_fine_tuning,
+)
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
     TRUNCATED,
@@ -282,28 +287,30 @@ class TextClassifier(Task):
             check_same_length(texts=columns[0], labels=labels)
         if self.needs_labels:
             self._set_labels(given_labels("labels", labels, self.settings.problem_type), settings)
-        dev_columns: Sequence[Sequence[str]] = ()
+        validation = None  # Its columns of texts and their labels.
         if settings.validation_split:
             split = split_rows(settings.validation_split, settings.seed, *columns, labels)
             (*columns, labels), (*dev_columns, dev_labels) = split
+            validation = tuple(dev_columns), dev_labels
         array = self._label_array(labels, columns)
         names = ("validation_data[0]", "validation_data[1]")
         if validation_data is not None:
             expected = "a tuple (texts, labels)"
             dev_texts, dev_labels = check_validation_data(validation_data, expected, text, label)
-            dev_columns = self._columns(dev_texts, names[0], dev_labels is not None)
+            validation = self._columns(dev_texts, names[0], dev_labels is not None), dev_labels
         evaluate = None
-        if dev_columns:
-            dev_array = self._label_array(dev_labels, dev_columns, names)
+        if validation:
+            dev_array = self._label_array(validation[1], validation[0], names)
             check_not_empty("validation_data", dev_array)
-            dev = PreparedSet(self._prepared(pair_columns(tuple(dev_columns))), dev_array)
+            dev = PreparedSet(self._prepared(pair_columns(validation[0])), dev_array)
+            self.report_truncation(dev.prepared.truncated, "validation texts")
             evaluate = functools.partial(self._evaluate, dev)
         kind = self.settings.problem_type
         weights = weights_of_classes(name, class_weights, kind, self.labels, array)
         if columns[0]:
             self._replace_settings(pair=len(columns) > 1, thresholds=())
         train = labeled(self._prepared(pair_columns(columns)), array)
-        objective = ClassificationObjective(kind, weights, distillation, max(1, len(columns) - 1))
+        objective = ClassificationObjective(kind, weights, distillation, train.examples.group_size)
         return fit_task(self, train, objective, settings, evaluate, callbacks, "score", teacher)
 
     def evaluate(
@@ -666,6 +673,6 @@ class TextClassifier(Task):
             weights = weights_of_classes(
                 "--class_weights", setting, problem_type, labels, train.labels
             )
-        group_size = max(1, len(first.columns) - 1)
-        objective = ClassificationObjective(problem_type, weights, run.distillation, group_size)
-        return fine_tune(run, start, classifier, objective, train, dev, test, best="score")
+        size = train.prepared.examples.group_size if train else 1
+        objective = ClassificationObjective(problem_type, weights, run.distillation, size)
+        return run_fine_tuning(run, start, classifier, objective, train, dev, test, best="score")

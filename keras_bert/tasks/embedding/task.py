@@ -63,7 +63,12 @@ from keras_bert.tasks.embedding.search import (
     write_triplets,
 )
 from keras_bert.tasks.examples import ModelRunner
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
+from keras_bert.tasks.fine_tuning import (
+    FineTuningRun,
+    open_pretrained,
+    prepare_sets,
+    run_fine_tuning,
+)
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
     TRUNCATED,
@@ -671,7 +676,7 @@ class TextEmbedder(Task):
             check_evaluation_rows(dev)
         sets = prepare_sets(embedder, train, {} if dev is None else {"": dev}, {})
         objective = EmbeddingObjective(loss, settings.pooling)
-        return fine_tune(run, start, embedder, objective, *sets, best=best_metric(dev))
+        return run_fine_tuning(run, start, embedder, objective, *sets, best=best_metric(dev))
 
 
 def _is_float(value: Any) -> bool:

@@ -467,11 +467,16 @@ def _sentences_of_texts(
         raise InputError(f"{path}: contains no words; expected texts")
     if num_empty := len(texts) - len(sentences):
         logging.warning("%s: skipped %d texts without words", path, num_empty)
+    _log_problems(problems)
+    return sentences, {name: len(descriptions) for name, descriptions in problems.items()}
+
+
+def _log_problems(problems: Mapping[str, Sequence[str]]) -> None:
+    """Warns of the entities that do not fit the words; those of each name of PROBLEMS."""
     for name, descriptions in problems.items():
         if descriptions:
             first = "; ".join(descriptions[:3])
             logging.warning("%s: %d, the first: %s", PROBLEMS[name], len(descriptions), first)
-    return sentences, {name: len(descriptions) for name, descriptions in problems.items()}
 
 
 def _is_list(value: Any) -> bool:
@@ -654,27 +659,29 @@ def check_entities(
 
     `value` has a list of entities {"start": int, "end": int, "type": str} for each text, or of
     entities as annotation tools export them, with character offsets. `labels` are the model's
-    labels, and `words` the (start, end) of each word.
+    labels, and `words` the (start, end) of each word. Entities that do not fit the words are
+    changed or dropped as in files, with a warning.
 
     Raises:
-        InputError: an entity is invalid, does not consist of whole words, or overlaps another one.
+        InputError: an entity is invalid.
     """
     rows = check_list("targets", value, "lists of entities")
     check_same_length(inputs=texts, targets=rows)
     types = entity_types(labels)
     tags = []
+    problems: dict[str, list[str]] = {name: [] for name in PROBLEMS}
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
         name = f"targets[{index}]"
-        items = plain_entities(check_list(name, row, "entities"))
+        items = plain_entities(check_list(name, row, "entities"), text)
         check_schema(name, items, [_ENTITY])
-        tags_of_text, problems = fit_entities(items, text, words[index], name)
-        for _, description in problems:
-            expected = "complete words that are in no other entity"
-            raise InputError(f"{description}; expected {expected}")
+        tags_of_text, misfits = fit_entities(items, text, words[index], name)
+        for problem, description in misfits:
+            problems[problem].append(description)
         for i, item in enumerate(items):
             if item["type"].strip() not in types:
                 raise InputError(
                     f"{name}[{i}] is {item!r:.80}; expected a type of {', '.join(types)}"
                 )
         tags.append(tags_of_text)
+    _log_problems(problems)
     return tags

@@ -31,7 +31,12 @@ from keras_bert.tasks.checks import (
     split_examples,
     split_rows,
 )
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
+from keras_bert.tasks.fine_tuning import (
+    FineTuningRun,
+    open_pretrained,
+    prepare_sets,
+    run_fine_tuning,
+)
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.ner.data import (
     NerSettings,
@@ -239,8 +244,9 @@ class EntityTagger(Task):
                 `TextClassifier.fit`, but not a tf.data.Dataset.
             targets: for words, n lists of tags of any scheme, such as IOB2, one tag per word; "-"
                 is an unknown label, which is not trained on. For texts, n lists of entities
-                {"start": int, "end": int, "type": str} with character offsets. An entity must
-                consist of whole words; processor.py describes how texts are split into words.
+                {"start": int, "end": int, "type": str} with character offsets, or as doccano,
+                Prodigy and Label Studio export them. An entity is extended to whole words, and of
+                those that overlap, the longest is kept, with a warning.
             text: the name of the table's column of texts or words.
             label: the name of the table's column of entities or tags.
             validation_data: (inputs, targets) or a table, evaluated after each epoch; the logs
@@ -426,7 +432,9 @@ class EntityTagger(Task):
         for split in (*splits.dev.values(), *splits.test.values()):
             check_types(split, labels, labels_from)
         sets = prepare_sets(tagger, *splits)
-        return fine_tune(run, start, tagger, TaggingObjective(run.distillation), *sets, best="f1")
+        return run_fine_tuning(
+            run, start, tagger, TaggingObjective(run.distillation), *sets, best="f1"
+        )
 
 
 def _labels_of_run(train: TaggedSentences | None, start: Checkpoint) -> tuple[list[str], object]:

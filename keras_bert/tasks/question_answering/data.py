@@ -234,6 +234,7 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
         raise InputError(
             f"no {kind} question has an answer; expected at least one, or --version_2_with_negative"
         )
+    # If all are scored, the same object, which `prepare_sets` prepares once for both sets.
     return answered if len(answered) < len(questions) else questions
 
 

@@ -33,7 +33,12 @@ from keras_bert.tasks.checks import (
     split_examples,
     split_rows,
 )
-from keras_bert.tasks.fine_tuning import FineTuningRun, fine_tune, open_pretrained, prepare_sets
+from keras_bert.tasks.fine_tuning import (
+    FineTuningRun,
+    open_pretrained,
+    prepare_sets,
+    run_fine_tuning,
+)
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor, gathered
 from keras_bert.tasks.question_answering.data import (
@@ -233,7 +238,11 @@ class QuestionAnswerer(Task):
             with errors_within("validation_data"):
                 scored = _questions(*held_out, text, label)
             check_not_empty("validation_data", scored)
-        evaluate = functools.partial(self._evaluate, self.prepared_set(scored)) if scored else None
+        evaluate = None
+        if scored:
+            dev = self.prepared_set(scored)
+            self.report_truncation(dev.prepared.truncated, "validation questions")
+            evaluate = functools.partial(self._evaluate, dev)
         matches = [aligned(question) for question in checked]
         for index, match in enumerate(matches):
             if match is None:
@@ -402,7 +411,7 @@ class QuestionAnswerer(Task):
             count = len(train.prepared.examples)
             logging.info("Training on %d questions in %d windows", len(train.items), count)
         objective, best = SpanObjective(run.distillation), answerer._best_metric
-        return fine_tune(run, start, answerer, objective, train, dev, test, best)
+        return run_fine_tuning(run, start, answerer, objective, train, dev, test, best)
 
 
 def _questions(

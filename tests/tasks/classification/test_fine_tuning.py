@@ -193,7 +193,7 @@ def test_mnli_is_scored_on_both_dev_sets_and_predicts_the_diagnostic_set(tiny_mo
 
 
 def test_balanced_weights_are_those_of_texts_and_not_of_windows(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(classification_task, "fine_tune", lambda *values, **_: values[3])
+    monkeypatch.setattr(classification_task, "run_fine_tuning", lambda *values, **_: values[3])
     rows = [("good " * 40, "pos"), ("bad", "neg"), ("bad film", "neg"), ("bad book", "neg")]
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))

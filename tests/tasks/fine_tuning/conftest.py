@@ -6,7 +6,7 @@ import pytest
 from keras_bert.tasks.classification.processor import ClassifierSettings
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.examples import Examples
-from keras_bert.tasks.fine_tuning import fine_tune
+from keras_bert.tasks.fine_tuning import run_fine_tuning
 from keras_bert.tasks.prepared import Prepared, PreparedSet
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -29,7 +29,7 @@ def random_examples(count, seed=0, longest=40):
 
 
 class LabelTask:
-    """The arguments of `fine_tune` for predicting labels, or without `labels` numbers.
+    """The arguments of `run_fine_tuning` for predicting labels, or without `labels` numbers.
 
     `score` is a function of the outputs for `held_out`, and `write` one of the path of the files.
     """
@@ -59,7 +59,7 @@ class LabelTask:
         train = None if self.train is None else PreparedSet(Prepared(self.train, []))
         dev = {"": self.held_out} if self.score else {}
         test = {"predictions": self.held_out} if self.write else {}
-        return fine_tune(run, start, self.task, self.objective, train, dev, test, "accuracy")
+        return run_fine_tuning(run, start, self.task, self.objective, train, dev, test, "accuracy")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning import FineTuningRun
 from keras_bert.tasks.load import load
-from keras_bert.tasks.ner.data import NerSettings, read_conll
+from keras_bert.tasks.ner.data import NerSettings, check_entities, read_conll
 from keras_bert.tasks.ner.metrics import entity_scores
 from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.tasks.ner.task import EntityTagger
@@ -239,12 +239,6 @@ def tagger(ner_files):
         (["a"], [["PER"]], r"targets\[0\]\[0\] is 'PER'; expected an object with start"),
         (["a"], [[(0, 2, "PER")]], "0 <= start < end <= 1, the length of the"),
         (["a"], [[(0, 1, "ORG")]], "expected a type of LOC, PER"),
-        (
-            ["d", "axx c"],
-            [[], [(0, 1, "PER")]],
-            r"targets\[1\]\[0\]: .*'a' \(PER\), in the words 0",
-        ),
-        (["a b c"], [[(0, 3, "PER"), (2, 5, "LOC")]], r"\[0\]\[1\]: .*'b c' .*; expected complete"),
         ([], [], "got no"),
     ],
 )
@@ -258,6 +252,21 @@ def test_invalid_arguments_are_named(tagger, inputs, targets, message):
     for method in (tagger.fit, tagger.evaluate):
         with pytest.raises(InputError, match=message):
             method(inputs, targets)
+
+
+def test_entities_that_do_not_fit_words_are_changed_with_a_warning(tagger, caplog):
+    words = [[(0, 3), (4, 5)], [(0, 1), (2, 3), (4, 5)]]
+    entities = [[(0, 1, "PER")], [(0, 3, "PER"), (2, 5, "LOC"), (3, 4, "LOC")]]
+    tags = check_entities(["axx c", "b c d"], entities, tagger.labels, words)
+    assert tags == [["B-PER", "O"], ["B-PER", "I-PER", "O"]]
+    assert caplog.messages == [
+        "spans extended to whole words: 1, the first: targets[0][0]: characters 0 to 1, 'a' (PER), "
+        "in the words 0 to 3, 'axx'",
+        "spans dropped because they overlap a longer one: 1, the first: targets[1][1]: characters "
+        "2 to 5, 'c d' (LOC)",
+        "spans dropped because they contain no word: 1, the first: targets[1][2]: characters 3 to "
+        "4, ' ' (LOC)",
+    ]
 
 
 @pytest.mark.parametrize(

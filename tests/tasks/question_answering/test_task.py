@@ -269,7 +269,7 @@ V2 = SquadSettings(AnswerSettings(version_2_with_negative=True))
 
 @pytest.fixture
 def prepare_run(tokenizer, monkeypatch):
-    """Returns a function that prepares a run on questions: the arguments of `fine_tune`."""
+    """Returns a function that prepares a run on questions: the arguments of `run_fine_tuning`."""
     module = "keras_bert.tasks.question_answering.task."
     start = SimpleNamespace(tokenizer=lambda: tokenizer, check_segments=lambda: None)
     run = SimpleNamespace(settings=FineTuningSettings(max_seq_length=384), distillation=None)
@@ -284,7 +284,7 @@ def prepare_run(tokenizer, monkeypatch):
         made = {"task": task, "train": examples, "dev": dev, "test": test, "best": best}
         return SimpleNamespace(**made, data=data, counts=counts)
 
-    monkeypatch.setattr(module + "fine_tune", arguments_of)
+    monkeypatch.setattr(module + "run_fine_tuning", arguments_of)
 
     def prepare(squad, train=None, dev=None, test=None):
         splits = Splits(train, {"": dev} if dev else {}, {"test": test} if test else {})
