@@ -390,7 +390,9 @@ class MiningSettings:
         max=2,
     )
     output_format: str = option(
-        "triplet", "Rows of a negative, or of all.", choices=("triplet", "n-tuple")
+        "triplet",
+        "`triplet`: a row for each negative; `n-tuple`: a row with all negatives of a pair.",
+        choices=("triplet", "n-tuple"),
     )
 
     def __post_init__(self):

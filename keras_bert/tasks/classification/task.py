@@ -87,10 +87,17 @@ from keras_bert.tasks.prepared import (
     ServedTexts,
     gathered,
 )
-from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data, evaluate_rankings
+from keras_bert.tasks.retrieval import (
+    RetrievalData,
+    as_retrieval_data,
+    evaluate_rankings,
+    mean_scores,
+)
 from keras_bert.tasks.tables import Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
 from keras_bert.text.tokenizer import BertTokenizer
+
+_PAIRS = 2**14  # pairs that are predicted at once, but at least those of one query
 
 
 class TextClassifier(Task):
@@ -350,12 +357,13 @@ class TextClassifier(Task):
             InputError: an argument is invalid, or there are no texts.
         """
         data = as_retrieval_data(texts) if self._is_reranker else None
-        if data is not None and labels is None:
+        if data is not None:
+            if labels is not None:
+                raise InputError("labels: have no effect with retrieval data; expected none")
             return self._score_rankings(data, candidates, batch_size)
-        if candidates is not None or data is not None:
+        if candidates is not None:
             raise InputError(
-                "evaluate: expected either retrieval data for a reranker, with candidates, or "
-                "texts, with labels"
+                "candidates: have no effect without retrieval data for a reranker; expected none"
             )
         texts, labels = split_examples("texts", texts, labels, text, label)
         columns = self._columns(texts, has_labels=labels is not None)
@@ -381,13 +389,21 @@ class TextClassifier(Task):
                         f"candidates[{query}] is {row!r:.60}; expected indices of documents, from "
                         f"0 to {len(corpus) - 1}"
                     )
-        pairs = [(query, i) for query, row in zip(queries, rows, strict=True) for i in row]
-        columns = [query for query, _ in pairs], [corpus[i] for _, i in pairs]
-        answers = self._predict(columns, batch_size)
-        self.report_truncation(answers["truncated"], "pairs")
-        logits, ids = iter(answers["logits"][:, 0].tolist()), [*data.corpus]
-        scores = [{ids[i]: next(logits) for i in row} for row in rows]
-        return evaluate_rankings(data.relevance, dict(zip(data.relevance, scores, strict=True)))
+        searches = list(zip(data.relevance.items(), queries, rows, strict=True))
+        size = max(1, _PAIRS // max(1, *map(len, rows)))  # queries of a block
+        ids, rankings, truncated = [*data.corpus], [], []
+        for start in range(0, len(searches), size):
+            block = searches[start : start + size]
+            pairs = [(text, i) for _, text, row in block for i in row]
+            columns = [text for text, _ in pairs], [corpus[i] for _, i in pairs]
+            answers = self._predict(columns, batch_size)
+            truncated.append(answers["truncated"])
+            logits = iter(answers["logits"][:, 0].tolist())
+            for (query, judged), _, row in block:
+                scores = {ids[i]: next(logits) for i in row}
+                rankings.append(evaluate_rankings({query: judged}, {query: scores}))
+        self.report_truncation(np.concatenate(truncated), "pairs")
+        return mean_scores(rankings)
 
     def calibrate(
         self,

@@ -66,7 +66,7 @@ class TextRows(Texts):
 
     @property
     def scores(self) -> np.ndarray | None:
-        """The scores, as given; None for pairs and triplets."""
+        """The scores, float32 [n]; None for pairs and triplets."""
         return self.labels
 
     @property
@@ -154,7 +154,7 @@ def check_evaluation_rows(
         raise InputError(f"{rows.source}: has no examples; expected at least one")
     if rows.scores is not None and np.all(rows.scores == rows.scores[0]):
         raise InputError(
-            f"{rows.source}: all {len(rows)} scores are {rows.scores[0]:g}, so {consequence}; "
+            f"{rows.source}: all {len(rows)} scores are equal, so {consequence}; "
             "expected at least two different scores"
         )
 
@@ -167,15 +167,23 @@ PAIR, SCORED = ("anchor", "positive"), ("text_a", "text_b", "score")  # roles of
 def read_training_rows(settings: EmbeddingSettings) -> TextRows:
     """Reads the training examples.
 
+    Scores are divided by the largest absolute value of their range, as they are compared with
+    cosines.
+
     Raises:
-        InputError: there is no such file, or a row has an invalid format.
+        InputError: there is no such file, or a row or the range of the scores is invalid.
     """
     if not settings.train_file:
         raise InputError("--train_file is missing; expected a file of examples, or --nodo_train")
+    score_range = check_range("--score_range", settings.score_range)
     if data := _read_beir(settings):
         return _pairs_of(data)
     roles = (*PAIR, "negative") if settings.loss == "mnrl" else SCORED
-    return _read(settings, settings.train_file, roles)
+    rows = _read(settings, settings.train_file, roles, score_range)
+    if rows.scores is None:
+        return rows
+    scores = rows.scores / np.float32(max(map(abs, score_range)))
+    return TextRows(rows.source, rows.columns, scores, rows.locations)
 
 
 def with_negatives(settings: EmbeddingSettings) -> EmbeddingSettings:
@@ -202,7 +210,8 @@ def read_evaluation_rows(settings: EmbeddingSettings) -> TextRows | RetrievalDat
     # A file with the columns of both kinds has the kind of the training examples.
     if len(kinds) != 1:
         kinds = [PAIR if settings.loss == "mnrl" else SCORED]
-    return _read(settings, settings.eval_file, kinds[0])
+    score_range = check_range("--score_range", settings.score_range)
+    return _read(settings, settings.eval_file, kinds[0], score_range)
 
 
 def read_pairs_to_mine(settings: EmbeddingSettings) -> tuple[TextRows, list[str]]:
@@ -244,7 +253,12 @@ def _pairs_of(data: RetrievalData) -> TextRows:
     return TextRows(data.source, columns, None, locations)
 
 
-def _read(settings: EmbeddingSettings, file: str, roles: Sequence[str]) -> TextRows:
+def _read(
+    settings: EmbeddingSettings,
+    file: str,
+    roles: Sequence[str],
+    score_range: tuple[float, float] = (-1.0, 1.0),
+) -> TextRows:
     names = settings.column_names
     columns = [names[role] for role in roles if role != "score" and role in names]
     if roles != SCORED:
@@ -253,7 +267,6 @@ def _read(settings: EmbeddingSettings, file: str, roles: Sequence[str]) -> TextR
     texts = read_texts(Path(file), columns, names["score"])
     scores = label_array(texts, "regression", ())
     rows = TextRows(texts.source, texts.columns, scores, texts.locations)
-    score_range = check_range("--score_range", settings.score_range)
     check_scores(rows, score_range, ", or another --score_range")
     return rows
 

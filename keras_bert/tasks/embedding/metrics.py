@@ -118,16 +118,18 @@ def _ranks(ids: np.ndarray, anchors: np.ndarray, positives: np.ndarray) -> np.nd
     training (losses.py), equal texts count once, and neither the anchor's own text nor the other
     positives of an equal anchor count.
     """
-    texts, first, column_of = np.unique(ids[:, 1], return_index=True, return_inverse=True)
-    excluded = {text: [column] for column, text in enumerate(texts.tolist())}
-    pairs = list(zip(ids[:, 0].tolist(), column_of.tolist(), strict=True))
-    for anchor, column in pairs:
-        excluded.setdefault(anchor, []).append(column)
-    others = [[each for each in excluded[anchor] if each != column] for anchor, column in pairs]
-    ranks = np.full([len(anchors)], max(RECALLS))
-    indices, cosines = nearest(anchors, positives[first], max(RECALLS) + 1, others)
-    for row, (_, column) in enumerate(pairs):
-        cosine = cosines[row, indices[row] == column]
-        if len(cosine):  # Otherwise, enough other positives are nearer.
-            ranks[row] = np.count_nonzero(cosines[row] >= cosine) - 1
-    return ranks
+    queries, first, rows = np.unique(ids[:, 0], return_index=True, return_inverse=True)
+    anchors = anchors[first]
+    texts, first, columns = np.unique(ids[:, 1], return_index=True, return_inverse=True)
+    positives = positives[first]
+    column_of = {text: column for column, text in enumerate(texts.tolist())}
+    excluded = [[column_of[text]] if text in column_of else [] for text in queries.tolist()]
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        excluded[row].append(column)
+    indices, _ = nearest(anchors, positives, max(RECALLS), excluded)
+    # Computed row by row, so that equal vectors have exactly equal cosines.
+    cosines = np.stack([np.sum(anchors * positives[index], axis=1) for index in indices.T], axis=1)
+    cosines[indices < 0] = -np.inf
+    pair_cosines = np.sum(anchors[rows] * positives[columns], axis=1)
+    ranks = np.count_nonzero(cosines[rows] >= pair_cosines[:, np.newaxis], axis=1)
+    return np.where(np.isnan(pair_cosines), max(RECALLS), ranks)

@@ -61,7 +61,7 @@ def nearest(
     """Finds the vectors of a corpus [N, H] with the highest cosines to each of Q queries [Q, H].
 
     The search is exact. Besides its arguments and results, it needs memory only for a block of
-    cosines. `excluded` has the indices that are not results of each query; () for none.
+    cosines. `excluded`: for each query, the indices that are not returned; () for none.
 
     Returns:
         Their indices, int64 [Q, k], and cosines, float32 [Q, k], highest first, where k is the
@@ -88,8 +88,9 @@ def nearest(
                     for array in (all_cosines, all_flags)
                 )
                 np.matmul(queries[rows], block.T, out=cosines)
-                in_block = pairs - [[first], [start]]
-                is_inside = ((in_block >= 0) & (in_block < np.c_[shape])).all(axis=0)
+                pairs_of_rows = slice(*np.searchsorted(pairs[0], [first, first + shape[0]]))
+                in_block = pairs[:, pairs_of_rows] - [[first], [start]]
+                is_inside = (in_block[1] >= 0) & (in_block[1] < shape[1])
                 cosines[tuple(in_block[:, is_inside])] = -np.inf
                 np.greater(cosines, scores[rows, -1:], out=flags)
                 _merge(scores[rows], indices[rows], cosines, flags, start)
@@ -162,19 +163,21 @@ def mine_examples(
         positives.setdefault(query, []).append(index_of[positive])
     # As in training, a text is not a negative of itself.
     removed = [
-        [*each, index_of[query]] if query in index_of else each for query, each in positives.items()
+        [*positives_of_query, index_of[query]] if query in index_of else positives_of_query
+        for query, positives_of_query in positives.items()
     ]
     most = min(_MOST, max(map(len, removed)))
     # 10 candidates for each negative, because the margin removes some.
     window = skip_top + num_negatives * (1 if margin is None else 10) + 2 * most
-    many = [each if len(each) > most else [] for each in removed]
+    excluded = [indices if len(indices) > most else [] for indices in removed]
     queries, vectors = vectors_of(queries=[*positives], corpus=corpus)
-    indices, scores = nearest(queries, vectors, window, many)
+    indices, scores = nearest(queries, vectors, window, excluded)
     negatives = np.full([len(queries), num_negatives], -1, np.int64)  # nearest first
-    for row, (candidates, each) in enumerate(zip(indices, positives.values(), strict=True)):
+    for row, positives_of_query in enumerate(positives.values()):
+        candidates = indices[row]
         is_negative = ~np.isin(candidates, removed[row])
         if margin is not None:
-            cosines = cosine_similarity(queries[row], vectors[each])
+            cosines = cosine_similarity(queries[row], vectors[positives_of_query])
             is_negative &= scores[row] + np.float32(margin) <= cosines.min()
         nearby = candidates[is_negative][skip_top : skip_top + num_negatives]
         negatives[row, : len(nearby)] = nearby
@@ -185,8 +188,10 @@ def mine_examples(
     size = 1 if settings.output_format == "triplet" else num_negatives
     examples = [
         (query, corpus[positive], *(corpus[index] for index in row[start : start + size]))
-        for (query, indices), row in zip(positives.items(), negatives.tolist(), strict=True)
-        for positive in indices
+        for (query, positives_of_query), row in zip(
+            positives.items(), negatives.tolist(), strict=True
+        )
+        for positive in positives_of_query
         for start in range(0, num_negatives, size)
         if row[start + size - 1] >= 0
     ]

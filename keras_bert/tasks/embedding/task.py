@@ -43,7 +43,6 @@ from keras_bert.tasks.embedding.data import (
     check_evaluation_pairs,
     check_evaluation_rows,
     check_pairs_to_mine,
-    check_range,
     check_rows,
     check_scores,
     check_training_rows,
@@ -638,10 +637,7 @@ class TextEmbedder(Task):
 
     @classmethod
     def fine_tune(cls, embedding: EmbeddingSettings, run: FineTuningRun) -> dict[str, object]:
-        """Trains an embedder on files, or resumes an unfinished run; or mines hard negatives.
-
-        For training, scores are divided by the largest absolute value of their range.
-        """
+        """Trains an embedder on files, or resumes an unfinished run; or mines hard negatives."""
         start = open_pretrained(run.settings)
         start.check_task(cls.task, cls.__name__)
         do_train, length = run.settings.do_train, run.settings.max_seq_length
@@ -669,9 +665,6 @@ class TextEmbedder(Task):
             )
         if do_train:
             check_training_rows(train, loss, run.training.train_batch_size)
-            score_range = check_range("--score_range", embedding.score_range)
-            if train.scores is not None:  # So that they can be compared with cosines.
-                train.labels = train.scores / np.float32(max(map(abs, score_range)))
         if isinstance(dev, TextRows):
             check_evaluation_rows(dev)
         sets = prepare_sets(embedder, train, {} if dev is None else {"": dev}, {})

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from keras_bert.tasks.classification import task
 from keras_bert.tasks.classification.data import ClassifierSettings
 from keras_bert.tasks.classification.metrics import ClassificationObjective, score
 from keras_bert.tasks.classification.task import TextClassifier
@@ -105,8 +106,10 @@ DATA = RetrievalData(
 )
 
 
-def test_retrieval_data_are_ranked(trained):
+@pytest.mark.parametrize("pairs_of_block", [100, 4, 1])
+def test_retrieval_data_are_ranked(trained, monkeypatch, pairs_of_block):
     """All documents, or candidates, which may lack a relevant one."""
+    monkeypatch.setattr(task, "_PAIRS", pairs_of_block)
     texts = [*CORPUS.values()]
     logits = {
         query: dict(zip(CORPUS, trained.predict(([text] * 4, texts))["logits"][:, 0], strict=True))
@@ -135,11 +138,11 @@ def test_retrieval_data_are_ranked(trained):
         ({"candidates": [[0], [-1]]}, r"candidates\[1\] is \[-1\]; expected indices of documents"),
         ({"candidates": [[0], []]}, r"candidates\[1\] is \[\]; expected indices of documents"),
         ({"candidates": [["d1"], []]}, r"candidates\[0\]\[0\] is 'd1'; expected an? "),
+        ({"labels": [1]}, "labels: have no effect with retrieval data; expected none"),
         (
-            {"labels": [1]},
-            "expected either retrieval data for a reranker, with candidates, or text",
+            {"texts": GROUPS, "candidates": [[0]]},
+            "candidates: have no effect without retrieval data for a reranker; expected none",
         ),
-        ({"texts": GROUPS, "candidates": [[0]]}, "expected either retrieval data for a reranker"),
         ({"texts": "no"}, "no/qrels/test.tsv: does not exist; expected a BEIR directory"),
     ],
 )

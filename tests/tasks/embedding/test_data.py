@@ -42,18 +42,16 @@ def test_columns_are_found_by_their_names(tmp_path):
     assert read_training_rows(replace(settings, columns=settings.columns[:2])).columns == pairs
 
 
-def test_scored_pairs_are_read_and_may_evaluate_another_loss(tmp_path):
+def test_scored_pairs_are_scaled_for_training_and_may_evaluate_another_loss(tmp_path):
     rows = [{"text_a": "a", "text_b": "b", "score": 5}, {"text_a": "c", "text_b": "d", "score": 0}]
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     write(tmp_path / "a.tsv", ("text_a", "text_b", "score"), ("a", "b", "5"), ("c", "d", "0.0"))
     for name in ("a.tsv", "a.parquet"):
         settings = replace(SCORED, train_file=str(tmp_path / name), eval_file=str(tmp_path / name))
-        for found in (
-            read_training_rows(settings),
-            read_evaluation_rows(replace(settings, loss="mnrl")),
-        ):
-            assert found.columns == (["a", "c"], ["b", "d"])
-            assert found.scores.tolist() == [5.0, 0.0]
+        evaluated = read_evaluation_rows(replace(settings, loss="mnrl"))
+        for examples, scores in ((read_training_rows(settings), [1.0, 0.0]), (evaluated, [5, 0])):
+            assert examples.columns == (["a", "c"], ["b", "d"])
+            assert examples.scores.tolist() == scores
     assert read_evaluation_rows(EmbeddingSettings()) is None
     with pytest.raises(InputError, match="--train_file is missing; expected a file of examples"):
         read_training_rows(EmbeddingSettings())

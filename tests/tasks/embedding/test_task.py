@@ -288,7 +288,7 @@ SIZES = EmbeddingLoss("mnrl", sizes=(16, 4))
             lambda it: it.fit(PAIRS, [0, 1, 0], loss="cosent", batch_size=1),
             "batch size 1: the loss cosent compares each pair",
         ),
-        (lambda it: it.fit(PAIRS, [1] * 3, loss="cosine"), "3 scores are 1, so nothing can be le"),
+        (lambda it: it.fit(PAIRS, [1] * 3, loss="cosine"), "3 scores are equal, so nothing can be"),
         (lambda it: it.fit(PAIRS, 1.0), "scores is 1.0, a float; expected a list of numbers"),
         (lambda it: it.fit(PAIRS, [1, True, 0]), r"scores\[1\] is True; expected a number"),
         (lambda it: it.fit(PAIRS, [float("nan"), 0, 1]), "item 0: the score is nan; expected from"),
@@ -316,7 +316,7 @@ SIZES = EmbeddingLoss("mnrl", sizes=(16, 4))
         ),
         (
             lambda it: it.fit(PAIRS, validation_data=(PAIRS, [1, 1, 1])),
-            "all 3 scores are 1, so Spearman's correlation is undefined",
+            "all 3 scores are equal, so Spearman's correlation is undefined",
         ),
     ],
 )
