@@ -512,7 +512,10 @@ class Task:
         return decoded(self.processor, prepared, outputs)
 
     def _evaluate(self, evaluated: PreparedSet, batch_size: int = 32) -> dict[str, float]:
-        """Computes {metric: value} for a development set."""
+        """Computes {metric: value} for a development set.
+
+        MaskFiller and TextEmbedder do not use it: they are scored on other outputs.
+        """
         outputs = self._outputs(evaluated.prepared, check_count(batch_size))
         return self.score_outputs(evaluated, outputs)
 

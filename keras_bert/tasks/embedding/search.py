@@ -61,7 +61,7 @@ def nearest(
     """Finds the vectors of a corpus [N, H] with the highest cosines to each of Q queries [Q, H].
 
     The search is exact. Besides its arguments and results, it needs memory only for a block of
-    cosines. `excluded`: for each query, the indices that are not returned; () for none.
+    cosines. `excluded` has for each query the indices that are not returned; () for none.
 
     Returns:
         Their indices, int64 [Q, k], and cosines, float32 [Q, k], highest first, where k is the
