@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from keras_bert.text.tokenizer import BertTokenizer
 
 # While running, the tokenizer needs about 40 times the bytes of a batch.
-_SENTENCES_PER_BATCH, _BYTES_PER_BATCH = 4096, 1 << 20
+_BYTES_PER_BATCH = 1 << 22
 _ROWS_PER_BATCH = 1024
 
 # Limits a worker to one shard in memory, even if an executor runs several jobs in its threads.
@@ -150,7 +150,7 @@ def _batches(sentences: list[bytes]) -> Iterator[list[bytes]]:
     start = num_bytes = 0
     for end, sentence in enumerate(sentences):
         num_bytes += len(sentence)
-        if end - start == _SENTENCES_PER_BATCH or (num_bytes > _BYTES_PER_BATCH and end > start):
+        if num_bytes > _BYTES_PER_BATCH and end > start:
             yield sentences[start:end]
             start, num_bytes = end, len(sentence)
     if sentences:

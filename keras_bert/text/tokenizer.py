@@ -397,7 +397,9 @@ class BertTokenizer:
 
 def _from_cache(cache: WordCache, text: Any) -> tuple[tf.RaggedTensor, ...]:
     """Tokenizes strings [B] eagerly; returns the values of the cache, ragged [B, (tokens)] each."""
-    values, splits = cache(tf.convert_to_tensor(text, tf.string).numpy().tolist())
+    if not isinstance(text, list) or {*map(type, text)} != {bytes}:
+        text = tf.convert_to_tensor(text, tf.string).numpy().tolist()
+    values, splits = cache(text)
     splits = tf.constant(splits)
     return tuple(tf.RaggedTensor.from_row_splits(v, splits, validate=False) for v in values)
 

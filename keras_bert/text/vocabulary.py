@@ -83,14 +83,16 @@ def load_vocab(path: str | os.PathLike) -> list[str]:
     where = f"vocabulary {os.fspath(path)}"
     if content.startswith(codecs.BOM_UTF8):
         logging.warning("%s: starts with a byte order mark, which is ignored", where)
-    tokens = []
-    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
-        try:
-            tokens.append(stripped(line.decode("utf-8").removesuffix("\r")))
-        except UnicodeDecodeError:
-            raise InputError(
-                f"{where}, line {number}: expected UTF-8, got the bytes {line[:40]!r}"
-            ) from None
+    content = content.removeprefix(codecs.BOM_UTF8)
+    try:
+        lines = content.decode().split("\n")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        line = content.split(b"\n")[number - 1]
+        raise InputError(
+            f"{where}, line {number}: expected UTF-8, got the bytes {line[:40]!r}"
+        ) from None
+    tokens = [stripped(line.removesuffix("\r")) for line in lines]
     vocab = named_tokens(tokens, where)
     check_vocab(vocab, where)
     return vocab
