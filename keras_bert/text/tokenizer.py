@@ -397,7 +397,7 @@ class BertTokenizer:
 
 def _from_cache(cache: WordCache, text: Any) -> tuple[tf.RaggedTensor, ...]:
     """Tokenizes strings [B] eagerly; returns the values of the cache, ragged [B, (tokens)] each."""
-    if not isinstance(text, list) or {*map(type, text)} != {bytes}:
+    if not isinstance(text, list | tuple):
         text = tf.convert_to_tensor(text, tf.string).numpy().tolist()
     values, splits = cache(text)
     splits = tf.constant(splits)

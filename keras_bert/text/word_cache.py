@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from keras_bert.text.normalization import ASCII_PUNCTUATION
+from keras_bert.text.offsets import encode_texts
 
 _OTHER, _SEPARATOR, _PUNCTUATION, _PRINTABLE = range(4)  # Other: control or not ASCII.
 _CLASSES = np.full(256, _OTHER, np.uint8)
@@ -75,16 +76,14 @@ class WordCache:
         self._long: dict[bytes, int] = {}  # The slots of long units.
         self._long_bytes = 0
 
-    def __call__(self, texts: Sequence[bytes]) -> tuple[list[np.ndarray], np.ndarray]:
-        """Tokenizes byte strings [B].
+    def __call__(self, texts: Sequence[str | bytes]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Tokenizes texts [B].
 
         Returns:
             The values of all tokens, int32 [T] each, and the row splits, int64 [B + 1]. The values
             are the ids and, if the cache has them, the starts and ends in bytes in the text.
         """
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        text_starts = np.cumsum(lengths + 1) - lengths - 1
-        data = b" ".join(texts)
+        data, text_starts = _join_texts(texts)
         with self._lock:
             if self._num_slots > _MAX_UNITS or self._long_bytes > _MAX_LONG_BYTES:
                 self._clear()
@@ -255,6 +254,22 @@ class WordCache:
                 (unit_starts - np.repeat(text_starts, units_of_texts)).astype(np.int32), counts
             )
         return [*values], token_splits[np.append(first_units, len(slots))]
+
+
+def _join_texts(texts: Sequence[str | bytes]) -> tuple[bytes, np.ndarray]:
+    """Joins texts with spaces; returns UTF-8, and the start of each text in bytes, int64 [B]."""
+    try:
+        joined = " ".join(texts)
+        data = joined.encode()
+    except (TypeError, UnicodeEncodeError):  # Bytes, or lone surrogates.
+        texts = encode_texts(texts).tolist()
+        data = joined = b" ".join(texts)
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    starts = np.cumsum(lengths + 1) - lengths - 1
+    if len(joined) < len(data):  # From characters to bytes.
+        begins_character = np.frombuffer(data, np.uint8) & 0xC0 != 0x80
+        starts = np.append(np.flatnonzero(begins_character), len(data))[starts]
+    return data, starts
 
 
 def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
