@@ -18,6 +18,7 @@ from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import value_of
 from keras_bert.models import NETWORKS
+from keras_bert.models.layers import skip_encoder_weights
 from keras_bert.text.settings import TokenizerSettings
 
 if TYPE_CHECKING:
@@ -255,7 +256,8 @@ class Checkpoint:
         if "num_labels" in arguments:
             num_labels = _agreed_num_labels(self.path, arguments["num_labels"], num_labels)
             arguments = {**arguments, "num_labels": num_labels}
-        model = network(self.config, **arguments)
+        with skip_encoder_weights():
+            model = network(self.config, **arguments)
         report = self.load_into(model)
         parts = [variable.split("/") for variable in report.new]
         new = sorted({"/".join(part[: 1 + (part[0] == "encoder")]) for part in parts})

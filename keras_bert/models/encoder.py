@@ -9,7 +9,14 @@ from keras import ops
 
 from keras_bert.errors import InputError
 from keras_bert.models.attention import TransformerBlock
-from keras_bert.models.layers import BertEmbeddings, Config, Pooler, bert_config, recomputed
+from keras_bert.models.layers import (
+    BertEmbeddings,
+    Config,
+    Pooler,
+    bert_config,
+    encoder_weights,
+    recomputed,
+)
 from keras_bert.models.memory import check_weights_fit
 
 # --- base class ---
@@ -227,9 +234,10 @@ class BertEncoder(BertNetwork):
             return
         input_shape = batch_and_length(input_shape)
         hidden_shape = (*input_shape, self.config.hidden_size)
-        self.embeddings.build(input_shape)
-        for block in self.blocks:
-            block.build(hidden_shape)
+        with encoder_weights():
+            self.embeddings.build(input_shape)
+            for block in self.blocks:
+                block.build(hidden_shape)
         self.pooler.build(hidden_shape)
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:

@@ -139,6 +139,18 @@ def take_rows(table: Any, ids: Any) -> Any:
     return take(table, ids) if take else ops.take(table, ids, axis=0)
 
 
+# During `skip_encoder_weights()`, the embeddings and blocks of encoders get zeros instead of random
+# values, which take a second for BERT-base, because a checkpoint will be loaded into them.
+_skipped = Hook("skipped_weights")
+skip_encoder_weights = functools.partial(_skipped.use, ops.zeros)
+_initial_values = Hook("initial_values")
+
+
+def encoder_weights() -> contextlib.AbstractContextManager:
+    """Marks a block in which the weights of an encoder are created that checkpoints contain."""
+    return _initial_values.use(_skipped.get())
+
+
 # --- dense, dropout, LayerNorm ---
 
 
@@ -156,10 +168,10 @@ class LazyTruncatedNormal(keras.initializers.Initializer):
         self._initializer: keras.initializers.Initializer | None = None
 
     def __call__(self, shape: tuple, dtype: Any = None) -> Any:
-        """Returns a tensor of random values, the same at each call."""
+        """Returns a tensor of random values, the same at each call; or zeros, if they suffice."""
         if self._initializer is None:
             self._initializer = keras.initializers.TruncatedNormal(stddev=self.stddev)
-        return self._initializer(shape, dtype=dtype)
+        return (_initial_values.get() or self._initializer)(shape, dtype=dtype)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the arguments of the constructor."""

@@ -24,13 +24,13 @@ from keras_bert.checkpoints.checkpoint import Checkpoint, check_max_seq_length
 from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
-from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.engines import Engine
 from keras_bert.export.inputs import failed_check
 from keras_bert.export.saved_model import ServedTask
 from keras_bert.export.task_export import export_task
+from keras_bert.models.layers import skip_encoder_weights
 from keras_bert.tasks.checks import check_count
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.fitting import Trainer, check_teacher
@@ -305,8 +305,9 @@ class Task:
         return loaded
 
     def create_model(self, config: BertConfig, dtype: str | None) -> None:
-        """Creates the newly initialized model of an object that has none."""
-        self._model = self.make_model(config, self.settings, dtype)
+        """Creates the model of an object that has none; `load_weights` must follow."""
+        with skip_encoder_weights():
+            self._model = self.make_model(config, self.settings, dtype)
         self.processor = self.make_processor()
 
     def load_weights(self, checkpoint: Checkpoint) -> None:
@@ -317,8 +318,11 @@ class Task:
             path for path in self.absent if not path.startswith(self.optional_weights)
         )
         logging.info("%s", report._replace(new=self.untrained))
-        weights = weights_of(self.model)
-        self.initial_values = {path: weights[path] for path in self.absent}
+        self.initial_values = {
+            variable.path: np.array(keras.ops.convert_to_numpy(variable.value), np.float32)
+            for variable in self.model.weights
+            if variable.path in self.absent
+        }
 
     @property
     def model(self) -> keras.Model:

@@ -7,6 +7,7 @@ characters: `final_sigma_pattern`.
 """
 
 import functools
+import re
 import struct
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ _CJK_RANGES = (
     (0x2B820, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
+_CJK = re.compile(f"[{''.join(f'{chr(first)}-{chr(last)}' for first, last in _CJK_RANGES)}]")
 ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 _BLOCK = 64  # the children of one byte: the UTF-8 continuation bytes 0x80 to 0xBF
@@ -66,7 +68,13 @@ def _is_punctuation(char: str) -> bool:
 
 
 def _is_cjk(char: str) -> bool:
-    return any(first <= ord(char) <= last for first, last in _CJK_RANGES)
+    return _CJK.match(char) is not None
+
+
+def _is_unified_ideograph(char: str) -> bool:
+    return ("\u3400" <= char <= "\u9fff" and not "\u4dc0" <= char <= "\u4dff") or (
+        "\U00020000" <= char <= "\U0002ceaf"
+    )
 
 
 @functools.cache
@@ -116,7 +124,11 @@ def _ranges(chars: Iterable[str]) -> str:
 def _replacements(settings: TokenizerSettings) -> Iterator[tuple[bytes, bytes]]:
     """Yields each character that changes and its replacement, both in UTF-8."""
     for char in _characters():
-        text = normalize_character(char, settings)
+        # Most characters are ideographs, which have no case and no accents.
+        if _is_unified_ideograph(char):
+            text = f" {char} " if settings.tokenize_chinese_chars else char
+        else:
+            text = normalize_character(char, settings)
         if text != char:
             yield char.encode(), text.encode()
 
