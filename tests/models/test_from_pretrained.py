@@ -1,10 +1,13 @@
 """`from_pretrained`: every network from checkpoints of every format, including heads."""
 
 import logging
+import operator
 import shutil
 
+import keras
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.config import BertConfig
@@ -52,6 +55,21 @@ def assert_same_weights(model, other):
     theirs = {variable.path: np.asarray(variable) for variable in other.weights}
     for variable in model.weights:
         assert np.array_equal(variable, theirs[variable.path]), variable.path
+
+
+def test_weights_that_the_checkpoint_lacks_have_the_values_of_a_new_network(saved, tmp_path):
+    folder = shutil.copytree(saved(BertEncoder)[1], tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights = {name: value for name, value in weights.items() if "pooler" not in name}
+    save_file(weights, folder / "model.safetensors")
+    keras.utils.set_random_seed(0)
+    new = BertClassifier(CONFIG, num_labels=3)
+    keras.utils.set_random_seed(0)
+    model = BertClassifier.from_pretrained(folder, num_labels=3)
+    for layer in ("encoder.pooler.dense", "classifier"):
+        kernels = [operator.attrgetter(layer)(each).kernel.numpy() for each in (new, model)]
+        assert np.std(kernels[0]) > 0
+        assert np.array_equal(*kernels)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
