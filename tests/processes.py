@@ -116,6 +116,18 @@ def run(
         return subprocess.CompletedProcess(arguments, code, *(file.read() for file in files[1:]))
 
 
+def run_on(backend: str, python: str, arguments: Sequence[Any]) -> subprocess.CompletedProcess:
+    """Runs a Python on another backend to its end, which must be a success."""
+    env = os.environ | {"KERAS_BACKEND": backend}
+    if python == sys.executable:
+        done = run(arguments, env=env)
+    else:
+        command = [python, *map(str, arguments)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
 @functools.cache
 def _server(backend: str) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -5,7 +5,6 @@ import dataclasses
 import importlib
 import json
 
-import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
@@ -136,30 +135,7 @@ def test_report_and_plots_of_partial_results(ablation, run, plan, tmp_path):
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 
-def test_verdict_follows_the_rule(ablation):
-    verdict = ablation.report.verdict
-    assert verdict([80.0, 81.0, 82.0], [70.0, 71.0, 72.0])[2] == "seen"
-    assert verdict([70.0, 71.0, 72.0], [80.0, 81.0, 82.0])[2] == "contradicted"
-    assert verdict([80.0, 85.0, 90.0], [78.0, 83.0, 88.0])[2] == "not seen"
-    # Seeds that happen to agree do not make a small difference certain.
-    assert verdict([80.9, 80.9, 80.9], [80.0, 80.0, 80.0])[2] == "not seen"
-    difference, error, _ = verdict([80.0, 81.0, 82.0], [70.0, 72.0, 74.0])
-    assert difference == pytest.approx(9.0)
-    assert error == pytest.approx(np.sqrt(1 / 3 + 4 / 3))
-
-
 # --- the tagger, and the programs ---
-
-
-def test_features_of_words(ablation):
-    values = np.arange(24.0).reshape(2, 4, 3)  # Two tokens, four layers from the last one on.
-    combine, first_tokens = ablation.tagger.combine, ablation.tagger.first_tokens
-    assert np.array_equal(combine(values, "second_to_last")[0], [3, 4, 5])
-    assert np.array_equal(combine(values, "sum_last_four")[0], [18, 22, 26])
-    assert np.array_equal(combine(values, "concat_last_four")[1], np.arange(12.0, 24.0))
-    # [CLS] a b b [] c [SEP], and the same truncated to [CLS] a b b [SEP]
-    assert first_tokens(np.array([1, 2, 0, 1]), 6).tolist() == [1, 2, 0, 4]
-    assert first_tokens(np.array([1, 2, 0, 1]), 5).tolist() == [1, 2, 0, 0]
 
 
 def test_commands_of_the_study_have_known_flags(ablation, plan, tmp_path, monkeypatch):

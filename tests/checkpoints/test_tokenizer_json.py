@@ -40,13 +40,6 @@ SETTINGS = [
     TransformersSettings(*values)
     for values in itertools.product([True, False], [None, True, False], [True, False])
 ]
-# Those with another effect than the default for either casing.
-OTHER_SETTINGS = [
-    settings
-    for settings in SETTINGS
-    if settings.strip_accents == (not settings.do_lower_case)
-    or (settings.strip_accents is None and not settings.tokenize_chinese_chars)
-]
 # Ranges of characters for which the libraries agree in any order: Latin, Greek without the capital
 # sigma, Cyrillic; letters with accents as marks; CJK ideographs, kana and Hangul.
 _LETTERS = [*range(0x20, 0x250), *range(0x388, 0x3A2), *range(0x3A4, 0x460)]
@@ -169,17 +162,10 @@ def real_texts(data, step: int) -> Iterator[tuple[Path, list[str]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [*VOCABS, *OTHER_SETTINGS])
-def test_real_text(shared_data, settings):
-    """Other settings have a vocabulary of all characters, so that [UNK] hides no difference."""
-    if isinstance(settings, TransformersSettings):
-        characters = {c for _, texts in real_texts(shared_data, 20) for c in {*"".join(texts)}}
-        vocab = vocab_of(sorted(characters))
-    else:
-        folder, *settings = settings
-        vocab = load_vocab(shared_data / "vocab" / folder / "vocab.txt")
-    ours = BertTokenizer(vocab, **TokenizerSettings(*settings).to_dict())
-    opened = open_in_tokenizers(vocab, *settings)
+@pytest.mark.parametrize(("folder", "do_lower_case"), VOCABS)
+def test_real_text(shared_data, folder, do_lower_case):
+    vocab = load_vocab(shared_data / "vocab" / folder / "vocab.txt")
+    ours, opened = BertTokenizer(vocab, do_lower_case), open_in_tokenizers(vocab, do_lower_case)
     count = 0
     for path, texts in real_texts(shared_data, 20):
         assert not different_texts(ours, opened, texts), path

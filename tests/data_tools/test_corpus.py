@@ -6,7 +6,6 @@ import io
 import lzma
 import os
 import textwrap
-import time
 import tracemalloc
 
 import pytest
@@ -185,26 +184,6 @@ def test_file_without_line_ends_is_streamed(write, input_format):
         "long_documents": 1,
     }
     assert peak < 100e6
-
-
-def test_time_for_a_long_line_is_proportional_to_its_length():
-    class File(io.RawIOBase):
-        """16 MB without a line end, in 16,384 blocks."""
-
-        blocks = 16_384
-
-        def seek(self, *_):
-            return 0
-
-        def read(self, *_):
-            self.blocks -= 1
-            return b"word " * 200 if self.blocks >= 0 else b""
-
-    source = lines.Lines("a.jsonl", 0.1, File(), formats.MAX_JSON_LINE_BYTES)
-    started = time.process_time()
-    (line,) = source.lines()
-    assert len(line.content) == 16_384_000
-    assert time.process_time() - started < 5  # Copying the line for each block takes 20 s.
 
 
 def test_prose_documents_end_at_two_blank_lines_and_at_form_feeds(write):

@@ -98,23 +98,11 @@ def test_chunk_ends_with_the_sentence_that_reaches_the_target(documents, max_seq
         assert a_end - a_start + b_end - b_start >= target or b_end in document_ends
 
 
-def test_half_of_the_pairs_are_random_and_all_of_single_sentence_chunks():
-    documents = spread(50, 400)
-    pairs = pairs_of(documents, 128, 0.0, 1)
-    # All chunks have several sentences, except some at the ends of documents.
-    ends = np.isin(pairs[:, A_END], documents.sentence_starts[documents.document_starts[1:]])
-    inner = pairs[~ends]
-    test = stats.binomtest(int(inner[:, LABEL].sum()), len(inner), 0.5)
-    assert len(inner) > 2000
-    assert test.pvalue > 1e-4
-
-    long_sentences = documents_of([[200] * 20] * 5)
-    assert pairs_of(long_sentences, 128, 0.0, 1)[:, LABEL].all()
-
-
 def test_random_b_comes_from_another_document():
     """test_against_google compares the lengths of A and B with Google's."""
     documents = spread(20, 100)
+    # Chunks of one sentence have no other B; test_shards.py compares all shares with Google's.
+    assert pairs_of(documents_of([[200] * 20] * 5), 128, 0.0, 1)[:, LABEL].all()
     pairs = pairs_of(documents, 64, 0.1, 2)
     pairs = pairs[pairs[:, LABEL] == RANDOM]
     a, b = (document_of(documents, pairs[:, column]) for column in (A_START, B_START))
@@ -285,17 +273,6 @@ def test_rows_respect_their_limits_and_no_example_is_lost(lengths, most):
         assert budget[order[a:b]].sum() <= most
 
 
-def test_first_example_of_a_row_did_not_fit_into_earlier_rows():
-    """Packing is best fit by decreasing length; the number of predictions is no limit here."""
-    lengths = np.random.default_rng(1).integers(5, 129, WINDOW)
-    _, _, order, starts = pack(lengths, most=128)
-    room = 128 - np.add.reduceat(lengths[order], starts[:-1])
-    opener = np.maximum.reduceat(lengths[order], starts[:-1])
-    is_later = opener[:, None] > opener[None, :]
-    assert is_later.sum() > 10_000
-    assert (opener[None, :] > room[:, None])[is_later].all()
-
-
 def test_examples_are_packed_within_a_window_and_rows_are_shuffled():
     lengths = np.random.default_rng(3).integers(8, 40, 20 * WINDOW)
     _, _, order, starts = pack(lengths)
@@ -337,36 +314,3 @@ def test_layout_of_full_sentences():
         "next_sentence_labels": [[0], [0], [0]],
     }
     check(features, expected)
-
-
-def test_layout_of_packed_rows():
-    pairs = np.array([[0, 1, 3, 5, 1], [6, 7, 8, 9, 0], [0, 2, 2, 3, 1]])
-    features = lay_out(
-        IDS,
-        ExampleSpans.of_pairs(pairs),
-        np.array([0, 2, 3]),
-        12,
-        SPECIAL,
-        packed_slots=3,
-    )
-    expected = {
-        "input_ids": [
-            [1, 10, 2, 13, 14, 2, 1, 16, 2, 18, 2, 0],
-            [1, 10, 11, 2, 12, 2, 0, 0, 0, 0, 0, 0],
-        ],
-        "input_mask": [[1] * 11 + [0], [1] * 6 + [0] * 6],
-        "segment_ids": [
-            [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0],
-            [0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0],
-        ],
-        "position_ids": [
-            [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 0],
-            [0, 1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0],
-        ],
-        "example_ids": [[1] * 6 + [2] * 5 + [0], [1] * 6 + [0] * 6],
-        "next_sentence_labels": [[1, 0, 0], [1, 0, 0]],
-        "next_sentence_positions": [[0, 6, 0], [0, 0, 0]],
-        "next_sentence_weights": [[1, 1, 0], [1, 0, 0]],
-    }
-    check(features, expected)
-    assert features["next_sentence_weights"].dtype == np.float32

@@ -25,14 +25,6 @@ def test_version_is_a_number_that_fits_in_int64(name: str, number: int | None):
     assert version_number(name) == number
 
 
-def test_finds_versions_by_number(tmp_path: Path):
-    assert (find_versions(tmp_path / "none"), next_version(tmp_path / "none")) == ({}, 1)
-    for name in ("3", "²", "tmp", str(2**63), "10"):
-        (tmp_path / name).mkdir()
-    assert find_versions(tmp_path) == {3: tmp_path / "3", 10: tmp_path / "10"}
-    assert next_version(tmp_path) == 11
-
-
 def test_file_is_not_served_but_its_number_is_taken(tmp_path: Path):
     (tmp_path / "2").mkdir()
     (tmp_path / "2" / "saved_model.pb").touch()

@@ -111,12 +111,6 @@ def test_missing_head_is_newly_initialized_with_a_warning(network, missing, save
     assert_same_weights(model, again)
 
 
-def test_pretrained_model_initializes_a_classifier_and_an_encoder(saved):
-    model, folder = saved(BertPretrainer)
-    assert_same_weights(BertEncoder.from_pretrained(folder), model)
-    assert BertClassifier.from_pretrained(folder, num_labels=4).num_labels == 4
-
-
 def test_num_labels_is_read_required_and_checked(saved):
     _, folder = saved(BertClassifier)
     assert BertClassifier.from_pretrained(folder).num_labels == 3

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.pretraining import records as pretraining_records
-from keras_bert.pretraining.objective import PretrainingObjective
 from keras_bert.pretraining.records import (
     evaluation_batches,
     find_records,
@@ -249,28 +248,6 @@ def test_last_token_of_a_packed_example_has_no_label():
     examples = tf.constant([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 2, 2]])
     weights = next_tokens(MASKED | {"example_ids": examples})["next_token_weights"]
     assert weights.numpy().tolist() == [[1, 1, 0, 1, 0, 0], [1, 1, 1, 0, 1, 0]]
-
-
-def test_loss_is_the_mean_over_all_real_tokens_except_the_last():
-    logits = np.random.default_rng(0).normal(size=(2, 6, 13)).astype("float32")
-    task = PretrainingObjective("ltr")
-    batch = next_tokens(MASKED)
-    sums = task.sums(lambda inputs, training: {"next_token_logits": logits}, batch, False)
-    metrics = task.divide(*([float(of[n]) for n in task.metrics] for of in (sums, weights(batch))))
-    places = [(row, place) for row, length in enumerate((5, 6)) for place in range(length - 1)]
-    nll = [
-        np.log(np.exp(logits[row, place]).sum()) - logits[row, place, TEXT[row][place + 1]]
-        for row, place in places
-    ]
-    hits = [logits[row, place].argmax() == TEXT[row][place + 1] for row, place in places]
-    assert metrics.keys() == {"loss", "next_token_loss", "next_token_accuracy"}
-    assert metrics["loss"] == metrics["next_token_loss"]
-    assert metrics["loss"] == pytest.approx(sum(nll) / (9 + 1e-5), rel=1e-6)
-    assert metrics["next_token_accuracy"] == pytest.approx(np.mean(hits))
-
-
-def weights(batch):
-    return PretrainingObjective("ltr").weights(batch)
 
 
 @pytest.mark.slow

@@ -188,29 +188,6 @@ def test_ngram_lengths_are_drawn_with_probability_proportional_to_1_over_n(
     assert stats.chisquare(*zip(*counts, strict=True)).pvalue > 1e-4
 
 
-def test_continuation_at_the_start_of_a_segment_starts_a_word():
-    """In [CLS] a ##b [SEP] ##c ##d [SEP], Google joins ##c ##d to the word `a ##b`; we do not."""
-    ids = [[CLS, WHOLE, CONTINUED, SEP, CONTINUED, CONTINUED, SEP]] * 50
-    chosen = choose(ids, masking(2, 0.3, whole_words=True))
-    rows = {tuple(row.nonzero()[0].tolist()) for row in chosen}
-    assert rows == {(1, 2), (4, 5)}
-
-
-def test_words_and_ngrams_do_not_cross_examples():
-    """In ... [SEP] [CLS] ##x, the next example of the row starts a new word."""
-    ids = np.tile([CLS, WHOLE, SEP, CLS, CONTINUED, SEP], (50, 1))
-    example_ids = np.tile([1, 1, 1, 2, 2, 2], (50, 1))
-    how = masking(6, 0.3, whole_words=True, ngram=3)
-    masked = mask_examples(ids, ids != PAD, how, np.random.default_rng(0), example_ids)
-    assert chosen_of(masked).sum(axis=1).tolist() == [2] * 50
-
-
-def test_word_longer_than_the_limit_is_skipped_and_not_split():
-    ids = [[CLS, WHOLE, CONTINUED, CONTINUED, SEP, WHOLE, SEP]] * 50
-    chosen = choose(ids, masking(2, 0.3, whole_words=True))
-    assert chosen.nonzero()[1].tolist() == [5] * 50
-
-
 def fates(ids, prob, seed):
     """Returns the original and the new ids at the chosen positions."""
     how = masking(ids.shape[1], prob)
@@ -264,27 +241,3 @@ def test_predictions_are_sorted_and_padded(whole_words, ngram):
         "masked_lm_ids": "int32",
         "masked_lm_weights": "float32",
     }
-
-
-@kinds
-def test_same_generator_gives_the_same_masks_and_keeps_the_input(whole_words, ngram):
-    ids, mask, _ = batch(np.random.default_rng(7), 50, 40)
-    before = ids.copy()
-    how = masking(9, 0.15, whole_words, ngram)
-    first, second, other = (
-        mask_examples(ids, mask, how, np.random.default_rng(seed)) for seed in (8, 8, 9)
-    )
-    np.testing.assert_array_equal(ids, before)
-    for name in first:
-        np.testing.assert_array_equal(first[name], second[name])
-    assert (first["masked_lm_positions"] != other["masked_lm_positions"]).any()
-
-
-@kinds
-def test_empty_batch(whole_words, ngram):
-    nothing = np.zeros((0, 8), np.int32)
-    how = masking(5, 0.15, whole_words, ngram)
-    for example_ids in (None, nothing):
-        masked = mask_examples(nothing, nothing, how, np.random.default_rng(0), example_ids)
-        assert masked["input_ids"].shape == (0, 8)
-        assert masked["masked_lm_weights"].shape == (0, 5)

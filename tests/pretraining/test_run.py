@@ -17,7 +17,7 @@ from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.pretraining.inputs import find_inputs
 from keras_bert.pretraining.recipe import Phase
-from keras_bert.pretraining.run import make_state, pretrain
+from keras_bert.pretraining.run import pretrain
 from keras_bert.pretraining.settings import PretrainingSettings
 from keras_bert.text.settings import TokenizerSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
@@ -54,15 +54,6 @@ def run(tmp_path, steps=2, **settings):
 def phase(settings, steps=1):
     training = TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False)
     return Phase(settings, training)
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-def test_adamw_corrects_its_bias_on_request(records, config_file, corrected):
-    settings = PretrainingSettings(
-        str(records), bert_config=str(config_file), bias_correction=corrected
-    )
-    state = make_state(phase(settings), find_inputs(settings), make_strategy())
-    assert state.optimizer.bias_correction == corrected
 
 
 @pytest.mark.slow
@@ -156,11 +147,6 @@ def test_foreign_file_at_the_model_path_is_rejected_before_training(tmp_path, re
     with pytest.raises(InputError, match=r"notes\.txt"):
         run(tmp_path, input_file=records, bert_config=config_file)
     assert not (tmp_path / "out" / "run.json").exists()
-
-
-def test_bundled_config_uses_the_vocabulary_size_of_the_records(records):
-    config = find_inputs(PretrainingSettings(str(records), bert_config="tiny")).config
-    assert (config.vocab_size, config.hidden_size) == (50, 128)
 
 
 def test_changed_config_and_records_change_the_record_of_the_run(records, config_file):

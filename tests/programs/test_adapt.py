@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import os
 import random
 import shutil
 import textwrap
@@ -380,11 +379,9 @@ def test_folders_of_other_files_are_rejected(place, tmp_path, output_dir, messag
 @pytest.mark.slow
 def test_adaptation_on_jax(finished, place, backend_python, tmp_path):
     """The records, and the losses before the training, are those of the TensorFlow backend."""
-    backend_python("jax")
     arguments = command(place, tmp_path / "jax", num_train_steps=2)[1:]
-    environment = os.environ | {"KERAS_BACKEND": "jax"}
-    done = processes.run(["-m", "keras_bert", "adapt", *arguments], env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    python = backend_python("jax")
+    processes.run_on("jax", python, ["-m", "keras_bert", "adapt", *arguments])
     expected, results = (
         json.loads((folder / "results.json").read_text()) for folder in (finished, tmp_path / "jax")
     )

@@ -73,11 +73,6 @@ CASES = [
         {"export": True, "objective": "ltr"},
         "--export: left-to-right models c",
     ),
-    (
-        "run_pretraining.py",
-        RECIPE | {"dry_run": True, "distribution_strategy": "multi_worker_mirrored"},
-        "--dry_run uses only this machine",
-    ),
     ("run_pretraining.py", RECIPE | {"recipe": "no.toml"}, r"no\.toml: cannot be read"),
     (
         "run_pretraining.py",

@@ -17,7 +17,7 @@ from keras_bert.errors import EndedEarly, InputError
 from keras_bert.options import advanced, option
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.options import declared
-from keras_bert.programs.program import Program, call, reject_arguments, require_tensorflow
+from keras_bert.programs.program import Program, call, require_tensorflow
 from keras_bert.training.settings import Devices, TrainingSettings
 
 
@@ -174,13 +174,6 @@ def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):
     assert err == f"count.py: interrupted: {saved}: {again}\n"
 
 
-def test_run_that_ends_early_exits_with_code_75_and_one_line(ends):
-    code, _, err = ends("early")
-    assert code == 75
-    expected = "ended early: worker 1 is gone: run the same command again to resume"
-    assert err == f"count.py: {expected}\n"
-
-
 @pytest.mark.parametrize("backend", ["theano", "torch"])
 def test_backend_that_does_not_exist_is_rejected(ends, monkeypatch, backend):
     monkeypatch.setenv("KERAS_BACKEND", backend)
@@ -330,11 +323,6 @@ def test_program_of_tensorflow_rejects_other_backends(monkeypatch):
     message = "=jax: expected tensorflow, the only backend that extract_features.py supports"
     with pytest.raises(InputError, match=f"KERAS_BACKEND{message}"):
         require_tensorflow()
-
-
-def test_unexpected_positional_arguments_are_rejected():
-    with pytest.raises(InputError, match="expected flags only, got 'a b'"):
-        reject_arguments(["a", "b"])
 
 
 @pytest.mark.slow

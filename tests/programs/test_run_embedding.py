@@ -58,18 +58,6 @@ def test_scored_pairs_are_trained_evaluated_saved_and_exported(scored_run, place
 
 
 @pytest.mark.slow
-def test_finished_run_does_nothing_and_a_changed_setting_is_rejected(
-    scored_run, run_program, place
-):
-    flags = {k: v for k, v in scored_run[1].items() if k not in ("export", "examples")}
-    again = run(run_program, place, **flags)
-    assert again.returncode == 0, again.stderr
-    changed = run(run_program, place, **flags | {"scale": 30})
-    assert changed.returncode == 1
-    assert "scale" in changed.stderr
-
-
-@pytest.mark.slow
 def test_model_of_a_run_is_evaluated_with_the_flags_of_the_run(
     scored_run, run_program, place, tmp_path
 ):

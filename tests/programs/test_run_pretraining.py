@@ -205,6 +205,10 @@ def test_function_takes_the_config_of_a_recipe(capsys):
         ({"recipe_scale": 2.0}, "^recipe_scale: has no effect without recipe; expected both"),
         ({"report_to": "comet"}, "^report_to=comet: expected mlflow, wandb, or both"),
         ({"do_train": False}, "^do_train=false needs an init_checkpoint to evaluate"),
+        (
+            {"dry_run": True, "distribution_strategy": "multi_worker_mirrored"},
+            "dry_run uses only this machine",
+        ),
     ],
 )
 def test_errors_of_the_function_name_arguments(place, tmp_path, monkeypatch, arguments, message):
@@ -218,17 +222,11 @@ def test_errors_of_the_function_name_arguments(place, tmp_path, monkeypatch, arg
 # --- experiment trackers ---
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ("mlflow", r"mlflow: ModuleNotFoundError: .*; expected the package mlflow, and a server"),
-        ("comet", r"comet: expected mlflow, wandb, or both"),
-    ],
-)
-def test_tracker_that_cannot_be_used(call, tmp_path, monkeypatch, names, message):
+def test_tracker_that_cannot_be_used(call, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    done = call(tmp_path / "out", report_to=names)
+    done = call(tmp_path / "out", report_to="mlflow")
     assert done.returncode == 1
+    message = r"mlflow: ModuleNotFoundError: .*; expected the package mlflow, and a server"
     assert re.search(f"error: --report_to={message}", done.stderr)
 
 
@@ -254,36 +252,22 @@ class JaxRuntimeError(Exception):
     """Stands for the exception of JAX."""
 
 
-@pytest.mark.parametrize(
-    ("reason", "code", "line"),
-    [
-        (
-            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.",
-            1,
-            "error: --train_batch_size=8: the memory is exhausted (RESOURCE_EXHAUSTED: Out of "
-            "memory while trying to allocate 9 bytes.); the activations of 4 rows of 16 tokens "
-            "need at least 0.0 GB; expected a smaller batch, or more "
-            "--gradient_accumulation_steps, or --gradient_checkpointing",
-        ),
-        (
-            "INTERNAL: CUDA error: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access",
-            75,
-            "ended early: a GPU or a connection between GPUs failed (INTERNAL: CUDA error: "
-            "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access): run the same command again to "
-            "resume",
-        ),
-    ],
-)
-def test_failure_of_a_gpu_during_a_step_ends_the_run_in_one_line(
-    tmp_path, call, monkeypatch, reason, code, line
+def test_memory_that_is_exhausted_during_a_step_ends_the_run_in_one_line(
+    tmp_path, call, monkeypatch
 ):
+    reason = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes."
+
     def failing(*_):
         raise JaxRuntimeError(f"{reason}\nat")
 
     monkeypatch.setattr("keras_bert.training.loop.make_train_steps", lambda *_: failing)
     done = call(tmp_path / "out", gradient_accumulation_steps=2)
-    assert done.returncode == code
-    assert done.stderr.splitlines()[-1] == f"run_pretraining.py: {line}"
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"run_pretraining.py: error: --train_batch_size=8: the memory is exhausted ({reason}); the "
+        "activations of 4 rows of 16 tokens need at least 0.0 GB; expected a smaller batch, or "
+        "more --gradient_accumulation_steps, or --gradient_checkpointing"
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ def folder(make_checkpoint, tmp_path_factory):
     for i, name in enumerate(["Rollo", "Charles", "Denmark", "France"]):
         for j, context in enumerate([f"the king {name} swore", f"{name} of the king swore fealty"]):
             paragraphs.append({"context": context, "qas": [entry(f"{i}{j}", name, context)]})
-    write(folder / "train.json", paragraphs)
+    (folder / "squad").mkdir()
+    for name in ("train-v1.1.json", "dev-v1.1.json"):
+        write(folder / "squad" / name, paragraphs)
     return folder
 
 
@@ -33,11 +35,11 @@ def write(path, paragraphs):
     return path
 
 
-def flags_of(folder, **changes):
-    return {
+@pytest.fixture(scope="module")
+def finished(run_program, folder):
+    flags = {
         "init_checkpoint": folder / "start",
-        "train_file": folder / "train.json",
-        "eval_file": folder / "train.json",
+        "data_dir": folder / "squad",
         "output_dir": folder / "out",
         "max_seq_length": 24,
         "max_query_length": 8,
@@ -47,12 +49,9 @@ def flags_of(folder, **changes):
         "warmup_proportion": 0.0,
         "mixed_precision": "float32",
         "jit_compile": False,
-    } | changes
-
-
-@pytest.fixture(scope="module")
-def finished(run_program, folder):
-    done = run_program("run_squad.py", **flags_of(folder, export=True))
+        "export": True,
+    }
+    done = run_program("run_squad.py", **flags)
     assert done.returncode == 0, done.stderr
     return folder / "out", done
 
@@ -108,30 +107,3 @@ def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folde
     assert predicted["nbest_predictions"]["x"][0]["text"] == "Denmark"
     assert -1e4 < predicted["null_odds"]["x"] < 0
     assert predicted["run"]["settings"]["max_seq_length"] == 24
-
-
-@pytest.mark.slow
-def test_files_of_a_data_folder_are_used(run_program, folder, tmp_path):
-    (tmp_path / "squad").mkdir()
-    for name in ("train-v1.1.json", "dev-v1.1.json"):
-        (tmp_path / "squad" / name).symlink_to(folder / "train.json")
-    flags = {"init_checkpoint": folder / "start", "output_dir": "out", "jit_compile": False}
-    flags |= {"max_seq_length": 24, "max_query_length": 8}
-    done = run_program("run_squad.py", cwd=tmp_path, data_dir="squad", **flags)
-    assert done.returncode == 0, done.stderr
-    files = {"train_file": "squad/train-v1.1.json", "eval_file": "squad/dev-v1.1.json"}
-    for name, file in files.items():
-        assert f"--{name}={file}" in done.stderr
-    output_dir = tmp_path / "out"
-    results = json.loads((output_dir / "results.json").read_text())
-    counts = {"train_truncated", "dev_truncated", "test_truncated"}
-    assert results.keys() == {"step", "best_step", "exact", "f1"} | counts
-    assert results["step"] == 2  # Two epochs of eight questions.
-    assert f"f1 = {results['f1']:.6g}" in done.stdout
-    answers = json.loads((output_dir / "predictions.json").read_text())
-    assert answers.keys() == {f"{i}{j}" for i in range(4) for j in range(2)}
-    assert (output_dir / "model" / "model.safetensors").exists()
-    # Naming the same files continues the same run.
-    again = run_program("run_squad.py", cwd=tmp_path, **files, **flags)
-    assert again.returncode == 0, again.stderr
-    assert "is finished; nothing to do" in again.stderr

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import threading
@@ -184,16 +183,12 @@ def test_classifier_that_is_stopped_at_any_time_ends_with_the_same_bits(go, tmp_
     assert_same_files(out, tmp_path / "whole", (*MODEL, "predictions.jsonl"))
 
 
-@pytest.mark.parametrize("program", ["run_ner.py", "run_squad.py", "run_embedding.py", "adapt.py"])
-def test_ctrl_c_in_the_first_step_saves_a_checkpoint(go, tmp_path, program):
+def test_ctrl_c_in_the_first_step_of_an_adaptation_saves_a_checkpoint(go, tmp_path):
     with at_first_step(signal.SIGINT):
-        code, line = go(program, tmp_path)
-    part, folder = ("", tmp_path)
-    if program == "adapt.py":
-        part, folder = " of train", tmp_path / "train"
-    saved = f"stopped after step 1{part}; the checkpoint is saved"
-    assert (code, line) == (130, f"{program}: interrupted: {saved}: {AGAIN}")
-    assert checkpoints(folder) == ["step-00000001"]
+        code, line = go("adapt.py", tmp_path)
+    saved = "stopped after step 1 of train; the checkpoint is saved"
+    assert (code, line) == (130, f"adapt.py: interrupted: {saved}: {AGAIN}")
+    assert checkpoints(tmp_path / "train") == ["step-00000001"]
 
 
 def interrupt_at(process, text):
@@ -202,25 +197,6 @@ def interrupt_at(process, text):
         if text in line:
             process.send_signal(signal.SIGINT)
             return
-
-
-def test_pretraining_that_is_stopped_while_it_compiles_ends_with_the_same_bits(
-    root, place, tmp_path
-):
-    program = "run_pretraining.py"
-    whole = start(root, place, program, tmp_path / "whole")
-    stopped = start(root, place, program, tmp_path / "stopped")
-    interrupt_at(stopped, "Compiling the training step")
-    *_, line = stopped.communicate()[1].splitlines()
-    assert stopped.returncode == 130
-    (step,) = re.findall(r"interrupted: stopped after step (\d+); the checkpoint is saved", line)
-    assert checkpoints(tmp_path / "stopped") == [f"step-{int(step):08d}"]
-    resumed = start(root, place, program, tmp_path / "stopped")
-    for process in (whole, resumed):
-        error = process.communicate()[1]
-        assert process.returncode == 0, error
-    assert f"Training resumed at step {step} " in error
-    assert_same_files(tmp_path / "whole", tmp_path / "stopped", MODEL)
 
 
 def test_second_ctrl_c_ends_the_compilation_at_once(place, tmp_path):

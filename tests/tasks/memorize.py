@@ -80,7 +80,6 @@ TAUGHT = {
 CASES = {
     **TAUGHT,
     "mnrl": _embedding("mnrl", (32, 8), 4),
-    "cosent": _embedding("cosent", (32, 8), loss=1.0),
     "cosine": _embedding("cosine", loss=0.01),
     # Each word determines the others.
     "masks": Case(MaskFiller.from_pretrained, ([TEXTS[0], TEXTS[-1]] * 8,), loss=0.1),

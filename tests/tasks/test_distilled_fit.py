@@ -13,7 +13,6 @@ from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.prepared import prepare, window_counts
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
-WORDS = [text.split() for text in TEXTS]
 OPTIONS = {"learning_rate": 2e-2, "batch_size": 8, "length_pool": 1, "verbose": 0, "epochs": 12}
 OPTIONS["jit_compile"] = False
 SOFT = {"distillation_weight": 1.0}

@@ -104,13 +104,6 @@ def test_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Pat
     assert set(signatures["serving_default"]["outputs"]) == {"sequence_output"}
 
 
-@pytest.mark.parametrize("task", ["ner", "question_answering"])
-def test_token_level_tasks_are_served_without_a_pooler(task: str, make_run, tmp_path: Path):
-    model = make_run(tmp_path, task) / "model"
-    without(model, "pooler")
-    assert opened(task, model).untrained == ()
-
-
 @pytest.mark.slow
 def test_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path):
     model = make_run(tmp_path, "fill_mask") / "model"

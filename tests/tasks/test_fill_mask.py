@@ -184,13 +184,6 @@ def test_model_of_another_kind_is_rejected(pretrained, edit_json, settings, mess
         MaskFiller.from_pretrained(tmp_path / "model")
 
 
-def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
-    filler = MaskFiller.from_pretrained(make_checkpoint(tmp_path / "bert", ["a", "b"]))
-    assert {path.partition("/")[0] for path in filler.untrained} == {"masked_lm"}
-    with pytest.raises(InputError, match="lacks the weights masked_lm/"):
-        filler.export(tmp_path / "1")
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -242,15 +235,3 @@ def test_signatures_give_the_padded_answers_of_predict(filler, monkeypatch):
     assert signatures["serving_default"](texts)["truncated"].numpy().tolist() == [
         *expected["truncated"]
     ]
-
-
-def test_any_number_of_texts_and_masks_is_accepted(filler):
-    signatures = signatures_of(filler)
-    for texts in ([], [""], ["a film"] * 20):
-        answer = signatures["serving_default"](tf.constant(texts, tf.string))
-        assert answer.pop("truncated").shape == (len(texts),)
-        assert {value.shape for value in answer.values()} == {(len(texts), 0, 15)}
-    for shape in ((2, 0), (0, 4), (0, 0)):
-        answer = signatures["token_ids"](*[np.zeros(shape, np.int32)] * 3)
-        assert answer.pop("truncated").shape == shape[:1]
-        assert {value.shape for value in answer.values()} == {(shape[0], 0, 15)}

@@ -1,4 +1,4 @@
-"""Gradients of the step: cached, with recomputed blocks, and of compiled chains."""
+"""Gradients of the step: cached, and with recomputed blocks."""
 
 import contextlib
 from dataclasses import replace
@@ -10,13 +10,11 @@ import tensorflow as tf
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder, BertPretrainer
-from keras_bert.models.attention import residual_norm
-from keras_bert.models.layers import BiasAndNorm, chain, compile_chains_with, recomputed
+from keras_bert.models.layers import recomputed
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.metrics import EmbeddingObjective
 from keras_bert.training.objective import TrainingSettings, TrainState
 from keras_bert.training.step import (
-    compile_chain,
     compiled,
     make_cached_gradients,
     recomputing,
@@ -235,64 +233,3 @@ def test_gradients_are_the_same_with_recomputation_and_xla(model):
     for found, again, value in zip(*results, expected, strict=True):
         np.testing.assert_allclose(found, value, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(again, value, rtol=1e-4, atol=1e-4)
-
-
-# --- compilation ---
-
-
-B, S, H = 3, 4, 8
-SETTINGS = {"rate": 0.4, "epsilon": 1e-12}
-
-
-def tensors(dtype="float32"):
-    random = np.random.default_rng(0)
-    shapes = [(B, S, H), (B, S, H), (H,), (H,), (H,)]
-    values = [tf.constant(random.normal(size=shape), tf.float32) for shape in shapes]
-    product, x = (tf.cast(value, dtype) for value in values[:2])
-    return [product, x, BiasAndNorm(*values[2:]), tf.constant([7, 8, 9])]
-
-
-def value_and_gradients(function, inputs, **settings):
-    with tf.GradientTape() as tape:
-        tape.watch(inputs)
-        result = function(*inputs, **settings)
-        loss = tf.reduce_sum(tf.cast(result, tf.float32) ** 3)
-    return [result, *tf.nest.flatten(tape.gradient(loss, inputs))]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_values_and_gradients_equal_those_of_the_plain_function(dtype):
-    plain = value_and_gradients(residual_norm, tensors(dtype), **SETTINGS)
-    fused = value_and_gradients(compile_chain(residual_norm), tensors(dtype), **SETTINGS)
-    assert plain[-1] is fused[-1] is None  # The key is an integer and has no gradient.
-    for a, b in zip(plain[:-1], fused[:-1], strict=True):
-        assert a.dtype == b.dtype
-        a, b = (np.asarray(tf.cast(x, tf.float32)) for x in (a, b))
-        np.testing.assert_allclose(b, a, rtol=1e-5 if dtype == "float32" else 2e-2, atol=1e-4)
-
-
-def test_missing_tensor_of_a_named_tuple_stays_missing():
-    product, x, weights, key = tensors()
-    inputs = [product + weights.bias, x, weights._replace(bias=None), key]
-    plain = residual_norm(product, x, weights, key, **SETTINGS)
-    fused = compile_chain(residual_norm)(*inputs, **SETTINGS)
-    np.testing.assert_allclose(fused, plain, atol=1e-6)
-
-
-def test_one_trace_serves_all_calls_with_the_same_shape():
-    traced = []
-
-    @chain
-    def doubled(x):
-        traced.append(x.shape)
-        return 2.0 * x
-
-    @tf.function
-    def twelve_times(x):
-        with compile_chains_with(compile_chain):
-            for _ in range(12):
-                x = doubled(x)
-        return x
-
-    assert twelve_times(tf.ones([3])).numpy().tolist() == [4096.0] * 3
-    assert traced == [(3,)]

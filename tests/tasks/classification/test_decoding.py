@@ -11,7 +11,6 @@ from keras_bert.export.network import Network
 from keras_bert.tasks.classification.data import ClassifierSettings
 from keras_bert.tasks.classification.processor import (
     ClassificationProcessor,
-    decisions,
     write_predictions,
 )
 from keras_bert.tasks.classification.task import TextClassifier
@@ -73,22 +72,6 @@ def test_prediction_files(tmp_path, problem, logits, cells, predictions):
     assert [record["prediction"] for record in records] == predictions
     if problem.problem_type == "single_label":
         assert records[0]["probabilities"] == {"entailment": 0.25, "not_entailment": 0.75}
-
-
-def test_decisions_of_each_problem_type():
-    logits = np.array([[0.2, -0.1, 0.1], [-3.0, 2.0, 1.0]])
-    for problem, width, expected in (
-        (ClassifierSettings(("a", "b", "c"), "single_label"), 3, [0, 1]),
-        (ClassifierSettings(("a", "b", "c"), "multi_label"), 3, [[1, 0, 1], [0, 1, 1]]),
-        (ClassifierSettings((), "regression"), 1, np.float32([0.2, -3.0]).tolist()),
-    ):
-        answers = answers_of(problem, logits[:, :width])
-        assert decisions(problem, answers).tolist() == expected
-        if problem.problem_type == "multi_label":  # The most probable label comes first.
-            assert answers["labels"].tolist() == [[b"a", b"c", b""], [b"b", b"c", b""]]
-        # Task.predict returns strings, programs return byte strings.
-        texts = {k: v.astype(str) if v.dtype == object else v for k, v in answers.items()}
-        assert decisions(problem, texts).tolist() == expected
 
 
 def test_probabilities_of_large_logits_are_finite():
@@ -158,13 +141,3 @@ def test_truncated_texts_and_rows_are_marked(classify):
     mask = tf.sequence_mask([32, 33, 3], 40, tf.int32)  # The model has 32 positions.
     answer = classify["token_ids"](mask, mask, mask * 0)
     assert answer["truncated"].numpy().tolist() == [False, True, False]
-
-
-def test_any_number_of_texts_is_accepted(classify):
-    for count in (0, 1, 20):
-        texts = tf.constant(["a film"] * count, tf.string)
-        answer = classify["serving_default"](texts, texts)
-        assert len({*answer["label"].numpy()}) == min(count, 1)
-        assert answer["logits"].shape == answer["probabilities"].shape == (count, 3)
-    for shape in ((2, 0), (0, 4), (0, 0)):
-        assert classify["token_ids"](*[np.zeros(shape, np.int32)] * 3)["label"].shape == shape[:1]

@@ -190,14 +190,3 @@ def test_exports_have_the_limit_of_windows(classifier, tmp_path, monkeypatch):
         "shorter texts, or a larger window_stride"
     )
     assert len(exported.predict(SHORT)["label"]) == len(SHORT)
-
-
-def test_chunks_of_long_texts_have_fewer_texts(classifier, monkeypatch):
-    columns = [[LONG[0], "", LONG[0], *SHORT]]
-    expected = prepare(classifier.processor.preprocess, columns)
-    monkeypatch.setattr("keras_bert.tasks.prepared._CHUNK_CHARACTERS", len(LONG[0]))
-    found = prepare(classifier.processor.preprocess, columns, chunk_size=2)
-    sizes = [len(inputs.truncated) for inputs in found.chunks]
-    assert sizes == [2, 1, 2, 1]
-    assert np.array_equal(found.examples.input_ids, expected.examples.input_ids)
-    assert np.array_equal(found.examples.starts, expected.examples.starts)

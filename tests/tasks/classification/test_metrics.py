@@ -9,7 +9,6 @@ from keras_bert.tasks.classification.data import ClassifierSettings
 from keras_bert.tasks.classification.metrics import (
     ClassificationObjective,
     accuracy,
-    best_temperature,
     best_thresholds,
     f1,
     f1_macro,
@@ -156,17 +155,6 @@ def test_regression_loss_is_the_mean_squared_error():
 
 
 # --- calibration ---
-
-
-@pytest.mark.parametrize("problem_type", ["single_label", "multi_label"])
-def test_best_temperature_is_that_of_logits_that_are_too_large(problem_type):
-    rng = np.random.default_rng(0)
-    logits = rng.normal(0, 2, [4000, 3])
-    if problem_type == "single_label":
-        labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    else:
-        labels = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.float32)
-    assert best_temperature(problem_type, 3 * logits, labels) == pytest.approx(3, rel=0.05)
 
 
 def test_best_thresholds_are_between_the_probabilities_with_the_highest_f1():

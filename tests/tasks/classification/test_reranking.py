@@ -215,15 +215,6 @@ def test_saved_and_exported_rerankers_give_the_same_scores(trained, tmp_path):
     assert served.evaluate(GROUPS) == pytest.approx(trained.evaluate(GROUPS), abs=1e-4)
 
 
-@pytest.mark.slow
-def test_engine_gives_the_same_scores(trained, tmp_path):
-    pytest.importorskip("onnxruntime")
-    trained.export(tmp_path / "export" / "1", engines=("onnxruntime",))
-    served = load(tmp_path / "export" / "1", engine="onnxruntime")
-    scores = trained.predict(PAIRS)["score"]
-    np.testing.assert_allclose(served.predict(PAIRS)["score"], scores, atol=1e-5)
-
-
 # --- programs ---
 
 HEADER = ("query", "positive", "first", "second")

@@ -16,7 +16,7 @@ from keras_bert.tasks.embedding.data import (
     read_evaluation_rows,
     read_training_rows,
 )
-from keras_bert.tasks.examples import Batcher, Examples
+from keras_bert.tasks.examples import Examples
 from keras_bert.tasks.prepared import Prepared
 
 SCORED = EmbeddingSettings(loss="cosent", score_range=("0", "5"))
@@ -95,27 +95,6 @@ def test_texts_of_an_example_are_consecutive_and_equal_texts_have_one_number():
     assert (labelled.group_size, labelled.num_groups) == (3, 3)
     labelled = check_rows("texts", PAIRS, [1, 0, 0.5]).labeled(Prepared(examples, [])).examples
     assert labelled.labels["scores"].tolist() == [1, 1, 0, 0, 0.5, 0.5]
-
-
-def test_training_batches_have_whole_examples_and_different_dropout_seeds():
-    lengths = np.array([2, 3, 9, 2, 4, 4, 2, 2, 5, 7])
-    ids = np.repeat(np.arange(10), lengths).astype(np.int32)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    examples = Examples(ids, ids * 0, starts, {"scores": np.zeros(10)}, group_size=2)
-    batcher = Batcher(4, max_seq_length=16, seed=3)
-    seen, seeds = [], []
-    for batch in batcher.training(examples).take(3):
-        index = batch["example_index"].numpy()
-        pairs = index.reshape(2, 2)
-        real = pairs[:, 0] >= 0
-        assert (pairs[real, 0] % 2 == 0).all()
-        assert (pairs[real, 1] == pairs[real, 0] + 1).all()
-        assert (pairs[~real] == -1).all()
-        np.testing.assert_array_equal(batch["example_weights"], index >= 0)
-        seen += index[index >= 0].tolist()
-        seeds += batch["dropout_seed"].numpy().tolist()
-    assert sorted(seen) == [*range(10)]
-    assert len(set(seeds)) == len(seeds)
 
 
 @pytest.mark.parametrize("value", [("0",), ("a", "b"), (1, 0), (0, float("inf")), 5])

@@ -13,14 +13,12 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.errors import InputError
-from keras_bert.export.network import Network
 from keras_bert.models import memory
 from keras_bert.tasks.embedding import search
 from keras_bert.tasks.embedding.losses import EmbeddingLoss
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
 from keras_bert.text.offsets import encode_texts
-from tests.padded_rows import padded_rows
 
 TEXTS = ["The film is good.", "", f"{'very ' * 40}good", "a book", "\ud800 it"]
 
@@ -330,32 +328,3 @@ def test_invalid_arguments_are_named_before_anything_changes(embedder, call, mes
 def test_unknown_pooling_is_rejected(pretrained):
     with pytest.raises(InputError, match="pooling='max': expected one of mean, cls"):
         open_new(pretrained, pooling="max")
-
-
-# --- exported signatures ---
-
-
-@pytest.mark.slow
-def test_signatures_give_the_vectors_of_the_model_pooled_by_hand(pretrained):
-    embedder = TextEmbedder.from_pretrained(pretrained, 12, normalize=True)
-    texts = ["The film is good.", "", "aab", "book " * 40, b"\xff the", *["a film"] * 9]
-    ids = padded_rows(embedder.tokenizer, 12, texts)
-    outputs = embedder.model(ids)
-    hidden = outputs["sequence_output"].numpy()
-    mask = ids["input_mask"].numpy()[..., np.newaxis]
-    expected = {
-        "cls": hidden[:, 0],
-        "mean": (hidden * mask).sum(axis=1) / mask.sum(axis=1),
-        "pooled": outputs["pooled_output"].numpy(),
-    }
-    for name, vectors in expected.items():
-        expected[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    signatures = embedder.served_class(Network(embedder.model), embedder.processor).signatures()
-    for found in (
-        signatures["serving_default"](tf.constant(texts)),
-        signatures["token_ids"](**ids),
-    ):
-        assert found.keys() == {*expected, "truncated", "num_tokens"}
-        np.testing.assert_array_equal(found["num_tokens"], mask.sum(axis=1)[:, 0])
-        for name, vectors in expected.items():
-            np.testing.assert_allclose(found[name], vectors, atol=1e-5, err_msg=name)

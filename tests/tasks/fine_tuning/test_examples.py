@@ -13,34 +13,12 @@ from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertSpanLabeler, BertTokenClassifier
 from keras_bert.tasks.examples import (
     Batcher,
-    Examples,
     bucket_lengths,
     epoch_plan,
     make_predict_examples,
 )
 from keras_bert.training.objective import NO_OUTPUT
 from keras_bert.training.strategy import make_strategy
-
-# --- examples ---
-
-
-@pytest.fixture
-def examples():
-    return Examples(
-        np.array([2, 7, 3, 2, 8, 9, 3, 2, 3], np.int32),
-        np.array([0, 0, 1, 0, 1, 1, 1, 0, 0], np.int32),
-        np.array([0, 3, 7, 9]),
-        {"labels": np.array([1, 0, 1])},
-        {"tags": np.array([-1, 4, -1, -1, 5, 6, -1, -1, -1])},
-    )
-
-
-def test_examples_can_be_selected_in_any_order(examples):
-    assert examples.lengths.tolist() == [3, 4, 2]
-    taken = examples.take([2, 0])
-    assert [row.tolist() for row in taken.rows(taken.input_ids)] == [[2, 3], [2, 7, 3]]
-    assert taken.labels["labels"].tolist() == [1, 1]
-    assert taken.token_labels["tags"].tolist() == [-1, -1, -1, 4, -1]
 
 
 def test_checksum_covers_all_fields_of_examples(make_examples):
@@ -132,14 +110,6 @@ def test_evaluation_reads_every_example_once_longest_first(make_examples):
     lengths = examples.lengths[index[index >= 0]]
     assert (np.diff(lengths) <= 0).all()
     assert batches[-1]["example_weights"].tolist() == [1] * 5 + [0] * 3
-
-
-def test_buckets_end_at_the_longest_length():
-    assert bucket_lengths(20).tolist() == [8, 16, 20]
-    assert bucket_lengths(128).tolist() == list(range(8, 129, 8))
-    assert bucket_lengths(384)[15:].tolist() == [
-        *(128, 144, 160, 176, 192, 208, 224, 240, 256, 288, 320, 352, 384)
-    ]
 
 
 def test_there_are_few_buckets_on_accelerators(monkeypatch):

@@ -15,7 +15,6 @@ import keras_bert.tasks.fine_tuning as run_module
 from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models.encoder import select_inputs
-from keras_bert.tasks.checks import in_order_of
 from keras_bert.tasks.examples import make_predict_examples
 from keras_bert.tasks.fine_tuning import FineTuningRun, open_pretrained
 from keras_bert.tasks.settings import FineTuningSettings
@@ -225,43 +224,6 @@ def test_run_resumes_from_best_weights_without_a_step_as_version_0_2_saved_them(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("accuracies", "runs", "best_step"),
-    [([0.5, 0.6], 2, 10), ([0.6, 0.5], 3, 5)],
-)
-def test_weights_that_were_just_evaluated_are_not_evaluated_again(
-    settings, make_task, tmp_path, monkeypatch, accuracies, runs, best_step
-):
-    calls = []
-
-    def counted(*args, **kwargs):
-        predict = make_predict_examples(*args, **kwargs)
-
-        def call(examples, **after):
-            calls.append(len(examples))
-            return predict(examples, **after)
-
-        return call
-
-    monkeypatch.setattr("keras_bert.tasks.fine_tuning.make_predict_examples", counted)
-    last, given = make_task().score, iter(accuracies)
-
-    def score(outputs):
-        exact = last(outputs)["accuracy"]
-        return {"accuracy": next(given, exact), "exact": exact}
-
-    task = make_task(score=score)
-    results = go(replace(settings, num_train_epochs=len(accuracies)), tmp_path, task)
-    assert calls == [24] * runs
-    assert results["best_step"] == best_step
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    (exact,) = [
-        row["eval_exact"] for row in rows if row["step"] == best_step and "eval_exact" in row
-    ]
-    assert results["exact"] == exact
-
-
-@pytest.mark.slow
 def test_training_stops_when_evaluations_do_not_improve(settings, make_task, tmp_path):
     settings = replace(settings, num_train_epochs=6, early_stopping_patience=2)
     results = go(settings, tmp_path, make_task([0.3, 0.6, 0.6, 0.5, 0.9, 0.9]))
@@ -299,14 +261,6 @@ def test_unnamed_labels_accept_any_names(settings, make_task, tmp_path, trained,
     go(again, tmp_path / "out", make_task(labels=["bad", "good"]), ONE_STEP)
     assumed = "assuming that its logits belong to the labels bad, good in this order"
     assert (assumed in caplog.text) != do_train
-
-
-def test_labels_match_in_any_case_unless_two_differ_only_in_case():
-    assert in_order_of(["B", "a"], ["A", "b"]) == ["b", "A"]
-    assert in_order_of(["a", "A"], ["A", "a"]) == ["a", "A"]
-    assert in_order_of(["a", "b"], ["A", "a"]) is None
-    assert in_order_of(["a", "b"], ["a", "c"]) is None
-    assert in_order_of(None, ["a", "b"]) is None
 
 
 def test_label_names_are_in_the_order_of_the_logits(settings, make_task, tmp_path, trained):

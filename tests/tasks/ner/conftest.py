@@ -5,6 +5,12 @@ import random
 import pytest
 
 TOKENS = ["##x", *"abcdefghijklmnop"]
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+CHARACTER_VOCAB = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *(*CHARACTERS, *".,:;-&@#_/'中国"),
+    *(f"##{character}" for character in CHARACTERS),
+]
 TAGS = {"a": "B-PER", "b": "I-PER", "c": "B-LOC"}
 
 

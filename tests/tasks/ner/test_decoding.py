@@ -13,6 +13,7 @@ from keras_bert.tasks.ner.tag_schemes import entities, tags_of
 from keras_bert.tasks.ner.task import ServedTagger
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.windows import word_windows
+from tests.tasks.ner.conftest import CHARACTER_VOCAB
 
 SCHEMES = {
     "iob2": ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"],
@@ -22,13 +23,6 @@ SCHEMES = {
 
 
 # --- exported signatures ---
-
-CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-CHARACTER_VOCAB = [
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    *(*CHARACTERS, *".,:;-&@#_/'中国"),
-    *(f"##{character}" for character in CHARACTERS),
-]
 
 
 class EveryWord:
@@ -112,27 +106,6 @@ def test_words_get_the_most_probable_tags_in_iob2(tagger_of, scheme):
     assert not outputs["scores"].numpy()[padding].any()
 
 
-def test_text_has_the_entities_of_its_words_with_their_mean_scores(tagger_of):
-    tagger = tagger_of(SCHEMES["iob2"], max_seq_length=8)
-    rng = np.random.default_rng(1)
-    sentences = [rng.choice(["a", "bcd", "ef", "gh", "i"], n).tolist() for n in (1, 4, 9, 30)]
-    outputs = tagger.run("serving_default", [" ".join(words) for words in sentences])
-    width = max(map(len, sentences))
-    words = tagger.run("words", [words + [""] * (width - len(words)) for words in sentences])
-    assert sum(map(len, listed(outputs))) > 8
-    for row, found in enumerate(listed(outputs)):
-        tags = [tag.decode() for tag in words["tags"].numpy()[row, : len(sentences[row])]]
-        starts = np.cumsum([0, *(len(word) + 1 for word in sentences[row])])
-        expected = [
-            (kind, " ".join(sentences[row][first:last]), starts[first], starts[last] - 1)
-            for kind, first, last in entities(tags)
-        ]
-        assert found == expected
-        scores = [words["scores"].numpy()[row, i:j].mean() for _, i, j in entities(tags)]
-        np.testing.assert_allclose(outputs["scores"][row, : len(scores)], scores, rtol=1e-5)
-        assert not outputs["scores"].numpy()[row, len(scores) :].any()
-
-
 def test_invalid_utf_8_bytes_are_kept_and_count_as_characters():
     texts = [
         *(b"a\xffb c\xe2\x82", b"\xff", b"\xed\xa0\x80ab", b"\xf0\x9fa-b"),
@@ -148,17 +121,6 @@ def test_invalid_utf_8_bytes_are_kept_and_count_as_characters():
         assert listed(tagger.run("serving_default", [text])) == [found]
         decoded = text.decode(errors="surrogateescape")
         assert all(decoded[start:end] == word for _, word, start, end in found)
-
-
-@pytest.mark.slow
-def test_any_batch_size_with_or_without_entities_is_accepted():
-    signatures = served(EveryWord(2), ["O", "B-X"]).signatures()
-    for texts in ([], [""], ["", "a b", ""]):
-        outputs = signatures["serving_default"](tf.constant(texts, tf.string))
-        assert {value.shape for value in outputs.values()} == {(len(texts), 0)}
-    for shape in ((0, 0), (0, 2), (2, 0), (2, 2)):
-        outputs = signatures["words"](tf.zeros(shape, tf.string))
-        assert {value.shape for value in outputs.values()} == {shape}
 
 
 def test_token_ids_give_the_most_probable_label_of_each_token(tagger_of):

@@ -15,20 +15,6 @@ def score(*pairs):
     return entity_scores([(gold.split(), guess.split()) for gold, guess in pairs])
 
 
-def test_entity_counts_only_with_both_ends_and_type_correct():
-    # Correct; too short; wrong type.
-    scores = score(("B-PER I-PER O B-LOC I-LOC O B-ORG", "B-PER I-PER O B-LOC O O B-LOC"))
-    names = [f"{name}{kind}" for name in ("precision", "recall", "f1") for kind in ("", "_PER")]
-    assert scores == {
-        **{
-            f"{name}_{kind}": 0 for name in ("precision", "recall", "f1") for kind in ("LOC", "ORG")
-        },
-        **dict(zip(names, [pytest.approx(1 / 3), 1] * 3, strict=True)),
-        "accuracy": 5 / 7,
-    }
-    assert score(("O O", "O O")) == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}
-
-
 def counted_as_conlleval_does(pairs):
     """Iterates over both columns and tracks whether they agree since a common start."""
 

@@ -19,15 +19,9 @@ from keras_bert.tasks.ner.processor import (
 from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.windows import word_windows
+from tests.tasks.ner.conftest import CHARACTER_VOCAB
 
 # --- texts to words ---
-
-CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
-CHARACTER_VOCAB = [
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    *(*CHARACTERS, *".,:;-&@#_/'中国"),
-    *(f"##{character}" for character in CHARACTERS),
-]
 
 
 def listed(words, spans):

@@ -6,13 +6,15 @@ import string
 import pytest
 
 from keras_bert.tasks.prepared import prepare
-from keras_bert.tasks.question_answering.data import Answer, Question
+from keras_bert.tasks.question_answering.data import Answer, AnswerSettings, Question
+from keras_bert.tasks.question_answering.processor import SpanProcessor, labeled
 
 
-def prepare_questions(processor, questions):
-    return prepare(
-        processor.preprocess, [[q.text for q in questions], [q.context for q in questions]]
-    )
+def labelled(questions, tokenizer, *sizes):
+    """Returns the examples of questions; `sizes` are the first fields of AnswerSettings."""
+    processor = SpanProcessor(tokenizer, AnswerSettings(*sizes))
+    columns = [[q.text for q in questions], [q.context for q in questions]]
+    return labeled(prepare(processor.preprocess, columns), questions).examples
 
 
 WORDS = "the norse leader was rollo who swore fealty to king charles in year what when ?"
@@ -20,9 +22,9 @@ WORDS = "the norse leader was rollo who swore fealty to king charles in year wha
 
 @pytest.fixture(scope="session")
 def vocab():
-    letters = string.ascii_lowercase + string.digits + ".,()-"
+    letters = string.ascii_lowercase + string.digits + ".,()-;"
     tokens = [*letters, *(f"##{letter}" for letter in letters)]
-    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *tokens]
+    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), "##é", "王", *tokens]
 
 
 @pytest.fixture(scope="session")

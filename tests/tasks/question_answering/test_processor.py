@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_bert.tasks.question_answering.data import AnswerSettings, load_questions
 from keras_bert.tasks.question_answering.processor import (
     SpanProcessor,
-    labeled,
-    max_context,
 )
 from keras_bert.text.tokenizer import BertTokenizer
-from tests.tasks.question_answering.conftest import prepare_questions
+from tests.tasks.question_answering.conftest import labelled
 
 LONG = "rollo was the norse leader who swore fealty to king charles in the year 911"  # 17 tokens
 
@@ -21,11 +18,6 @@ def windows(questions, tokenizer, *sizes):
     texts, contexts = ([getattr(q, name) for q in questions] for name in ("text", "context"))
     settings = AnswerSettings(*sizes)
     return SpanProcessor(tokenizer, settings).preprocess(texts, contexts)
-
-
-def labelled(questions, tokenizer, *sizes):
-    processor = SpanProcessor(tokenizer, AnswerSettings(*sizes))
-    return labeled(prepare_questions(processor, questions), questions).examples
 
 
 def test_answer_is_labeled_in_windows_that_contain_all_of_it(ask, tokenizer):
@@ -46,23 +38,6 @@ def test_answers_are_narrowed_to_their_tokens(ask, tokenizer, vocab, context, an
     examples = labelled([ask(context, answer=answer)], tokenizer)
     start, end = (examples.labels[f"{end}_positions"][0] for end in ("start", "end"))
     assert " ".join(vocab[i] for i in examples.input_ids[start : end + 1]) == tokens
-
-
-def marks_of(windows):
-    """Returns max_context of each window's context tokens as a string of 0 and 1."""
-    rows = tf.ragged.boolean_mask(max_context(windows), tf.sequence_mask(windows.lengths))
-    return [
-        "".join("01"[mark] for mark in row[at:-1])
-        for row, at in zip(rows.to_list(), windows.context_at.numpy(), strict=True)
-    ]
-
-
-def test_max_context_score_is_smaller_side_plus_1_percent_of_length(ask, tokenizer):
-    # Two questions about one context have separate windows.
-    made = windows([ask(LONG), ask(LONG, name="q1")], tokenizer, 13, 4, 4)
-    # Each token is marked once. Token 6 has 1 to its right in window 0, 2 to its left in window 1.
-    assert marks_of(made) == ["11111100", "00111100", "00111100", "00111"] * 2
-    assert made.context.shape == [1]
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,11 @@ from keras_bert.tasks.question_answering.data import (
     Question,
     SquadSettings,
 )
-from keras_bert.tasks.question_answering.processor import (
-    SpanProcessor,
-    labeled,
-)
 from keras_bert.tasks.question_answering.task import QuestionAnswerer
 from keras_bert.tasks.settings import FineTuningSettings
 from keras_bert.tasks.tables import Splits
 from keras_bert.training.objective import TrainingSettings
-from tests.tasks.question_answering.conftest import prepare_questions
+from tests.tasks.question_answering.conftest import labelled
 
 SMALL = {"max_seq_length": 24, "max_query_length": 8, "doc_stride": 8, "n_best_size": 4}
 QUESTIONS = ["who swore ?", "when was the leader ?", "who ?", ""]
@@ -303,11 +299,6 @@ def write(folder, run, predict, scores=None):
     test = run.test["test"]
     outputs = predict(test.prepared.examples)
     run.task.write_predictions(folder / "test", test, outputs, scores or {})
-
-
-def labelled(questions, tokenizer):
-    processor = SpanProcessor(tokenizer, AnswerSettings())
-    return labeled(prepare_questions(processor, questions), questions).examples
 
 
 @pytest.fixture
