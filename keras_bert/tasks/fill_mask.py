@@ -351,7 +351,7 @@ class MaskFiller(Task):
             list of n arrays [M, top_k] for the M masks of the text in order, the most probable
             token first. "truncated", bool [n]: whether the end of the text was removed.
         """
-        if is_one_text(texts):
+        if is_one_text("texts", texts):
             return first_row(self.predict([texts], batch_size))
         columns = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         chunks = list(self._answers(columns, batch_size))

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint, check_max_seq_length
+from keras_bert.checkpoints.checkpoint import Checkpoint, check_dtype, check_max_seq_length
 from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
@@ -287,6 +287,7 @@ class Task:
         Raises:
             InputError: the weights or the settings do not match the task.
         """
+        check_dtype(dtype)
         task_settings = cls.settings_of_checkpoint(checkpoint, **settings)
         tokenizer = checkpoint.tokenizer(tokenizer, special=cls.special_tokens)
         loaded = cls(None, tokenizer, task_settings)

@@ -188,7 +188,7 @@ class TextClassifier(Task):
         """Returns the settings: the arguments, or else those of the checkpoint or defaults.
 
         `pair` is whether the exported model takes two texts; by default, whether the model was
-        trained on pairs.
+        trained on pairs, if that is known.
         """
         settings = head_settings(checkpoint, labels, problem_type)
         is_cross_encoder = CROSS_ENCODER in checkpoint.settings
@@ -471,7 +471,8 @@ class TextClassifier(Task):
 
         Args:
             texts: texts or pairs, given as for `fit`; a tf.data.Dataset has no labels. Or one text,
-                or one pair as a tuple of two strings. So two single texts are a list, not a tuple.
+                or one pair as a tuple of two strings. So two single texts are a list, not a tuple,
+                which is an error if the model was trained on single texts.
             batch_size: number of texts or pairs per batch.
             text: the name of the table's column of texts, or for pairs of two columns.
 
@@ -490,7 +491,12 @@ class TextClassifier(Task):
         Raises:
             InputError: an argument is invalid.
         """
-        if is_one_text(texts, allow_pairs=True):
+        if is_one_text("texts", texts, allow_pairs=True):
+            if isinstance(texts, tuple) and self.settings.pair is False:
+                raise InputError(
+                    "texts is a tuple of two strings, which is one pair, but the model takes "
+                    "single texts; expected a list of strings, or for one pair a list of a tuple"
+                )
             return first_row(self.predict([texts], batch_size))
         texts, _ = split_examples("texts", texts, None, text, None)
         return self._predict(self._columns(texts), batch_size)
@@ -535,7 +541,7 @@ class TextClassifier(Task):
     def export_entries(self) -> dict[str, Any]:
         """Returns the entries of export.json for the labels, preprocessing and decoding."""
         entries = {"problem_type": self.problem_type_name, "labels": list(self.labels)}
-        entries["pair"] = self.settings.pair
+        entries["pair"] = bool(self.settings.pair)
         if self.settings.thresholds:
             entries["thresholds"] = self.settings.thresholds
         if self._is_reranker:
@@ -593,7 +599,8 @@ class TextClassifier(Task):
         return self.settings.problem_type == "reranking"
 
     def _saved_settings(self) -> dict[str, Any]:
-        names = ("max_seq_length", "problem_type", "pair")
+        names = ("max_seq_length", "problem_type")
+        names += ("pair",) if self.settings.pair is not None else ()
         names += ("thresholds",) if self.settings.thresholds else ()
         saved = {name: getattr(self.settings, name) for name in names}
         return saved | self.settings.long_text.to_dict()

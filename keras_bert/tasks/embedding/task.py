@@ -389,7 +389,7 @@ class TextEmbedder(Task):
             "truncated", bool [n]: whether tokens of the text were removed.
             "num_tokens", int32 [n]: number of tokens with [CLS] and [SEP]; for windows, the sum.
         """
-        if is_one_text(texts):
+        if is_one_text("texts", texts):
             return first_row(self.predict([texts], batch_size, size, prompt_name))
         columns = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         settings = self.settings

@@ -334,7 +334,7 @@ class EntityTagger(Task):
                 probability of the most probable label.
             For one string, the values or the list of this text.
         """
-        if is_one_text(inputs):
+        if is_one_text("inputs", inputs):
             answers = self.predict([inputs], batch_size, as_dicts=as_dicts)
             return answers[0] if as_dicts else first_row(answers)
         reject_dataset("inputs", inputs)
