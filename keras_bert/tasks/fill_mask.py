@@ -275,7 +275,9 @@ class MaskFiller(Task):
             check_not_empty("validation_data", held_out)
         evaluate = None
         if validation_data is not None:
-            evaluate = lambda: self.evaluate(held_out)  # noqa: E731
+            dev = self._prepared([held_out])
+            self.report_truncation(dev.truncated, "validation texts")
+            evaluate = functools.partial(self._score_masks, dev)
         objective, best = PretrainingObjective("mlm"), "masked_lm_accuracy"
         train = self._prepared([column])
         # The examples that an export shows get a [MASK].
@@ -308,6 +310,11 @@ class MaskFiller(Task):
             raise InputError("evaluate() got no texts; expected at least one")
         prepared = self._prepared([column])
         self.report_truncation(prepared.truncated, "texts")
+        return self._score_masks(prepared, batch_size, seed)
+
+    def _score_masks(
+        self, prepared: Prepared, batch_size: int = 32, seed: int = 0
+    ) -> dict[str, float]:
         loss = hits = count = 0.0
         for batch in self._runner.batches(prepared.examples, batch_size):
             masking = self._masking(batch["input_ids"].shape[1])

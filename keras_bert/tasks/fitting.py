@@ -254,7 +254,8 @@ def _set_precision(task: "Task", policy: str) -> None:
     for layer in model._flatten_layers():
         if not any(layer is each for each in linear):
             layer.dtype_policy = policy
-    task.__dict__.pop("_runner", None)  # It has compiled the model as it was.
+    for runner in ("_runner", "_scoring_runner"):  # They have compiled the model as it was.
+        task.__dict__.pop(runner, None)
 
 
 @contextlib.contextmanager

@@ -513,10 +513,7 @@ class Task:
         return decoded(self.processor, prepared, outputs)
 
     def _evaluate(self, evaluated: PreparedSet, batch_size: int = 32) -> dict[str, float]:
-        """Computes {metric: value} for a development set.
-
-        MaskFiller and TextEmbedder do not use it: they are scored on other outputs.
-        """
+        """Computes {metric: value} for a development set; MaskFiller does not use it."""
         outputs = self._outputs(evaluated.prepared, check_count(batch_size))
         return self.score_outputs(evaluated, outputs)
 

@@ -20,7 +20,6 @@ from keras_bert.checkpoints.sentence_transformers import (
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.saved_model import ServedTask
-from keras_bert.files import check_schema
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.checks import (
     check_columns,
@@ -90,6 +89,7 @@ from keras_bert.tasks.prepared import (
 from keras_bert.tasks.retrieval import (
     RetrievalData,
     as_retrieval_data,
+    candidate_rows,
     evaluate_rankings,
     mean_scores,
 )
@@ -267,7 +267,8 @@ class TextClassifier(Task):
             validation_data: (texts, labels), or a table or dataset as for `texts`, evaluated after
                 each epoch; the logs contain the metrics as `val_accuracy` and so on, and their mean
                 as `val_score`, the highest value of which determines the best weights for
-                `restore_best`.
+                `restore_best`. For reranking also retrieval data, or (retrieval data, candidates),
+                as for `evaluate`; the highest `val_ndcg_at_10` determines the best weights.
             class_weights: the loss weights of the classes: `balanced`; a list or array of weights
                 in the order of the labels; or {label or its index: weight}, with 1 for other
                 classes.
@@ -301,11 +302,17 @@ class TextClassifier(Task):
             validation = tuple(dev_columns), dev_labels
         array = self._label_array(labels, columns)
         names = ("validation_data[0]", "validation_data[1]")
-        if validation_data is not None:
+        evaluate, best = None, "score"
+        is_tuple = isinstance(validation_data, tuple) and len(validation_data) == 2
+        searched, candidates = validation_data if is_tuple else (validation_data, None)
+        data = as_retrieval_data(searched) if self._is_reranker else None
+        if data is not None:
+            rows = candidate_rows(data, candidates)
+            evaluate, best = functools.partial(self._score_rankings, data, rows), "ndcg_at_10"
+        elif validation_data is not None:
             expected = "a tuple (texts, labels)"
             dev_texts, dev_labels = check_validation_data(validation_data, expected, text, label)
             validation = self._columns(dev_texts, names[0], dev_labels is not None), dev_labels
-        evaluate = None
         if validation:
             dev_array = self._label_array(validation[1], validation[0], names)
             check_not_empty("validation_data", dev_array)
@@ -318,7 +325,7 @@ class TextClassifier(Task):
             self._replace_settings(pair=len(columns) > 1, thresholds=())
         train = labeled(self._prepared(pair_columns(columns)), array)
         objective = ClassificationObjective(kind, weights, distillation, train.examples.group_size)
-        return fit_task(self, train, objective, settings, evaluate, callbacks, "score", teacher)
+        return fit_task(self, train, objective, settings, evaluate, callbacks, best, teacher)
 
     def evaluate(
         self,
@@ -360,7 +367,7 @@ class TextClassifier(Task):
         if data is not None:
             if labels is not None:
                 raise InputError("labels: have no effect with retrieval data; expected none")
-            return self._score_rankings(data, candidates, batch_size)
+            return self._score_rankings(data, candidate_rows(data, candidates), batch_size)
         if candidates is not None:
             raise InputError(
                 "candidates: have no effect without retrieval data for a reranker; expected none"
@@ -375,20 +382,10 @@ class TextClassifier(Task):
         return score(self.settings, answers, array)
 
     def _score_rankings(
-        self, data: RetrievalData, candidates: Any, batch_size: int
+        self, data: RetrievalData, rows: Sequence[Sequence[int]], batch_size: int = 32
     ) -> dict[str, float]:
+        """Scores the rankings of the documents whose indices are in the row of each query."""
         queries, corpus = data.columns
-        rows = [range(len(corpus))] * len(queries)
-        if candidates is not None:
-            rows = check_list("candidates", candidates, "lists of indices")
-            check_schema("candidates", rows, [[int]])
-            check_same_length(candidates=rows, queries=queries)
-            for query, row in enumerate(rows):
-                if not row or min(row) < 0 or max(row) >= len(corpus):
-                    raise InputError(
-                        f"candidates[{query}] is {row!r:.60}; expected indices of documents, from "
-                        f"0 to {len(corpus) - 1}"
-                    )
         searches = list(zip(data.relevance.items(), queries, rows, strict=True))
         size = max(1, _PAIRS // max(1, *map(len, rows)))  # queries of a block
         ids, rankings, truncated = [*data.corpus], [], []

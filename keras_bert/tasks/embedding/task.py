@@ -301,11 +301,12 @@ class TextEmbedder(Task):
         if validation_data is not None:
             expected = "a tuple (texts, scores), with None for pairs without scores"
             held_out = as_retrieval_data(validation_data)
-            arguments = (held_out,)
             if held_out is None:
                 arguments = check_validation_data(validation_data, expected, text[:2], label)
                 held_out = check_evaluation_pairs("validation_data[0]", *arguments)
-            evaluate = functools.partial(self.evaluate, *arguments)
+            dev = self.prepared_set(held_out)
+            self.report_truncation(dev.prepared.truncated, "validation texts")
+            evaluate = functools.partial(self._evaluate, dev)
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
         train, best = self.prepared_set(rows, training=True).prepared, best_metric(held_out)
@@ -578,8 +579,13 @@ class TextEmbedder(Task):
         prepared = evaluated.prepared
         parts = prepared.split(outputs["vectors"], per_token=False)
         pooled = map(self.processor.pooled, parts, prepared.chunks)
-        vectors = np.concatenate([*pooled])
+        vectors = np.concatenate([*pooled])[:, : self.settings.truncate_dim]
         return score_embeddings(evaluated.items, vectors, self.settings.matryoshka_sizes)
+
+    def _evaluate(self, evaluated: PreparedSet, batch_size: int = 32) -> dict[str, float]:
+        examples = evaluated.prepared.examples
+        outputs = self._scoring_runner.run(examples, batch_size, per_token=False)
+        return self.score_outputs(evaluated, outputs)
 
     @property
     def prediction_model(self) -> PooledEncoder:
@@ -620,6 +626,10 @@ class TextEmbedder(Task):
     def _runner(self) -> ModelRunner:
         # The hidden states of all tokens would need much memory outside the device.
         return ModelRunner(PooledEncoder(self.model, self.settings.names), self.tokenizer)
+
+    @functools.cached_property
+    def _scoring_runner(self) -> ModelRunner:
+        return ModelRunner(self.prediction_model, self.tokenizer)
 
     def _saved_settings(self) -> dict[str, Any]:
         saved = super()._saved_settings()
