@@ -36,8 +36,9 @@ from keras_bert.tasks.checks import (
 )
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.fitting import fit_task
-from keras_bert.tasks.prepared import Prepared, Processor, ServedTexts, TextProcessor, decoded
+from keras_bert.tasks.prepared import Prepared, Processor, decoded
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
+from keras_bert.tasks.text_processor import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer

@@ -27,9 +27,9 @@ from keras_bert.errors import InputError, shorten
 from keras_bert.options import check, option
 from keras_bert.tasks.checks import check_list, in_order_of
 from keras_bert.tasks.classification.glue import find_glue_folder, find_task, read_glue, read_tfds
-from keras_bert.tasks.prepared import TRUNCATED, LongText
 from keras_bert.tasks.settings import ClassificationSettings
 from keras_bert.tasks.tables import Splits, Texts, read_splits, read_texts
+from keras_bert.tasks.text_processor import TRUNCATED, LongText
 
 DEFAULT_METRICS = {
     "single_label": ("accuracy", "f1_macro"),

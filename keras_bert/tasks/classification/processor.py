@@ -27,7 +27,8 @@ from keras_bert.files import check_schema, write_bytes
 from keras_bert.tasks.checks import head_labels
 from keras_bert.tasks.classification.data import ONE_LOGIT, PROBLEM_TYPES, ClassifierSettings
 from keras_bert.tasks.classification.glue import GlueTask, find_task
-from keras_bert.tasks.prepared import Arrays, Prepared, TextProcessor, window_counts
+from keras_bert.tasks.prepared import Arrays, Prepared
+from keras_bert.tasks.text_processor import TextProcessor, window_counts
 from keras_bert.text.padding import Segments
 from keras_bert.text.windows import TextWindows
 

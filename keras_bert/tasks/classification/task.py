@@ -77,15 +77,7 @@ from keras_bert.tasks.fine_tuning import (
     run_fine_tuning,
 )
 from keras_bert.tasks.fitting import fit_task
-from keras_bert.tasks.prepared import (
-    TRUNCATED,
-    Arrays,
-    LongText,
-    PreparedSet,
-    Processor,
-    ServedTexts,
-    gathered,
-)
+from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor, gathered
 from keras_bert.tasks.retrieval import (
     RetrievalData,
     as_retrieval_data,
@@ -95,6 +87,7 @@ from keras_bert.tasks.retrieval import (
 )
 from keras_bert.tasks.tables import Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
+from keras_bert.tasks.text_processor import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 
 _PAIRS = 2**14  # pairs that are predicted at once, but at least those of one query
@@ -126,7 +119,7 @@ class TextClassifier(Task):
         "text": EXAMPLE_TEXT,
         "text_pair": "Who had an impact on Europe?",
     }
-    input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    argument_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length", "pair")
     _public: ClassVar[tuple[str, ...]] = (
         *Task._public,
@@ -652,7 +645,7 @@ class TextClassifier(Task):
 
         `names` are the names of the arguments for texts and labels in error messages.
         """
-        if self.serve is None:
+        if not self.is_export:
             _ = self.model  # Raises an error if the labels are not known yet.
         if len(columns) > 2:
             return group_labels(columns)

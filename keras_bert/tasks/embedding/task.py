@@ -70,13 +70,9 @@ from keras_bert.tasks.fine_tuning import (
 )
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
-    TRUNCATED,
-    WINDOWS,
     Arrays,
-    LongText,
     Prepared,
     PreparedSet,
-    ServedTexts,
     check_memory,
     gathered,
     prepare,
@@ -85,6 +81,7 @@ from keras_bert.tasks.prepared import (
 from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data
 from keras_bert.tasks.settings import MiningSettings
 from keras_bert.tasks.task import Task
+from keras_bert.tasks.text_processor import TRUNCATED, WINDOWS, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
@@ -396,7 +393,7 @@ class TextEmbedder(Task):
         settings = self.settings
         prompt, preprocess = settings.prompt(prompt_name), None
         if prompt_name not in (None, settings.default_prompt_name):
-            if self.serve is None:
+            if not self.is_export:
                 preprocess = functools.partial(self.processor.preprocess, prompt_name=prompt_name)
             elif settings.default_prompt_name is None:
                 columns = [[prompt + text for text in column] for column in columns]

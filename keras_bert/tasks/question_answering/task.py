@@ -118,7 +118,7 @@ class QuestionAnswerer(Task):
         "question": "Who had an impact on Europe?",
         "context": EXAMPLE_TEXT,
     }
-    input_names: ClassVar[tuple[str, ...]] = ("question", "context")
+    argument_names: ClassVar[tuple[str, ...]] = ("question", "context")
     limit: ClassVar[str] = "max_query_length"
     items_name: ClassVar[str] = "questions"
     export_options: ClassVar[tuple[str, ...]] = tuple(f.name for f in fields(AnswerSettings))
