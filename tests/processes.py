@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PRELOADED = (
     "keras_bert.programs.program",
     "keras_bert.pretraining.run",
-    "keras_bert.tasks.load",
+    "keras_bert.tasks.model_export",
     "tensorboard.backend.event_processing.event_accumulator",
 )
 

@@ -252,6 +252,7 @@ class Checkpoint:
         """
         with self.open_weights() as stored:
             heads, num_labels = stored.heads, stored.num_labels
+        check_dtype(arguments.get("dtype"))
         self._check_network(network, heads)
         if "num_labels" in arguments:
             num_labels = _agreed_num_labels(self.path, arguments["num_labels"], num_labels)
@@ -317,6 +318,19 @@ def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) 
         raise InputError(
             f"max_seq_length={length}: expected from {shortest} to the model's {positions} "
             "positions (max_position_embeddings)"
+        )
+
+
+def check_dtype(dtype: Any) -> None:
+    """Checks that an argument is a dtype policy of floating-point numbers; None for the default."""
+    try:
+        is_valid = "float" in keras.dtype_policies.get(dtype).compute_dtype
+    except (TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        raise InputError(
+            f"dtype={dtype!r:.60}: expected one of float32, mixed_bfloat16, mixed_float16, "
+            "bfloat16, float16"
         )
 
 

@@ -162,7 +162,7 @@ def _export_in_tensorflow(task: "Task", export_dir: Path, arguments: Mapping[str
     with tempfile.TemporaryDirectory() as folder:
         task.save_pretrained(Path(folder, "model"))
         write_json(Path(folder, "arguments.json"), arguments)
-        code = "import keras_bert.tasks.load as e, sys; e.export_saved_task(*sys.argv[1:])"
+        code = "import keras_bert.tasks.model_export as e, sys; e.export_saved_task(*sys.argv[1:])"
         environment = {"KERAS_BACKEND": "tensorflow", "PYTHONPATH": os.pathsep.join(sys.path)}
         process = subprocess.run(
             [sys.executable, "-c", code, folder, str(export_dir)],

@@ -25,7 +25,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     reject_arguments(arguments)
     start_tensorflow()
     require_tensorflow()
-    from keras_bert.tasks.load import export
+    from keras_bert.tasks.model_export import export
 
     values = values_of(flags)
     values["engines"] = tuple(flags.engines or ()) or None

@@ -86,7 +86,8 @@ def finish(
     for name, value in results.items():
         print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
     if export:
-        from keras_bert.tasks.load import export_run  # Imported here: it imports TensorFlow.
+        # Imported here, because it imports TensorFlow.
+        from keras_bert.tasks.model_export import export_run
 
         print(f"export = {export_run(output_dir, examples)}")
     files = sorted(path.name + "/" * path.is_dir() for path in output_dir.iterdir())

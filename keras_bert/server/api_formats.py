@@ -414,37 +414,45 @@ def _tokens(
 _NO_RERANKER = (
     "is not a reranker; expected the export of a TextClassifier with problem_type='reranking'"
 )
+
+
+def _is_reranker(version: Version) -> bool:
+    return version.export.get("problem_type") == "reranking"
+
+
+def _special_ids(version: Version) -> tuple[int, int] | None:
+    """Returns the ids of [CLS] and [SEP]; None for an export without a tokenizer."""
+    export = version.export
+    has_tokenizer = TOKENIZE in version.signatures
+    return (export["cls_token_id"], export["sep_token_id"]) if has_tokenizer else None
+
+
 # {path: the function that decodes a body, with {name: description} of the models that support the
-# format, to the name of a model and a call; and what other versions are or lack, with a remedy}
+# format, to the name of a model and a call; the function that describes a version, with a false
+# value if it does not support the format; and what such versions are or lack, with a remedy}
 FORMATS = {
     "/v1/embeddings": (
         decode_embedding_call,
+        lambda version: embedding_model(version.export),
         "returns no embeddings with token counts; expected the export of a TextEmbedder of this "
         "version of keras_bert",
     ),
-    "/rerank": (decode_rerank_call, _NO_RERANKER),
-    "/v1/rerank": (decode_rerank_documents_call, _NO_RERANKER),
+    "/rerank": (decode_rerank_call, _is_reranker, _NO_RERANKER),
+    "/v1/rerank": (decode_rerank_documents_call, _is_reranker, _NO_RERANKER),
     "/tokenize": (
         decode_tokenize_call,
+        _special_ids,
         "has no tokenizer; expected a model that this version of keras_bert exported",
     ),
 }
 
 
-def supporting_models(path: str, served: Mapping[str, Version]) -> dict[str, Any]:
-    """Returns {name: description} of the served versions that support the format of a path."""
-    described = {name: _describe_model(path, version) for name, version in served.items()}
+def supporting_models(
+    describe: Callable[[Version], Any], served: Mapping[str, Version]
+) -> dict[str, Any]:
+    """Returns {name: description} of the served versions with a description."""
+    described = {name: describe(version) for name, version in served.items()}
     return {name: model for name, model in described.items() if model}
-
-
-def _describe_model(path: str, version: Version) -> Any:
-    """Describes a version for a function of FORMATS; a false value without support of a format."""
-    export = version.export
-    if path == "/v1/embeddings":
-        return embedding_model(export)
-    if path == "/tokenize":
-        return TOKENIZE in version.signatures and (export["cls_token_id"], export["sep_token_id"])
-    return export.get("problem_type") == "reranking"
 
 
 def encode_error(route: str, status: int, message: str) -> dict[str, Any]:

@@ -262,8 +262,8 @@ class App:
 
     async def _answer_in_format(self, request: web.Request, path: str) -> web.Response:
         """Answers a request in the format of another API, that of a path in FORMATS."""
-        served, (decode_call, problem) = self._served(), FORMATS[path]
-        models = supporting_models(path, served)
+        served, (decode_call, describe, problem) = self._served(), FORMATS[path]
+        models = supporting_models(describe, served)
         if not models:
             raise RestError(f"The served version {problem}", 404)
 
@@ -364,7 +364,9 @@ class App:
         """Returns the OpenAPI document."""
         served = self._served()
         exports = {name: version.export for name, version in served.items()}
-        formats = {path: supporting_models(path, served) for path in FORMATS}
+        formats = {
+            path: supporting_models(describe, served) for path, (_, describe, _) in FORMATS.items()
+        }
         has_keys = bool(self._settings.api_keys)
         return web.json_response(protocol.describe_routes(exports, formats, has_keys))
 

@@ -117,8 +117,16 @@ def columns_of_tuples(name: str, value: Any) -> Any:
     return tuple(map(list, zip(*items, strict=True)))
 
 
-def is_one_text(value: Any, allow_pairs: bool = False) -> bool:
-    """Returns whether the argument of `predict` is one string or, with `allow_pairs`, one pair."""
+def is_one_text(name: str, value: Any, allow_pairs: bool = False) -> bool:
+    """Returns whether an argument is one string or, with `allow_pairs`, one pair.
+
+    Raises InputError for None and numbers, and names all forms of texts.
+    """
+    if value is None or isinstance(value, int | float):
+        pairs = ", or for pairs a tuple of two lists or strings" * allow_pairs
+        raise InputError(
+            f"{name} is {described(value)}; expected a list of strings, or one string{pairs}"
+        )
     is_pair = allow_pairs and isinstance(value, tuple) and len(value) == 2
     return _is_string(value) or (is_pair and all(map(_is_string, value)))
 

@@ -36,8 +36,9 @@ from keras_bert.tasks.checks import (
 )
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.fitting import fit_task
-from keras_bert.tasks.prepared import Prepared, Processor, ServedTexts, TextProcessor, decoded
+from keras_bert.tasks.prepared import Prepared, Processor, decoded
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task
+from keras_bert.tasks.text_processor import ServedTexts, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
@@ -275,7 +276,9 @@ class MaskFiller(Task):
             check_not_empty("validation_data", held_out)
         evaluate = None
         if validation_data is not None:
-            evaluate = lambda: self.evaluate(held_out)  # noqa: E731
+            dev = self._prepared([held_out])
+            self.report_truncation(dev.truncated, "validation texts")
+            evaluate = functools.partial(self._score_masks, dev)
         objective, best = PretrainingObjective("mlm"), "masked_lm_accuracy"
         train = self._prepared([column])
         # The examples that an export shows get a [MASK].
@@ -308,6 +311,11 @@ class MaskFiller(Task):
             raise InputError("evaluate() got no texts; expected at least one")
         prepared = self._prepared([column])
         self.report_truncation(prepared.truncated, "texts")
+        return self._score_masks(prepared, batch_size, seed)
+
+    def _score_masks(
+        self, prepared: Prepared, batch_size: int = 32, seed: int = 0
+    ) -> dict[str, float]:
         loss = hits = count = 0.0
         for batch in self._runner.batches(prepared.examples, batch_size):
             masking = self._masking(batch["input_ids"].shape[1])
@@ -351,7 +359,7 @@ class MaskFiller(Task):
             list of n arrays [M, top_k] for the M masks of the text in order, the most probable
             token first. "truncated", bool [n]: whether the end of the text was removed.
         """
-        if is_one_text(texts):
+        if is_one_text("texts", texts):
             return first_row(self.predict([texts], batch_size))
         columns = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         chunks = list(self._answers(columns, batch_size))

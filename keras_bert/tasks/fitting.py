@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.examples import Batcher, Examples, make_predict_examples, steps_per_epoch
@@ -15,7 +16,8 @@ from keras_bert.tasks.prepared import Prepared
 from keras_bert.tasks.settings import FineTuningSettings, FitSettings
 from keras_bert.text.vocabulary import check_same_vocab
 from keras_bert.training.backend import BACKEND, make_strategy, make_train_steps
-from keras_bert.training.loop import BestWeights, train_with_callbacks
+from keras_bert.training.log import elapsed_time
+from keras_bert.training.loop import BestWeights, plan_of, train_with_callbacks
 from keras_bert.training.objective import (
     NO_OUTPUT,
     TEACHER,
@@ -29,6 +31,10 @@ from keras_bert.training.strategy import distribute, dtype_policy
 
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
+
+
+# 200 sentences of WNUT-17 with MiniLM: F1 of 5 after 21 steps, 43 after 105 at four times the rate.
+_FEW_STEPS = 50
 
 
 class Trainer(NamedTuple):
@@ -99,12 +105,14 @@ def fit_task(
     frozen = [*task.layers_without_loss]
     if settings.num_frozen_layers:
         frozen += [model.encoder.embeddings, *model.encoder.blocks[: settings.num_frozen_layers]]
+    if settings.verbose:
+        print(plan_of(training, examples.num_groups))
+        warn_of_few_steps(training.num_train_steps, "epochs", "learning_rate")
     saved: dict[str, Any] = {}  # The best weights and their step.
     with _frozen(frozen):
         previous = task.trainer
         task.trainer = _make_trainer(task, objective, settings, training, strategy)
-        if settings.verbose and task.trainer is not previous and BACKEND != "torch":
-            print("Compiling the training step; the first step takes longer")
+        compiles_step = task.trainer is not previous and BACKEND != "torch"
         state = task.trainer.state
         variables = model.trainable_variables
 
@@ -136,6 +144,9 @@ def fit_task(
             shown,
             BestWeights(best_metric, save, lambda: saved.get("step"))
             if settings.restore_best
+            else None,
+            elapsed_time("Compiling the training step; the first step takes longer")
+            if settings.verbose and compiles_step
             else None,
         )
         if saved:
@@ -211,6 +222,15 @@ def _make_trainer(
     return Trainer(key, schedule.constants, state, make_train_steps(strategy, state, training))
 
 
+def warn_of_few_steps(steps: int, epochs_name: str, rate_name: str) -> None:
+    """Warns if a training is short; the names are those of the options that help."""
+    if steps < _FEW_STEPS:
+        logging.warning(
+            "%d steps are few; if the scores are low, use higher values of %s and %s",
+            *(steps, epochs_name, rate_name),
+        )
+
+
 def one_device() -> tf.distribute.Strategy:
     """Returns the strategy of `fit`."""
     return make_strategy() if BACKEND == "jax" else tf.distribute.get_strategy()
@@ -234,7 +254,8 @@ def _set_precision(task: "Task", policy: str) -> None:
     for layer in model._flatten_layers():
         if not any(layer is each for each in linear):
             layer.dtype_policy = policy
-    task.__dict__.pop("_runner", None)  # It has compiled the model as it was.
+    for runner in ("_runner", "_scoring_runner"):  # They have compiled the model as it was.
+        task.__dict__.pop(runner, None)
 
 
 @contextlib.contextmanager

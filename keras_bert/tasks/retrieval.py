@@ -31,6 +31,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.files import check_schema
+from keras_bert.tasks.checks import check_list, check_same_length
 from keras_bert.tasks.tables import read_rows
 
 Relevance = Mapping[str, Mapping[str, int]]  # {query id: {document id: relevance}}
@@ -177,6 +178,23 @@ def _read_texts(path: Path) -> dict[str, str]:
             raise InputError(f"{row.where}: repeats the _id {name!r}; expected different ids")
         texts[name] = f"{row.cells.get('title') or ''} {row.cells['text']}".strip()
     return texts
+
+
+def candidate_rows(data: RetrievalData, candidates: object) -> Sequence[Sequence[int]]:
+    """Returns the indices of the documents to rank for each query; those of all for None."""
+    queries, corpus = data.columns
+    if candidates is None:
+        return [range(len(corpus))] * len(queries)
+    rows = check_list("candidates", candidates, "lists of indices")
+    check_schema("candidates", rows, [[int]])
+    check_same_length(candidates=rows, queries=queries)
+    for query, row in enumerate(rows):
+        if not row or min(row) < 0 or max(row) >= len(corpus):
+            raise InputError(
+                f"candidates[{query}] is {row!r:.60}; expected indices of documents, from 0 to "
+                f"{len(corpus) - 1}"
+            )
+    return rows
 
 
 # --- metrics ---

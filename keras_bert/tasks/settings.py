@@ -453,7 +453,7 @@ class EmbeddingSettings:
     )
     score_range: Sequence[str] = option(
         ("-1", "1"),
-        "Lowest and highest score. For --loss=cosine, scores are divided by the larger of their "
+        "Lowest and highest score. For training, scores are divided by the larger of their "
         "absolute values.",
     )
     long_text: str = same_as(ClassificationSettings, "long_text")

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint, check_max_seq_length
+from keras_bert.checkpoints.checkpoint import Checkpoint, check_dtype, check_max_seq_length
 from keras_bert.checkpoints.earlier_run import SETTINGS_KEY
 from keras_bert.checkpoints.hugging_face import save_model_directory
 from keras_bert.checkpoints.open import open_checkpoint
@@ -35,9 +35,7 @@ from keras_bert.tasks.checks import check_count
 from keras_bert.tasks.examples import Batcher, Examples, ModelRunner
 from keras_bert.tasks.fitting import Trainer, check_teacher
 from keras_bert.tasks.prepared import (
-    TRUNCATED,
     Arrays,
-    LongText,
     Prepared,
     PreparedSet,
     Processor,
@@ -48,10 +46,11 @@ from keras_bert.tasks.prepared import (
     with_strings,
 )
 from keras_bert.tasks.settings import Distillation, FitSettings
+from keras_bert.tasks.text_processor import TRUNCATED, LongText
 from keras_bert.text.tokenizer import BertTokenizer
 
 # A signature of an export, which takes tensors by name.
-Serve = Callable[..., Mapping[str, tf.Tensor]]
+Signature = Callable[..., Mapping[str, tf.Tensor]]
 # A value per text for each input.
 Columns = Sequence[Sequence[Any]]
 
@@ -97,7 +96,6 @@ class Task:
         initial_values: {path: value} of the absent weights when the checkpoint was loaded.
         checkpoint: the checkpoint that the object was loaded from; None after `fit`, or if it was
             not loaded from one.
-        serve: the signature of an export that maps strings to answers; None for other objects.
         signatures: all signatures of an export by name; empty for other objects.
         engine: the engine that runs an export; None for other objects.
         trainer: the training step of the last `fit`; None before.
@@ -113,7 +111,8 @@ class Task:
     processor_class: ClassVar[type[Processor]]
     served_class: ClassVar[type[ServedTask]]  # The tf.Module whose signatures are exported.
     example: ClassVar[Mapping[str, str]] = {"text": EXAMPLE_TEXT}
-    input_names: ClassVar[tuple[str, ...]] = ("text",)
+    # The arguments of the preprocessing; an export may have only the first as its input.
+    argument_names: ClassVar[tuple[str, ...]] = ("text",)
     optional_weights: ClassVar[tuple[str, ...]] = ()
     # The setting to which texts are truncated; "" if they are never truncated.
     limit: ClassVar[str] = "max_seq_length"
@@ -138,8 +137,7 @@ class Task:
         self.absent: tuple[str, ...] = ()
         self.untrained: tuple[str, ...] = ()
         self.checkpoint: Checkpoint | None = None
-        self.serve: Serve | None = None
-        self.signatures: Mapping[str, Serve] = {}
+        self.signatures: Mapping[str, Signature] = {}
         self._served_inputs: Mapping[str, Sequence[str]] = {}
         self._dtype: str | None = None  # The dtype policy of a model that is created later.
         self.engine: Engine | None = None
@@ -218,9 +216,14 @@ class Task:
         return (self.checkpoint if self._model is None else self._model).config
 
     @property
+    def is_export(self) -> bool:
+        """Whether the object was loaded from an export."""
+        return bool(self.signatures)
+
+    @property
     def needs_labels(self) -> bool:
         """Whether there is no model yet, because the labels of its new head are not known."""
-        return self.serve is None and (
+        return not self.is_export and (
             getattr(self.settings, "labels", None) == ()
             and self.problem_type_name not in ("regression", "reranking")
         )
@@ -287,6 +290,7 @@ class Task:
         Raises:
             InputError: the weights or the settings do not match the task.
         """
+        check_dtype(dtype)
         task_settings = cls.settings_of_checkpoint(checkpoint, **settings)
         tokenizer = checkpoint.tokenizer(tokenizer, special=cls.special_tokens)
         loaded = cls(None, tokenizer, task_settings)
@@ -421,7 +425,7 @@ class Task:
             InputError: an argument is invalid, the task does not have the setting, or the object
                 was loaded from an export.
         """
-        if self.serve is not None:
+        if self.is_export:
             _ = self.model  # Raises an error for an export, whose settings are in its graph.
         if not hasattr(self.settings, "long_text"):
             raise InputError(
@@ -431,10 +435,10 @@ class Task:
         self._replace_settings(long_text=LongText(strategy, window_stride))
 
     @classmethod
-    def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
+    def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Signature]) -> "Task":
         """Creates the object for a SavedModel from its export.json (`info`) and its signatures."""
         loaded = cls(None, None, cls.settings_of_export(info))
-        loaded.serve, loaded.signatures = signatures["serving_default"], signatures
+        loaded.signatures = signatures
         loaded._served_inputs = {n: list(s["inputs"]) for n, s in info["signatures"].items()}
         return loaded
 
@@ -468,7 +472,7 @@ class Task:
         replaces that of the processor; None to keep it. `signature` is that of an export.
         """
         check_count(batch_size)
-        if self.serve is not None:
+        if self.is_export:
             yield from self._served_answers(columns, batch_size, signature)
             return
         prepared = prepare(
@@ -482,9 +486,9 @@ class Task:
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the answers of an export for each batch; without texts, for one empty batch."""
         expected = self._served_inputs[signature]
-        names = expected if len(expected) == 1 else self.input_names
+        names = expected if len(expected) == 1 else self.argument_names
         if len(columns) != len(expected):
-            inputs = ", ".join(self.input_names[: len(columns)])
+            inputs = ", ".join(self.argument_names[: len(columns)])
             raise InputError(
                 f"predict() got {inputs}; the exported model expects {', '.join(expected)}"
             )
@@ -516,10 +520,7 @@ class Task:
         return decoded(self.processor, prepared, outputs)
 
     def _evaluate(self, evaluated: PreparedSet, batch_size: int = 32) -> dict[str, float]:
-        """Computes {metric: value} for a development set.
-
-        MaskFiller and TextEmbedder do not use it: they are scored on other outputs.
-        """
+        """Computes {metric: value} for a development set; MaskFiller does not use it."""
         outputs = self._outputs(evaluated.prepared, check_count(batch_size))
         return self.score_outputs(evaluated, outputs)
 

@@ -1,7 +1,7 @@
 """Reports what a run does: progress on a terminal or in the log, metrics.jsonl, TensorBoard.
 
 RunLog   -> the steps of a run: averages and rates, progress bar or log lines, files
-progress -> a bar or log lines for other long work, such as an evaluation
+progress, elapsed_time -> a bar or lines for other long work, such as an evaluation
 Board    -> scalars in TensorBoard
 
 Each line of metrics.jsonl is a logged step, {"step": 100, "loss": 6.1, ...}, or an evaluation,
@@ -456,6 +456,25 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 # --- other long work ---
+
+
+@contextlib.contextmanager
+def elapsed_time(what: str) -> Iterator[None]:
+    """Prints `what`, and the time every SECONDS_BETWEEN_LINES while the block runs."""
+    print(what)
+    start, is_done = time.monotonic(), threading.Event()
+
+    def report() -> None:
+        while not is_done.wait(SECONDS_BETWEEN_LINES):
+            print(f"{what}: {time.monotonic() - start:.0f} s")
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -225,11 +225,7 @@ def train(
 
     # --- set up ---
 
-    plan = f"Training: {last:,} steps of {training.train_batch_size:,} examples"
-    if num_examples:
-        epochs = last * training.train_batch_size / num_examples
-        plan += f", {epochs:.3g} epochs of {num_examples:,} examples"
-    logging.info("%s", plan)
+    logging.info("%s", plan_of(training, num_examples))
     train_steps = make_train_steps(strategy, state, training)
     devices = getattr(strategy, "num_devices", strategy.num_replicas_in_sync)
     peak = peak_flops(training.peak_tflops, devices)
@@ -324,6 +320,16 @@ def train(
     return last_metrics(), performance if peak or memory else {}
 
 
+def plan_of(training: TrainingSettings, num_examples: int = 0) -> str:
+    """Describes the steps of a training and, if the number of examples is known, its epochs."""
+    steps, batch_size = training.num_train_steps, training.train_batch_size
+    plan = f"Training: {steps:,} steps of {batch_size:,} examples"
+    if num_examples:
+        epochs = steps / -(-num_examples // batch_size)  # The last batch may be partial.
+        plan += f", {epochs:.3g} epochs of {num_examples:,} examples"
+    return plan
+
+
 def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
     ends = [settings.num_train_steps]
     ends += [
@@ -342,6 +348,7 @@ def train_with_callbacks(
     evaluate: Callable[[], Mapping[str, float]] | None,
     callbacks: keras.callbacks.CallbackList,
     best: BestWeights | None = None,
+    during_first_step: contextlib.AbstractContextManager[object] | None = None,
 ) -> None:
     """Trains for `fit` on one device, and calls Keras callbacks as `keras.Model.fit` does.
 
@@ -355,6 +362,7 @@ def train_with_callbacks(
         callbacks: the callbacks with their model, whose `stop_training` ends the training, and
             their parameters, which have the number of epochs.
         best: saves the best weights; None not to save them.
+        during_first_step: reports the compilation; None to report nothing.
     """
     model, logs = callbacks.model, {}
     evaluations: list[Mapping[str, float]] = []
@@ -367,7 +375,8 @@ def train_with_callbacks(
             totals = np.zeros([2, len(objective.metrics)])
             callbacks.on_epoch_begin(epoch)
         callbacks.on_train_batch_begin(index)
-        metrics, _ = next(steps)
+        with during_first_step if during_first_step and not step else contextlib.nullcontext():
+            metrics, _ = next(steps)
         is_skipped = metrics.loss_scale[0] > 1 and not np.isfinite(metrics.gradient_norm[0])
         if not is_skipped:
             totals += [metrics.sums[0], metrics.weights[0]]

@@ -90,6 +90,8 @@ def test_output_folder_of_a_run_is_accepted(saved, tmp_path):
     again = BertClassifier.from_pretrained(str(tmp_path), dtype="mixed_bfloat16")
     assert again.dtype_policy.name == "mixed_bfloat16"
     assert_same_weights(again, model)
+    with pytest.raises(InputError, match="dtype='bf16': expected one of float32, mixed_bfloat16"):
+        BertClassifier.from_pretrained(tmp_path, dtype="bf16")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from keras_bert.errors import InputError
 from keras_bert.models import memory
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.embedding.task import TextEmbedder
-from keras_bert.tasks.prepared import prepare, window_counts
+from keras_bert.tasks.prepared import prepare
+from keras_bert.tasks.text_processor import window_counts
 
 TEXTS = ["it is a good film .", "a bad book .", "very good .", "is it bad ?"] * 4
 OPTIONS = {"learning_rate": 2e-2, "batch_size": 8, "length_pool": 1, "verbose": 0, "epochs": 12}

@@ -14,7 +14,8 @@ import tensorflow as tf
 from keras_bert.errors import InputError
 from keras_bert.export.task_export import FORMATS
 from keras_bert.tasks import CLASSES
-from keras_bert.tasks.load import check_unused, export, export_run, load
+from keras_bert.tasks.load import load
+from keras_bert.tasks.model_export import check_unused, export, export_run
 from keras_bert.tasks.prepared import short_rows
 from keras_bert.tasks.settings import ExportOptions, NerSettings
 from tests.export.conftest import make_task

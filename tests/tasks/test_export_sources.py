@@ -12,7 +12,8 @@ from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.export.network import Network
 from keras_bert.models import BertClassifier
-from keras_bert.tasks.load import export, task_class, task_settings
+from keras_bert.tasks.load import task_class
+from keras_bert.tasks.model_export import export, task_settings
 from keras_bert.tasks.settings import ExportOptions
 from keras_bert.tasks.task import Task
 from tests.other_formats import write_tf1

@@ -137,9 +137,10 @@ def test_heads_without_a_loss_stay_unchanged(pretrained, trained):
 def test_fit_and_evaluate_log_the_number_of_truncated_texts(pretrained, caplog):
     filler = MaskFiller.from_pretrained(pretrained, max_seq_length=8)
     texts = ["a good film", "very " * 6 + "good", "very " * 7]
-    filler.fit(texts, epochs=1, **FAST)
+    filler.fit(texts, validation_data=texts[:2], epochs=2, **FAST)
     filler.evaluate(texts[:2])
     assert [record.getMessage() for record in caplog.records if "trunc" in record.getMessage()] == [
+        "1 of 2 validation texts are truncated to max_seq_length=8 tokens",  # They are read once.
         "2 of 3 training texts are truncated to max_seq_length=8 tokens",
         "1 of 2 texts are truncated to max_seq_length=8 tokens",
     ]

@@ -12,6 +12,7 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.checks import split_rows
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.fitting import reinitialize
+from keras_bert.training import log
 from tests import processes
 from tests.tasks import memorize
 
@@ -92,11 +93,27 @@ def test_callback_can_stop_within_an_epoch(classifier):
     assert int(classifier.trainer.state.optimizer.iterations) == 1
 
 
-@pytest.mark.parametrize(("verbose", "shown"), [(0, []), (1, ["Epoch 2/2", "2/2", "loss:"])])
-def test_progress_bar_is_that_of_keras(classifier, capsys, verbose, shown):
-    classifier.fit(*DATA, **FAST | {"epochs": 2, "verbose": verbose})
+PLAN = "Training: 4 steps of 5 examples, 2 epochs of 8 examples\n"
+COMPILING = "Compiling the training step; the first step takes longer"
+
+
+@pytest.mark.parametrize(
+    ("verbose", "shown"),
+    [(0, []), (1, [PLAN, f"{COMPILING}\n", f"{COMPILING}: 0 s\n", "Epoch 2/2", "2/2", "loss:"])],
+)
+def test_fit_shows_its_plan_and_the_progress_bar_of_keras(
+    classifier, capsys, monkeypatch, caplog, verbose, shown
+):
+    monkeypatch.setattr(log, "SECONDS_BETWEEN_LINES", 0.05)
+    # With another weight decay, the step is compiled again.
+    options = {"epochs": 2, "verbose": verbose, "batch_size": 5, "weight_decay": 0.02 + verbose}
+    classifier.fit(*DATA, **FAST | options)
     out = capsys.readouterr().out
     assert bool(out) == bool(verbose)
+    warning = (
+        "4 steps are few; if the scores are low, use higher values of epochs and learning_rate"
+    )
+    assert (warning in caplog.text) == bool(verbose)
     assert all(part in out for part in shown)
 
 

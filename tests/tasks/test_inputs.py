@@ -69,8 +69,12 @@ def test_pairs_of_every_form_have_equal_predictions(classifier, pairs, names):
 
 
 def test_one_text_or_pair_has_one_answer(classifier, pretrained):
-    for one, several in (("good film", ["good film"]), (("good", "film"), [("good", "film")])):
-        expected, answer = classifier.predict(several), classifier.predict(one)
+    untrained = TextClassifier.from_pretrained(pretrained, labels=["neg", "pos"])
+    for model, one, several in (
+        (classifier, "good film", ["good film"]),
+        (untrained, ("good", "film"), [("good", "film")]),
+    ):
+        expected, answer = model.predict(several), model.predict(one)
         assert answer.keys() == expected.keys()
         assert answer["label"] == expected["label"][0] in ("neg", "pos")
         assert answer["truncated"] is False

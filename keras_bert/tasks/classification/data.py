@@ -27,9 +27,9 @@ from keras_bert.errors import InputError, shorten
 from keras_bert.options import check, option
 from keras_bert.tasks.checks import check_list, in_order_of
 from keras_bert.tasks.classification.glue import find_glue_folder, find_task, read_glue, read_tfds
-from keras_bert.tasks.prepared import TRUNCATED, LongText
 from keras_bert.tasks.settings import ClassificationSettings
 from keras_bert.tasks.tables import Splits, Texts, read_splits, read_texts
+from keras_bert.tasks.text_processor import TRUNCATED, LongText
 
 DEFAULT_METRICS = {
     "single_label": ("accuracy", "f1_macro"),
@@ -66,7 +66,8 @@ class ClassifierSettings:
         problem_type: `single_label`, `multi_label`, `regression` or `reranking`.
         max_seq_length: maximum number of tokens, including [CLS] and [SEP]; for longer texts, see
             `long_text`.
-        pair: whether the exported model takes two texts.
+        pair: whether the model was trained on pairs, and its exports take two texts; None if that
+            is not known.
         long_text: the settings for single texts with more tokens.
         thresholds: for multi_label, the probability above which a text has each label; empty for
             0.5.
@@ -83,7 +84,7 @@ class ClassifierSettings:
     labels: tuple[str, ...]
     problem_type: str = option("single_label", choices=PROBLEM_TYPES)
     max_seq_length: int = 128
-    pair: bool = False
+    pair: bool | None = None
     long_text: LongText = TRUNCATED
     thresholds: tuple[float, ...] = ()
     activation: str = "sigmoid"

@@ -27,7 +27,8 @@ from keras_bert.files import check_schema, write_bytes
 from keras_bert.tasks.checks import head_labels
 from keras_bert.tasks.classification.data import ONE_LOGIT, PROBLEM_TYPES, ClassifierSettings
 from keras_bert.tasks.classification.glue import GlueTask, find_task
-from keras_bert.tasks.prepared import Arrays, Prepared, TextProcessor, window_counts
+from keras_bert.tasks.prepared import Arrays, Prepared
+from keras_bert.tasks.text_processor import TextProcessor, window_counts
 from keras_bert.text.padding import Segments
 from keras_bert.text.windows import TextWindows
 
@@ -189,12 +190,13 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
     return short
 
 
-def takes_pairs(checkpoint: Checkpoint) -> bool:
-    """Returns whether the run that trained the classifier used pairs; false without such a run."""
+def takes_pairs(checkpoint: Checkpoint) -> bool | None:
+    """Returns whether the run that trained the classifier used pairs; None without such a run."""
     task = _glue_task(checkpoint)
     if task is not None:
         return len(task.text_columns) == 2
-    return bool(checkpoint.run.setting("text_pair_column", str, ""))
+    column = checkpoint.run.setting("text_pair_column", str, None)
+    return None if column is None else bool(column)
 
 
 def metric_names(checkpoint: Checkpoint, problem_type: str) -> tuple[str, ...]:
@@ -251,7 +253,7 @@ def head_settings(
                 f"problem_type={kind!r}: {checkpoint.path} has a head of {num_logits} logits; "
                 "expected one; for a new head, run keras-bert convert SRC DST --noheads"
             )
-        return ClassifierSettings((), kind, pair=kind == "reranking")
+        return ClassifierSettings((), kind, pair=kind == "reranking" or None)
     names, _ = head_labels(checkpoint, labels)
     if len(names) < 2 and kind == "single_label" and labels:
         raise InputError(f"labels={names}: expected at least two different names")

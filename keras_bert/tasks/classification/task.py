@@ -20,7 +20,6 @@ from keras_bert.checkpoints.sentence_transformers import (
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.export.saved_model import ServedTask
-from keras_bert.files import check_schema
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.checks import (
     check_columns,
@@ -78,23 +77,17 @@ from keras_bert.tasks.fine_tuning import (
     run_fine_tuning,
 )
 from keras_bert.tasks.fitting import fit_task
-from keras_bert.tasks.prepared import (
-    TRUNCATED,
-    Arrays,
-    LongText,
-    PreparedSet,
-    Processor,
-    ServedTexts,
-    gathered,
-)
+from keras_bert.tasks.prepared import Arrays, PreparedSet, Processor, gathered
 from keras_bert.tasks.retrieval import (
     RetrievalData,
     as_retrieval_data,
+    candidate_rows,
     evaluate_rankings,
     mean_scores,
 )
 from keras_bert.tasks.tables import Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
+from keras_bert.tasks.text_processor import TRUNCATED, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 
 _PAIRS = 2**14  # pairs that are predicted at once, but at least those of one query
@@ -126,7 +119,7 @@ class TextClassifier(Task):
         "text": EXAMPLE_TEXT,
         "text_pair": "Who had an impact on Europe?",
     }
-    input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    argument_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     export_options: ClassVar[tuple[str, ...]] = ("max_seq_length", "pair")
     _public: ClassVar[tuple[str, ...]] = (
         *Task._public,
@@ -188,7 +181,7 @@ class TextClassifier(Task):
         """Returns the settings: the arguments, or else those of the checkpoint or defaults.
 
         `pair` is whether the exported model takes two texts; by default, whether the model was
-        trained on pairs.
+        trained on pairs, if that is known.
         """
         settings = head_settings(checkpoint, labels, problem_type)
         is_cross_encoder = CROSS_ENCODER in checkpoint.settings
@@ -267,7 +260,8 @@ class TextClassifier(Task):
             validation_data: (texts, labels), or a table or dataset as for `texts`, evaluated after
                 each epoch; the logs contain the metrics as `val_accuracy` and so on, and their mean
                 as `val_score`, the highest value of which determines the best weights for
-                `restore_best`.
+                `restore_best`. For reranking also retrieval data, or (retrieval data, candidates),
+                as for `evaluate`; the highest `val_ndcg_at_10` determines the best weights.
             class_weights: the loss weights of the classes: `balanced`; a list or array of weights
                 in the order of the labels; or {label or its index: weight}, with 1 for other
                 classes.
@@ -301,11 +295,17 @@ class TextClassifier(Task):
             validation = tuple(dev_columns), dev_labels
         array = self._label_array(labels, columns)
         names = ("validation_data[0]", "validation_data[1]")
-        if validation_data is not None:
+        evaluate, best = None, "score"
+        is_tuple = isinstance(validation_data, tuple) and len(validation_data) == 2
+        searched, candidates = validation_data if is_tuple else (validation_data, None)
+        data = as_retrieval_data(searched) if self._is_reranker else None
+        if data is not None:
+            rows = candidate_rows(data, candidates)
+            evaluate, best = functools.partial(self._score_rankings, data, rows), "ndcg_at_10"
+        elif validation_data is not None:
             expected = "a tuple (texts, labels)"
             dev_texts, dev_labels = check_validation_data(validation_data, expected, text, label)
             validation = self._columns(dev_texts, names[0], dev_labels is not None), dev_labels
-        evaluate = None
         if validation:
             dev_array = self._label_array(validation[1], validation[0], names)
             check_not_empty("validation_data", dev_array)
@@ -318,7 +318,7 @@ class TextClassifier(Task):
             self._replace_settings(pair=len(columns) > 1, thresholds=())
         train = labeled(self._prepared(pair_columns(columns)), array)
         objective = ClassificationObjective(kind, weights, distillation, train.examples.group_size)
-        return fit_task(self, train, objective, settings, evaluate, callbacks, "score", teacher)
+        return fit_task(self, train, objective, settings, evaluate, callbacks, best, teacher)
 
     def evaluate(
         self,
@@ -360,7 +360,7 @@ class TextClassifier(Task):
         if data is not None:
             if labels is not None:
                 raise InputError("labels: have no effect with retrieval data; expected none")
-            return self._score_rankings(data, candidates, batch_size)
+            return self._score_rankings(data, candidate_rows(data, candidates), batch_size)
         if candidates is not None:
             raise InputError(
                 "candidates: have no effect without retrieval data for a reranker; expected none"
@@ -375,20 +375,10 @@ class TextClassifier(Task):
         return score(self.settings, answers, array)
 
     def _score_rankings(
-        self, data: RetrievalData, candidates: Any, batch_size: int
+        self, data: RetrievalData, rows: Sequence[Sequence[int]], batch_size: int = 32
     ) -> dict[str, float]:
+        """Scores the rankings of the documents whose indices are in the row of each query."""
         queries, corpus = data.columns
-        rows = [range(len(corpus))] * len(queries)
-        if candidates is not None:
-            rows = check_list("candidates", candidates, "lists of indices")
-            check_schema("candidates", rows, [[int]])
-            check_same_length(candidates=rows, queries=queries)
-            for query, row in enumerate(rows):
-                if not row or min(row) < 0 or max(row) >= len(corpus):
-                    raise InputError(
-                        f"candidates[{query}] is {row!r:.60}; expected indices of documents, from "
-                        f"0 to {len(corpus) - 1}"
-                    )
         searches = list(zip(data.relevance.items(), queries, rows, strict=True))
         size = max(1, _PAIRS // max(1, *map(len, rows)))  # queries of a block
         ids, rankings, truncated = [*data.corpus], [], []
@@ -471,7 +461,8 @@ class TextClassifier(Task):
 
         Args:
             texts: texts or pairs, given as for `fit`; a tf.data.Dataset has no labels. Or one text,
-                or one pair as a tuple of two strings. So two single texts are a list, not a tuple.
+                or one pair as a tuple of two strings. So two single texts are a list, not a tuple,
+                which is an error if the model was trained on single texts.
             batch_size: number of texts or pairs per batch.
             text: the name of the table's column of texts, or for pairs of two columns.
 
@@ -490,7 +481,12 @@ class TextClassifier(Task):
         Raises:
             InputError: an argument is invalid.
         """
-        if is_one_text(texts, allow_pairs=True):
+        if is_one_text("texts", texts, allow_pairs=True):
+            if isinstance(texts, tuple) and self.settings.pair is False:
+                raise InputError(
+                    "texts is a tuple of two strings, which is one pair, but the model takes "
+                    "single texts; expected a list of strings, or for one pair a list of a tuple"
+                )
             return first_row(self.predict([texts], batch_size))
         texts, _ = split_examples("texts", texts, None, text, None)
         return self._predict(self._columns(texts), batch_size)
@@ -535,7 +531,7 @@ class TextClassifier(Task):
     def export_entries(self) -> dict[str, Any]:
         """Returns the entries of export.json for the labels, preprocessing and decoding."""
         entries = {"problem_type": self.problem_type_name, "labels": list(self.labels)}
-        entries["pair"] = self.settings.pair
+        entries["pair"] = bool(self.settings.pair)
         if self.settings.thresholds:
             entries["thresholds"] = self.settings.thresholds
         if self._is_reranker:
@@ -593,7 +589,8 @@ class TextClassifier(Task):
         return self.settings.problem_type == "reranking"
 
     def _saved_settings(self) -> dict[str, Any]:
-        names = ("max_seq_length", "problem_type", "pair")
+        names = ("max_seq_length", "problem_type")
+        names += ("pair",) if self.settings.pair is not None else ()
         names += ("thresholds",) if self.settings.thresholds else ()
         saved = {name: getattr(self.settings, name) for name in names}
         return saved | self.settings.long_text.to_dict()
@@ -648,7 +645,7 @@ class TextClassifier(Task):
 
         `names` are the names of the arguments for texts and labels in error messages.
         """
-        if self.serve is None:
+        if not self.is_export:
             _ = self.model  # Raises an error if the labels are not known yet.
         if len(columns) > 2:
             return group_labels(columns)

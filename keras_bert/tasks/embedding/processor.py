@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.prepared import TRUNCATED, LongText, TextProcessor
+from keras_bert.tasks.text_processor import TRUNCATED, LongText, TextProcessor
 from keras_bert.text.offsets import row_ids
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer

@@ -70,13 +70,9 @@ from keras_bert.tasks.fine_tuning import (
 )
 from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
-    TRUNCATED,
-    WINDOWS,
     Arrays,
-    LongText,
     Prepared,
     PreparedSet,
-    ServedTexts,
     check_memory,
     gathered,
     prepare,
@@ -85,6 +81,7 @@ from keras_bert.tasks.prepared import (
 from keras_bert.tasks.retrieval import RetrievalData, as_retrieval_data
 from keras_bert.tasks.settings import MiningSettings
 from keras_bert.tasks.task import Task
+from keras_bert.tasks.text_processor import TRUNCATED, WINDOWS, LongText, ServedTexts
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.backend import BACKEND
 
@@ -301,11 +298,12 @@ class TextEmbedder(Task):
         if validation_data is not None:
             expected = "a tuple (texts, scores), with None for pairs without scores"
             held_out = as_retrieval_data(validation_data)
-            arguments = (held_out,)
             if held_out is None:
                 arguments = check_validation_data(validation_data, expected, text[:2], label)
                 held_out = check_evaluation_pairs("validation_data[0]", *arguments)
-            evaluate = functools.partial(self.evaluate, *arguments)
+            dev = self.prepared_set(held_out)
+            self.report_truncation(dev.prepared.truncated, "validation texts")
+            evaluate = functools.partial(self._evaluate, dev)
         pooling = self.settings.pooling or "mean"
         self._replace_settings(pooling=pooling, matryoshka_sizes=loss.sizes)
         train, best = self.prepared_set(rows, training=True).prepared, best_metric(held_out)
@@ -389,13 +387,13 @@ class TextEmbedder(Task):
             "truncated", bool [n]: whether tokens of the text were removed.
             "num_tokens", int32 [n]: number of tokens with [CLS] and [SEP]; for windows, the sum.
         """
-        if is_one_text(texts):
+        if is_one_text("texts", texts):
             return first_row(self.predict([texts], batch_size, size, prompt_name))
         columns = check_texts("texts", split_examples("texts", texts, None, text, None)[0])
         settings = self.settings
         prompt, preprocess = settings.prompt(prompt_name), None
         if prompt_name not in (None, settings.default_prompt_name):
-            if self.serve is None:
+            if not self.is_export:
                 preprocess = functools.partial(self.processor.preprocess, prompt_name=prompt_name)
             elif settings.default_prompt_name is None:
                 columns = [[prompt + text for text in column] for column in columns]
@@ -578,8 +576,13 @@ class TextEmbedder(Task):
         prepared = evaluated.prepared
         parts = prepared.split(outputs["vectors"], per_token=False)
         pooled = map(self.processor.pooled, parts, prepared.chunks)
-        vectors = np.concatenate([*pooled])
+        vectors = np.concatenate([*pooled])[:, : self.settings.truncate_dim]
         return score_embeddings(evaluated.items, vectors, self.settings.matryoshka_sizes)
+
+    def _evaluate(self, evaluated: PreparedSet, batch_size: int = 32) -> dict[str, float]:
+        examples = evaluated.prepared.examples
+        outputs = self._scoring_runner.run(examples, batch_size, per_token=False)
+        return self.score_outputs(evaluated, outputs)
 
     @property
     def prediction_model(self) -> PooledEncoder:
@@ -620,6 +623,10 @@ class TextEmbedder(Task):
     def _runner(self) -> ModelRunner:
         # The hidden states of all tokens would need much memory outside the device.
         return ModelRunner(PooledEncoder(self.model, self.settings.names), self.tokenizer)
+
+    @functools.cached_property
+    def _scoring_runner(self) -> ModelRunner:
+        return ModelRunner(self.prediction_model, self.tokenizer)
 
     def _saved_settings(self) -> dict[str, Any]:
         saved = super()._saved_settings()

@@ -439,6 +439,12 @@ def _sentences_of_texts(
     tags. Also returns the numbers of entities that do not fit the words, under the names of
     PROBLEMS.
     """
+    for row in rows:
+        if "text" not in row.cells and {"annotations", "data"} <= row.cells.keys():
+            raise InputError(
+                f"{row.where}: is a task of Label Studio's JSON export; expected its export "
+                "JSON-MIN"
+            )
     num_rows = len(rows)
     rows = [row for row in rows if row.cells.get("answer", "accept") == "accept"]
     if len(rows) < num_rows:

@@ -303,7 +303,7 @@ class EntityTagger(Task):
         inputs, targets = split_examples("inputs", inputs, targets, text, label)
         if not check_list("inputs", inputs, "strings, or of lists of words"):
             raise InputError("evaluate() got no sentences; expected at least one")
-        if self.serve is not None and are_sentences(inputs):
+        if self.is_export and are_sentences(inputs):
             sentences = check_sentences("inputs", inputs)
             gold = check_word_tags(sentences, targets, self.labels)
             predicted = self.predict(sentences, batch_size)["tags"]
@@ -334,7 +334,7 @@ class EntityTagger(Task):
                 probability of the most probable label.
             For one string, the values or the list of this text.
         """
-        if is_one_text(inputs):
+        if is_one_text("inputs", inputs):
             answers = self.predict([inputs], batch_size, as_dicts=as_dicts)
             return answers[0] if as_dicts else first_row(answers)
         reject_dataset("inputs", inputs)
@@ -343,7 +343,7 @@ class EntityTagger(Task):
             sentences = check_sentences("inputs", inputs)
             if as_dicts:
                 raise InputError("as_dicts=True: got lists of words; expected texts")
-            preprocess = None if self.serve else self.processor.preprocess_words
+            preprocess = None if self.is_export else self.processor.preprocess_words
             chunks = self._answers([sentences], batch_size, preprocess, "words")
             return listed_tags(sentences, chunks)
         texts = check_strings("inputs", inputs)

@@ -118,7 +118,7 @@ class QuestionAnswerer(Task):
         "question": "Who had an impact on Europe?",
         "context": EXAMPLE_TEXT,
     }
-    input_names: ClassVar[tuple[str, ...]] = ("question", "context")
+    argument_names: ClassVar[tuple[str, ...]] = ("question", "context")
     limit: ClassVar[str] = "max_query_length"
     items_name: ClassVar[str] = "questions"
     export_options: ClassVar[tuple[str, ...]] = tuple(f.name for f in fields(AnswerSettings))
@@ -326,7 +326,7 @@ class QuestionAnswerer(Task):
                 different texts, best first, padded with "", -1 and 0. If questions may have no
                 answer, "" is one more candidate, with the offsets -1.
         """
-        if is_one_text(questions) and is_one_text(contexts):
+        if is_one_text("questions", questions) and is_one_text("contexts", contexts):
             return first_row(self.predict([questions], [contexts], batch_size))
         columns, _ = _split(questions, contexts, None, text, None)
         questions, contexts = _columns(*columns)
@@ -439,11 +439,11 @@ def _split(
 
 def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
     """Checks questions and contexts; one string on either side is repeated for all of the other."""
-    if is_one_text(contexts) and not is_one_text(questions):
+    if is_one_text("contexts", contexts) and not is_one_text("questions", questions):
         questions = check_strings("questions", questions)
         contexts = [contexts] * len(questions)
     contexts = check_strings("contexts", contexts)
-    if is_one_text(questions):
+    if is_one_text("questions", questions):
         questions = [questions] * len(contexts)
     questions = check_strings("questions", questions)
     check_same_length(questions=questions, contexts=contexts)

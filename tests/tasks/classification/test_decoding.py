@@ -14,7 +14,7 @@ from keras_bert.tasks.classification.processor import (
     write_predictions,
 )
 from keras_bert.tasks.classification.task import TextClassifier
-from keras_bert.tasks.prepared import ServedTexts
+from keras_bert.tasks.text_processor import ServedTexts
 from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.padded_rows import padded_rows

@@ -9,7 +9,8 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.classification.processor import ClassifierSettings, labeled
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
-from keras_bert.tasks.prepared import LongText, prepare
+from keras_bert.tasks.prepared import prepare
+from keras_bert.tasks.text_processor import LongText
 from keras_bert.text import windows
 
 SHORT = ["good film .", "", "bad"]

@@ -152,6 +152,18 @@ def test_invalid_retrieval_data_are_rejected(trained, arguments, message):
 
 
 @pytest.mark.slow
+def test_fit_is_evaluated_on_retrieval_data(pretrained):
+    reranker = open_new(pretrained)
+    for data, options in ((DATA, {}), ((DATA, [[1, 0], [2, 1]]), {"candidates": [[1, 0], [2, 1]]})):
+        arguments = {"validation_data": data, "restore_best": True, "epochs": 2, **FAST}
+        history = reranker.fit(GROUPS, **arguments).history
+        best = max(history["val_ndcg_at_10"])
+        assert reranker.evaluate(DATA, **options)["ndcg_at_10"] == pytest.approx(best)
+    with pytest.raises(InputError, match="candidates has 1 items, queries has 2 items"):
+        reranker.fit(GROUPS, validation_data=(DATA, [[0]]))
+
+
+@pytest.mark.slow
 def test_pairs_with_labels_are_learned(pretrained):
     reranker = open_new(pretrained)
     table = {"query": PAIRS[0], "passage": PAIRS[1], "label": LABELS}

@@ -265,9 +265,10 @@ def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
         ({"task_name": "MRPC"}, True),
         ({"task_name": "stsb"}, True),
         ({"task_name": "sst2"}, False),
-        ({"task_name": "custom"}, False),
+        ({"task_name": "custom", "text_pair_column": ""}, False),
         ({"task_name": "Custom", "text_pair_column": "b"}, True),
-        ({}, False),
+        ({"task_name": "custom"}, None),
+        ({}, None),
     ],
 )
 def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
@@ -284,6 +285,9 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
         ({"labels": ["a", "a"]}, r"labels=\['a', 'a'\]: expected .* no duplicates"),
         ({"labels": "ab"}, r"labels is 'ab', a str; expected a list of names"),
         ({"max_seq_length": 33}, r"max_seq_length=33: expected from 5 to the model's 32 positions"),
+        ({"dtype": "bf16"}, "dtype='bf16': expected one of float32, mixed_bfloat16, mixed_float16"),
+        ({"dtype": "int32"}, "dtype='int32': expected one of float32"),
+        ({"dtype": 16}, "dtype=16: expected one of float32"),
         ({"max_seq_length": "32"}, r"max_seq_length='32': expected a whole number"),
         ({"problem_type": "single"}, "problem_type='single': expected one of single_label"),
         ({"problem_type": "regression"}, r"labels=\['neg', 'pos'\]: expected none for problem_ty"),
@@ -348,7 +352,15 @@ ONE = (["a"], ["neg"])
         ("evaluate", (["a"], ["neg", "pos"]), {}, "texts has 1 items, labels has 2 items"),
         ("evaluate", ONE, {"batch_size": 0}, "batch_size=0: expected a whole number"),
         ("predict", (["a"],), {"batch_size": 0}, "batch_size=0: expected a whole number"),
-        ("predict", (5,), {}, "texts is 5, a int; expected a list of strings"),
+        ("predict", (5,), {}, "texts is 5, a int; expected a list of strings, or one string, or "),
+        (
+            "predict",
+            (None,),
+            {},
+            "None, a NoneType; .*, or for pairs a tuple of two lists or strings",
+        ),
+        ("fit", ONE, {"mixed_precision": "bf16"}, "'bf16': expected one of float32, bfloat16, fl"),
+        ("predict", (("a", "b"),), {}, "a tuple of two strings, which is one pair, but the model"),
     ],
 )
 def test_invalid_arguments_are_named(trained, method, data, options, message):

@@ -5,7 +5,7 @@ import pytest
 
 from keras_bert.tasks.embedding.task import TextEmbedder
 from keras_bert.tasks.load import load
-from keras_bert.tasks.prepared import LongText
+from keras_bert.tasks.text_processor import LongText
 
 SHORT = ["good film .", "", "bad"]
 LONG = "good bad book film it is a very good film . " * 2 + "bad"

@@ -163,12 +163,13 @@ def test_evaluation_uses_the_prompts_of_the_model(embedder):
 
 
 @pytest.mark.slow
-def test_fit_is_evaluated_on_retrieval_data(pretrained):
-    embedder = TextEmbedder.from_pretrained(pretrained, max_seq_length=16)
+def test_fit_is_evaluated_on_retrieval_data(pretrained, caplog):
+    embedder = TextEmbedder.from_pretrained(pretrained, max_seq_length=6)
     triplets = embedder.mine_negatives(DATA, num_negatives=2)
     options = {"epochs": 2, "batch_size": 3, "verbose": 0, "jit_compile": False}
     history = embedder.fit(triplets, validation_data=DATA, restore_best=True, **options).history
     assert len(history["val_ndcg_at_10"]) == 2
+    assert caplog.text.count("validation texts are truncated") == 1  # They are tokenized once.
     best = max(history["val_ndcg_at_10"])
     assert embedder.evaluate(DATA)["ndcg_at_10"] == pytest.approx(best)
 

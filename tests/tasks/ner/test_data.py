@@ -295,6 +295,13 @@ def test_exports_of_annotation_tools(read, column, items):
         read([{"text": "Ann", column: [[0, 9, "PER"]]}])
 
 
+def test_other_exports_of_label_studio_are_rejected(read):
+    task = {"id": 1, "annotations": [{"result": []}], "data": {"text": "Ann met Bo."}}
+    message = "item 1: is a task of Label Studio's JSON export; expected its export JSON-MIN"
+    with pytest.raises(InputError, match=message):
+        read([task], "a.json")
+
+
 def test_offsets_of_label_studio_count_utf16_units(read):
     items = [{"start": 3, "end": 6, "text": "Ann", "labels": ["PER"]}]
     file = read([{"text": "😀 Ann", "label": items}])

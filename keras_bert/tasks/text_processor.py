@@ -1,0 +1,176 @@
+"""Preprocesses whole texts or pairs of texts, for the tasks that answer once per text.
+
+    text [B] -> tokens -> one sequence per text, truncated at the end or in the middle
+                       or n windows -> network -> values [n, ...] -> pooled values [B, ...]
+
+B texts, n windows.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.errors import InputError
+from keras_bert.export.inputs import TOKEN_ID_SPECS, same_shape
+from keras_bert.export.saved_model import ServedTask, Steps
+from keras_bert.tasks.prepared import Prepared, Processor
+from keras_bert.text.padding import Segments, combine_segments
+from keras_bert.text.windows import TextWindows, head_and_tail, make_text_windows
+
+TRUNCATE, WINDOWS = "truncate", "windows"
+LONG_TEXT = (TRUNCATE, "head_tail", WINDOWS)
+
+
+@dataclass(frozen=True)
+class LongText:
+    """The settings for single texts with more than `max_seq_length` tokens.
+
+    Attributes:
+        strategy: `truncate` removes tokens at the end, `head_tail` in the middle; `windows` splits
+            the text into overlapping windows.
+        window_stride: number of tokens between the starts of two windows; 0 for half of a window.
+
+    Raises:
+        InputError: a value is invalid.
+    """
+
+    strategy: str = TRUNCATE
+    window_stride: int = 0
+
+    def __post_init__(self):
+        if self.strategy not in LONG_TEXT:
+            raise InputError(f"long_text={self.strategy!r}: expected one of {', '.join(LONG_TEXT)}")
+        if self.window_stride and self.strategy != WINDOWS:
+            raise InputError(
+                f"window_stride={self.window_stride!r}: has no effect with "
+                f"long_text={self.strategy!r}; expected long_text={WINDOWS!r}"
+            )
+
+    @classmethod
+    def saved(
+        cls, checkpoint: Checkpoint, strategy: str | None = None, max_seq_length: int | None = None
+    ) -> "LongText":
+        """Reads the settings of a saved model; another `strategy` has its defaults.
+
+        A saved stride that does not fit into windows of `max_seq_length` is ignored.
+        """
+        saved_strategy = checkpoint.setting("long_text", str, None, TRUNCATE)
+        if strategy not in (None, saved_strategy):
+            return cls(strategy)
+        strategy = saved_strategy
+        stride = checkpoint.setting("window_stride", int, None, 0) if strategy == WINDOWS else 0
+        stride = 0 if max_seq_length and stride > max_seq_length - 2 else stride
+        return cls(strategy, stride)
+
+    def to_dict(self) -> dict[str, object]:
+        """Returns the settings that are saved with a model and in exports."""
+        if self.strategy != WINDOWS:
+            return {"long_text": self.strategy}
+        return {"long_text": self.strategy, "window_stride": self.window_stride}
+
+    def check_stride(self, max_seq_length: int) -> None:
+        """Raises InputError if the stride is not a whole number of tokens within a window."""
+        room, stride = max_seq_length - 2, self.window_stride
+        is_number = isinstance(stride, int) and not isinstance(stride, bool)
+        if not is_number or not 0 <= stride <= max(room, 0):
+            raise InputError(
+                f"window_stride={stride!r}: expected 0, or from 1 to the {room} tokens of a window"
+            )
+
+    def stride(self, max_seq_length: int) -> int:
+        """Returns the number of tokens between the starts of two windows."""
+        return self.window_stride or max(1, (max_seq_length - 2) // 2)
+
+
+TRUNCATED = LongText()
+
+
+class TextProcessor(Processor):
+    """Converts texts or pairs of texts into model inputs; subclasses implement `decode`.
+
+    `settings.long_text` applies to single texts, if the settings have it, and
+    `truncates_as_transformers`, an argument of `combine_segments`, to pairs.
+    """
+
+    input_names: tuple[str, ...] = ("text",)
+    truncates_as_transformers: bool = False
+
+    def preprocess(
+        self, text: tf.Tensor, text_pair: tf.Tensor | None = None
+    ) -> Segments | TextWindows:
+        """Converts texts [B] or pairs of texts, [B] each, into model inputs.
+
+        Raises:
+            TooManyTokens: the windows of all texts have too many tokens for one call. In a graph,
+                the operation fails instead, with a tf.errors.InvalidArgumentError.
+        """
+        length = self.settings.max_seq_length
+        special = {
+            "max_seq_length": length,
+            "cls_token_id": self.tokenizer.cls_token_id,
+            "sep_token_id": self.tokenizer.sep_token_id,
+        }
+        if text_pair is not None:
+            # One call for both: for a single text, most time is spent on launching ops.
+            text, text_pair = same_shape(text=text, text_pair=text_pair)
+            tokens = self.tokenizer.tokenize(tf.concat([text, text_pair], axis=0))
+            count = tf.size(text)
+            special["truncates_as_transformers"] = self.truncates_as_transformers
+            return combine_segments(tokens[:count], tokens[count:], **special)
+        tokens = self.tokenizer.tokenize(text)
+        long_text: LongText = getattr(self.settings, "long_text", TRUNCATED)
+        if long_text.strategy == WINDOWS:
+            return make_text_windows(tokens, stride=long_text.stride(length), **special)
+        if long_text.strategy == TRUNCATE:
+            return combine_segments(tokens, **special)
+        shortened, truncated = head_and_tail(tokens, length - 2)
+        return combine_segments(shortened, **special)._replace(truncated=truncated)
+
+    def pooled(self, values: tf.Tensor, inputs: Segments | TextWindows) -> tf.Tensor:
+        """Returns the mean over the windows of each text: [n, ...] -> [B, ...].
+
+        Returns the values as they are if `inputs` are not windows.
+        """
+        if not isinstance(inputs, TextWindows):
+            return values
+        return tf.math.segment_mean(values, inputs.text)
+
+
+def window_counts(prepared: Prepared) -> np.ndarray:
+    """Returns the number of sequences of each text, int [n]: of its windows, or 1."""
+    counts = [
+        np.bincount(inputs.text, minlength=len(inputs.truncated))
+        if isinstance(inputs, TextWindows)
+        else np.ones(len(inputs.truncated), np.int64)
+        for inputs in prepared.chunks
+    ]
+    return np.concatenate(counts)
+
+
+# --- serving signatures ---
+
+
+class ServedTexts(ServedTask):
+    """The SavedModel signatures of a task on texts, which map strings or token ids to answers.
+
+    The signature `serving_default` is for texts, and `token_ids` for token ids.
+    """
+
+    processor: TextProcessor
+
+    def steps(self) -> dict[str, Steps]:
+        """Returns the steps of each signature."""
+        texts = [tf.TensorSpec([None], tf.string, name=x) for x in self.processor.input_names]
+        decode = self.processor.decode
+        return {
+            "serving_default": Steps(texts, self.processor.preprocess, decode),
+            "token_ids": Steps(TOKEN_ID_SPECS, self._of_token_ids, decode),
+        }
+
+    def _of_token_ids(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> Segments:
+        rows = self.unpadded(input_ids, input_mask, segment_ids)
+        return Segments(rows.input_ids, rows.segment_ids, rows.truncated)
