@@ -23,15 +23,18 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.errors import InputError
+from keras_bert.export.engine_network import Rows
 from keras_bert.export.inputs import TOKEN_ID_SPECS, same_shape
 from keras_bert.export.saved_model import ServedTask, Steps
 from keras_bert.models import memory
 from keras_bert.tasks.examples import Examples, row_splits
 from keras_bert.text.offsets import decode_texts, encode_texts
-from keras_bert.text.padding import Segments, combine_segments
+from keras_bert.text.padding import NUMPY, Segments, combine_segments, gather_segments
+from keras_bert.text.settings import USER_TOKENS
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.text.windows import TextWindows, TooManyTokens, head_and_tail, make_text_windows
+from keras_bert.text.word_cache import WordCache
 from keras_bert.training.log import progress
 
 Arrays = Mapping[str, np.ndarray]  # {output of the model: array}
@@ -265,11 +268,26 @@ def with_strings(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_tensor(column: Sequence[Any]) -> tf.Tensor | tf.RaggedTensor:
     """Converts strings [n], or n lists of strings, into a dense or ragged string tensor."""
-    if isinstance(column, np.ndarray) or not column or isinstance(column[0], str | bytes):
+    if _is_flat(column):
         return tf.constant(encode_texts(column), tf.string)
     values = encode_texts(text for row in column for text in row)
     lengths = np.array([len(row) for row in column], np.int64)
     return tf.RaggedTensor.from_row_lengths(tf.constant(values, tf.string), lengths)
+
+
+def as_array(column: Sequence[Any]) -> np.ndarray:
+    """Converts strings [n], or n lists of strings, into an array of byte strings.
+
+    The lists are padded with empty strings.
+    """
+    if _is_flat(column):
+        return encode_texts(column)
+    return as_tensor(column).to_tensor().numpy()
+
+
+def _is_flat(column: Sequence[Any]) -> bool:
+    is_array = isinstance(column, np.ndarray)
+    return is_array or not column or isinstance(column[0], str | bytes)
 
 
 # --- tasks on whole texts ---
@@ -429,3 +447,87 @@ class ServedTexts(ServedTask):
     ) -> Segments:
         rows = self.unpadded(input_ids, input_mask, segment_ids)
         return Segments(rows.input_ids, rows.segment_ids, rows.truncated)
+
+
+# The bytes of words, and an estimate of those of their entries, after which a cache starts again.
+_CACHE_BYTES, _ENTRY_BYTES = 1 << 25, 256
+
+
+class ArraySteps:
+    """The steps of `serving_default` without TensorFlow, for an engine and truncated texts.
+
+    For one text, TensorFlow's calls would take as much time as half of the network, because each
+    starts threads and dozens of operations. Here, the ids of words between spaces are in a dict,
+    and those of new words come from `WordCache`.
+
+    Args:
+        processor: its `decode` has the argument `ops`; its tokenizer is not used.
+        tokenize: the function `ServedTask.tokenize` of the SavedModel.
+        info: the content of export.json.
+    """
+
+    def __init__(
+        self, processor: TextProcessor, tokenize: Callable[..., Any], info: Mapping[str, Any]
+    ):
+        def tokens_of(units: Sequence[bytes]) -> tuple[list[np.ndarray], np.ndarray]:
+            ids = tokenize(tf.constant(units, tf.string))["ids"].numpy()
+            return [ids[ids >= 0]], np.count_nonzero(ids >= 0, axis=1)
+
+        self.processor = processor
+        splits_punctuation = USER_TOKENS not in info
+        self._tokenize = WordCache(tokens_of, 1, splits_punctuation, info["do_lower_case"])
+        self._ids: dict[bytes, list[int]] = {}
+        self._bytes = 0
+        self._special_ids = [info["cls_token_id"], info["sep_token_id"]]
+
+    def preprocess(self, *columns: Sequence[bytes]) -> tuple[Rows, Segments]:
+        """Converts byte strings [B], or pairs of them, into the rows of the network."""
+        cls, sep = self._special_ids
+        first, *second = ([*map(self._ids_of, column)] for column in columns)
+        room = self.processor.settings.max_seq_length - 1 - len(columns)
+        if any(len(a) + sum(map(len, b)) > room for a, *b in zip(first, *second, strict=True)):
+            return self._truncated(room, first, *second)
+        ids, segments, splits = [], [], [0]
+        for a, *rest in zip(first, *second, strict=True):
+            ids += [cls, *a, sep]
+            segments += [0] * (len(a) + 2)
+            for b in rest:
+                ids += [*b, sep]
+                segments += [1] * (len(b) + 1)
+            splits.append(len(ids))
+        rows = Rows(np.array(ids, np.int32), np.array(segments, np.int32), np.array(splits))
+        return rows, Segments(*rows[:2], np.zeros(len(first), bool))
+
+    def decode(self, outputs: Arrays, inputs: Segments) -> dict[str, np.ndarray]:
+        """Decodes the outputs of the network."""
+        return self.processor.decode(outputs, inputs, ops=NUMPY)
+
+    def _ids_of(self, text: bytes) -> list[int]:
+        """Tokenizes a text."""
+        words, cache = text.split(b" "), self._ids
+        if new := [word for word in words if word not in cache]:
+            [ids], splits = self._tokenize(new)
+            entries = {
+                word: ids[start:end].tolist()
+                for word, start, end in zip(new, splits, splits[1:], strict=False)
+            }
+            self._bytes += sum(_ENTRY_BYTES + len(word) for word in entries)
+            if self._bytes > _CACHE_BYTES:
+                self._ids, self._bytes, cache = {}, 0, cache | entries
+            else:
+                cache.update(entries)
+        return [index for word in words for index in cache[word]]
+
+    def _truncated(self, room: int, *columns: Sequence[list[int]]) -> tuple[Rows, Segments]:
+        sides = []
+        for column in columns:
+            lengths = np.array([*map(len, column)])
+            values = np.array([index for ids in column for index in ids], np.int32)
+            sides.append((values, np.cumsum(lengths) - lengths, lengths))
+        ids, segments, splits, truncated = gather_segments(
+            *(sides[0], sides[1] if len(sides) > 1 else None, room),
+            np.array(self._special_ids, np.int32),
+            truncates_as_transformers=self.processor.truncates_as_transformers,
+            ops=NUMPY,
+        )
+        return Rows(ids, segments, splits), Segments(ids, segments, truncated)

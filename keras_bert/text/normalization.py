@@ -25,7 +25,7 @@ _CJK_RANGES = (
     (0x2B820, 0x2CEAF),
     (0x2F800, 0x2FA1F),
 )
-_ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
+ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 _BLOCK = 64  # the children of one byte: the UTF-8 continuation bytes 0x80 to 0xBF
 _REPLACED = 1 << 30  # flag of a value: the character is replaced
@@ -62,7 +62,7 @@ def _is_dropped(char: str) -> bool:
 
 
 def _is_punctuation(char: str) -> bool:
-    return char in _ASCII_PUNCTUATION or unicodedata.category(char).startswith("P")
+    return char in ASCII_PUNCTUATION or unicodedata.category(char).startswith("P")
 
 
 def _is_cjk(char: str) -> bool:

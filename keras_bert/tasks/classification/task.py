@@ -81,6 +81,7 @@ from keras_bert.tasks.fitting import fit_task
 from keras_bert.tasks.prepared import (
     TRUNCATED,
     Arrays,
+    ArraySteps,
     LongText,
     PreparedSet,
     Processor,
@@ -222,6 +223,15 @@ class TextClassifier(Task):
         """Returns the settings recorded in an export's export.json."""
         kind = short_problem_type(info["problem_type"], "export.json")
         return super().settings_of_export({**info, "problem_type": kind})
+
+    @classmethod
+    def array_steps(cls, loaded: Any, info: Mapping[str, Any]) -> ArraySteps | None:
+        """Returns the steps of an export in NumPy; None if it splits or shortens long texts."""
+        settings = cls.settings_of_export(info)
+        # Exports of older releases have no function `tokenize`.
+        if not hasattr(loaded, "tokenize") or settings.long_text != TRUNCATED:
+            return None
+        return ArraySteps(cls.processor_class(None, settings), loaded.tokenize, info)
 
     @property
     def labels(self) -> tuple[str, ...]:

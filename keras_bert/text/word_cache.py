@@ -1,0 +1,280 @@
+"""Tokenizes texts outside a graph, through a cache of units of text.
+
+    texts   "The cat,"  "the cat!"                      bytes [B]
+    units   The | cat | ,     the | cat | !             divided at white space and punctuation
+    slots    1     2    3      4     2    5             [U], the index of each unit in the cache
+    ids     1996  4937  1010  1996  4937  999           [T]
+
+No rule of the tokenizer looks beyond a space or, with the exceptions in `_find_units`, beyond ASCII
+punctuation. So the ids of a text are those of its units, and the graph tokenizer has to compute the
+ids of each unit only once. Units of up to 16 bytes are looked up in a hash table of NumPy arrays,
+all units of a block at a time; longer ones in a dict.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from keras_bert.text.normalization import ASCII_PUNCTUATION
+
+_OTHER, _SEPARATOR, _PUNCTUATION, _PRINTABLE = range(4)  # Other: control or not ASCII.
+_CLASSES = np.full(256, _OTHER, np.uint8)
+_CLASSES[0x20:0x7F] = _PRINTABLE
+_CLASSES[[*b"\t\n\r "]] = _SEPARATOR
+_CLASSES[[*map(ord, ASCII_PUNCTUATION)]] = _PUNCTUATION
+_SIGMA = "Σ".encode()
+
+_KEY_BYTES = 16
+_MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # By number of bytes.
+_FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
+
+# The arrays of a block fit in a processor's cache.
+_BLOCK_BYTES, _BLOCK_UNITS = 1 << 17, 1 << 15
+# With more units or bytes of long units than these, the next call starts with an empty cache.
+_MAX_UNITS, _MAX_LONG_BYTES = 1 << 18, 1 << 25
+
+
+class WordCache:
+    """Tokenizes texts, and remembers the tokens of their units; several threads may call it.
+
+    Args:
+        tokenize: tokenizes byte strings [U]; returns the int32 arrays [T] of the values of all
+            tokens, and the number of tokens of each string, [U]. The first array has the ids; if
+            there are two others, they are the starts and ends of the tokens in bytes.
+        num_values: the number of arrays, 1 or 3.
+        splits_punctuation: whether ASCII punctuation separates units. It does not if there are
+            tokens with punctuation that stay whole.
+        do_lower_case: whether the tokenizer lower-cases.
+    """
+
+    def __init__(
+        self,
+        tokenize: Callable[[Sequence[bytes]], tuple[Sequence[np.ndarray], np.ndarray]],
+        num_values: int,
+        splits_punctuation: bool,
+        do_lower_case: bool,
+    ):
+        self._tokenize = tokenize
+        self._num_values = num_values
+        self._splits_punctuation = splits_punctuation
+        self._do_lower_case = do_lower_case
+        self._lock = threading.Lock()
+        self._clear()
+
+    def _clear(self) -> None:
+        # Slot 0 stands for an empty bucket of the hash table; its key, 0, is that of no unit.
+        self._num_slots = 1
+        self._buckets = np.zeros(1 << 12, np.int32)  # Their slots.
+        # For each slot: the bytes of the unit, its first token in `_values`, and its token count.
+        self._low, self._high = np.zeros([2, 1 << 11], np.uint64)
+        self._first, self._counts = np.zeros([2, 1 << 11], np.int64)
+        self._values = np.zeros([self._num_values, 1 << 12], np.int32)
+        self._num_tokens = 0
+        self._new: list[bytes] = []  # The units of the last slots, which are not tokenized yet.
+        self._long: dict[bytes, int] = {}  # The slots of long units.
+        self._long_bytes = 0
+
+    def __call__(self, texts: Sequence[bytes]) -> tuple[list[np.ndarray], np.ndarray]:
+        """Tokenizes byte strings [B].
+
+        Returns:
+            The values of all tokens, int32 [T] each, and the row splits, int64 [B + 1]. The values
+            are the ids and, if the cache has them, the starts and ends in bytes in the text.
+        """
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        text_starts = np.cumsum(lengths + 1) - lengths - 1
+        data = b" ".join(texts)
+        with self._lock:
+            if self._num_slots > _MAX_UNITS or self._long_bytes > _MAX_LONG_BYTES:
+                self._clear()
+            blocks = [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
+            for start, block in _blocks(data):
+                starts, sizes = self._find_units(block)
+                blocks.append((start + starts, self._find_slots(block, starts, sizes)))
+            self._tokenize_new()
+            return self._join(blocks, text_starts)
+
+    def _find_units(self, data: bytes) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the starts and sizes of the units in a block, int64 [U] each."""
+        classes = _CLASSES.take(np.frombuffer(data, np.uint8))
+        # Punctuation is a unit of its own. There are three exceptions: an accent or a control
+        # character after it may belong to its token, a capital sigma depends on letters before and
+        # after punctuation, and tokens that stay whole may contain punctuation.
+        is_mark = np.zeros(classes.shape, bool)
+        if self._splits_punctuation and not (self._do_lower_case and _SIGMA in data):
+            np.equal(classes, _PUNCTUATION, out=is_mark)
+            pass
+        in_word = classes != _SEPARATOR
+        in_word &= ~is_mark
+        is_start, is_end = is_mark.copy(), is_mark
+        is_start[:1] |= in_word[:1]
+        is_start[1:] |= in_word[1:] & ~in_word[:-1]
+        is_end[-1:] |= in_word[-1:]
+        is_end[:-1] |= in_word[:-1] & ~in_word[1:]
+        starts = np.flatnonzero(is_start)
+        return starts, np.flatnonzero(is_end) + 1 - starts
+
+    def _find_slots(self, data: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Returns the slot of each unit of a block, int32 [U]; new units get new slots."""
+        padded = data + bytes(_KEY_BYTES)
+        numbers = np.ndarray([len(data) + _KEY_BYTES // 2], "<u8", padded, strides=[1])
+        low = numbers.take(starts) & _MASKS.take(sizes, mode="clip")
+        high = numbers.take(starts + 8) & _MASKS.take(sizes - 8, mode="clip")
+        bucket = self._bucket(low, high)
+        slots = self._buckets.take(bucket)
+        is_known = (self._low.take(slots) == low) & (self._high.take(slots) == high)
+        has_key = sizes <= _KEY_BYTES
+        if b"\0" in data:  # Keys of different units may be equal.
+            has_key[:] = False
+        is_known &= has_key
+
+        other = np.flatnonzero(~is_known)
+        missing = other[has_key[other]]
+        if missing.size:
+            if 2 * (self._num_slots + missing.size) > self._buckets.size:
+                self._grow(4 * (self._num_slots + missing.size))
+            slots[missing] = self._insert(data, starts, sizes, low, high, missing)
+        without_key = other[~has_key[other]]
+        for index, start, size in zip(
+            *(values[without_key].tolist() for values in (np.arange(len(sizes)), starts, sizes)),
+            strict=True,
+        ):
+            unit = data[start : start + size]
+            slot = self._long.get(unit)
+            if slot is None:
+                slot = self._long[unit] = self._add_slots([unit])
+                self._long_bytes += size
+            slots[index] = slot
+        return slots
+
+    def _bucket(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Returns the first bucket to look for each key in, int64 [U]."""
+        mixed = low * _FACTORS[0] ^ high * _FACTORS[1]
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= _FACTORS[0]
+        bits = self._buckets.size.bit_length() - 1
+        return (mixed >> np.uint64(64 - bits)).view(np.int64)
+
+    def _insert(
+        self,
+        data: bytes,
+        starts: np.ndarray,
+        sizes: np.ndarray,
+        low: np.ndarray,
+        high: np.ndarray,
+        units: np.ndarray,
+    ) -> np.ndarray:
+        """Returns the slots of units with keys, int32 [n]; `units` are their indices in a block."""
+        low, high = low[units], high[units]
+        slots = np.zeros(len(units), np.int32)
+        todo, bucket = np.arange(len(units)), self._bucket(low, high)
+        while todo.size:
+            # The units that take an empty bucket, one for each, get new slots.
+            empty = np.flatnonzero(self._buckets[bucket] == 0)
+            self._buckets[bucket[empty]] = -1 - empty
+            empty = empty[self._buckets[bucket[empty]] == -1 - empty]
+            first = self._add_slots(
+                [
+                    data[start : start + size]
+                    for start, size in zip(
+                        starts[units[todo[empty]]].tolist(),
+                        sizes[units[todo[empty]]].tolist(),
+                        strict=True,
+                    )
+                ]
+            )
+            slice_ = slice(first, self._num_slots)
+            self._low[slice_], self._high[slice_] = low[todo[empty]], high[todo[empty]]
+            self._buckets[bucket[empty]] = np.arange(first, self._num_slots)
+            # The others, unless they are equal to these, look into the next bucket.
+            slot = self._buckets[bucket]
+            slots[todo] = slot
+            is_other = (self._low[slot] != low[todo]) | (self._high[slot] != high[todo])
+            todo, bucket = todo[is_other], (bucket[is_other] + 1) & (self._buckets.size - 1)
+        return slots
+
+    def _add_slots(self, units: list[bytes]) -> int:
+        """Adds slots for new units; returns the first one."""
+        first = self._num_slots
+        self._num_slots += len(units)
+        self._new += units
+        self._low = _at_least(self._low, self._num_slots)
+        self._high = _at_least(self._high, self._num_slots)
+        self._first = _at_least(self._first, self._num_slots)
+        self._counts = _at_least(self._counts, self._num_slots)
+        return first
+
+    def _grow(self, size: int) -> None:
+        """Replaces the hash table by one with at least `size` buckets."""
+        self._buckets = np.zeros(1 << size.bit_length(), np.int32)
+        slots = 1 + np.flatnonzero(self._low[1 : self._num_slots])  # Long units have no key.
+        bucket = self._bucket(self._low[slots], self._high[slots])
+        while slots.size:
+            empty = self._buckets[bucket] == 0
+            self._buckets[bucket[empty]] = slots[empty]
+            is_other = self._buckets[bucket] != slots
+            slots, bucket = slots[is_other], (bucket[is_other] + 1) & (self._buckets.size - 1)
+
+    def _tokenize_new(self) -> None:
+        if not self._new:
+            return
+        values, counts = self._tokenize(self._new)
+        new = slice(self._num_slots - len(self._new), self._num_slots)
+        self._new = []
+        self._counts[new] = counts
+        self._first[new] = self._num_tokens + np.cumsum(counts) - counts
+        end = self._num_tokens + len(values[0])
+        self._values = _at_least(self._values, end)
+        self._values[:, self._num_tokens : end] = values
+        self._num_tokens = end
+
+    def _join(
+        self, blocks: list[tuple[np.ndarray, np.ndarray]], text_starts: np.ndarray
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        """Returns the values and row splits of texts.
+
+        `blocks` has the starts and slots of the units of each block; these starts and the starts of
+        the texts are positions in the bytes of all texts.
+        """
+        unit_starts, slots = map(np.concatenate, zip(*blocks, strict=True))
+        counts = self._counts.take(slots)
+        token_splits = np.append(0, np.cumsum(counts))
+        first_units = np.searchsorted(unit_starts, text_starts)
+        values = np.empty([self._num_values, token_splits[-1]], np.int32)
+        for start in range(0, len(slots), _BLOCK_UNITS):
+            block = slice(start, start + _BLOCK_UNITS)
+            begin, end = token_splits[[start, min(start + _BLOCK_UNITS, len(slots))]]
+            shift = self._first.take(slots[block]) - token_splits[:-1][block]
+            index = np.repeat(shift, counts[block])
+            index += np.arange(begin, end)
+            self._values.take(index, axis=1, out=values[:, begin:end], mode="clip")
+        if self._num_values > 1:
+            units_of_texts = np.diff(first_units, append=len(slots))
+            values[1:] += np.repeat(
+                (unit_starts - np.repeat(text_starts, units_of_texts)).astype(np.int32), counts
+            )
+        return [*values], token_splits[np.append(first_units, len(slots))]
+
+
+def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Divides texts, joined by spaces, at spaces; yields the start of each block and its bytes."""
+    start = 0
+    while start < len(data):
+        end = data.rfind(b" ", start, start + _BLOCK_BYTES)
+        if len(data) - start <= _BLOCK_BYTES:
+            end = len(data)
+        elif end == -1:
+            end = data.find(b" ", start)
+            end = len(data) if end == -1 else end
+        yield start, data[start:end]
+        start = end + 1
+
+
+def _at_least(array: np.ndarray, size: int) -> np.ndarray:
+    """Returns an array whose last axis has at least `size` items, a larger copy if necessary."""
+    if array.shape[-1] >= size:
+        return array
+    copy = np.zeros([*array.shape[:-1], 2 * size], array.dtype)
+    copy[..., : array.shape[-1]] = array
+    return copy
