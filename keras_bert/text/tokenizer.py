@@ -13,7 +13,7 @@ tensorflow-text, so a SavedModel can contain them.
 import functools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,12 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.files import check_schema
-from keras_bert.text.normalization import final_sigma_pattern, normalize_character, normalizer_model
+from keras_bert.text.normalization import (
+    ASCII_PUNCTUATION,
+    final_sigma_pattern,
+    normalize_character,
+    normalizer_model,
+)
 from keras_bert.text.offsets import (
     VALID,
     encode_texts,
@@ -40,6 +45,7 @@ from keras_bert.text.vocabulary import (
     check_vocab,
     load_vocab,
 )
+from keras_bert.text.word_cache import WordCache
 
 _VALID_WITHOUT_SIGMA = r"\x{0}-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}"
 
@@ -114,6 +120,7 @@ class BertTokenizer:
         self._user_token_ids = [*self._special_token_ids[: len(special)], *user_ids]
         tokens = [*special, *self.settings.user_tokens]
         self._user_tokens = UserTokens(tokens, self.settings) if tokens else None
+        self._splits_punctuation = not any(ASCII_PUNCTUATION & {*each.content} for each in tokens)
         # The words that stand for these tokens; their ids start at vocab_size.
         entries = self._user_tokens.entries if self._user_tokens else ()
         table = normalizer_model(replace(self.settings, user_tokens=()))
@@ -236,11 +243,37 @@ class BertTokenizer:
         starts[self.unk_token_id] = True
         return starts
 
+    @functools.cached_property
+    def _ids_cache(self) -> WordCache:
+        return self._cache(lambda units: [self._tokenize(units)], num_values=1)
+
+    @functools.cached_property
+    def _offsets_cache(self) -> WordCache:
+        return self._cache(self._tokenize_with_offsets, num_values=3)
+
+    def _cache(
+        self, tokenize: Callable[[list[bytes]], Sequence[tf.RaggedTensor]], num_values: int
+    ) -> WordCache:
+        def values_of(units: list[bytes]) -> tuple[list[np.ndarray], np.ndarray]:
+            columns = tokenize(tf.constant(units))
+            return [each.values.numpy() for each in columns], columns[0].row_lengths().numpy()
+
+        return WordCache(
+            values_of, num_values, self._splits_punctuation, self.settings.do_lower_case
+        )
+
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes strings [B] into token ids, ragged int32 [B, (tokens)].
 
-        Bytes that are not valid UTF-8 are ignored.
+        Bytes that are not valid UTF-8 are ignored. Outside a graph, words that the tokenizer has
+        seen are not tokenized again.
         """
+        if tf.executing_eagerly():
+            (ids,) = _from_cache(self._ids_cache, text)
+            return ids
+        return self._tokenize(text)
+
+    def _tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         words = self.split_words(text)
         word_tokens = self._wordpiece.tokenize(self._without_long_words(words.values))
         return _by_text(words, word_tokens, self._final_ids(word_tokens.values))
@@ -276,6 +309,13 @@ class BertTokenizer:
             ids, starts and ends, each ragged int32 [B, (tokens)]. Token i of text b is the bytes
             `text[b][starts[b, i]:ends[b, i]]`.
         """
+        if tf.executing_eagerly():
+            return _from_cache(self._offsets_cache, text)
+        return self._tokenize_with_offsets(text)
+
+    def _tokenize_with_offsets(
+        self, text: tf.Tensor
+    ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         if not self._user_tokens:
             return self._offsets(self._prepare(text))
         segments = self._user_tokens.split(tf.convert_to_tensor(text, tf.string))
@@ -353,6 +393,13 @@ class BertTokenizer:
             return ids
         whole = tf.gather(self._user_token_ids, tf.maximum(ids - self.vocab_size, 0))
         return tf.where(ids < self.vocab_size, ids, whole)
+
+
+def _from_cache(cache: WordCache, text: Any) -> tuple[tf.RaggedTensor, ...]:
+    """Tokenizes strings [B] eagerly; returns the values of the cache, ragged [B, (tokens)] each."""
+    values, splits = cache(tf.convert_to_tensor(text, tf.string).numpy().tolist())
+    splits = tf.constant(splits)
+    return tuple(tf.RaggedTensor.from_row_splits(v, splits, validate=False) for v in values)
 
 
 def _strings(name: str, value: Any) -> list[str]:

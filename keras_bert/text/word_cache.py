@@ -104,7 +104,7 @@ class WordCache:
         is_mark = np.zeros(classes.shape, bool)
         if self._splits_punctuation and not (self._do_lower_case and _SIGMA in data):
             np.equal(classes, _PUNCTUATION, out=is_mark)
-            pass
+            is_mark[:-1] &= classes[1:] != _OTHER
         in_word = classes != _SEPARATOR
         in_word &= ~is_mark
         is_start, is_end = is_mark.copy(), is_mark

@@ -1,0 +1,184 @@
+"""Tests that tokens from the cache of words are those of the tokenizer's graph."""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_bert.tasks.prepared import TextProcessor
+from keras_bert.text import word_cache
+from keras_bert.text.settings import UserToken
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
+
+VOCAB = [
+    *SPECIAL_TOKENS,
+    *("the", "a", "b", "##b", "##the", "x", "##x", "σ", "ς", "##σ", "##ς", "α", "##α", "e", "é"),
+    *(".", ",", "'", "-", "[", "]", "#", "漢", "url", "mask", "\u0301", "T", "##T", "Σ", "##Σ"),
+    *("[URL]", "x.y", "<e>", "é,"),
+]
+TOKENIZERS = {
+    "uncased": {},
+    "cased": {"do_lower_case": False},
+    "accents": {"strip_accents": False},
+    "ideographs": {"tokenize_chinese_chars": False},
+    "special": {"keep_special_tokens": True},
+    "letters": {"user_tokens": ["url"]},
+    "exact": {"user_tokens": ["[URL]", "x.y", "é,"]},
+    "normalized": {"user_tokens": [UserToken("[URL]", normalized=True), "<e>"]},
+    "short": {"max_input_chars_per_word": 5},
+}
+# Parts that may depend on their neighbors: white space, punctuation, accents, characters that are
+# dropped, sigmas, bytes that are not UTF-8, tokens that stay whole, and words of 15 to 17 bytes.
+PARTS = [
+    *(" ", "  ", "\t", "\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u00a0", "\u2028", "\u3000"),
+    *(".", ",", "'", "-", "#", "[", "]", "’", "—", "¿", "\u0301", "\u0483", "\u0903", "\u200d"),
+    *(
+        "\0",
+        "\x01",
+        "\x7f",
+        "\ufffd",
+        "\u00ad",
+        "Σ",
+        "σ",
+        "α",
+        "Α",
+        "漢",
+        "字",
+        "가",
+        "İ",
+        "ß",
+        "é",
+    ),
+    *("the", "The", "a", "b", "x", "thethe", "xx", "[URL]", "[url]", "url", "<e>", "[MASK]", "x.y"),
+    *("é,", "e\u0301", "😀", "thexthexthexthe", "thexthexthexthex", "thexthexthexthexb", "x" * 300),
+    *("\ufdd5", "\ufdd6", "\ufdd7"),
+]
+BYTES = [
+    *(part.encode() for part in PARTS),
+    b"\xff",
+    b"\xce",
+    b"\xa3",
+    b"\xe6\xbc",
+    b"\xed\xa0\x80",
+]
+
+
+def tokenizer_of(name):
+    return BertTokenizer(VOCAB, **TOKENIZERS[name])
+
+
+def in_graph(function, *specs):
+    specs = specs or [tf.TensorSpec([None], tf.string)]
+    return tf.function(function, input_signature=specs, autograph=False)
+
+
+def assert_equal(ragged, expected, texts):
+    for array, other in zip(ragged, expected, strict=True):
+        assert array.dtype == other.dtype
+        wrong = np.flatnonzero(np.diff(array.row_splits) != np.diff(other.row_splits))
+        if not wrong.size:
+            wrong = np.flatnonzero(array.values.numpy() != other.values.numpy())
+            wrong = np.searchsorted(other.row_splits, wrong, side="right") - 1
+        assert [texts[row] for row in wrong[:3]] == []
+
+
+def check(tokenizer, batches):
+    ids = in_graph(tokenizer.tokenize)
+    offsets = in_graph(tokenizer.tokenize_with_offsets)
+    for texts in batches:
+        assert_equal([tokenizer.tokenize(texts)], [ids(texts)], texts)
+        assert_equal(tokenizer.tokenize_with_offsets(texts), offsets(texts), texts)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_texts_of_parts_that_depend_on_their_neighbors(name):
+    rng = np.random.default_rng(0)
+    # One capital sigma prevents the separation of punctuation from the texts around it.
+    without_sigma = [part for part in BYTES if part != "Σ".encode()]
+    batches = []
+    for parts in (without_sigma, BYTES):
+        lengths = rng.integers(1, 12, 10_000)
+        texts = [b"".join(rng.choice(np.array(parts, object), length)) for length in lengths]
+        texts += [b"".join(pair) for pair in itertools.product(parts, repeat=2)]
+        batches.append(texts)
+    check(tokenizer_of(name), batches)
+
+
+@given(st.lists(st.lists(st.sampled_from(BYTES) | st.text().map(str.encode)).map(b"".join)))
+@settings(max_examples=300, deadline=None)
+def test_generated_texts(texts):
+    ids, starts, ends = UNCASED.tokenize_with_offsets(texts)
+    assert_equal([ids, starts, ends], UNCASED_OFFSETS(tf.constant(texts, tf.string)), texts)
+
+
+UNCASED = tokenizer_of("uncased")
+UNCASED_OFFSETS = in_graph(UNCASED.tokenize_with_offsets)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("folder", "do_lower_case"),
+    [
+        ("bert-base-uncased", True),
+        ("bert-base-cased", False),
+        ("bert-base-chinese", True),
+        ("bert-base-multilingual-cased", False),
+    ],
+)
+def test_real_text(shared_data, folder, do_lower_case):
+    tokenizer = BertTokenizer(shared_data / "vocab" / folder / "vocab.txt", do_lower_case)
+    batches = [
+        [line for line in path.read_bytes().split(b"\n") if line]
+        for path in sorted((shared_data / "corpus").rglob("*.txt"))
+    ]
+    assert sum(map(len, batches)) > 50_000
+    check(tokenizer, batches)
+
+
+def test_pairs_become_the_inputs_of_the_graph():
+    processor = TextProcessor(UNCASED, SimpleNamespace(max_seq_length=8))
+    texts = ["The cat, a Σ.", "x", "", "b b b b b b b"], ["a.b", "the the the", "é", "e e e e e e"]
+    spec = tf.TensorSpec([None], tf.string)
+    expected = in_graph(processor.preprocess, spec, spec)(*texts)
+    rows = processor.preprocess(*map(tf.constant, texts))
+    assert_equal(rows[:2], expected[:2], texts[0])
+    np.testing.assert_array_equal(rows.truncated, expected.truncated)
+
+
+def test_size_is_bounded(monkeypatch):
+    monkeypatch.setattr(word_cache, "_MAX_UNITS", 100)
+    monkeypatch.setattr(word_cache, "_MAX_LONG_BYTES", 10_000)
+    calls = []
+
+    def tokenize(units):
+        calls.extend(units)
+        return [np.array([len(unit) for unit in units], np.int32)], np.ones(len(units), np.int64)
+
+    cache = word_cache.WordCache(tokenize, 1, splits_punctuation=True, do_lower_case=True)
+    for number in itertools.count():
+        words = [b"%d" % word for word in range(number, number + 10)]
+        (lengths,), splits = cache([b" ".join(words), b"long" * number])
+        assert [*lengths[:10]] == [*map(len, words)]
+        assert [*np.diff(splits)] == [10, number > 0]
+        assert cache._num_slots <= 120
+        if len(calls) > 1000:
+            break
+    calls.clear()
+    cache([b" ".join(words)] * 2)
+    assert calls == []  # Words that are in the cache are not tokenized again.
+
+
+def test_threads_share_a_tokenizer():
+    tokenizer = tokenizer_of("uncased")
+    texts = [[f"{'the' * (i % 7)} a{i},b{j} x" for i in range(200)] for j in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        rows = [*pool.map(tokenizer.tokenize, texts)]
+    graph = in_graph(tokenizer.tokenize)
+    for ids, batch in zip(rows, texts, strict=True):
+        assert_equal([ids], [graph(batch)], batch)
