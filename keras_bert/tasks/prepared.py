@@ -30,7 +30,6 @@ from keras_bert.models import memory
 from keras_bert.tasks.examples import Examples, row_splits
 from keras_bert.text.offsets import decode_texts, encode_texts
 from keras_bert.text.padding import NUMPY, Segments, combine_segments, gather_segments
-from keras_bert.text.settings import USER_TOKENS
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unknown_words import warn_of_unknown_words
 from keras_bert.text.windows import TextWindows, TooManyTokens, head_and_tail, make_text_windows
@@ -474,8 +473,9 @@ class ArraySteps:
             return [ids[ids >= 0]], np.count_nonzero(ids >= 0, axis=1)
 
         self.processor = processor
-        splits_punctuation = USER_TOKENS not in info
-        self._tokenize = WordCache(tokens_of, 1, splits_punctuation, info["do_lower_case"])
+        self._tokenize = WordCache(
+            tokens_of, 1, splits_punctuation=True, do_lower_case=info["do_lower_case"]
+        )
         self._ids: dict[bytes, list[int]] = {}
         self._bytes = 0
         self._special_ids = [info["cls_token_id"], info["sep_token_id"]]

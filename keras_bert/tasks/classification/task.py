@@ -96,6 +96,7 @@ from keras_bert.tasks.retrieval import (
 )
 from keras_bert.tasks.tables import Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
+from keras_bert.text.settings import USER_TOKENS
 from keras_bert.text.tokenizer import BertTokenizer
 
 _PAIRS = 2**14  # pairs that are predicted at once, but at least those of one query
@@ -226,10 +227,11 @@ class TextClassifier(Task):
 
     @classmethod
     def array_steps(cls, loaded: Any, info: Mapping[str, Any]) -> ArraySteps | None:
-        """Returns the steps of an export in NumPy; None if it splits or shortens long texts."""
+        """Returns the steps without TensorFlow; None for user tokens, or long texts in parts."""
         settings = cls.settings_of_export(info)
         # Exports of older releases have no function `tokenize`.
-        if not hasattr(loaded, "tokenize") or settings.long_text != TRUNCATED:
+        is_plain = settings.long_text == TRUNCATED and USER_TOKENS not in info
+        if not is_plain or not hasattr(loaded, "tokenize"):
             return None
         return ArraySteps(cls.processor_class(None, settings), loaded.tokenize, info)
 
