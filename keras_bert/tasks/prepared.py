@@ -14,6 +14,7 @@ B texts, n windows.
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -448,16 +449,16 @@ class ServedTexts(ServedTask):
         return Segments(rows.input_ids, rows.segment_ids, rows.truncated)
 
 
-# The bytes of words, and an estimate of those of their entries, after which a cache starts again.
-_CACHE_BYTES, _ENTRY_BYTES = 1 << 25, 256
+# The estimated bytes after which a cache starts again; and those of a word and of a token.
+_CACHE_BYTES, _WORD_BYTES, _TOKEN_BYTES = 1 << 26, 256, 40
 
 
 class ArraySteps:
     """The steps of `serving_default` without TensorFlow, for an engine and truncated texts.
 
-    For one text, TensorFlow's calls would take as much time as half of the network, because each
-    starts threads and dozens of operations. Here, the ids of words between spaces are in a dict,
-    and those of new words come from `WordCache`.
+    For one short text, TensorFlow's calls would take half as much time as the network. Here, the
+    ids of words between spaces are in a dict, and those of new words come from `WordCache`. Several
+    threads may call it.
 
     Args:
         processor: its `decode` has the argument `ops`; its tokenizer is not used.
@@ -483,7 +484,12 @@ class ArraySteps:
     def preprocess(self, *columns: Sequence[bytes]) -> tuple[Rows, Segments]:
         """Converts byte strings [B], or pairs of them, into the rows of the network."""
         cls, sep = self._special_ids
-        first, *second = ([*map(self._ids_of, column)] for column in columns)
+        words = [[text.split(b" ") for text in column] for column in columns]
+        ids_of = self._ids_of({word for column in words for text in column for word in text})
+        first, *second = (
+            [[token for word in text for token in ids_of[word]] for text in column]
+            for column in words
+        )
         room = self.processor.settings.max_seq_length - 1 - len(columns)
         if any(len(a) + sum(map(len, b)) > room for a, *b in zip(first, *second, strict=True)):
             return self._truncated(room, first, *second)
@@ -502,21 +508,19 @@ class ArraySteps:
         """Decodes the outputs of the network."""
         return self.processor.decode(outputs, inputs, ops=NUMPY)
 
-    def _ids_of(self, text: bytes) -> list[int]:
-        """Tokenizes a text."""
-        words, cache = text.split(b" "), self._ids
+    def _ids_of(self, words: set[bytes]) -> Mapping[bytes, list[int]]:
+        """Returns the ids of these words, and of others."""
+        cache = self._ids
         if new := [word for word in words if word not in cache]:
             [ids], splits = self._tokenize(new)
-            entries = {
-                word: ids[start:end].tolist()
-                for word, start, end in zip(new, splits, splits[1:], strict=False)
-            }
-            self._bytes += sum(_ENTRY_BYTES + len(word) for word in entries)
+            rows = [ids[start:end].tolist() for start, end in itertools.pairwise(splits)]
+            entries = dict(zip(new, rows, strict=True))
+            self._bytes += sum(_WORD_BYTES + len(word) for word in new) + _TOKEN_BYTES * len(ids)
             if self._bytes > _CACHE_BYTES:
-                self._ids, self._bytes, cache = {}, 0, cache | entries
-            else:
-                cache.update(entries)
-        return [index for word in words for index in cache[word]]
+                self._ids, self._bytes = {}, 0
+                return {**cache, **entries}
+            cache.update(entries)
+        return cache
 
     def _truncated(self, room: int, *columns: Sequence[list[int]]) -> tuple[Rows, Segments]:
         sides = []
