@@ -4,8 +4,7 @@
     segment_ids    0   0  0    0   1    1
 
 The ops are from core TensorFlow: TensorFlow Serving 2.18 and 2.19 lack tensorflow-text's trimmers.
-Functions with the argument `ops` also run in NumPy, where an operation on a few rows takes a tenth
-of the time.
+Functions with the argument `ops` also run in NumPy, whose calls take less time for a few rows.
 """
 
 from collections.abc import Sequence
@@ -143,7 +142,7 @@ NUMPY = SimpleNamespace(
     argmax=np.argmax,
     argsort=_descending,
     cast=np.ndarray.astype,
-    concat=np.concat,
+    concat=np.concatenate,
     cumsum=np.cumsum,
     gather=_gather,
     maximum=np.maximum,
