@@ -3,6 +3,7 @@
 Importing this module imports neither TensorFlow nor an engine.
 """
 
+import functools
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -84,11 +85,14 @@ class Engine:
         engine: the engine; empty for the first engine of the export that has the precision, or
             TensorFlow if there is none.
         precision: the precision; empty for the compute type of the export.
+        array_steps: returns the attribute `steps` of `EngineFunction` for the SavedModel and the
+            content of export.json.
 
     Attributes:
         name: the name of the engine.
         precision: the precision of its matrix products.
-        functions: {signature: function}, which are called like those of the SavedModel.
+        functions: {signature: function}, which take and return arrays by name; strings are
+            object arrays of byte strings.
 
     Raises:
         InputError: the engine lacks the precision or its file, is not installed, fails for any
@@ -102,7 +106,17 @@ class Engine:
         info: Mapping[str, Any],
         engine: str = "",
         precision: str = "",
+        array_steps: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     ):
+        # Imported here, because programs check their flags before they import TensorFlow.
+        from keras_bert.export.engine_network import (
+            SIGNATURE,
+            EngineFunction,
+            call_saved,
+            difference,
+            open_network,
+        )
+
         compute_type = info.get("compute_type", "float32")
         engines = info.get("engines", {})
         self.precision = precision = precision or compute_type
@@ -115,7 +129,10 @@ class Engine:
                     f"{folder}: found a SavedModel in {compute_type}; expected {precision} for the "
                     f"engine {name}; export with compute_type={precision}, or use another engine"
                 )
-            self.functions = dict(loaded.signatures)
+            self.functions: dict[str, Callable] = {
+                signature: functools.partial(call_saved, loaded.signatures[signature])
+                for signature in loaded.signatures
+            }
             return
         check_engine(name, precision)
         path = folder / FOLDER / (INT8_FILE if precision == "int8" else FLOAT_FILE)
@@ -123,15 +140,14 @@ class Engine:
             made = f"engines={name}" + (" and int8" if precision == "int8" else "")
             raise InputError(f"{path}: no such file; expected an export that was made with {made}")
         require_packages([name], f"engine={name}", f", or use the engine {TENSORFLOW}")
-        # Imported here, because programs check their flags before they import TensorFlow.
-        from keras_bert.export.engine_network import EngineFunction, difference, open_network
-
         try:
             network = open_network(name, path, precision, NetworkSpec.from_json(engines["network"]))
-            self.functions: dict[str, Callable] = {
+            self.functions = {
                 signature: EngineFunction(loaded, signature, network)
                 for signature in loaded.signatures
             }
+            if array_steps is not None:
+                self.functions[SIGNATURE].steps = array_steps(loaded, info)
             problem = difference(loaded, self.functions, precision, compute_type)
         # Importing, compiling and running a network can raise any exception.
         except Exception as error:

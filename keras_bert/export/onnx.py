@@ -48,6 +48,7 @@ from keras_bert.export.engine_network import (
     EngineNetwork,
     Rows,
     Run,
+    as_tensor,
     different,
     example_inputs,
     saved_outputs,
@@ -133,7 +134,7 @@ def write_engine_files(
     proto = _graph_of(model, spec)
     inputs = example_inputs([spec.name for spec in served.steps()[SIGNATURE].specs])
     preprocess = getattr(getattr(served, ATTRIBUTE), f"preprocess_{SIGNATURE}")
-    rows = Rows(*(value.numpy() for value in preprocess(*inputs.values())[:3]))
+    rows = Rows(*(value.numpy() for value in preprocess(*map(as_tensor, inputs.values()))[:3]))
     run = _run_of(proto)
     outputs = EngineNetwork(spec, run, run)(rows)
     _check_equal(FLOAT_FILE, outputs, saved_outputs(served, rows), compute_type)

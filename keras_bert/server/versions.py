@@ -5,11 +5,12 @@ version is reloaded in the same way if its files change, and stays loaded if it 
 version that fails to load is skipped until its files change.
 """
 
+import functools
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  Registers the tokenizer's ops.
 from absl import logging
@@ -17,6 +18,7 @@ from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_bert.errors import InputError
+from keras_bert.export.engine_network import call_saved
 from keras_bert.export.engines import Engine
 from keras_bert.export.inputs import failed_check
 from keras_bert.export.saved_model import WARMUP_FILE
@@ -73,11 +75,13 @@ class Version:
             for name, definition in proto.meta_graphs[0].signature_def.items()
         }
         loaded = tf.saved_model.load(str(folder))
-        self.engine = Engine(folder, loaded, self.export, engine, precision)
+        self.engine = Engine(folder, loaded, self.export, engine, precision, _array_steps)
         self.signatures = self.export["signatures"]
         if hasattr(loaded, TOKENIZE):
             self.signatures = self.signatures | TOKENIZE_SIGNATURE
-            self.engine.functions[TOKENIZE] = getattr(loaded, TOKENIZE)
+            self.engine.functions[TOKENIZE] = functools.partial(
+                call_saved, getattr(loaded, TOKENIZE)
+            )
         if (folder / WARMUP_FILE).exists():
             self._warm_up(folder / WARMUP_FILE)
 
@@ -87,16 +91,8 @@ class Version:
         Raises:
             RestError: TensorFlow raises an error: with status 400 for an invalid input, else 500.
         """
-        tensors = {
-            name: tf.constant(array, tf.string if array.dtype == object else array.dtype)
-            for name, array in inputs.items()
-        }
         try:
-            outputs = self.engine.functions[signature](**tensors)
-            return {
-                name: np.asarray(value.numpy(), object if value.dtype == tf.string else None)
-                for name, value in outputs.items()
-            }
+            return self.engine.functions[signature](**inputs)
         except tf.errors.OpError as error:
             status = 400 if isinstance(error, tf.errors.InvalidArgumentError) else 500
             # Without what Python adds to TensorFlow's message.
@@ -111,6 +107,13 @@ class Version:
             request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
             name = request.model_spec.signature_name or DEFAULT_SIGNATURE
             self.run(name, {key: tf.make_ndarray(value) for key, value in request.inputs.items()})
+
+
+def _array_steps(loaded: Any, info: Mapping[str, Any]) -> Any:
+    # Imported here for the start-up time, because a SavedModel does not need it.
+    from keras_bert.tasks.load import array_steps
+
+    return array_steps(loaded, info)
 
 
 class Versions:

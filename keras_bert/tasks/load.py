@@ -2,7 +2,9 @@
 
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -69,7 +71,14 @@ def _open_export(folder: Path, engine: str, precision: str) -> Task:
         )
     import tensorflow_text  # noqa: F401  Its operations are in the graph.
 
-    opened = Engine(folder, tf.saved_model.load(str(folder)), info, engine, precision)
+    loaded = tf.saved_model.load(str(folder))
+    opened = Engine(folder, loaded, info, engine, precision, array_steps)
     task = task_class(info["task"]).from_export(info, opened.functions)
     task.engine = opened
     return task
+
+
+def array_steps(loaded: Any, info: Mapping[str, Any]) -> Any:
+    """Returns the result of `Task.array_steps` for the task in an export.json, `info`."""
+    name = info.get("task")
+    return task_class(name).array_steps(loaded, info) if name in CLASSES else None

@@ -253,8 +253,23 @@ def with_strings(answers: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_tensor(column: Sequence[Any]) -> tf.Tensor | tf.RaggedTensor:
     """Converts strings [n], or n lists of strings, into a dense or ragged string tensor."""
-    if isinstance(column, np.ndarray) or not column or isinstance(column[0], str | bytes):
+    if _is_flat(column):
         return tf.constant(encode_texts(column), tf.string)
     values = encode_texts(text for row in column for text in row)
     lengths = np.array([len(row) for row in column], np.int64)
     return tf.RaggedTensor.from_row_lengths(tf.constant(values, tf.string), lengths)
+
+
+def as_array(column: Sequence[Any]) -> np.ndarray:
+    """Converts strings [n], or n lists of strings, into an array of byte strings.
+
+    The lists are padded with empty strings.
+    """
+    if _is_flat(column):
+        return encode_texts(column)
+    return as_tensor(column).to_tensor().numpy()
+
+
+def _is_flat(column: Sequence[Any]) -> bool:
+    is_array = isinstance(column, np.ndarray)
+    return is_array or not column or isinstance(column[0], str | bytes)

@@ -39,18 +39,18 @@ from keras_bert.tasks.prepared import (
     Prepared,
     PreparedSet,
     Processor,
-    as_tensor,
+    as_array,
     decoded,
     gathered,
     prepare,
     with_strings,
 )
 from keras_bert.tasks.settings import Distillation, FitSettings
-from keras_bert.tasks.text_processor import TRUNCATED, LongText
+from keras_bert.tasks.text_processor import TRUNCATED, ArraySteps, LongText
 from keras_bert.text.tokenizer import BertTokenizer
 
-# A signature of an export, which takes tensors by name.
-Signature = Callable[..., Mapping[str, tf.Tensor]]
+# A signature of an export, which takes arrays by name.
+Signature = Callable[..., Mapping[str, np.ndarray]]
 # A value per text for each input.
 Columns = Sequence[Sequence[Any]]
 
@@ -442,6 +442,11 @@ class Task:
         loaded._served_inputs = {n: list(s["inputs"]) for n, s in info["signatures"].items()}
         return loaded
 
+    @classmethod
+    def array_steps(cls, loaded: Any, info: Mapping[str, Any]) -> ArraySteps | None:
+        """Returns the steps of an export in NumPy; None for those of its SavedModel, `loaded`."""
+        return None
+
     # Helpers for subclasses.
 
     @functools.cached_property
@@ -493,11 +498,9 @@ class Task:
                 f"predict() got {inputs}; the exported model expects {', '.join(expected)}"
             )
         for start in range(0, max(len(columns[0]), 1), batch_size):
-            batch = [as_tensor(column[start : start + batch_size]) for column in columns]
-            batch = [x.to_tensor() if isinstance(x, tf.RaggedTensor) else x for x in batch]
+            batch = [as_array(column[start : start + batch_size]) for column in columns]
             try:
-                answers = self.signatures[signature](**dict(zip(names, batch, strict=True)))
-                yield {name: value.numpy() for name, value in answers.items()}
+                yield self.signatures[signature](**dict(zip(names, batch, strict=True)))
             except tf.errors.InvalidArgumentError as error:
                 message = failed_check(error.message) or error.message.partition("\n")[0]
                 raise InputError(message) from None

@@ -4,10 +4,14 @@
     segment_ids    0   0  0    0   1    1
 
 The ops are from core TensorFlow: TensorFlow Serving 2.18 and 2.19 lack tensorflow-text's trimmers.
+Functions with the argument `ops` also run in NumPy, whose calls take less time for a few rows.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import InputError
@@ -51,37 +55,102 @@ def combine_segments(
             f"max_seq_length: expected at least {3 if b is None else 5} for "
             f"{'a pair' if b is not None else 'one text'}, got {max_seq_length}"
         )
-    all_a, a_starts = tf.cast(a.row_lengths(), tf.int32), tf.cast(a.row_starts(), tf.int32)
-    tokens = [[cls_token_id, sep_token_id], tf.cast(a.values, tf.int32)]
+    of_a, *of_b = (
+        [tf.cast(each, tf.int32) for each in (rows.values, rows.row_starts(), rows.row_lengths())]
+        for rows in (a, b)
+        if rows is not None
+    )
+    ids, segments, splits, truncated = gather_segments(
+        *(of_a, of_b[0] if of_b else None, room, [cls_token_id, sep_token_id]),
+        truncates_as_transformers=truncates_as_transformers,
+    )
+    splits = tf.cast(splits, tf.int64)
+    ids, segments = (
+        tf.RaggedTensor.from_row_splits(each, splits, validate=False) for each in (ids, segments)
+    )
+    return Segments(ids, segments, truncated)
+
+
+def gather_segments(
+    a: Sequence[Any],
+    b: Sequence[Any] | None,
+    room: int,
+    special_ids: Sequence[int],
+    truncates_as_transformers: bool = False,
+    ops: Any = tf,
+) -> tuple[Any, Any, Any, Any]:
+    """Implements `combine_segments` on flat int32 arrays, with `ops`: TensorFlow or NUMPY.
+
+    `a` and `b` are the values, the row starts and the row lengths of token ids. `room` is the
+    maximum number of tokens without special tokens, and `special_ids` are those of [CLS] and [SEP].
+
+    Returns:
+        The input ids and the segment ids of all rows, [T] each; the row splits, [B + 1]; and
+        whether tokens of each row were removed, bool [B].
+    """
+    all_tokens, a_starts, all_a = a
+    tokens = [special_ids, all_tokens]
     if b is None:
-        of_a = tf.minimum(all_a, room)
+        of_a = ops.minimum(all_a, room)
         lengths, truncated = of_a + 2, all_a > room
     else:
-        all_b, b_starts = tf.cast(b.row_lengths(), tf.int32), tf.cast(b.row_starts(), tf.int32)
-        tokens.append(tf.cast(b.values, tf.int32))
-        half: int | tf.Tensor = (room + 1) // 2  # of a
+        b_tokens, b_starts, all_b = b
+        tokens.append(b_tokens)
+        half = (room + 1) // 2  # of a
         if truncates_as_transformers:
-            half = tf.where(all_a > all_b, half, room // 2)
-        of_b = tf.minimum(all_b, tf.maximum(room - all_a, room - half))
-        of_a = tf.minimum(all_a, tf.maximum(room - all_b, half))
+            half = ops.where(all_a > all_b, half, room // 2)
+        of_b = ops.minimum(all_b, ops.maximum(room - all_a, room - half))
+        of_a = ops.minimum(all_a, ops.maximum(room - all_b, half))
         lengths, truncated = of_a + of_b + 3, all_a + all_b > room
 
     # Each position of the result gathers one of `tokens`. The indices are computed on whole arrays,
     # because in a batch of one text, launching ops takes longer than executing them.
-    splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
-    row = tf.repeat(tf.range(tf.size(lengths)), lengths)
-    position = tf.range(splits[-1]) - tf.gather(splits, row) - 1  # 0 at the first token of a
-    end_a = tf.gather(of_a, row)
-    source = tf.where(
-        position < 0, 0, tf.where(position < end_a, tf.gather(a_starts, row) + position + 2, 1)
+    splits = ops.concat([[0], ops.cumsum(lengths)], axis=0)
+    row = ops.repeat(ops.range(ops.size(lengths)), lengths)
+    position = ops.range(splits[-1]) - ops.gather(splits, row) - 1  # 0 at the first token of a
+    end_a = ops.gather(of_a, row)
+    source = ops.where(
+        position < 0, 0, ops.where(position < end_a, ops.gather(a_starts, row) + position + 2, 1)
     )
     of_second = position > end_a
     if b is not None:
         position_b = position - end_a - 1  # 0 at the first token of b
-        source_b = tf.gather(b_starts, row) + position_b + 2 + tf.size(a.values)
-        in_b = of_second & (position_b < tf.gather(of_b, row))
-        source = tf.where(in_b, source_b, source)
-    values = tf.gather(tf.concat(tokens, axis=0), source), tf.cast(of_second, tf.int32)
-    splits = tf.cast(splits, tf.int64)
-    ids, segments = (tf.RaggedTensor.from_row_splits(v, splits, validate=False) for v in values)
-    return Segments(ids, segments, truncated)
+        source_b = ops.gather(b_starts, row) + position_b + 2 + ops.size(all_tokens)
+        in_b = of_second & (position_b < ops.gather(of_b, row))
+        source = ops.where(in_b, source_b, source)
+    ids = ops.gather(ops.concat(tokens, axis=0), source)
+    return ids, ops.cast(of_second, np.int32), splits, truncated
+
+
+def _gather(values: Any, indices: np.ndarray, batch_dims: int = 0) -> np.ndarray:
+    if batch_dims:
+        return np.take_along_axis(values, indices, axis=batch_dims)
+    return np.take(values, indices, axis=0)
+
+
+def _descending(values: np.ndarray, direction: str, stable: bool) -> np.ndarray:
+    return np.argsort(-values, kind="stable")
+
+
+def _softmax(values: np.ndarray) -> np.ndarray:
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+# TensorFlow's functions that are called with `ops`, on arrays of NumPy.
+NUMPY = SimpleNamespace(
+    argmax=np.argmax,
+    argsort=_descending,
+    cast=np.ndarray.astype,
+    concat=np.concatenate,
+    cumsum=np.cumsum,
+    gather=_gather,
+    maximum=np.maximum,
+    minimum=np.minimum,
+    nn=SimpleNamespace(softmax=_softmax),
+    range=np.arange,
+    repeat=np.repeat,
+    sigmoid=lambda values: np.exp(-np.logaddexp(0, -values)),
+    size=np.size,
+    where=np.where,
+)

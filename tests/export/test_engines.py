@@ -8,15 +8,14 @@ import threading
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import keras_bert
 from keras_bert.errors import InputError
 from keras_bert.export import engine_network
-from keras_bert.export.engine_network import (
-    different,
-)
+from keras_bert.export.engine_network import SIGNATURE, EngineFunction, different
 from keras_bert.export.engines import PRECISIONS, Engine, check_engine
+from keras_bert.tasks import prepared
+from keras_bert.tasks.load import array_steps
 from tests.export.conftest import INSTALLED, make_task
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
@@ -48,11 +47,11 @@ def test_float32_gives_the_answers_of_the_saved_model(task, engine, export):
         # The second text has no mask.
         for rows in (slice(None), slice(0, 1), slice(1, 2), slice(0, 0)):
             some = {key: value[rows] for key, value in request.items()}
-            answers = opened.functions[name](**{k: tf.constant(v) for k, v in some.items()})
+            answers = opened.functions[name](**some)
             expected = exported.call(name, some)
             assert answers.keys() == expected.keys()
             for key, value in expected.items():
-                assert answers[key].numpy().dtype == value.dtype
+                assert answers[key].dtype == value.dtype
                 if value.dtype.kind == "f":
                     np.testing.assert_allclose(answers[key], value, atol=2e-4, err_msg=key)
                 else:
@@ -67,7 +66,7 @@ def test_other_precisions_are_close(task, engine, precision, export):
     assert opened.precision == precision
     name = {"ner": "token_ids", "embedding": "token_ids"}.get(task, "serving_default")
     request = exported.requests[name]
-    answers = opened.functions[name](**{key: tf.constant(v) for key, v in request.items()})
+    answers = opened.functions[name](**request)
     key = {"fill_mask": "scores", "embedding": "mean"}.get(task, "logits")
     expected = exported.call(name, request)[key]
     assert answers[key].shape == expected.shape
@@ -98,9 +97,9 @@ def test_several_threads_get_their_own_answers(engine, export):
     wrong = []
 
     def ask(row: int) -> None:
-        one = {key: tf.constant(value[row : row + 2]) for key, value in request.items()}
+        one = {key: value[row : row + 2] for key, value in request.items()}
         for _ in range(20):
-            logits = function(**one)["logits"].numpy()
+            logits = function(**one)["logits"]
             wrong.append(np.abs(logits - expected[row : row + 2]).max() > 1e-4)
 
     threads = [threading.Thread(target=ask, args=[row]) for row in range(4)]
@@ -109,6 +108,66 @@ def test_several_threads_get_their_own_answers(engine, export):
     for thread in threads:
         thread.join()
     assert wrong == [False] * 80
+
+
+PARTS = [
+    *(
+        b"the",
+        b"Cat",
+        b"cat",
+        b"sat",
+        b"m\xc3\xa4t",
+        b"##a",
+        b"xyz" * 40,
+        b"[MASK]",
+        b"\xe7\x8e\x8b",
+    ),
+    *(
+        b" ",
+        b" ",
+        b" ",
+        b"  ",
+        b"\t",
+        b"\x0b",
+        b"\xc2\xa0",
+        b".",
+        b",",
+        b"\xcc\x81",
+        b"\xff",
+        b"\0",
+    ),
+    *(b"\xce\xa3", b"\xcf\x83"),
+]
+
+
+@pytest.mark.parametrize("cache_bytes", [1 << 25, 2000])
+@pytest.mark.parametrize("task", ["pair", "multi_label"])
+def test_steps_without_tensorflow_are_those_of_the_saved_model(
+    task, cache_bytes, export, monkeypatch
+):
+    monkeypatch.setattr(prepared, "_CACHE_BYTES", cache_bytes)
+    loaded, info = export(task).loaded, export(task).info
+    function = EngineFunction(loaded, SIGNATURE, None)
+    function.steps = array_steps(loaded, info)
+    rng = np.random.default_rng(0)
+    for count in (0, *[1] * 30, 40):
+        inputs = {}
+        for name in function.input_names:
+            parts = [rng.integers(len(PARTS), size=rng.integers(30)) for _ in range(count)]
+            texts = [b"".join(PARTS[part] for part in text) for text in parts]
+            inputs[name] = np.array(texts, object)
+        outputs = {"logits": rng.normal(size=(count, 3)).astype(np.float32)}
+        rows, without = function.preprocess(inputs)
+        expected, tensors = function.preprocess_in_graph(inputs)
+        answers, of_graph = (function.decode(outputs, x) for x in (without, tensors))
+        assert answers.keys() == of_graph.keys()
+        pairs = [*zip(rows, expected, strict=True)]
+        for value, right in [*pairs, *((answers[name], of_graph[name]) for name in answers)]:
+            assert (value.dtype, value.shape) == (right.dtype, right.shape)
+            if value.dtype.kind == "f":
+                np.testing.assert_allclose(value, right, rtol=1e-5)
+            else:
+                np.testing.assert_array_equal(value, right)
 
 
 FREED_THEN_TERMINATED = """

@@ -10,6 +10,7 @@ NAME.tsv     the columns `index` and `prediction` (a label or a number), with a 
 NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1": 0.98}}
 """
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,8 +30,7 @@ from keras_bert.tasks.classification.data import ONE_LOGIT, PROBLEM_TYPES, Class
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.prepared import Arrays, Prepared
 from keras_bert.tasks.text_processor import TextProcessor, window_counts
-from keras_bert.text.padding import Segments
-from keras_bert.text.windows import TextWindows
+from keras_bert.text.offsets import encode_texts
 
 
 class ClassificationProcessor(TextProcessor):
@@ -46,34 +46,39 @@ class ClassificationProcessor(TextProcessor):
         """Whether pairs are truncated as by sentence-transformers, as those of a reranker are."""
         return self.settings.problem_type == "reranking"
 
-    def decode(
-        self, outputs: Mapping[str, tf.Tensor], inputs: Segments | TextWindows
-    ) -> dict[str, tf.Tensor]:
-        """Decodes logits, [B, C] or for windows [n, C], into `TextClassifier.predict`'s outputs."""
+    @functools.cached_property
+    def _labels(self) -> np.ndarray:
+        return encode_texts(self.settings.labels)
+
+    def decode(self, outputs: Mapping[str, Any], inputs: Any, ops: Any = tf) -> dict[str, Any]:
+        """Decodes logits, [B, C] or for windows [n, C], into `TextClassifier.predict`'s outputs.
+
+        `ops` is TensorFlow; or NUMPY, for arrays and `inputs` of `ArraySteps`.
+        """
         settings, logits = self.settings, self.pooled(outputs["logits"], inputs)
         if settings.problem_type == "regression":
             answers = {"score": logits[:, 0]}
         elif settings.problem_type == "reranking":
             is_linear = settings.activation == "linear"
-            score = logits[:, 0] if is_linear else tf.sigmoid(logits[:, 0])
+            score = logits[:, 0] if is_linear else ops.sigmoid(logits[:, 0])
             answers = {"score": score, "logits": logits}
         elif settings.problem_type == "multi_label":
             on = logits > 0
             if settings.thresholds:
-                on = tf.sigmoid(logits) > tf.constant(settings.thresholds)
+                on = ops.sigmoid(logits) > np.float32(settings.thresholds)
             # With thresholds, a label may be more probable than others and yet not predicted.
-            ranks = tf.where(on, logits, logits.dtype.min)
-            order = tf.argsort(ranks, direction="DESCENDING", stable=True)
-            on = tf.gather(on, order, batch_dims=1)
+            ranks = ops.where(on, logits, np.finfo(np.float32).min)
+            order = ops.argsort(ranks, direction="DESCENDING", stable=True)
+            on = ops.gather(on, order, batch_dims=1)
             answers = {
-                "labels": tf.where(on, tf.gather(list(settings.labels), order), ""),
-                "probabilities": tf.sigmoid(logits),
+                "labels": ops.where(on, ops.gather(self._labels, order), b""),
+                "probabilities": ops.sigmoid(logits),
                 "logits": logits,
             }
         else:
             answers = {
-                "label": tf.gather(list(settings.labels), tf.argmax(logits, axis=-1)),
-                "probabilities": tf.nn.softmax(logits),
+                "label": ops.gather(self._labels, ops.argmax(logits, axis=-1)),
+                "probabilities": ops.nn.softmax(logits),
                 "logits": logits,
             }
         return answers | {"truncated": inputs.truncated}

@@ -87,7 +87,8 @@ from keras_bert.tasks.retrieval import (
 )
 from keras_bert.tasks.tables import Texts
 from keras_bert.tasks.task import EXAMPLE_TEXT, Task, forgets_labels
-from keras_bert.tasks.text_processor import TRUNCATED, LongText, ServedTexts
+from keras_bert.tasks.text_processor import TRUNCATED, ArraySteps, LongText, ServedTexts
+from keras_bert.text.settings import USER_TOKENS
 from keras_bert.text.tokenizer import BertTokenizer
 
 _PAIRS = 2**14  # pairs that are predicted at once, but at least those of one query
@@ -215,6 +216,16 @@ class TextClassifier(Task):
         """Returns the settings recorded in an export's export.json."""
         kind = short_problem_type(info["problem_type"], "export.json")
         return super().settings_of_export({**info, "problem_type": kind})
+
+    @classmethod
+    def array_steps(cls, loaded: Any, info: Mapping[str, Any]) -> ArraySteps | None:
+        """Returns the steps without TensorFlow; None for user tokens, or long texts in parts."""
+        settings = cls.settings_of_export(info)
+        # Exports of older releases have no function `tokenize`.
+        is_plain = settings.long_text == TRUNCATED and USER_TOKENS not in info
+        if not is_plain or not hasattr(loaded, "tokenize"):
+            return None
+        return ArraySteps(cls.processor_class(None, settings), loaded.tokenize, info)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -15,19 +15,29 @@ from keras_bert.tasks.classification.processor import (
 )
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.text_processor import ServedTexts
-from keras_bert.text.padding import Segments
+from keras_bert.text.padding import NUMPY, Segments
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.padded_rows import padded_rows
 from tests.tasks.classification.conftest import VOCAB
 
 
 def answers_of(problem, logits, thresholds=()):
-    """Decodes logits as programs do."""
+    """Decodes logits as programs do, and compares the answers with those of NumPy."""
     settings = replace(problem, thresholds=thresholds)
     processor = ClassificationProcessor(BertTokenizer(VOCAB), settings)
     inputs = Segments(None, None, tf.fill([len(logits)], False))
     answers = processor.decode({"logits": tf.constant(logits, tf.float32)}, inputs)
-    return {name: value.numpy() for name, value in answers.items()}
+    answers = {name: value.numpy() for name, value in answers.items()}
+    arrays = inputs._replace(truncated=inputs.truncated.numpy())
+    in_numpy = processor.decode({"logits": np.float32(logits)}, arrays, ops=NUMPY)
+    assert answers.keys() == in_numpy.keys()
+    for name, value in answers.items():
+        assert in_numpy[name].dtype == value.dtype
+        if value.dtype.kind == "f":
+            np.testing.assert_allclose(in_numpy[name], value, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(in_numpy[name], value)
+    return answers
 
 
 @pytest.mark.parametrize(
