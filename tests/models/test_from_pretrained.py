@@ -1,7 +1,6 @@
 """`from_pretrained`: every network from checkpoints of every format, including heads."""
 
 import logging
-import shutil
 
 import numpy as np
 import pytest
@@ -62,15 +61,6 @@ def test_saved_network_is_restored_completely(network, saved, caplog):
     assert type(again) is network
     assert again.config == CONFIG
     assert not caplog.records
-    assert_same_weights(again, model)
-
-
-def test_output_folder_of_a_run_is_accepted(saved, tmp_path):
-    model, folder = saved(BertClassifier)
-    shutil.copytree(folder, tmp_path / "model")
-    (tmp_path / "run.json").write_text("{}")
-    again = BertClassifier.from_pretrained(str(tmp_path), dtype="mixed_bfloat16")
-    assert again.dtype_policy.name == "mixed_bfloat16"
     assert_same_weights(again, model)
 
 
