@@ -46,13 +46,6 @@ def test_file_takes_precedence_over_a_bundled_config(tmp_path, monkeypatch):
     assert BertConfig.from_json("large").vocab_size == 30522
 
 
-def test_json_round_trip(tmp_path):
-    config = BertConfig(vocab_size=99, hidden_act="gelu", layer_norm_eps=1e-5)
-    config.to_json(tmp_path / "config.json")
-    assert BertConfig.from_json(tmp_path / "config.json") == config
-    assert BertConfig.from_dict(config.to_dict()) == config
-
-
 @pytest.mark.parametrize(
     ("key", "value", "quoted"),
     [

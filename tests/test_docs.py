@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.options import absl_flags, declared
@@ -148,3 +150,39 @@ def test_links_of_pages_lead_to_files_and_headings(root: Path):
             elif anchor and anchor not in anchors_of(target, root):
                 wrong.append(f"{page.name}: {link}: no such heading")
     assert not wrong
+
+
+# --- the example files of docs/serving ---
+
+GUIDE = "../guides/serving.md"
+
+
+@pytest.fixture(scope="module")
+def serving(root: Path) -> Path:
+    """Returns the folder of the examples."""
+    return root / "docs" / "serving"
+
+
+def test_model_config_matches_the_export_commands(serving: Path):
+    text = (serving / "models.config").read_text()
+    models = text_format.Parse(text, ModelServerConfig()).model_config_list.config
+    assert {model.model_platform for model in models} == {"tensorflow"}
+    assert [dict(model.version_labels) for model in models] == [{"stable": 1}]
+    for model in models:
+        assert model.base_path == f"/models/{model.name}"
+        assert f"--export_dir=serving/{model.name}/1\n" in (serving / GUIDE).read_text()
+        loaded = model.model_version_policy.specific.versions
+        assert sorted(model.version_labels.values()) == list(loaded)
+
+
+def test_all_files_name_one_supported_release(serving: Path):
+    named = {
+        name: re.search(pattern, (serving / name).read_text())[1]
+        for name, pattern in {
+            "Dockerfile": r"TF_SERVING_VERSION=(2\.\d+)\.\d+\n",
+            "compose.yaml": r"TF_SERVING_VERSION:-(2\.\d+)\.\d+}",
+            GUIDE: r"tensorflow/serving:(2\.\d+)\.\d+\n",
+        }.items()
+    }
+    assert len(set(named.values())) == 1
+    assert named["Dockerfile"] in {"2.18", "2.19", "2.20"}  # See test_tensorflow_serving.py.

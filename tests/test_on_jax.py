@@ -19,9 +19,7 @@ LABELS = ("no", "yes")
 def on_jax(run_program, backend_python):
     """Returns a function like `run_program` for programs that compute with JAX."""
     backend_python("jax")
-    fast_to_compile = "--xla_backend_optimization_level=0"
-    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": fast_to_compile}
-    return functools.partial(run_program, environment=environment)
+    return functools.partial(run_program, environment={"KERAS_BACKEND": "jax"})
 
 
 @pytest.fixture(scope="module")

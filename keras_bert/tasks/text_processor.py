@@ -180,6 +180,10 @@ class ServedTexts(ServedTask):
         return Segments(rows.input_ids, rows.segment_ids, rows.truncated)
 
 
+# The estimated bytes after which a cache starts again, and those of a word without its tokens.
+_CACHE_BYTES, _WORD_BYTES = 1 << 26, 256
+
+
 class ArraySteps:
     """The steps of `serving_default` without TensorFlow, for an engine and truncated texts.
 
@@ -204,13 +208,20 @@ class ArraySteps:
             tokens_of, 1, splits_punctuation=True, do_lower_case=info["do_lower_case"]
         )
         self._special_ids = np.array([info["cls_token_id"], info["sep_token_id"]], np.int32)
+        # The ids of words between spaces; for a short text faster than the cache.
+        self._ids: dict[bytes, np.ndarray] = {}
+        self._bytes = 0
 
     def preprocess(self, *columns: Sequence[bytes]) -> tuple[Rows, Segments]:
         """Converts byte strings [B], or pairs of them, into the rows of the network."""
-        [tokens], splits = self._tokenize([text for column in columns for text in column])
-        lengths = np.diff(splits).reshape([len(columns), -1])
-        starts = splits[:-1].reshape(lengths.shape)
-        first, *second = ((tokens, *rows) for rows in zip(starts, lengths, strict=True))
+        words = [text.split(b" ") for column in columns for text in column]
+        ids_of = self._ids_of({word for row in words for word in row})
+        rows = [[ids_of[word] for word in row] for row in words]
+        tokens = np.concatenate([np.zeros(0, np.int32), *(ids for row in rows for ids in row)])
+        lengths = np.array([sum(map(len, row)) for row in rows], np.int64)
+        lengths = lengths.reshape([len(columns), len(columns[0])])
+        starts = np.cumsum(lengths).reshape(lengths.shape) - lengths
+        first, *second = ((tokens, *side) for side in zip(starts, lengths, strict=True))
         ids, segments, splits, truncated = gather_segments(
             first,
             second[0] if second else None,
@@ -224,3 +235,14 @@ class ArraySteps:
     def decode(self, outputs: Arrays, inputs: Segments) -> dict[str, np.ndarray]:
         """Decodes the outputs of the network."""
         return self.processor.decode(outputs, inputs, ops=NUMPY)
+
+    def _ids_of(self, words: set[bytes]) -> Mapping[bytes, np.ndarray]:
+        """Returns the ids of these words, and of others."""
+        cache = self._ids
+        if new := [word for word in words if word not in cache]:
+            [ids], splits = self._tokenize(new)
+            cache.update(zip(new, np.split(ids, splits[1:-1]), strict=True))
+            self._bytes += sum(_WORD_BYTES + len(word) for word in new) + ids.nbytes
+            if self._bytes > _CACHE_BYTES:
+                self._ids, self._bytes = {}, 0
+        return cache

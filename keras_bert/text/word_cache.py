@@ -127,6 +127,8 @@ class WordCache:
         if b"\0" in data:  # Keys of different units may be equal.
             has_key[:] = False
         is_known &= has_key
+        if is_known.all():
+            return slots
 
         other = np.flatnonzero(~is_known)
         missing = other[has_key[other]]

@@ -15,12 +15,11 @@ from data_tools.pairs import (
     B_START,
     LABEL,
     Documents,
-    ExampleSpans,
     make_full_sentences,
     make_pairs,
     truncate_pairs,
 )
-from data_tools.shards import WINDOW, lay_out, pack_examples
+from data_tools.shards import WINDOW, pack_examples
 from keras_bert.pretraining.masking import num_to_predict
 
 NEXT, RANDOM = 0, 1
@@ -289,7 +288,6 @@ def test_examples_are_packed_within_a_window_and_rows_are_shuffled():
 # --- layout ---
 
 
-IDS = np.arange(10, 30, dtype=np.int32)
 SPECIAL = (1, 2, 0)
 
 
@@ -297,20 +295,3 @@ def check(features, expected):
     assert features.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(features[name], values, err_msg=name)
-
-
-def test_layout_of_full_sentences():
-    parts = np.array([[0, 2], [7, 8], [2, 5], [19, 20]])
-    examples = ExampleSpans(parts, np.array([0, 2, 3, 4]), np.zeros(3, int))
-    features = lay_out(IDS, examples, np.arange(4), 7, SPECIAL, has_segments=False)
-    expected = {
-        "input_ids": [
-            [1, 10, 11, 2, 17, 2, 0],
-            [1, 12, 13, 14, 2, 0, 0],
-            [1, 29, 2, 0, 0, 0, 0],
-        ],
-        "input_mask": [[1, 1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 0, 0]],
-        "segment_ids": np.zeros((3, 7)),
-        "next_sentence_labels": [[0], [0], [0]],
-    }
-    check(features, expected)

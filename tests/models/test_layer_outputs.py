@@ -46,12 +46,6 @@ def test_probabilities_of_all_layers_equal_the_definition(encoder):
         np.testing.assert_allclose(probabilities, scores / scores.sum(-1, keepdims=True), atol=1e-5)
 
 
-def test_last_hidden_state_is_the_sequence_output(encoder):
-    states = encoder.layer_outputs(INPUTS, attention_probabilities=False)
-    assert states.keys() == {"hidden_states"}
-    assert np.array_equal(states["hidden_states"][-1], encoder(INPUTS)["sequence_output"])
-
-
 def test_probabilities_are_computed_without_fused_attention(encoder):
     calls = []
 

@@ -8,7 +8,6 @@ import pytest
 from keras import ops
 
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.models.attention import SelfAttention
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.layers import (
@@ -84,14 +83,6 @@ def test_dropout_of_the_embeddings_is_applied_last(embeddings):
     whole = np.asarray(embeddings(IDS, SEGMENTS))
     assert 0 < (dropped == 0).mean() < 1
     np.testing.assert_allclose(dropped[dropped != 0], 2 * whole[dropped != 0], rtol=1e-6)
-
-
-@pytest.mark.parametrize("names", [(), ("position_ids", "example_ids")])
-def test_sequence_over_max_position_embeddings_is_rejected(names):
-    encoder = BertEncoder(BertConfig(11, 8, 1, 2, max_position_embeddings=6))
-    names = ("input_ids", "input_mask", "segment_ids", *names)
-    with pytest.raises(InputError, match=r"sequences of 7 tokens.*max_position_embeddings.*6"):
-        encoder(dict.fromkeys(names, np.zeros((1, 7), "int32")))
 
 
 def test_tables_are_initialized_from_different_truncated_normals():
@@ -182,15 +173,3 @@ def test_masks_of_seeds_sites_and_positions_are_uncorrelated():
         pairs.append((of_seeds[:, :-stride].ravel(), of_seeds[:, stride:].ravel()))
     # By chance, about 1 in 1,700 runs reaches 5 for one of the 982 pairs.
     assert max(correlation(a, b) for a, b in pairs) < 5.0
-
-
-def test_mask_does_not_depend_on_the_place_in_the_batch():
-    whole = is_kept(0.1)
-    assert np.array_equal(np.concatenate([is_kept(0.1, SEEDS[:7]), is_kept(0.1, SEEDS[7:])]), whole)
-    assert np.array_equal(is_kept(0.1, SEEDS[::-1]), whole[::-1])
-
-
-def test_dropout_without_seed_or_at_rate_0_is_the_identity():
-    x = np.random.default_rng(0).normal(size=(2, 9)).astype("float32")
-    assert np.array_equal(Dropout(0.5, 1)(x), x)
-    assert np.array_equal(Dropout(0.0, 1)(x, SEEDS[:2]), x)

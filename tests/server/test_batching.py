@@ -80,12 +80,6 @@ def test_simultaneous_requests_form_one_batch():
     assert version.batches == [[1, 2, 3, 4]]
 
 
-def test_batches_have_at_most_max_batch_size():
-    version = FakeVersion()
-    run_all(version, [[[n]] for n in range(5)], max_batch_size=2)
-    assert version.batches == [[0, 1], [2, 3], [4]]
-
-
 def test_large_request_is_split_and_interleaved_with_others():
     version = FakeVersion()
     long = [[n] for n in range(10, 13)] + [[14]] * 2
@@ -155,13 +149,6 @@ def test_different_inner_shapes_form_different_batches():
     answers = run_all(version, [[[1]], [[2, 3]], [[4]]])
     assert version.batches == [[1, 4], [2, 3]]
     assert answers[1]["y"].tolist() == [[4, 6]]
-
-
-def test_invalid_request_is_isolated_in_few_runs():
-    version = FakeVersion()
-    answers = run_all(version, [[[13 if n == 40 else n % 13]] for n in range(64)])
-    assert [n for n, answer in enumerate(answers) if isinstance(answer, RestError)] == [40]
-    assert len(version.batches) == 1 + 2 * 6
 
 
 def test_requests_that_arrive_during_a_batch_form_the_next_batch():

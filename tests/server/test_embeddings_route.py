@@ -112,7 +112,7 @@ def test_token_ids_of_the_model_are_answered(ask, ids):
 
 @pytest.mark.slow
 def test_token_ids_of_an_export_have_the_vectors_of_their_text(serve_here, export):  # noqa: F811
-    versions = Versions(export("embedding").folder.parent)
+    versions = Versions(export("embedding", for_engines=False).folder.parent)
     versions.start()
     url = f"{serve_here({'mini': versions}).url}/v1/embeddings"
     tokenizer = BertTokenizer(VOCAB)

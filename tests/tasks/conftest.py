@@ -81,3 +81,15 @@ def edit_json():
         path.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
 
     return edit
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Returns a function that writes a file, from its name and text, and returns its path."""
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_bytes(text.encode())
+        return path
+
+    return write

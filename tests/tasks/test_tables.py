@@ -10,16 +10,6 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.tables import read_texts
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, text):
-        path = tmp_path / name
-        path.write_bytes(text.encode())
-        return path
-
-    return write
-
-
 def test_quotes_in_tsv_have_no_special_meaning(write):
     path = write("a.tsv", 'text\tlabel\n"a quote that never ends\t1\n""\t0\n')
     assert read_texts(path, ["text"]).first == ['"a quote that never ends', '""']

@@ -163,10 +163,6 @@ def test_split_words():
 # Special tokens
 
 
-def test_special_tokens_are_text_by_default():
-    assert tokens_of(BertTokenizer(TINY), ["[MASK]"]) == [["[", "mask", "]"]]
-
-
 @pytest.mark.parametrize("token", SPECIAL_TOKENS)
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_special_tokens_are_kept_with_keep_special_tokens(token, do_lower_case):
@@ -304,13 +300,6 @@ def test_invalid_utf8_bytes_are_ignored_as_in_python_decode(texts):
     assert ids.to_list() == tokenizer.tokenize(tf.constant(clean, tf.string)).to_list()
     for text, s, e in zip(texts, starts.to_list(), ends.to_list(), strict=True):
         assert all(0 <= a < b <= len(text) for a, b in zip(s, e, strict=True))
-
-
-def test_empty_batch():
-    tokenizer, none = BertTokenizer(TINY), tf.constant([], tf.string)
-    assert tokenizer.tokenize(none).to_list() == []
-    assert [r.to_list() for r in tokenizer.tokenize_with_offsets(none)] == [[], [], []]
-    assert tokenizer.split_words(none).to_list() == []
 
 
 @pytest.mark.slow

@@ -254,19 +254,13 @@ def test_long_work_shows_a_bar_with_a_rate_on_a_terminal(at_once, caplog, monkey
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_short_work_shows_no_progress(stream, caplog, monkeypatch):
+@pytest.mark.parametrize("long", [False, True])
+def test_short_work_and_other_workers_show_no_progress(stream, long, request, caplog, monkeypatch):
+    if long:
+        request.getfixturevalue("at_once")
     monkeypatch.setattr(sys, "stderr", stream())
     with caplog.at_level("INFO", "absl"):
-        work()
-    assert sys.stderr.getvalue() == ""
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_only_one_of_several_workers_shows_progress(stream, at_once, caplog, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", stream())
-    with caplog.at_level("INFO", "absl"):
-        work(silent=True)
+        work(silent=long)
     assert sys.stderr.getvalue() == ""
     assert not caplog.records
 

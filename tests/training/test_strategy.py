@@ -113,11 +113,6 @@ def test_peak_rate_follows_from_the_name_of_the_device(monkeypatch, backend, nam
     assert peak_flops(7.0, 2) == 14e12
 
 
-def test_peak_rate_of_a_cpu_is_unknown():
-    assert peak_flops(0.0, 1) == 0
-    assert peak_memory() is None
-
-
 def test_peak_memory_is_that_of_the_fullest_device(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["GPU:0", "GPU:1"])
     memory = {"GPU:0": {"peak": 5}, "GPU:1": {"peak": 7}}

@@ -63,16 +63,6 @@ def test_table_contains_every_glue_task():
         find_task("snli")
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, text):
-        path = tmp_path / name
-        path.write_bytes(text.encode())
-        return path
-
-    return write
-
-
 def test_mnli_has_two_dev_and_two_test_files_with_different_headers(write, tmp_path):
     write("train.tsv", "sentence1\tsentence2\tlabel1\tgold_label\na\tb\tneutral\tentailment\n")
     for half in ("matched", "mismatched"):

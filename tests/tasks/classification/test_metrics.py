@@ -16,6 +16,8 @@ from keras_bert.tasks.classification.metrics import (
     matthews_corrcoef,
     pearson,
     score,
+    soft_multi_label_losses,
+    soft_score_losses,
     spearman,
 )
 from tests.tasks.classification.test_decoding import answers_of
@@ -162,3 +164,28 @@ def test_best_thresholds_are_between_the_probabilities_with_the_highest_f1():
     labels = np.array([[1, 1, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0]])
     # All examples have the best F1 of the second class; equal probabilities are not separated.
     assert best_thresholds(probabilities, labels) == pytest.approx((0.55, 0.05, 0.5))
+
+
+# --- losses against the outputs of a teacher ---
+
+RANDOM = np.random.default_rng(0)
+TEACHER, STUDENT = RANDOM.normal(0, 3, [2, 4, 5]).astype(np.float32)
+T = 2.5
+
+
+def divergence(expected, actual):
+    return (expected * np.log(expected / actual)).sum(-1)
+
+
+def test_multi_label_loss_is_the_mean_of_the_divergences_of_the_classes():
+    def pairs(logits):
+        share = 1 / (1 + np.exp(-logits.astype(np.float64) / T))
+        return np.stack([share, 1 - share], -1)
+
+    expected = T**2 * divergence(pairs(TEACHER), pairs(STUDENT)).mean(-1)
+    assert np.allclose(soft_multi_label_losses(TEACHER, STUDENT, T), expected, rtol=1e-5)
+
+
+def test_score_loss_is_the_squared_difference():
+    expected = (TEACHER[:, 0] - STUDENT[:, 0]) ** 2
+    assert np.allclose(soft_score_losses(TEACHER[:, :1], STUDENT[:, :1], T), expected)

@@ -1,10 +1,7 @@
 """Tests TextClassifier: training, saving and exporting from a checkpoint, and invalid input."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import keras
@@ -14,7 +11,6 @@ import pytest
 from keras_bert.checkpoints.convert import convert
 from keras_bert.checkpoints.open import open_checkpoint
 from keras_bert.errors import InputError
-from keras_bert.tasks import task
 from keras_bert.tasks.classification.processor import takes_pairs
 from keras_bert.tasks.classification.task import TextClassifier
 from keras_bert.tasks.load import load
@@ -90,17 +86,6 @@ def test_evaluate_logs_the_number_of_truncated_texts(trained, caplog):
     limit = classifier.settings.max_seq_length
     classifier.evaluate(["good " * limit, "good"], LABELS[:2])
     assert f"1 of 2 texts are truncated to max_seq_length={limit} tokens" in caplog.text
-
-
-def test_predictions_do_not_depend_on_the_batch(trained, monkeypatch):
-    classifier = trained[0]
-    alone = [classifier.predict([text])["logits"][0] for text in TEXTS[:5]]
-    monkeypatch.setattr(task, "prepare", lambda *a, **k: prepare(*a, **k, chunk_size=3))
-    for batch_size in (1, 2, 32):
-        answers = classifier.predict(np.array(TEXTS[:5]), batch_size=batch_size)
-        np.testing.assert_allclose(answers["logits"], alone, atol=1e-5)
-        assert answers["label"].tolist() == [LABELS[i] for i in range(5)]
-        np.testing.assert_allclose(answers["probabilities"].sum(axis=1), 1, atol=1e-6)
 
 
 def test_empty_list_of_texts_gives_empty_arrays(trained):
@@ -441,13 +426,7 @@ def on_backend(request, backend_python, untrained, root, tmp_path_factory):
     python = backend_python(request.param)
     folder = tmp_path_factory.mktemp(request.param) / "out"
     script = root / "tests" / "tasks" / "classification" / "classify_on_backend.py"
-    environment = os.environ | {"KERAS_BACKEND": request.param}
-    if python == sys.executable:
-        done = processes.run([script, untrained, folder], env=environment)
-    else:
-        command = [python, script, untrained, folder]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = processes.run_on(request.param, python, [script, untrained, folder])
     return request.param, json.loads(done.stdout.splitlines()[-1]), folder
 
 

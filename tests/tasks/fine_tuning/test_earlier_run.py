@@ -33,15 +33,6 @@ def test_threshold_is_read_from_the_run(settings, results, threshold, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("name", "is_read"), [("", True), ("model", True), ("best", True), ("bert", False)]
-)
-def test_only_the_run_folder_and_its_own_models_are_read(name: str, is_read: bool, tmp_path: Path):
-    run = run_with(tmp_path, {"max_seq_length": 9}, {"f1": 1.0}, name)
-    assert run.setting("max_seq_length", int, None) == (9 if is_read else None)
-    assert bool(run.results) is is_read
-
-
-@pytest.mark.parametrize(
     ("value", "kind", "message"),
     [
         ("9", int, "run.json: max_seq_length is '9'; expected a whole number"),

@@ -83,16 +83,6 @@ def test_batch_holds_its_examples_padded_to_a_bucket(make_examples):
                 assert (batch[name][row, count:] == padding).all()
 
 
-@pytest.mark.parametrize("first_step", [3, 7, 20])
-def test_batch_of_a_step_does_not_depend_on_the_first_step(make_examples, first_step):
-    examples = make_examples(50)
-    uninterrupted = arrays(eights(5).training(examples), first_step + 9)
-    late = arrays(eights(5).training(examples, first_step), 9)
-    for one, two in zip(uninterrupted[first_step:], late, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], two[name])
-
-
 def test_order_differs_by_epoch_and_seed_and_dropout_seeds_are_unique(make_examples):
     examples = make_examples(64)
     one = epoch_plan(examples.lengths, 8, seed=0, epoch=0)
