@@ -106,7 +106,7 @@ def make_pass(contender: str, corpus: str, threads: int):
         tokenize(tf.constant([""]))  # Starts TensorFlow and traces.
         return tokenize
 
-    size = 256 if "graph" in contender else 1 << 14
+    size = 256 if "graph" in contender else 1 << 16
     batches = [lines[start : start + size] for start in range(0, len(lines), size)]
     if "graph" in contender:
         batches = [*map(tf.constant, batches)]

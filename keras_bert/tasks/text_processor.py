@@ -204,9 +204,7 @@ class ArraySteps:
             return [ids[ids >= 0]], np.count_nonzero(ids >= 0, axis=1)
 
         self.processor = processor
-        self._tokenize = WordCache(
-            tokens_of, 1, splits_punctuation=True, do_lower_case=info["do_lower_case"]
-        )
+        self._tokenize = WordCache(tokens_of, 1, info["do_lower_case"], has_user_tokens=False)
         self._special_ids = np.array([info["cls_token_id"], info["sep_token_id"]], np.int32)
         # The ids of words between spaces; for a short text faster than the cache.
         self._ids: dict[bytes, np.ndarray] = {}

@@ -25,7 +25,6 @@ from absl import logging
 from keras_bert.errors import InputError
 from keras_bert.files import check_schema
 from keras_bert.text.normalization import (
-    ASCII_PUNCTUATION,
     final_sigma_pattern,
     normalize_character,
     normalizer_model,
@@ -120,7 +119,6 @@ class BertTokenizer:
         self._user_token_ids = [*self._special_token_ids[: len(special)], *user_ids]
         tokens = [*special, *self.settings.user_tokens]
         self._user_tokens = UserTokens(tokens, self.settings) if tokens else None
-        self._splits_punctuation = not any(ASCII_PUNCTUATION & {*each.content} for each in tokens)
         # The words that stand for these tokens; their ids start at vocab_size.
         entries = self._user_tokens.entries if self._user_tokens else ()
         table = normalizer_model(replace(self.settings, user_tokens=()))
@@ -259,7 +257,7 @@ class BertTokenizer:
             return [each.values.numpy() for each in columns], columns[0].row_lengths().numpy()
 
         return WordCache(
-            values_of, num_values, self._splits_punctuation, self.settings.do_lower_case
+            values_of, num_values, self.settings.do_lower_case, self._user_tokens is not None
         )
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:

@@ -31,7 +31,7 @@ _MASKS = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # By n
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)
 
 # The arrays of a block fit in a processor's cache.
-_BLOCK_BYTES, _BLOCK_UNITS = 1 << 17, 1 << 15
+_BLOCK_BYTES, _BLOCK_UNITS = 1 << 18, 1 << 16
 # With more units or bytes of long units than these, the next call starts with an empty cache.
 _MAX_UNITS, _MAX_LONG_BYTES = 1 << 18, 1 << 25
 
@@ -44,22 +44,21 @@ class WordCache:
             tokens, and the number of tokens of each string, [U]. The first array has the ids; if
             there are two others, they are the starts and ends of the tokens in bytes.
         num_values: the number of arrays, 1 or 3.
-        splits_punctuation: whether ASCII punctuation separates units. It does not if there are
-            tokens with punctuation that stay whole.
         do_lower_case: whether the tokenizer lower-cases.
+        has_user_tokens: whether tokens may stay whole, with their case and punctuation.
     """
 
     def __init__(
         self,
         tokenize: Callable[[Sequence[bytes]], tuple[Sequence[np.ndarray], np.ndarray]],
         num_values: int,
-        splits_punctuation: bool,
         do_lower_case: bool,
+        has_user_tokens: bool,
     ):
         self._tokenize = tokenize
         self._num_values = num_values
-        self._splits_punctuation = splits_punctuation
         self._do_lower_case = do_lower_case
+        self._has_user_tokens = has_user_tokens
         self._lock = threading.Lock()
         self._clear()
 
@@ -84,6 +83,8 @@ class WordCache:
             are the ids and, if the cache has them, the starts and ends in bytes in the text.
         """
         data, text_starts = _join_texts(texts)
+        if self._do_lower_case and not self._has_user_tokens:
+            data = data.lower()  # ASCII letters, so that there are fewer units.
         with self._lock:
             if self._num_slots > _MAX_UNITS or self._long_bytes > _MAX_LONG_BYTES:
                 self._clear()
@@ -99,9 +100,9 @@ class WordCache:
         classes = _CLASSES.take(np.frombuffer(data, np.uint8))
         # Punctuation is a unit of its own. There are three exceptions: an accent or a control
         # character after it may belong to its token, a capital sigma depends on letters before and
-        # after punctuation, and tokens that stay whole may contain punctuation.
+        # after punctuation, and user tokens may contain punctuation.
         is_mark = np.zeros(classes.shape, bool)
-        if self._splits_punctuation and not (self._do_lower_case and _SIGMA in data):
+        if not self._has_user_tokens and not (self._do_lower_case and _SIGMA in data):
             np.equal(classes, _PUNCTUATION, out=is_mark)
             is_mark[:-1] &= classes[1:] != _OTHER
         in_word = classes != _SEPARATOR
@@ -115,14 +116,19 @@ class WordCache:
         return starts, np.flatnonzero(is_end) + 1 - starts
 
     def _find_slots(self, data: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Returns the slot of each unit of a block, int32 [U]; new units get new slots."""
+        """Returns the slot of each unit of a block, int64 [U]; new units get new slots."""
         padded = data + bytes(_KEY_BYTES)
-        numbers = np.ndarray([len(data) + _KEY_BYTES // 2], "<u8", padded, strides=[1])
-        low = numbers.take(starts) & _MASKS.take(sizes, mode="clip")
-        high = numbers.take(starts + 8) & _MASKS.take(sizes - 8, mode="clip")
-        bucket = self._bucket(low, high)
-        slots = self._buckets.take(bucket)
-        is_known = (self._low.take(slots) == low) & (self._high.take(slots) == high)
+        numbers = np.ndarray([len(data) + 8], "<u8", padded, strides=[1])
+        low = numbers.take(starts)
+        low &= _MASKS.take(sizes, mode="clip")
+        # Only a minority has 8 bytes or more. The key of a shorter unit, whose last byte is 0, is
+        # not that of any of these.
+        long = np.flatnonzero(sizes >= 8)
+        high = np.zeros_like(low)
+        high[long] = numbers[starts[long] + 8] & _MASKS.take(sizes[long] - 8, mode="clip")
+        slots = self._buckets.take(self._bucket(low, high, long))
+        is_known = self._low.take(slots) == low
+        is_known[long] &= self._high[slots[long]] == high[long]
         has_key = sizes <= _KEY_BYTES
         if b"\0" in data:  # Keys of different units may be equal.
             has_key[:] = False
@@ -149,13 +155,18 @@ class WordCache:
             slots[index] = slot
         return slots
 
-    def _bucket(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Returns the first bucket to look for each key in, int64 [U]."""
-        mixed = low * _FACTORS[0] ^ high * _FACTORS[1]
-        mixed ^= mixed >> np.uint64(29)
-        mixed *= _FACTORS[0]
+    def _bucket(
+        self, low: np.ndarray, high: np.ndarray, long: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
+        """Returns the first bucket to look for each key in, int64 [U].
+
+        `long` are the indices of the keys whose `high` may not be 0.
+        """
+        mixed = low * _FACTORS[0]
+        mixed[long] += high[long] * _FACTORS[1]
         bits = self._buckets.size.bit_length() - 1
-        return (mixed >> np.uint64(64 - bits)).view(np.int64)
+        mixed >>= np.uint64(64 - bits)
+        return mixed.view(np.int64)
 
     def _insert(
         self,
@@ -240,7 +251,8 @@ class WordCache:
         """
         unit_starts, slots = map(np.concatenate, zip(*blocks, strict=True))
         counts = self._counts.take(slots)
-        token_splits = np.append(0, np.cumsum(counts))
+        token_splits = np.zeros(len(slots) + 1, np.int64)
+        np.cumsum(counts, out=token_splits[1:])
         first_units = np.searchsorted(unit_starts, text_starts)
         values = np.empty([self._num_values, token_splits[-1]], np.int32)
         for start in range(0, len(slots), _BLOCK_UNITS):
@@ -269,8 +281,10 @@ def _join_texts(texts: Sequence[str | bytes]) -> tuple[bytes, np.ndarray]:
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
     starts = np.cumsum(lengths + 1) - lengths - 1
     if len(joined) < len(data):  # From characters to bytes.
-        begins_character = np.frombuffer(data, np.uint8) & 0xC0 != 0x80
-        starts = np.append(np.flatnonzero(begins_character), len(data))[starts]
+        continued = np.flatnonzero(np.frombuffer(data, np.uint8) & 0xC0 == 0x80)
+        # The number of characters before each continuation byte.
+        before = continued - np.arange(len(continued))
+        starts += np.searchsorted(before, starts, side="right")
     return data, starts
 
 

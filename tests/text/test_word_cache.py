@@ -160,7 +160,7 @@ def test_size_is_bounded(monkeypatch):
         calls.extend(units)
         return [np.array([len(unit) for unit in units], np.int32)], np.ones(len(units), np.int64)
 
-    cache = word_cache.WordCache(tokenize, 1, splits_punctuation=True, do_lower_case=True)
+    cache = word_cache.WordCache(tokenize, 1, do_lower_case=True, has_user_tokens=False)
     for number in itertools.count():
         words = [b"%d" % word for word in range(number, number + 10)]
         (lengths,), splits = cache([b" ".join(words), b"long" * number])
