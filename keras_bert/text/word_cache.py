@@ -88,12 +88,16 @@ class WordCache:
         with self._lock:
             if self._num_slots > _MAX_UNITS or self._long_bytes > _MAX_LONG_BYTES:
                 self._clear()
-            blocks = [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
-            for start, block in _blocks(data):
-                starts, sizes = self._find_units(block)
-                blocks.append((start + starts, self._find_slots(block, starts, sizes)))
-            self._tokenize_new()
-            return self._join(blocks, text_starts)
+            try:
+                blocks = [(np.zeros(0, np.int64), np.zeros(0, np.int32))]
+                for start, block in _blocks(data):
+                    starts, sizes = self._find_units(block)
+                    blocks.append((start + starts, self._find_slots(block, starts, sizes)))
+                self._tokenize_new()
+                return self._join(blocks, text_starts)
+            except BaseException:  # Ctrl-C, too, may leave the arrays half-written.
+                self._clear()
+                raise
 
     def _find_units(self, data: bytes) -> tuple[np.ndarray, np.ndarray]:
         """Returns the starts and sizes of the units in a block, int64 [U] each."""
@@ -116,7 +120,7 @@ class WordCache:
         return starts, np.flatnonzero(is_end) + 1 - starts
 
     def _find_slots(self, data: bytes, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Returns the slot of each unit of a block, int64 [U]; new units get new slots."""
+        """Returns the slot of each unit of a block, int32 [U]; new units get new slots."""
         padded = data + bytes(_KEY_BYTES)
         numbers = np.ndarray([len(data) + 8], "<u8", padded, strides=[1])
         low = numbers.take(starts)
@@ -143,16 +147,13 @@ class WordCache:
                 self._grow(4 * (self._num_slots + missing.size))
             slots[missing] = self._insert(data, starts, sizes, low, high, missing)
         without_key = other[~has_key[other]]
-        for index, start, size in zip(
-            *(values[without_key].tolist() for values in (np.arange(len(sizes)), starts, sizes)),
-            strict=True,
-        ):
-            unit = data[start : start + size]
-            slot = self._long.get(unit)
-            if slot is None:
-                slot = self._long[unit] = self._add_slots([unit])
-                self._long_bytes += size
-            slots[index] = slot
+        if without_key.size:
+            units = _parts(data, starts[without_key], sizes[without_key])
+            new = [unit for unit in dict.fromkeys(units) if unit not in self._long]
+            first = self._add_slots(new)
+            self._long.update(zip(new, range(first, self._num_slots), strict=True))
+            self._long_bytes += sum(map(len, new))
+            slots[without_key] = [self._long[unit] for unit in units]
         return slots
 
     def _bucket(
@@ -186,16 +187,8 @@ class WordCache:
             empty = np.flatnonzero(self._buckets[bucket] == 0)
             self._buckets[bucket[empty]] = -1 - empty
             empty = empty[self._buckets[bucket[empty]] == -1 - empty]
-            first = self._add_slots(
-                [
-                    data[start : start + size]
-                    for start, size in zip(
-                        starts[units[todo[empty]]].tolist(),
-                        sizes[units[todo[empty]]].tolist(),
-                        strict=True,
-                    )
-                ]
-            )
+            new = units[todo[empty]]
+            first = self._add_slots(_parts(data, starts[new], sizes[new]))
             slice_ = slice(first, self._num_slots)
             self._low[slice_], self._high[slice_] = low[todo[empty]], high[todo[empty]]
             self._buckets[bucket[empty]] = np.arange(first, self._num_slots)
@@ -300,6 +293,11 @@ def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
             end = len(data) if end == -1 else end
         yield start, data[start:end]
         start = end + 1
+
+
+def _parts(data: bytes, starts: np.ndarray, sizes: np.ndarray) -> list[bytes]:
+    pairs = zip(starts.tolist(), sizes.tolist(), strict=True)
+    return [data[start : start + size] for start, size in pairs]
 
 
 def _at_least(array: np.ndarray, size: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_bert.tasks.prepared import TextProcessor
+from keras_bert.tasks.text_processor import TextProcessor
 from keras_bert.text import word_cache
 from keras_bert.text.settings import UserToken
 from keras_bert.text.tokenizer import BertTokenizer
@@ -172,6 +172,28 @@ def test_size_is_bounded(monkeypatch):
     calls.clear()
     cache([b" ".join(words)] * 2)
     assert calls == []  # Words that are in the cache are not tokenized again.
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_cache_is_correct_after_a_failure(error):
+    tokenizer = tokenizer_of("uncased")
+    texts = ["the a b, " + "thethe" * 9, "x b", "the x"]
+    expected = in_graph(tokenizer.tokenize)(texts)
+    insert, tokenize = word_cache.WordCache._insert, word_cache.WordCache._tokenize_new
+    for name, function in (("_insert", insert), ("_tokenize_new", tokenize)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(word_cache.WordCache, name, raising(function, error))
+            with pytest.raises(error):
+                tokenizer.tokenize(texts)
+        assert_equal([tokenizer.tokenize(texts)], [expected], texts)
+
+
+def raising(function, error):
+    def call(*args):
+        function(*args)
+        raise error
+
+    return call
 
 
 def test_threads_share_a_tokenizer():
